@@ -10,10 +10,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from weight_files import CONFIGS, MIXTRAL, shapes, tiny_model, write_gguf
+from weight_files import CONFIGS, MIXTRAL, decoding_step, shapes, tiny_model, write_gguf
 
+from placeto.problems.options import SourceOptions
+from placeto.problems.sources import load_source
 from placeto_workloads import WorkloadError
-from placeto_workloads.libraries.transformers import transformers_step
 from placeto_workloads.libraries.weight_files.gguf_header import read_gguf
 from placeto_workloads.libraries.weight_files.gguf_model import GgufModel
 
@@ -28,10 +29,35 @@ def test_a_gguf_file_has_the_model_that_it_was_written_of(
 ) -> None:
     path = tmp_path / "model.gguf"
     written = write_gguf(path, architecture, config)
-    step = transformers_step(str(path), batch_size=1, sequence_length=4)
+    step = decoding_step(path)
     assert shapes(step.model) == shapes(tiny_model(config))
-    found = GgufModel(path).parameter_bytes(step.model)
-    assert found == written
+    assert step.parameter_bytes == written
+
+
+@pytest.mark.parametrize("config", [CONFIGS["llama"], MIXTRAL], ids=["llama", "mixtral"])
+def test_a_step_of_decoding_reads_the_bytes_of_the_file(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "small.gguf"
+    written = write_gguf(path, "llama", config)
+    source = load_source(str(path), SourceOptions(mode="decode", context=200))
+    assert source.name == "small-decode"
+    graph = source.graph
+    held = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
+    assert {name: held[name] for name in written} == written
+    # Keys and values of 2 layers, 2 heads, 200 tokens of 64 / 4 numbers of 16 bits.
+    caches = [count for name, count in held.items() if count and "past_key_values" in name]
+    assert caches == [2 * 200 * 16 * 2] * 4
+    read = dict(zip(graph.op_names, graph.bytes_accessed.tolist(), strict=True))
+    weight = written["model.layers.1.self_attn.q_proj.weight"]
+    # A product reads and writes vectors of 64 numbers of 16 bits, too.
+    assert read["model.layers.1.self_attn.q_proj/aten.mm"] == weight + 2 * 64 * 2
+    with pytest.raises(WorkloadError, match="context: expected at most 256 tokens"):
+        load_source(str(path), SourceOptions(mode="decode", context=257))
+    with pytest.raises(WorkloadError, match=r"weight_bits: expected none for .*small\.gguf, whose"):
+        load_source(str(path), SourceOptions(mode="decode", weight_bits=4))
+    with pytest.warns(UserWarning, match="a training step counts weights in the dtype"):
+        load_source(str(path), SourceOptions({"batch_size": 1, "sequence_length": 4}))
 
 
 def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path) -> None:
@@ -47,9 +73,9 @@ def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path
     assert set(header.tensors) == names | outside
     # 4 experts of 96 x 64 in blocks of 32 weights of 4 bits and a scale of 16 bits.
     assert header.tensors["blk.0.ffn_up_exps.weight"].num_bytes == 4 * 96 * 64 // 32 * 18
-    step = transformers_step(str(path), batch_size=1, sequence_length=4)
+    step = decoding_step(path)
     experts = "model.layers.1.mlp.experts.gate_up_proj"
-    assert GgufModel(path).parameter_bytes(step.model)[experts] == 2 * 4 * 96 * 64 // 32 * 34
+    assert dict(step.parameter_bytes or {})[experts] == 2 * 4 * 96 * 64 // 32 * 34
 
 
 def test_headers_of_large_files_alone_are_read(tmp_path: Path) -> None:
@@ -200,7 +226,7 @@ def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
     with pytest.raises(WorkloadError) as caught:
-        transformers_step(str(path), batch_size=1, sequence_length=4)
+        decoding_step(path)
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

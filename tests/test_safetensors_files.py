@@ -12,10 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from weight_files import CONFIGS, MIXTRAL, shapes, tiny_model, write_safetensors
+from weight_files import CONFIGS, MIXTRAL, decoding_step, shapes, tiny_model, write_safetensors
 
 from placeto_workloads import WorkloadError
-from placeto_workloads.libraries.transformers import transformers_step
 from placeto_workloads.libraries.weight_files.safetensors_model import SafetensorsModel
 
 
@@ -26,9 +25,9 @@ def plain_tensors(config: dict[str, Any], dtype: torch.dtype = torch.bfloat16) -
 
 
 def bytes_in(path: Path, config: dict[str, Any]) -> dict[str, int]:
-    step = transformers_step(str(path), batch_size=1, sequence_length=4)
+    step = decoding_step(path)
     assert shapes(step.model) == shapes(tiny_model(config))
-    return SafetensorsModel(path).parameter_bytes(step.model)
+    return dict(step.parameter_bytes or {})
 
 
 LLAMA = CONFIGS["llama"]

@@ -11,6 +11,8 @@ import transformers
 from safetensors.torch import save_file
 from torch import nn
 
+from placeto_workloads import TrainingStep, inference_step
+
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -72,6 +74,11 @@ def tiny_model(config: dict[str, Any]) -> nn.Module:
         classes: Any = transformers.AutoModelForCausalLM
         model: nn.Module = classes.from_config(made)
     return model
+
+
+def decoding_step(path: Path) -> TrainingStep:
+    """Return a step of the model in a file."""
+    return inference_step(f"transformers:{path}", mode="decode", context=8)
 
 
 def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -245,7 +245,8 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
     )
 
     library, _, model = text.partition(":")
-    name = Path(model).name.removesuffix(".json")
+    file = WEIGHTS.fullmatch(Path(model).name)
+    name = file[1] if file else Path(model).name.removesuffix(".json")
     if choice.mode != TRAINING:
         how: dict[str, Any] = {
             "mode": choice.mode,

@@ -115,6 +115,9 @@ timm:resnet18
         usual_dtype=DEFAULT_DTYPE,
     ).eval()
     _check_decoder(name, model)
+    held = stored.parameter_bytes(model) if stored else None
+    if weight_bits is not None:
+        held = dict(_held_bytes(model, weight_bits))
     length = _checked_context(name, model.config, context)
     num_new = 1 if mode == "decode" else length
     with torch.random.fork_rng(devices=[]):
@@ -130,9 +133,6 @@ timm:resnet18
         inputs["logits_to_keep"] = 1
     text = model.config.get_text_config()
     experts = [getattr(text, key, None) for key in EXPERTS_PER_TOKEN]
-    held = stored.parameter_bytes(model) if stored else None
-    if weight_bits is not None:
-        held = dict(_held_bytes(model, weight_bits))
     return TrainingStep(
         model,
         inputs,

@@ -176,7 +176,7 @@ def _config(path: Path, architecture: str, header: GgufHeader) -> dict[str, Any]
     is_mixtral = architecture == "llama" and "num_experts" in values
     return {
         "model_type": LLAMA_WITH_EXPERTS if is_mixtral else MODEL_TYPES[architecture],
-        "dtype": "float16",  # of what is computed between weights, and of the cache, by default
+        "dtype": "bfloat16",  # of what is computed, and of the cache: as wide as that of llama.cpp
         "vocab_size": tensors[EMBEDDING].shape[0],
         "tie_word_embeddings": OUTPUT not in tensors,
         "attention_bias": "blk.0.attn_q.bias" in tensors,
