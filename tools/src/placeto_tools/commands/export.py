@@ -25,12 +25,12 @@ from placeto_tools.tables import show_json
     type=NearestChoice(tuple(FORMATS)),
     required=True,
     help="accelerate: for dispatch_model; torch: split points for torch.distributed.pipelining; "
-    "vllm, deepspeed, exo: layers for each device; dot, graphml: the graph of groups.",
+    "vllm, deepspeed, exo, llama.cpp: layers for each device; dot, graphml: the graph of groups.",
 )
 @problem_options
 @output_option(
-    "The file: .json for accelerate, torch and exo, .sh for vllm, .py for deepspeed, .dot or .gv, "
-    ".graphml.  [default: standard output]",
+    "The file: .json for accelerate, torch and exo, .sh for vllm and llama.cpp, .py for deepspeed, "
+    ".dot or .gv, .graphml.  [default: standard output]",
     required=False,
 )
 @json_option
@@ -47,9 +47,10 @@ def export(
     """Write a placement in a form that another library takes.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate and torch place whole modules;
-    vllm, deepspeed and exo give each device whole layers in a row. A placement that is none of this
-    goes to where it costs least, and the simulated price of that is shown. torch needs a placement
-    that is a chain of stages.
+    vllm, deepspeed and exo give each device whole layers in a row, and llama.cpp does, with
+    feed-forward parts and experts elsewhere. A placement that is none of this goes to where it
+    costs least, and the simulated price of that is shown. torch needs a placement that is a chain
+    of stages.
 
     \b
     placeto export problem.json.gz placement.json --to accelerate -o device_map.json

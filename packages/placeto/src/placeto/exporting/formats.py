@@ -11,6 +11,7 @@ from placeto.exporting.device_map import device_map
 from placeto.exporting.exported import Exported, counted, price_text
 from placeto.exporting.graph_files import dot_text, graphml_text
 from placeto.exporting.layer_formats import deepspeed, exo, vllm
+from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.json_files import json_text
 from placeto_graphs import PlacementProblem
@@ -48,6 +49,7 @@ FORMATS = {
     "vllm": Format((".sh",), vllm),
     "deepspeed": Format((".py",), deepspeed),
     "exo": Format((".json",), exo),
+    "llama.cpp": Format((".sh",), llama_cpp),
     "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed))),
     "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed))),
 }

@@ -1,0 +1,241 @@
+"""Arguments of llama.cpp: read as llama.cpp reads them, they are the placement."""
+
+import re
+import shlex
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from exported_models import saved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from weight_files import CONFIGS, MIXTRAL, stored_tensors, tiny_model
+
+from command_runs import succeed, succeed_json
+from placeto.errors import InputError
+from placeto.exporting.llama_cpp import device_names, llama_cpp, llama_cpp_arguments
+from placeto.problems.making import make_problem
+from placeto.problems.sources import Source
+from placeto_capture import capture
+from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
+from placeto_simulator import Simulator
+
+LAYERS = 6
+
+
+def read_by_llama_cpp(command: str, tensors: list[str], num_layers: int) -> dict[str, str]:
+    """Return the device of each tensor, as llama.cpp's documentation and source describe it.
+
+    The layers and the output, which comes behind them, are numbered. The last ``--n-gpu-layers`` of
+    them are on GPUs. The shares of ``--tensor-split`` are added up and divided by their sum, all in
+    float32. A layer is on the first GPU whose sum is larger than the part of these layers that come
+    before it. ``--override-tensor`` is cut at commas and then at the first equals sign; the first
+    regular expression that is found anywhere in a name wins. The embedding of tokens is on the CPU.
+    """
+    options: dict[str, str] = dict(zip(*[iter(shlex.split(command))] * 2, strict=True))
+    devices = [each for each in options.pop("--device", "").split(",") if each]
+    on_gpus = int(options.pop("--n-gpu-layers"))
+    shares = [float(each) for each in options.pop("--tensor-split", "1").split(",")]
+    overrides = [each for each in options.pop("--override-tensor", "").split(",") if each]
+    assert options in ({}, {"--split-mode": "layer"})
+    sums = np.cumsum(np.array(shares, np.float32), dtype=np.float32)
+    sums /= sums[-1]
+    begin = max(num_layers + 1 - on_gpus, 0)
+
+    def of_layer(layer: int) -> str:
+        if layer < begin:
+            return "CPU"
+        before = np.float32(layer - begin) / np.float32(min(on_gpus, num_layers + 1))
+        found: str = devices[int(np.searchsorted(sums, before, side="right"))]
+        return found
+
+    result = {}
+    for tensor in tensors:
+        block = re.match(r"blk\.(\d+)\.", tensor)
+        result[tensor] = of_layer(int(block[1]) if block else num_layers)
+        if tensor.startswith("token_embd"):
+            result[tensor] = "CPU"
+        for override in overrides:
+            pattern, _, device = override.partition("=")
+            if re.search(pattern, tensor):
+                result[tensor] = device
+                break
+    return result
+
+
+CONFIGURATIONS = {
+    "llama": CONFIGS["llama"],
+    "mixtral": MIXTRAL,
+    "qwen2": CONFIGS["qwen2"],  # its output is its embedding
+    "qwen2moe": CONFIGS["qwen2moe"],  # with an expert that all tokens go to
+}
+
+
+@cache
+def problem_of(name: str, cluster: str = "1xcpu+3xv100") -> PlacementProblem:
+    """Return a model of six layers, in which ops are apart that can be."""
+    model = tiny_model({**CONFIGURATIONS[name], "num_hidden_layers": LAYERS, "use_cache": False})
+    words = {"input_ids": torch.zeros(1, 8, dtype=torch.int64, device="meta")}
+    graph = capture(model, words, mode="inference")
+    problem = make_problem(Source("small", graph), parse_cluster(cluster))
+    return replace(problem, grouping=colocate(graph, [colocate_by_id]), hierarchy=None)
+
+
+def part_of(scope: str) -> tuple[str, int]:
+    """Return the part of a model that llama.cpp can have on a device of its own, and its layer."""
+    found = re.match(r"model\.layers\.(\d+)\.?(.*)", scope)
+    if found is None:
+        return ("output" if scope in ("lm_head", "model.norm") else "input"), 0
+    inside = found[2]
+    is_apart = re.match(r"mlp(\.experts\b.*|\.(gate|up|down)_proj|\.act_fn|)$", inside)
+    return ("feed-forward" if is_apart else "layer"), int(found[1])
+
+
+def placed(
+    problem: PlacementProblem, layers: list[int], feed_forward: list[int], output: int
+) -> NDArray[np.int32]:
+    devices = {"layer": layers, "feed-forward": feed_forward, "output": [output], "input": [0]}
+    parts = [part_of(scope) for scope in problem.graph.scopes]
+    of_ops = np.array([devices[part][number] for part, number in parts], np.int32)
+    return problem.placement_of_ops(of_ops)
+
+
+def parameter_tensors(name: str, problem: PlacementProblem) -> dict[int, list[str]]:
+    """Return the tensors of a GGUF file in which the parameter of an op is."""
+    config: Any = tiny_model(CONFIGURATIONS[name] | {"num_hidden_layers": LAYERS}).config
+    architecture = "llama" if name == "mixtral" else name
+    shape = (1, 2, 2)
+    return {
+        op: list(stored_tensors(problem.graph.op_names[op], shape, architecture, config))
+        for op, kind in enumerate(problem.graph.op_types)
+        if kind == "parameter"
+    }
+
+
+def check(name: str, problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
+    """Check that llama.cpp puts each tensor where the exported placement has its parameter."""
+    found = llama_cpp_arguments(problem, placement)
+    devices = device_names(problem.cluster)
+    tensors = parameter_tensors(name, problem)
+    read = read_by_llama_cpp(
+        found.command_line, [each for names in tensors.values() for each in names], LAYERS
+    )
+    for op, names in tensors.items():
+        if names != ["token_embd.weight"] or name != "qwen2":
+            assert {read[each] for each in names} == {devices[found.op_devices[op]]}, names
+    if name == "qwen2":
+        assert not any(each.startswith("^") for each in found.overrides)
+    ops = replace(problem, grouping=colocate(problem.graph, []), hierarchy=None)
+    peaks = Simulator(ops).evaluate(found.op_devices[None]).peak_memory[0]
+    assert found.price.peak_memory == tuple(peaks.tolist())
+    return found.command_line
+
+
+device = st.integers(0, 3)
+layer_devices = st.lists(device, min_size=LAYERS, max_size=LAYERS)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@given(layers=layer_devices, feed_forward=layer_devices, output=device)
+@settings(max_examples=10, deadline=None)
+def test_llama_cpp_puts_tensors_where_their_parameters_are(
+    name: str, layers: list[int], feed_forward: list[int], output: int
+) -> None:
+    problem = problem_of(name)
+    placement = placed(problem, layers, feed_forward, output)
+    check(name, problem, placement)
+    found = llama_cpp_arguments(problem, placement)
+    # Each device has as many layers, and those before it belong to the CPU.
+    after = [
+        int(found.op_devices[problem.graph.op_names.index(f"{each}.input_layernorm.weight")])
+        for each in (f"model.layers.{number}" for number in range(LAYERS))
+    ]
+    assert sorted(after) == sorted(layers)
+    assert len(list(groupby(after))) == len(set(after))
+    assert 0 not in after or after[0] == 0
+    is_in_order = len(list(groupby(layers))) == len(set(layers)) and (
+        0 not in layers or layers[0] == 0
+    )
+    assert bool(found.moved) != is_in_order or sorted(layers) == layers
+
+
+ALL_LAYERS = "--n-gpu-layers 7 --device CUDA0"
+EXPERTS = r"blk\.(3|4)\.ffn_.*_exps\.=CPU"
+FEED_FORWARD = r"blk\.(3|4)\.ffn_(gate|up|down)\.=CPU"
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "feed_forward", "output", "expected"),
+    [
+        ("llama", [1, 1, 1, 1, 2, 2], None, 2, "--n-gpu-layers 7 --device CUDA0,CUDA1 4,3"),
+        ("llama", [0, 0, 2, 2, 1, 1], None, 1, "--n-gpu-layers 5 --device CUDA1,CUDA0 2,3"),
+        ("llama", [1, 1, 1, 1, 1, 1], None, 3, "--n-gpu-layers 7 --device CUDA0,CUDA2 6,1"),
+        ("llama", [0] * 6, None, 0, "--n-gpu-layers 0"),
+        ("llama", [0] * 6, None, 2, "--n-gpu-layers 1 --device CUDA1"),
+        ("llama", [1] * 6, None, 0, r"--n-gpu-layers 7 --device CUDA0 ^output(_norm)?\.=CPU"),
+        ("qwen2", [1] * 6, None, 0, ALL_LAYERS),
+        ("llama", [1] * 6, [1, 1, 1, 0, 0, 1], 1, f"{ALL_LAYERS} {FEED_FORWARD}"),
+        ("mixtral", [1] * 6, [1, 1, 1, 0, 0, 1], 1, f"{ALL_LAYERS} {EXPERTS}"),
+        (
+            *("mixtral", [1, 1, 1, 1, 2, 2], [1, 2, 1, 0, 0, 1], 2),
+            rf"--n-gpu-layers 7 --device CUDA0,CUDA1 4,3 "
+            rf"blk\.1\.ffn_.*_exps\.=CUDA1,{EXPERTS},blk\.5\.ffn_.*_exps\.=CUDA0",
+        ),
+    ],
+)  # fmt: skip
+def test_placements_that_llama_cpp_can_express_stay_as_they_are(
+    name: str, layers: list[int], feed_forward: list[int] | None, output: int, expected: str
+) -> None:
+    problem = problem_of(name)
+    placement = placed(problem, layers, feed_forward or layers, output)
+    line = check(name, problem, placement)
+    for option in ("--split-mode layer --tensor-split ", "--override-tensor "):
+        line = line.replace(option, "")
+    assert shlex.split(line) == expected.split()
+    assert llama_cpp_arguments(problem, placement).moved == ()
+
+
+def test_a_cluster_without_a_cpu_has_the_embedding_with_the_first_layer() -> None:
+    problem = problem_of("llama", "2xv100")
+    placement = placed(problem, [1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0], 0)
+    found = llama_cpp_arguments(problem, placement)
+    assert found.command_line.split()[1:4] == ["7", "--device", "CUDA1,CUDA0"]
+    embedding = problem.graph.op_names.index("model.embed_tokens.weight")
+    assert found.op_devices[embedding] == 1
+
+
+def test_devices_have_the_names_of_their_backends() -> None:
+    cluster = parse_cluster("1xcpu+2xv100")
+    kinds = ("mi300x", "m2-max", "v100")
+    devices = tuple(
+        replace(each, kind=kind) for each, kind in zip(cluster.devices, kinds, strict=True)
+    )
+    assert device_names(replace(cluster, devices=devices)) == ["ROCm0", "MTL0", "CUDA0"]
+    with pytest.raises(InputError, match="expected one CPU at most"):
+        device_names(parse_cluster("2xcpu+1xv100"))
+
+
+def test_the_command_prints_the_arguments_and_what_they_cost(tmp_path: Path) -> None:
+    problem = problem_of("llama")
+    placement = placed(problem, [1, 2, 1, 2, 1, 2], [1, 2, 1, 2, 1, 2], 2)
+    exported = llama_cpp(problem, placement)
+    assert exported.content.startswith("llama-server --model MODEL --n-gpu-layers 7 ")
+    assert exported.remarks[0] == "2 layers on another device than in the placement"
+    assert exported.price is not None
+    assert np.isfinite([exported.price.runtime, exported.price.runtime_as_placed]).all()
+    assert " simulated, and " in exported.remarks[1]
+    assert exported.details["tensor_split"] == (3, 4)
+    paths = saved(tmp_path, problem, placement)
+    assert succeed("export", *paths, "--to", "llama.cpp") == exported.content
+    report = succeed_json("export", *paths, "--to", "llama.cpp")
+    assert report["devices"] == ["CUDA0", "CUDA1"]
+    graph = problem.graph
+    without_layers = replace(problem, graph=replace(graph, scopes=("one",) * graph.num_ops))
+    with pytest.raises(InputError, match="PROBLEM: expected one stack of layers"):
+        llama_cpp(without_layers, placement)
