@@ -403,7 +403,7 @@ def test_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = pytest.importorskip("huggingface_hub.constants")
     seen = []
 
-    def from_config(_config: object) -> nn.Module:
+    def from_config(_config: object, **_settings: object) -> nn.Module:
         seen.append(constants.HF_HUB_OFFLINE)
         raise ValueError("enough")
 
