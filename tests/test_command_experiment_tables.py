@@ -147,7 +147,7 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         assert published.settings.node_features == usual.node_features
         assert published.settings.reward == usual.reward
         assert published.settings.updates == 3 * policy.settings.updates
-        assert cell(page, f"{title} | as published", 4) == paper
+        assert cell(page, f"{title} | paper configuration", 4) == paper
 
 
 def test_orders_of_traversal(tmp_path: Path) -> None:
@@ -164,14 +164,20 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     succeed("experiment", "table1", SMOKE, "-o", folder)
     page = check_complete(folder, pictures=6)
-    ours = [line.split(" | ") for line in page.splitlines() if line.startswith("| ours |")]
+    ours = [
+        line.split(" | ")
+        for line in page.splitlines()
+        if line.startswith("| default configuration |")
+    ]
     papers = [line.split(" | ") for line in page.splitlines() if line.startswith("| paper |")]
     assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
     assert [row[7] for row in papers] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
     trials = trials_of(folder)
     names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
-    published = [line.split(" | ") for line in page.splitlines() if "| as published |" in line]
-    boxed = [line.split(" | ") for line in page.splitlines() if "| in the box |" in line]
+    published = [
+        line.split(" | ") for line in page.splitlines() if "| paper configuration |" in line
+    ]
+    boxed = [line.split(" | ") for line in page.splitlines() if "| bundled policy |" in line]
     for rows, scheme in ((ours, "placeto"), (published, "paper"), (boxed, "pretrained")):
         for row, name in zip(rows, names, strict=True):
             runtime = trials[f"seed0/{name}-{row[4]}xk80/{scheme}"]["runtime"]

@@ -84,15 +84,15 @@ def _page(summary: Summary, plan: Plan) -> Page:
             percent_over(1 + PAPER[embedding]) if whose else "",
             summary.mean_ratio(whose + embedding, OPTIMIZED).text(percent_over),
         ]
-        for whose, method in (("", "ours"), (PUBLISHED, "as published"))
+        for whose, method in (("", "default"), (PUBLISHED, "paper configuration"))
         for embedding, title in TITLES.items()
     ]
     optimum = summary.mean_cost(OPTIMIZED).text(seconds_text)
-    rows.append(["Placeto optimized", "ours", optimum, "", "", ""])
+    rows.append(["Placeto optimized", "default", optimum, "", "", ""])
     figure = distributions_figure(
         {
             f"{title}{method}": summary.all_costs(whose + embedding)
-            for whose, method in (("", ""), (PUBLISHED, ", as published"))
+            for whose, method in (("", ""), (PUBLISHED, ", paper configuration"))
             for embedding, title in TITLES.items()
         }
         | {"Placeto optimized": summary.all_costs(OPTIMIZED)},
@@ -105,11 +105,10 @@ def _page(summary: Summary, plan: Plan) -> Page:
         TextTable("", columns, rows).markdown(),
         "Memory-penalised runtimes, means over the unseen graphs; in brackets the least and the "
         "most of the seeds. All policies but the optimized ones were trained on each graph in "
-        f"{plan.scale.number('groupings')} groupings. They "
-        "see nothing that is simulated, which would tell them much of what the "
-        "embedding is to find out; the optimized ones do. Those as published have the paper's "
-        f"hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, and the policy after the "
-        "last of them.",
+        f"{plan.scale.number('groupings')} granularities. They read nothing that is simulated, as "
+        "the embedding is to find that out; the optimized ones do. The paper configuration has the "
+        f"paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, and the policy "
+        "after the last of them.",
         f"![Distributions of runtimes]({FIGURE})",
     ]
     return Page(parts, {FIGURE: figure})

@@ -136,16 +136,17 @@ def _page(summary: Summary, plan: Plan) -> Page:
         _scheme_table(summary),
         "Runtimes are memory-penalised, and means over the unseen graphs; in brackets the least "
         "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
-        "is the median time by the clock for one graph, on one core with others at work beside, "
-        f"with all that is computed of it, but without training beforehand. {WHAT_A_POLICY_LEAVES} "
-        "The random placement is the mean of 100, which are not asked how many fit. A sweep moves "
-        "each group to where it costs least, without the policy; hill climbing does the same from "
-        "random placements until nothing helps. " + _groupings_text(plan.scale.number("groupings")),
+        "is the median wall time for one graph, on one core of a busy machine, with everything "
+        f"that is computed of it, but without training beforehand. {WHAT_A_POLICY_LEAVES} The "
+        "random placement is the mean of 100, of which none counts as out of memory. A round of "
+        "coordinate descent moves each group to where it costs least, without the policy; hill "
+        "climbing does the same from random placements until nothing helps. "
+        + _groupings_text(plan.scale.number("groupings")),
         "## When searches come as far",
         _reaching_table(summary),
         "On which part of the graphs and seeds, and after how many placements and seconds (medians "
         "of all; never, if half of them never were) the best placement so far was as fast as that "
-        "of the scheme. Seconds are taken to run evenly with placements.",
+        "of the placer. Seconds are taken to run evenly with placements.",
         "## Searches with as many placements",
         _as_many_table(summary),
         "What searches had found after as many placements as the policy looked at, over local "
@@ -163,8 +164,8 @@ def _over_optimized(summary: Summary, plan: Plan) -> str:
         for scheme in (ZERO_SHOT, SAMPLED, SWEPT)
     )
     return (
-        f"**{greedy}** greedy, {sampled} as the best of {plan.scale.samples + 1} passes, {swept} "
-        f"with {SWEEPS} sweeps after the greedy pass"
+        f"**{greedy}** greedy, {sampled} as the best of {plan.scale.samples + 1} rollouts, {swept} "
+        f"with {SWEEPS} rounds of coordinate descent after the greedy one"
     )
 
 
@@ -175,7 +176,7 @@ def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
     if not left_out or not fitting.graphs:
         return []
     return [
-        f"No scheme found a placement of {left_out} of the {len(summary.graphs)} graphs that fits "
+        f"No placer found a placement of {left_out} of the {len(summary.graphs)} graphs that fits "
         f"the memory; each GB beyond it counts {1e9 * SECONDS_PER_BYTE:g} s. Zero-shot "
         f"over optimized on the others: {_over_optimized(fitting, plan)}."
     ]
@@ -183,14 +184,14 @@ def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
 
 def _groupings_text(groupings: int) -> str:
     if groupings == 1:
-        trained = "Policies were trained on each graph in one grouping"
+        trained = "Policies were trained on each graph at one granularity"
     else:
         trained = (
-            f"Policies of Placeto were trained on each graph in {groupings} groupings, in more and "
-            "in fewer groups, the RNN in one"
+            f"Policies of Placeto were trained on each graph at {groupings} granularities, with "
+            "more and with fewer groups, the RNN at one"
         )
     return (
-        f"{trained}. Placeto as published has the paper's hyperparameters whatever ours are, "
+        f"{trained}. Placeto (paper configuration) always has the paper's hyperparameters, "
         f"{UPDATES_AS_PUBLISHED} times as many updates, and the policy after the last of them."
     )
 
@@ -205,7 +206,7 @@ def _scheme_table(summary: Summary) -> str:
     return markdown_table(
         (*LEARNED, *OTHERS, LOWER_BOUND),
         {
-            "scheme": TITLES.__getitem__,
+            "placer": TITLES.__getitem__,
             ">runtime": lambda scheme: summary.mean_cost(scheme).text(seconds_text),
             ">over optimized": over(OPTIMIZED),
             ">over local search": over(LOCAL_SEARCH),
@@ -244,7 +245,7 @@ def _as_many_table(summary: Summary) -> str:
     return markdown_table(
         (ZERO_SHOT, SAMPLED, SWEPT),
         {
-            "scheme": TITLES.__getitem__,
+            "placer": TITLES.__getitem__,
             ">placements": lambda scheme: count_text(summary.median_evaluations(scheme)),
             ">over local search": lambda scheme: summary.mean_ratio(scheme, LOCAL_SEARCH).text(
                 ratio_text
@@ -260,7 +261,7 @@ def _as_many_table(summary: Summary) -> str:
 
 
 def _training_table(summary: Summary) -> str:
-    titles = {"placeto": "Placeto", "published": "Placeto as published", "rnn": "RNN"}
+    titles = {"placeto": "Placeto", "published": "Placeto (paper configuration)", "rnn": "RNN"}
     records = {
         (seed, name): summary.results.trained(f"{name}-{seed}")
         for seed in summary.seeds

@@ -10,8 +10,8 @@ from placeto_baselines import RnnSettings
 from placeto_policy import Settings, preset
 
 SCALE_NAMES = ("smoke", "small", "full")
-# How often as many updates and placements as ours the method as published has: it learns slower,
-# and a step of it asks for no placement but its own.
+# Updates and placements of the paper configuration relative to the default one: it learns slower,
+# and a step of it evaluates no placement but its own.
 AS_PUBLISHED: Mapping[str, int] = {"updates": 3, "placements": 5}
 
 

@@ -31,7 +31,7 @@ Curve = NDArray[np.float64]
 
 
 def rewards(source: str, plan: Plan) -> Experiment:
-    """Return the experiment on one graph: all rewards, those as published for longer."""
+    """Return the experiment on one graph: all rewards, the paper configuration for longer."""
     name = name_of(source)
     trials: list[Trial] = []
     for seed in plan.seeds:
@@ -102,14 +102,16 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         "the last one does, and counterfactual ones what it does with each group elsewhere. "
         f"In {SOURCE}, which has no counterfactual ones, intermediate rewards converge faster and "
         "with less variance than terminal ones; its returns are undiscounted. Steps do not look "
-        "ahead: it would tell the policy its intermediate reward beforehand. Those as published "
-        f"have the paper's hyperparameters and {UPDATES_AS_PUBLISHED} times as many updates.",
+        "ahead: it would tell the policy its intermediate reward beforehand. The paper "
+        f"configuration has the paper's hyperparameters and {UPDATES_AS_PUBLISHED} times as many "
+        "updates.",
         table,
         "Runtimes are memory-penalised, and means over the seeds, in brackets the least and the "
-        "most. Greedy placement: of the policy that the training leaves, which for ours is that of "
-        "its best greedy placement of the graph, as published the last one. Episodes at the end: "
+        "most. Greedy placement: of the policy that the training leaves, by default the one with "
+        "its best greedy placement of the graph, in the paper configuration the last one. Episodes "
+        "at the end: "
         "the mean runtime of the sampled placements of the last update. Updates: until the mean of "
-        "an update was so near the fastest end of all trainings, as published or not; nothing if "
+        "an update was so near the fastest end of all trainings; nothing if "
         "it never was with some seed. "
         "Variation: standard deviation over seeds, in parts of the mean, averaged over updates.",
         f"![Learning curves]({LEARNING})",

@@ -35,11 +35,11 @@ HILL_CLIMBING_BUDGET = 5000
 TITLES = {
     ZERO_SHOT: "Placeto zero-shot, greedy",
     SAMPLED: "Placeto zero-shot, best of samples",
-    SWEPT: "Placeto zero-shot, greedy and two sweeps",
-    PUBLISHED_ZERO_SHOT: "Placeto as published, zero-shot",
+    SWEPT: "Placeto zero-shot, greedy and two rounds of coordinate descent",
+    PUBLISHED_ZERO_SHOT: "Placeto (paper configuration), zero-shot",
     PRETRAINED: "Placeto, pretrained",
     OPTIMIZED: "Placeto optimized",
-    PUBLISHED_OPTIMIZED: "Placeto as published, optimized",
+    PUBLISHED_OPTIMIZED: "Placeto (paper configuration), optimized",
     RNN_ZERO_SHOT: "RNN zero-shot",
     RNN_OPTIMIZED: "RNN optimized",
     RANDOM: "Random, one placement",
@@ -47,7 +47,7 @@ TITLES = {
     SINGLE: "Single GPU",
     SCOTCH: "Scotch",
     HILL_CLIMBING: "Hill climbing",
-    MULTILEVEL: "Coarse to fine, in as many groups",
+    MULTILEVEL: "Multilevel search, in as many groups",
     LOCAL_SEARCH: "Local search",
     LOWER_BOUND: "Lower bound",
 }
@@ -67,7 +67,7 @@ def without_simulated_features(settings: Settings) -> Settings:
 
 
 def as_published(plan: Plan) -> Settings:
-    """Return the paper's hyperparameters whatever ours are, in sizes of the plan."""
+    """Return the paper's hyperparameters, in sizes of the plan."""
     updates = UPDATES_AS_PUBLISHED * plan.scale.number("updates")
     return replace(preset("paper"), **{**plan.scale.settings, "updates": updates})
 

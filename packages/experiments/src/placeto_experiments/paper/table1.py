@@ -50,7 +50,11 @@ ROWS = (
     ("nasnet", 2),
     ("nasnet", 4),
 )
-PLACETOS = {"paper": "as published", "placeto": "ours", PRETRAINED: "in the box"}
+PLACETOS = {
+    "paper": "paper configuration",
+    "placeto": "default configuration",
+    PRETRAINED: "bundled policy",
+}
 SEARCHES = ("paper", "placeto", PRETRAINED, "rnn", LOCAL_SEARCH, MULTILEVEL)
 FINER = "multilevel-finer"
 OF_GRANULARITY = (*PLACETOS, LOCAL_SEARCH, MULTILEVEL, FINER)
@@ -114,11 +118,11 @@ def _page(comparison: Comparison, results: Results) -> Page:
         rows.append(["paper", *_paper_cells(papers[name])])
         rows += [[title, *table.rows[number]] for title, table in tables.items()]
     parts = [
-        TextTable("", ["", *tables["ours"].columns], rows).markdown(),
+        TextTable("", ["", *tables["default configuration"].columns], rows).markdown(),
         f"{MEDIANS} {ABBREVIATIONS} The paper's seconds were measured on hardware; it has no "
-        "column of seconds of search, nor the last one. As published: the paper's method with its "
-        "hyperparameters in place of Placeto; in the box: the policy that comes with Placeto, not "
-        "trained on the graph. Placements that searches may sample: "
+        "column of seconds of search, nor the last one. Paper configuration: the paper's method "
+        "with its hyperparameters; bundled policy: the pretrained one, which was not trained on "
+        "the graph. Placements that searches may sample: "
         f"{_budgets(comparison)}.",
         *_parts_of_episodes(_episode_table(reports, papers, comparison.budgets)),
         *_parts_of_searches(comparison, results),
@@ -184,7 +188,7 @@ def _episode_table(
             ">paper, Placeto": lambda name: f"{papers[name].placeto_placements:,}",
             ">paper, RNN": lambda name: f"{papers[name].rnn_placements:,}",
             ">paper, factor": lambda name: f"{papers[name].speed_up:.2f}",
-            ">as published, episodes": lambda name: count_text(episodes(name)),
+            ">paper configuration, episodes": lambda name: count_text(episodes(name)),
             ">RNN": lambda name: count_text(until(name, "rnn")),
             ">factor": lambda name: ratio(until(name, "rnn") / episodes(name)),
             ">of budgets": lambda name: ratio(of_budgets(name)),
@@ -226,7 +230,7 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
         "On which part of the rows and seeds the search of the row came to be as fast as that of "
         "the column, with the same seed, ever was; after how many placements and seconds (medians "
         "of all, never if half of them never were; seconds are taken to run evenly with "
-        f"placements, which those of the policy in the box do not). Rows: {', '.join(names)}.",
+        f"placements, which those of the bundled policy do not). Rows: {', '.join(names)}.",
         "## What the number of groups is worth",
         _granularity_table(summary, groups),
         "Memory-penalised runtimes, means over the seeds, in brackets the least and the most of "
@@ -248,7 +252,9 @@ def _reaching_table(summary: Summary) -> str:
             if isinf(evaluations):
                 return f"{share_text(share)}: {NEVER}"
             after = f"{share_text(share)}: {count_text(evaluations)}"
-            if search == PRETRAINED:  # a pass counts as one placement, a sweep as many
+            if (
+                search == PRETRAINED
+            ):  # a rollout counts as one placement, a round of coordinate descent as many
                 return after
             return f"{after}, {duration_text(seconds)}"
 
@@ -270,7 +276,7 @@ def _granularity_table(summary: Summary, groups: Sequence[int]) -> str:
             "row": lambda row: row.graphs[0],
             **{f">{PLACERS[name].title}": cost(name) for name in OF_GRANULARITY[:-1]},
             ">finer groups": lambda row: f"{finer[row.graphs[0]]:,}",
-            ">coarse to fine in these": cost(FINER),
+            ">multilevel search in these": cost(FINER),
             ">gain": lambda row: share_text(1 - row.mean_ratio(FINER, MULTILEVEL).mean),
         },
     )

@@ -95,7 +95,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
     table = markdown_table(
         PAIRS,
         {
-            "scheme": lambda pair: TITLES[pair[0]],
+            "placer": lambda pair: TITLES[pair[0]],
             ">runtime": lambda pair: summary.mean_cost(pair[0]).text(seconds_text),
             ">over Placeto optimized": lambda pair: _mean(ratios[pair[0]]).text(percent_over),
             ">over its own optimized": lambda pair: _mean(over(*pair)).text(percent_over),
@@ -119,10 +119,10 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         table,
         "Memory-penalised runtimes, means over the orders; in brackets the least and the most of "
         "the seeds. The worst order, too, is over Placeto optimized. Orders are drawn "
-        "from all there are: Placeto visits the groups in them, the RNN reads and places them. As "
-        f"published: the paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, "
-        f"and {PLACEMENTS_AS_PUBLISHED} times as many placements of its optimized form. Which "
-        "policy of ours placed best is asked in the usual order.",
+        "from all there are: Placeto visits the groups in them, the RNN reads and places them. "
+        f"Paper configuration: the paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many "
+        f"updates, and {PLACEMENTS_AS_PUBLISHED} times as many placements of its optimized form. "
+        "Which default policy placed best is decided in the usual order.",
         _placements_table(usual),
         "Placements that were evaluated to train on all orders, and of the usual one alone for the "
         "optimized form; medians over the seeds.",
@@ -139,7 +139,7 @@ def _placements_table(usual: Summary) -> str:
     return markdown_table(
         zip(PAIRS, POLICIES, strict=True),
         {
-            "scheme": lambda row: TITLES[row[0][0]],
+            "placer": lambda row: TITLES[row[0][0]],
             ">on all orders": lambda row: count_text(trained(row[1])),
             ">optimized": lambda row: count_text(usual.median_evaluations(row[0][1])),
         },

@@ -148,11 +148,11 @@ PLACERS: Mapping[str, PlacerSpec] = {
     "m-sct": PlacerSpec("m-SCT", lambda _problem, _budget: MSct()),
     "pretrained": PlacerSpec("Placeto, pretrained", _pretrained, random=True),
     "random": PlacerSpec("Random", _random, budget=10_000, random=True),
-    "multilevel": PlacerSpec("Coarse to fine", _multilevel, budget=50_000, random=True),
+    "multilevel": PlacerSpec("Multilevel search", _multilevel, budget=50_000, random=True),
     "local-search": PlacerSpec("Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     "paper": PlacerSpec(
-        "Placeto, as published", _published, budget=20_000, random=True, full_budget=500_000
+        "Placeto (paper configuration)", _published, budget=20_000, random=True, full_budget=500_000
     ),
     "placeto": PlacerSpec("Placeto", _placeto, budget=50_000, random=True, full_budget=100_000),
     "rnn": PlacerSpec("RNN", _rnn, budget=5_000, random=True, full_budget=100_000),
