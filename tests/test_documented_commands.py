@@ -31,13 +31,25 @@ PAGES = sorted(
 PROGRAM = re.compile(r"^(?:\./pants run tools:placeto -- |placeto )")
 # README.md has a test of its own, test_first_steps.py. What other pages show takes minutes even at
 # its shortest: comparisons of the largest models, and the check of ninety others.
-RUN = ("docs/fidelity.md", "docs/report.md", "docs/workloads.md", "tools/README.md")
+RUN = (
+    *("docs/fidelity.md", "docs/report.md", "docs/serving.md", "docs/workloads.md"),
+    "tools/README.md",
+)
 SHORTER = {
     "calibrate": ["--runs=1", "--most-bytes=1000000"],
     "compare": ["--max-evaluations=100", "--groups=16"],
     "profile": ["--runs=2"],
     "run": ["--steps=2"],
     "train": ["--updates=1", "--groupings=1", "--hparam=workers=2"],
+}
+# Sizes of the models that a page serves.
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
 }
 # What a page takes to be there, besides my_model.py of the README.
 BEFORE = {
@@ -85,6 +97,11 @@ def is_for_here(arguments: list[str]) -> bool:
 def shortened(arguments: list[str]) -> list[str]:
     """Return the arguments with those behind them that make the run a short one."""
     longest = ["--seconds=1"] if "--seconds" in arguments else []
+    sizes = {f"{name}=": f"{name}={size}" for name, size in SMALL.items()}
+    arguments = [
+        next((small for name, small in sizes.items() if argument.startswith(name)), argument)
+        for argument in arguments
+    ]
     return [*arguments, *SHORTER.get(arguments[0], longest)]
 
 
@@ -125,6 +142,9 @@ def test_the_lines_of_a_page_run(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)  # other tests have one, too
     Path("my_model.py").write_text(model)
+    for block in blocks(page, "toml"):  # a file's name is its first line
+        named = re.match(r"# (\w+\.toml)\n", block)
+        Path(named[1] if named else "unnamed.toml").write_text(block)
     for line in BEFORE.get(name, []):
         succeed(*shlex.split(line)[1:])
     lines = [line for line in commands(page) if is_for_here(line)]

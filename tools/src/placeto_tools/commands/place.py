@@ -29,10 +29,11 @@ from placeto.placing.placements import (
     search_problem,
 )
 from placeto.placing.placers import PLACERS, PlacerSpec, make_placer, placer_spec
+from placeto.placing.simulation import is_inference
 from placeto.placing.watching import Limits
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import bytes_text
+from placeto.texts import SECONDS, bytes_text, rate_text
 from placeto.training.run_folder import read_policy
 from placeto_baselines import MultilevelSearch, least_excess
 from placeto_graphs import PlacementProblem, PlacementResult, save_placement
@@ -236,9 +237,11 @@ def _show(
 ) -> None:
     overflow = overflow_text(problem.cluster, result.peak_memory)
     said = "" if priced_by.simulates else f"{priced_by.objective} "
+    is_rate = is_inference(problem.graph) and priced_by.unit == SECONDS
+    said += priced_by.text(result.runtime) + (rate_text(result.runtime) if is_rate else "")
     peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
     click.echo(
-        f"{report['output']}: {report['placer']}, {said}{priced_by.text(result.runtime)}{overflow}"
+        f"{report['output']}: {report['placer']}, {said}{overflow}"
         f"; peak memory {peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
     )
     if bound:
