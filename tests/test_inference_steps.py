@@ -10,7 +10,7 @@ import torch
 from small_transformers import DECODER, SMALL
 
 from command_runs import fail, succeed
-from placeto import capture_step
+from placeto import capture_step, place
 from placeto_capture import cost_model
 from placeto_graphs import (
     DEVICE_KINDS,
@@ -217,6 +217,13 @@ def test_tokens_per_second_are_bandwidth_over_bytes() -> None:
     # Of the table of words a row is read, but all of it is held.
     held = weights + 2 * logits + keys_and_values
     assert batch.peak_memory[0, 0] == pytest.approx(held, rel=0.01)
+
+
+def test_a_step_is_placed_as_it_is() -> None:
+    step = step_of("llama", "decode", HEADS, context=CONTEXT, weight_bits=8)
+    placed = place(**step._asdict(), cluster="2xv100", placer="heft", quiet=True)
+    held = placed.problem.graph.parameter_bytes.sum()
+    assert held == capture_step(step).parameter_bytes.sum()
 
 
 def test_a_step_that_there_is_not_is_refused_in_one_line() -> None:

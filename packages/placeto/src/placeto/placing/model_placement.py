@@ -1,7 +1,7 @@
 """From a model to where its ops run best, in one call."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,8 @@ def place(
     mode: str = "training",
     mask_fraction: float | None = None,
     updates: Updates = "after-backward",
+    parameter_bytes: Mapping[str, int] | None = None,
+    experts_per_token: int = 1,
     seconds: float = 10.0,
     seed: int = 0,
     quiet: bool = False,
@@ -234,6 +236,8 @@ def place(
         Model on any device, also the meta device; it stays as it is.
     example_inputs, loss_fn, optimizer, mode, mask_fraction, updates
         As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
+    parameter_bytes, experts_per_token
+        As of `placeto_capture.capture`.
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
     seconds
@@ -278,8 +282,11 @@ def place(
     """
     described, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
     name = type(model).__name__
-    parts = (model, example_inputs, loss_fn, optimizer, mode, mask_fraction, updates)
-    step = step_of(name, dict(zip(PARTS, parts, strict=False)))
+    parts = (
+        *(model, example_inputs, loss_fn, optimizer, mode, mask_fraction, updates),
+        *(parameter_bytes, experts_per_token),
+    )
+    step = step_of(name, dict(zip(PARTS, parts, strict=True)))
     if autocast is None:
         autocast = _autocast_of_caller()
     graph = capture_step(step, target_of(described), autocast=autocast)

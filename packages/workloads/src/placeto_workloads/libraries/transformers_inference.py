@@ -180,6 +180,11 @@ def _cache(name: str, model: Any, words: Tensor, length: int) -> Any:
     How large its tensors are is found by a step of one token, for which they are made.
     """
     utils: Any = importlib.import_module("transformers.cache_utils")
+    if "query_length" not in inspect.signature(utils.StaticLayer.get_mask_sizes).parameters:
+        version = importlib.import_module("transformers").__version__
+        raise WorkloadError(
+            f"transformers: expected version 5.4 or later for caches, got {version}"
+        )
     found = utils.StaticCache(model.config, max_cache_len=length)
     layers = found.layers
     for number, layer in enumerate(layers):
