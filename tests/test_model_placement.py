@@ -1,6 +1,7 @@
 """`placeto.place`: from a model to a placement, and on to other libraries, in Python."""
 
 import json
+import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.utils.modeling import check_device_map
 from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
-from exported_models import Chain, Mixed, features, mean_square
+from exported_models import Chain, Mixed, Residual, features, mean_square
 from numpy.typing import NDArray
 from torch import nn
 
@@ -122,6 +124,54 @@ def test_files_are_those_of_the_shell(placed: ModelPlacement, tmp_path: Path) ->
     placed.export(path, "accelerate", force=True)
     with pytest.raises(InputError, match=r"^to: expected torch, or another of accelerate, "):
         placed.export(path, "torhc")
+
+
+class Renamed(nn.Module):
+    """A model with several names for a module, and for a weight of one that computes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8, bias=False)
+        self.blocks = nn.ModuleList([Residual(), nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))])
+        self.also = self.blocks
+        self.tied = nn.Linear(8, 8, bias=False)
+        self.tied.weight = self.first.weight
+        self.unread = nn.Parameter(torch.ones(3))
+        self.register_buffer("offset", torch.ones(8))
+        self.register_buffer("mask", torch.ones(8), persistent=False)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return features [batch, 8]."""
+        features = self.first(features) * self.mask
+        for block in self.blocks:
+            features = block(features)
+        return features + self.offset
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_device_map_covers_every_name_of_a_parameter_and_a_buffer(
+    seed: int, tmp_path: Path
+) -> None:
+    model, inputs = Renamed().eval(), features(4)
+    found = drawn(quick_place(model, inputs, cluster="2xv100"), seed)
+    found.export(tmp_path / "map.json", "accelerate")
+    modules = json.loads((tmp_path / "map.json").read_text())
+    with warnings.catch_warnings():  # of weights that are directly in the model
+        warnings.filterwarnings("ignore", "The following device_map keys do not match")
+        check_device_map(model, modules)
+    names = [*model.state_dict(), "mask"]
+    of_name = {}
+    for name in names:
+        prefixes = [key for key in modules if f"{name}.".startswith(f"{key}.") or not key]
+        of_name[name] = modules[max(prefixes, key=len)]
+    assert of_name["tied.weight"] == of_name["first.weight"]
+    for name in names:
+        if name.startswith("blocks."):
+            assert of_name[name.replace("blocks", "also")] == of_name[name]
+    expected = model(inputs)
+    dispatch_on_cpu(model, modules)
+    torch.testing.assert_close(model(inputs), expected, rtol=0, atol=0)
+    forward_on_fake_gpus(model, modules, found.device_map().main_device, [inputs])
 
 
 def test_one_device_is_one_stage(placed: ModelPlacement) -> None:

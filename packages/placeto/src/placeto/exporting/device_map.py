@@ -1,17 +1,21 @@
 """A placement as a device map, which accelerate's ``dispatch_model`` takes."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.module_scopes import ROOT, ModuleScopes, parents_of
+from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, parents_of
 from placeto.exporting.restriction import Price, price, problem_of_labels
 from placeto.exporting.whole_modules import WholeModules, whole_modules
 from placeto.placing.costs import costs
 from placeto_graphs import Cluster, PlacementProblem
 from placeto_simulator import Simulator
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CPU = "cpu"
 MOST_SWEEPS = 10
@@ -89,6 +93,50 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
         split=tuple(name for name in modules.first_op if name and name not in kept),
         price=price(problem, placement, restricted, found),
     )
+
+
+def with_all_names(
+    modules: dict[str, Target], main_device: Target, model: "nn.Module"
+) -> dict[str, Target]:
+    """Return a device map of what is in a model, with every name of its parameters and buffers.
+
+    Graphs have one name of each module, parameter and buffer. Others that a model has for it are on
+    the same device, as tied weights are.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> model = nn.ModuleDict({"first": nn.Linear(2, 2), "last": nn.Linear(2, 2)})
+    >>> model["last"].weight, model["again"] = model["first"].weight, model["first"]
+    >>> with_all_names({"first": 1, "gone": 0}, 0, model)
+    {'first': 1, 'again': 1, 'last': 0}
+    """
+    all_modules = dict(model.named_modules(remove_duplicate=False))
+    first_names = {module: name for name, module in model.named_modules()}
+    tensors = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    known = all_modules.keys() | dict(tensors).keys()
+    found = {name: target for name, target in modules.items() if name in known}
+
+    def target_of(name: str) -> Target | None:
+        around = (*parents_of(name), name)
+        return next((found[each] for each in reversed(around) if each in found), None)
+
+    for name, module in all_modules.items():
+        first = first_names[module]
+        if name != first and target_of(name) is None:
+            inside = {key: found[key] for key in found if is_within(key, first)}
+            whole = target_of(first)
+            found |= {name + key.removeprefix(first): target for key, target in inside.items()}
+            if not inside and whole is not None:
+                found[name] = whole
+    named = {value: target for name, value in tensors if (target := target_of(name)) is not None}
+    for name, value in tensors:
+        if target_of(name) is None:
+            found[name.rpartition(".")[0] or name] = named.get(value, main_device)
+    return found
 
 
 def targets_of(cluster: Cluster) -> dict[int, Target]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, not_among
-from placeto.exporting.device_map import device_map
+from placeto.exporting.device_map import DeviceMap, device_map
 from placeto.exporting.exported import Exported, counted, price_text
 from placeto.exporting.graph_files import dot_text, graphml_text
 from placeto.exporting.layer_formats import deepspeed, exo, vllm
@@ -15,6 +15,8 @@ from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.json_files import json_text
 from placeto_graphs import PlacementProblem
+
+ACCELERATE = "accelerate"
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,8 @@ class Format:
     export: Callable[[PlacementProblem, NDArray[np.int32]], Exported]
 
 
-def _accelerate(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
-    found = device_map(problem, placement)
+def exported_map(problem: PlacementProblem, found: DeviceMap) -> Exported:
+    """Return a device map as accelerate takes it."""
     modules = counted(len(found.modules), "module")
     split = f"the placement splits {len(found.split):,} of those that have to be whole"
     use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
@@ -44,7 +46,7 @@ def _torch(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
 
 
 FORMATS = {
-    "accelerate": Format((".json",), _accelerate),
+    ACCELERATE: Format((".json",), lambda *placed: exported_map(placed[0], device_map(*placed))),
     "torch": Format((".json",), _torch),
     "vllm": Format((".sh",), vllm),
     "deepspeed": Format((".py",), deepspeed),

@@ -27,6 +27,8 @@ from placeto_graphs import (
 from placeto_simulator import Simulator
 
 MOST_ROUNDS = 20
+NO_TIME = 1e-15  # seconds, so that ops without any count at all
+LEAST_GAIN = 1e-3  # of a stage more: simulated transfers of few bytes cost less than real ones
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,14 @@ def layer_split(
     InputError
         When the layers are no chain, or no split can run.
     """
-    chain = layer_chain(problem, ModuleScopes(problem.graph), layers)
+    scopes = ModuleScopes(problem.graph)
+    chain = layer_chain(problem, scopes, layers)
     evaluator = _ChainSimulator(chain)
-    op_devices = problem.expand(placement)
-    nearest = chain.problem.placement_of_ops(op_devices)[chain.group_of_layer]
+    nearest, as_placed = _nearest(chain, scopes, problem.expand(placement))
     stages = stages_of(nearest)
-    if stages is not None and not _can_be(stages, devices, in_order=in_order):
+    if stages is not None and not _can_be(chain, stages, devices, in_order=in_order):
         stages = None
-    as_placed = stages is not None and _is_as_placed(chain, op_devices, nearest)
+    as_placed = as_placed and stages is not None
     if stages is None or not as_placed:
         stages = _fastest(evaluator, stages, devices, in_order=in_order)
     return LayerSplit(
@@ -168,20 +170,31 @@ class _ChainSimulator:
         return costs_of(self.chain.problem, batch)
 
 
-def _is_as_placed(
-    chain: LayerChain, op_devices: NDArray[np.int32], device_of_layer: NDArray[np.int32]
-) -> bool:
-    """Whether what modules with parameters compute is where the layers are."""
-    scopes = ModuleScopes(chain.problem.graph)
-    in_module = [module is not None for module in scopes.outermost(chain_modules(scopes))]
-    counts = scopes.is_forward & np.array(in_module) & ~scopes.is_weight
-    return bool((op_devices == device_of_layer[chain.labels])[counts].all())
+def _nearest(
+    chain: LayerChain, scopes: ModuleScopes, op_devices: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], bool]:
+    """Return int64[N], where modules with parameters spend most time; whether they spend all."""
+    of_op = scopes.outermost(chain_modules(scopes))
+    ops = [op for op in scopes.computing if of_op[op] is not None]
+    labels, there = chain.labels[ops], op_devices[ops]
+    share = np.zeros((len(chain.layers), chain.problem.num_devices))
+    np.add.at(share, (labels, there), chain.problem.compute_time[ops, there] + NO_TIME)
+    nearest = share.argmax(axis=1)
+    return nearest, bool((there == nearest[labels]).all())
 
 
-def _can_be(stages: Stages, devices: Sequence[int], *, in_order: bool) -> bool:
-    """Whether stages are on some devices, or on them in their order."""
+def _can_be(chain: LayerChain, stages: Stages, devices: Sequence[int], *, in_order: bool) -> bool:
+    """Whether stages are on some devices, or on them in their order, and can run there."""
     places = [devices.index(each) if each in devices else -1 for each in stages.devices]
-    return -1 not in places and (not in_order or places == sorted(places))
+    if -1 in places or (in_order and places != sorted(places)):
+        return False
+    return bool(_runs(chain)[np.arange(len(chain.layers)), stages.device_of_part()].all())
+
+
+def _runs(chain: LayerChain) -> NDArray[np.bool_]:
+    """Return bool[N, D], whether a device can run a layer."""
+    runs: NDArray[np.bool_] = np.isfinite(chain.problem.group_graph.compute_time)
+    return runs[chain.group_of_layer]
 
 
 def _fastest(
@@ -196,12 +209,15 @@ def _fastest(
     candidates = [Stages(each.bounds, tuple(devices[at] for at in each.devices)) for each in found]
     if start is not None:
         candidates.append(start)
-    runs = np.isfinite(chain.problem.group_graph.compute_time[chain.group_of_layer])
     best, least = None, np.inf
     for _ in range(MOST_ROUNDS):
-        layers = np.arange(len(chain.layers))
-        candidates = [each for each in candidates if runs[layers, each.device_of_part()].all()]
-        costs = evaluator.costs(candidates) if candidates else np.array([np.inf])
+        candidates = [
+            each for each in candidates if _can_be(chain, each, devices, in_order=in_order)
+        ]
+        if not candidates:
+            break
+        gains = 1 + LEAST_GAIN * np.array([len(each.devices) for each in candidates])
+        costs = evaluator.costs(candidates) * gains
         if not costs.min() < least:
             break
         best, least = candidates[int(costs.argmin())], costs.min()

@@ -42,7 +42,7 @@ def layer_stacks(scopes: ModuleScopes) -> tuple[LayerStack, ...]:
     another stack, such as the experts of a layer, belong to that layer.
     """
     parts: dict[str, dict[str, None]] = {}
-    for op in _computing_in_order(scopes):
+    for op in scopes.computing:
         scope = scopes.graph.scopes[op]
         for module in (*parents_of(scope)[1:], scope):
             around, _, name = module.rpartition(".")
@@ -60,7 +60,7 @@ def layer_stacks(scopes: ModuleScopes) -> tuple[LayerStack, ...]:
 
 
 def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
-    """Return the layers of all stacks, and the modules with parameters before and behind them.
+    """Return the layers of all stacks, and the modules before and behind that read parameters.
 
     These are as large as they can be without a stack inside. All are in the order in which they
     begin to run.
@@ -68,15 +68,15 @@ def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
     layers = {layer for stack in layer_stacks(scopes) for layer in stack.layers}
     around_layers = {parent for layer in layers for parent in parents_of(layer)} | {ROOT}
     graph = scopes.graph
-    with_parameters = {
-        scope for scope, kind in zip(graph.scopes, graph.op_types, strict=True) if kind == PARAMETER
-    }
+    is_parameter = np.array([kind == PARAMETER for kind in graph.op_types])
+    reading = graph.edge_consumers[is_parameter[graph.edge_producers]]
+    with_parameters = {graph.scopes[op] for op in reading[scopes.is_forward[reading]].tolist()}
     outer = {
         next(module for module in (*parents_of(scope), scope) if module not in around_layers)
         for scope in with_parameters - around_layers
     }
     of_op = scopes.outermost(layers | outer)
-    running = dict.fromkeys(of_op[op] for op in _computing_in_order(scopes))
+    running = dict.fromkeys(of_op[op] for op in scopes.computing)
     return tuple(module for module in running if module is not None)
 
 
@@ -159,14 +159,6 @@ def layer_chain(
     )
 
 
-def _computing_in_order(scopes: ModuleScopes) -> list[int]:
-    """Return the ops of the forward pass that read something, in the order in which they run."""
-    order = scopes.graph.topological_order
-    reads = np.isin(order, scopes.graph.edge_consumers)
-    found: list[int] = order[reads & scopes.is_forward[order]].tolist()
-    return found
-
-
 def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.int64]:
     """Return int64[V], the number of the layer of each op of the forward pass; else -1."""
     graph = scopes.graph
@@ -176,7 +168,7 @@ def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.i
         np.int64,
     )
     labels[~scopes.is_forward] = UNKNOWN
-    for op in _computing_in_order(scopes):
+    for op in scopes.computing:
         read = graph.tensor_producer[graph.inputs_of_op[op]]
         made_in = labels[read[~scopes.is_weight[read]]].max(initial=UNKNOWN)
         if labels[op] == UNKNOWN:

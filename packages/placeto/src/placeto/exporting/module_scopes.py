@@ -15,6 +15,7 @@ Value = TypeVar("Value", bound=Hashable)
 ROOT = ""
 WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
 INPUT = "input"
+FREE_TYPE = "placeto.free"  # of ops that hold a tensor until others are done
 LOSS = "loss"  # the scope of what runs behind the model, see `placeto_capture.capture`
 
 
@@ -58,6 +59,15 @@ class ModuleScopes:
     def is_weight(self) -> NDArray[np.bool_]:
         """bool[V], ops that hold a parameter or a buffer of the model."""
         return np.array([kind in WEIGHTS for kind in self.graph.op_types])
+
+    @cached_property
+    def computing(self) -> list[int]:
+        """The ops of the forward pass that compute something, in the order in which they run."""
+        order = self.graph.topological_order
+        computes = np.array([kind != FREE_TYPE for kind in self.graph.op_types])
+        computes &= self.is_forward & np.isin(np.arange(self.graph.num_ops), self.graph.edges[:, 1])
+        found: list[int] = order[computes[order]].tolist()
+        return found
 
     @cached_property
     def indivisible(self) -> frozenset[str]:

@@ -95,15 +95,14 @@ class _ForwardPass:
     def __init__(self, scopes: ModuleScopes) -> None:
         graph = scopes.graph
         self.scopes = scopes
-        order = graph.topological_order
-        reads = np.isin(order, graph.edge_consumers)
-        computing = order[reads & scopes.is_forward[order]].tolist()
         op_of_name = {name: op for op, name in enumerate(graph.op_names)}
-        first_copy = [op_of_name.get(_first_copy(graph.op_names[op]), op) for op in computing]
+        first_copy = [
+            op_of_name.get(_first_copy(graph.op_names[op]), op) for op in scopes.computing
+        ]
         self.later_copies = {
-            op: first for op, first in zip(computing, first_copy, strict=True) if op != first
+            op: first for op, first in zip(scopes.computing, first_copy, strict=True) if op != first
         }
-        self.ops = [op for op in computing if op not in self.later_copies]
+        self.ops = [op for op in scopes.computing if op not in self.later_copies]
         of_op = scopes.outermost(scopes.indivisible)
         self.modules = [of_op[op] for op in self.ops]
         self._first_place: dict[str, int] = {}

@@ -96,7 +96,7 @@ def fastest_stages(
             here = _Frontier(load[last, 0].copy(), np.zeros_like(ends), np.full_like(ends, NONE))
             if len(earlier) and not in_order:
                 here.cost[:] = np.inf
-            for device in earlier:
+            for device in reversed(earlier):  # of equal ones the devices are in ascending order
                 before = found[used if in_order else used ^ 1 << last, device].cost
                 total = combine(before[:, None], transfer[device, last][:, None] + load[last])
                 cut = total.argmin(axis=0)
@@ -105,7 +105,7 @@ def fastest_stages(
                 here.cut[better] = cut[better]
                 here.device[better] = device
             found[used, last] = here
-    used, last = min(found, key=lambda state: found[state].cost[-1])
+    used, last = min(found, key=lambda state: (found[state].cost[-1], -state[1]))
     end = int(ends[-1])
     bounds, devices = [end], []
     while last != NONE:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.exporting.device_map import DeviceMap, device_map
-from placeto.exporting.formats import format_named
+from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
+from placeto.exporting.formats import ACCELERATE, exported_map, format_named
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
@@ -134,11 +134,8 @@ class ModelPlacement:
             When the model has no modules inside.
         """
         found = device_map(self.problem, self.placement)
-        model = self.step.model
-        known = {name for name, _ in model.named_modules()} | set(model.state_dict())
-        return replace(
-            found, modules={name: to for name, to in found.modules.items() if name in known}
-        )
+        modules = with_all_names(found.modules, found.main_device, self.step.model)
+        return replace(found, modules=modules)
 
     def pipeline_stages(self) -> PipelineStages:
         """Return where `torch.distributed.pipelining` splits the model.
@@ -170,7 +167,11 @@ class ModelPlacement:
         """
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
-        write_text(file, form.export(self.problem, self.placement).content)
+        if to == ACCELERATE:
+            exported = exported_map(self.problem, self.device_map())
+        else:
+            exported = form.export(self.problem, self.placement)
+        write_text(file, exported.content)
 
     def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> MeasuredSteps:
         """Run steps as placed on devices of this machine, after one that does not count.

@@ -18,6 +18,7 @@ from exported_models import features, problem_of_ops, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from small_transformers import SMALL
 from torch import Tensor, nn
 
 from command_runs import invoke, succeed_json
@@ -27,6 +28,7 @@ from placeto.exporting.layer_formats import gpus_of
 from placeto.exporting.layer_split import all_layers, layer_split, one_stack
 from placeto.exporting.layers import layer_stacks
 from placeto.exporting.module_scopes import ModuleScopes
+from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.exporting.stage_search import Stages, fastest_stages
 from placeto.placing.costs import costs
 from placeto.problems.making import make_problem
@@ -40,6 +42,7 @@ from placeto_graphs import (
     parse_cluster,
 )
 from placeto_simulator import Simulator
+from placeto_workloads import library_step
 
 
 class Block(nn.Module):
@@ -438,6 +441,31 @@ def test_encoders_and_decoders_are_stages_of_deepspeed() -> None:
     details = FORMATS["deepspeed"].export(problem, placement).details
     assert details["parts"] == (0, 2, 4, 5)
     assert details["devices"] == ["v100:0", "v100:2", "v100:1"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "mixtral", "t5"])
+def test_layers_of_library_models_hold_each_parameter_once(name: str) -> None:
+    step = library_step(f"transformers:{name}", batch_size=1, sequence_length=4, **SMALL[name])
+    graph = capture(step.model.eval(), step.example_inputs, mode="inference")
+    problem = make_problem(Source(name, graph), parse_cluster("2xv100"))
+    scopes = ModuleScopes(graph)
+    layers = all_layers(scopes)
+    held = [set(step.model.get_submodule(layer).parameters()) for layer in layers]
+    assert set.union(*held) == set(step.model.parameters())
+    tied = [weight for weight in set.union(*held) if sum(weight in each for each in held) > 1]
+    assert all(weight is step.model.get_input_embeddings().weight for weight in tied)
+    stacks = layer_stacks(scopes)
+    assert [len(stack.layers) for stack in stacks] == [2] * len(stacks)
+    half = len(layers) // 2
+    in_second = {layer: number >= half for number, layer in enumerate(layers)}
+    of_op = scopes.outermost(layers)
+    devices = [int(in_second.get(layer or "", False)) for layer in of_op]
+    apart = replace(problem, grouping=colocate(graph, [colocate_by_id]), hierarchy=None)
+    placement = apart.placement_of_ops(np.array(devices, np.int32))
+    split = layer_split(apart, placement, layers, range(2))
+    assert (split.bounds, split.as_placed) == ((0, half, len(layers)), True)
+    if name in {"llama", "mixtral"}:
+        assert pipeline_stages(apart, placement).split_points == (layers[half],)
 
 
 def test_steps_of_training_and_micro_batches_are_split_alike() -> None:
