@@ -4,6 +4,7 @@ import json
 import re
 from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -275,14 +276,26 @@ def test_micro_batches_are_in_the_stages_of_the_first_one() -> None:
         ({"blocks.1.wide": 1}, "comes back from v100:1 to v100:0 at blocks.1.activation/aten.relu"),
     ],
 )
-def test_what_is_no_pipeline_says_why(
+def test_what_is_no_pipeline_says_why_and_goes_to_one(
     device_of: dict[str, int], reason: str, tmp_path: Path
 ) -> None:
     problem = problem_of_ops(Chain(), features(4), "2xv100")
-    paths = saved(tmp_path, problem, by_scope(problem, {"": 0} | device_of))
-    error = fail("export", *paths, "--to", "torch", "-o", tmp_path / "stages.json")
-    assert error.endswith(f"{reason}\n")
-    assert not (tmp_path / "stages.json").exists()
+    placement = by_scope(problem, {"": 0} | device_of)
+    with pytest.raises(InputError, match=f"{re.escape(reason)}$"):
+        pipeline_stages(problem, placement)
+    report = succeed_json("export", *saved(tmp_path, problem, placement), "--to", "torch")
+    names, wanted = problem.cluster.device_names, report["devices"]
+    layers = ["blocks.0", "blocks.1", "blocks.2", "last"]
+    begins = [0, *(layers.index(point) for point in report["split_points"]), len(layers)]
+    devices = {
+        layer: names.index(wanted[stage])
+        for stage, (begin, end) in enumerate(pairwise(begins))
+        for layer in layers[begin:end]
+    }
+    chain = by_scope(problem, {"": devices["last"]} | devices)
+    runtime = Simulator(problem).evaluate(chain[None]).runtime[0]
+    assert report["runtime"] == pytest.approx(runtime, rel=0.05)
+    assert report["runtime_as_placed"] == Simulator(problem).evaluate(placement[None]).runtime[0]
 
 
 def test_stages_do_not_cut_modules_or_share_weights() -> None:

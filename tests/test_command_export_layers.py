@@ -453,7 +453,7 @@ def test_layers_of_library_models_hold_each_parameter_once(name: str) -> None:
     held = [set(step.model.get_submodule(layer).parameters()) for layer in layers]
     assert set.union(*held) == set(step.model.parameters())
     tied = [weight for weight in set.union(*held) if sum(weight in each for each in held) > 1]
-    assert all(weight is step.model.get_input_embeddings().weight for weight in tied)
+    assert len(tied) == (name in {"gpt2", "bert", "t5"})
     stacks = layer_stacks(scopes)
     assert [len(stack.layers) for stack in stacks] == [2] * len(stacks)
     half = len(layers) // 2

@@ -129,6 +129,9 @@ def test_files_are_those_of_the_shell(placed: ModelPlacement, tmp_path: Path) ->
 class Renamed(nn.Module):
     """A model with several names for a module, and for a weight of one that computes nothing."""
 
+    offset: torch.Tensor
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(8, 8, bias=False)

@@ -46,11 +46,10 @@ def export(
 ) -> None:
     """Write a placement in a form that another library takes.
 
-    PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate and torch place whole modules;
-    vllm, deepspeed and exo give each device whole layers in a row, and llama.cpp does, with
-    feed-forward parts and experts elsewhere. A placement that is none of this goes to where it
-    costs least, and the simulated price of that is shown. torch needs a placement that is a chain
-    of stages.
+    PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate places whole modules; the others
+    give each device whole layers in a row, and llama.cpp does, with feed-forward parts and experts
+    elsewhere. A placement that is none of this goes to where it costs least, and the simulated
+    price of that is shown.
 
     \b
     placeto export problem.json.gz placement.json --to accelerate -o device_map.json

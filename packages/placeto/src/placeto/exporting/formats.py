@@ -12,7 +12,7 @@ from placeto.exporting.exported import Exported, counted, price_text
 from placeto.exporting.graph_files import dot_text, graphml_text
 from placeto.exporting.layer_formats import deepspeed, exo, vllm
 from placeto.exporting.llama_cpp import llama_cpp
-from placeto.exporting.pipeline_stages import pipeline_stages
+from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
 from placeto.json_files import json_text
 from placeto_graphs import PlacementProblem
 
@@ -38,9 +38,12 @@ def exported_map(problem: PlacementProblem, found: DeviceMap) -> Exported:
 
 
 def _torch(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
-    found = pipeline_stages(problem, placement)
+    try:
+        found, note = pipeline_stages(problem, placement), ""
+    except NoChainError:
+        found, note = nearest_stages(problem, placement), ": the fastest chain of layers found"
     content: dict[str, object] = {"split_points": found.split_points, "devices": found.devices}
-    stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}"
+    stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}{note}"
     remarks = (stages, price_text(problem, found.price, "stages of whole modules"))
     return Exported(json_text(content) + "\n", remarks, found.price, content)
 

@@ -31,7 +31,7 @@ NO_TIME = 1e-15  # seconds, so that ops without any count at all
 LEAST_GAIN = 1e-3  # of a stage more: simulated transfers of few bytes cost less than real ones
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerSplit:
     """The layers of a model, cut into K stages.
 
@@ -43,6 +43,8 @@ class LayerSplit:
         The layer that each stage begins with, from 0, and N.
     devices : K of int
         The device of each stage.
+    op_devices : int32[V]
+        The device of each op of the step.
     as_placed : bool
         Whether the placement has the layers there already.
     price : `Price`
@@ -52,6 +54,7 @@ class LayerSplit:
     layers: tuple[str, ...]
     bounds: tuple[int, ...]
     devices: tuple[int, ...]
+    op_devices: NDArray[np.int32]
     as_placed: bool
     price: Price
 
@@ -139,6 +142,7 @@ def layer_split(
         layers=chain.layers,
         bounds=stages.bounds,
         devices=stages.devices,
+        op_devices=stages.device_of_part()[chain.labels],
         as_placed=as_placed,
         price=_price(problem, placement, evaluator, stages),
     )

@@ -1,13 +1,14 @@
 """A placement as the stages of a pipeline, for `torch.distributed.pipelining`."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
+from placeto.exporting.layer_split import all_layers, layer_split
 from placeto.exporting.module_scopes import ModuleScopes, parents_of
 from placeto.exporting.restriction import (
     UNKNOWN,
@@ -16,7 +17,11 @@ from placeto.exporting.restriction import (
     price,
     problem_of_labels,
 )
-from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementProblem, colocate, colocate_by_id
+
+
+class NoChainError(InputError):
+    """A placement is no chain of stages."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,25 @@ def pipeline_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> 
     )
 
 
+def nearest_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> PipelineStages:
+    """Return the stages of a pipeline for a placement that is no chain: of layers, on any devices.
+
+    They are those of `layer_split`.
+
+    Raises
+    ------
+    InputError
+        When the layers are no chain, or two stages would read one weight.
+    """
+    graph, every = problem.graph, range(problem.num_devices)
+    split = layer_split(problem, placement, all_layers(ModuleScopes(graph)), every)
+    grouping = colocate(graph, [colocate_by_id])
+    ops = replace(problem, grouping=grouping, hierarchy=None, rules=None)
+    found = pipeline_stages(ops, ops.placement_of_ops(split.op_devices))
+    as_placed = replace(found.price, runtime_as_placed=split.price.runtime_as_placed)
+    return replace(found, price=as_placed)
+
+
 class _ForwardPass:
     """The ops of a forward pass in the order in which they run, and the module of each.
 
@@ -146,14 +170,14 @@ def _stages(
         if module is None or (stages and device == stages[-1].device):
             continue
         if device in [stage.device for stage in stages]:
-            raise InputError(
+            raise NoChainError(
                 "PLACEMENT: expected a chain of stages, as a pipeline is one, but the forward pass "
                 f"comes back from {names[stages[-1].device]} to {names[device]} at {op_names[op]}"
             )
         if forward.begins_at(module, place):
             stages.append(_Stage(place, device))
         elif module in forward.scopes.owners:
-            raise InputError(
+            raise NoChainError(
                 "PLACEMENT: expected stages that begin between modules, as those of a pipeline do, "
                 f"but the module {module} is on {names[stages[-1].device]} and {names[device]}"
             )
