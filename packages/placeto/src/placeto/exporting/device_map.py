@@ -109,7 +109,7 @@ def with_all_names(
     >>> model = nn.ModuleDict({"first": nn.Linear(2, 2), "last": nn.Linear(2, 2)})
     >>> model["last"].weight, model["again"] = model["first"].weight, model["first"]
     >>> with_all_names({"first": 1, "gone": 0}, 0, model)
-    {'first': 1, 'again': 1, 'last': 0}
+    {'first': 1, 'again': 1, 'last': 1}
     """
     all_modules = dict(model.named_modules(remove_duplicate=False))
     first_names = {module: name for name, module in model.named_modules()}
