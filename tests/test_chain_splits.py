@@ -5,8 +5,11 @@ The programs here share nothing with what they check: they know ops, devices and
 
 import itertools
 import math
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -18,7 +21,14 @@ from placeto.placing.choices import ALONE, SEARCHED, Choice, search_with_choices
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.progress import PlainProgress
 from placeto_baselines import MultilevelSearch
-from placeto_graphs import Cluster, Device, PlacementProblem, colocate, from_networkx
+from placeto_graphs import (
+    Cluster,
+    Device,
+    PlacementProblem,
+    PlacementResult,
+    colocate,
+    from_networkx,
+)
 from placeto_simulator import Simulator, ThroughputEvaluator
 
 WEIGHTS = 10**9  # bytes of a layer
@@ -251,6 +261,41 @@ def test_devices_are_filled_in_their_order() -> None:
     (filled,) = [choice.result for choice in choices if choice.how == "in-order"]
     assert filled.placement.tolist() == [0, 0, 1, 2, 2]
     assert filled.runtime == 5 + 2 * 0.5
+
+
+def test_what_a_device_cannot_run_is_elsewhere() -> None:
+    """The first layer runs on the second device only; the first has room for three."""
+    problem = Chain([[1.0, 2.0]] * 4, [0] * 3, [0.0] * 2, [0.25] * 2, [1e6] * 2, [3, 4]).problem()
+    times = problem.compute_time.copy()
+    times[0, 0] = np.inf
+    problem = replace(problem, compute_time=times)
+    result, _, choices = search_with_choices(
+        problem, PlainProgress(None), seconds=None, max_evaluations=100
+    )
+    assert result.placement.tolist() == [1, 0, 0, 0]
+    told = {choice.how: choice.result.placement.tolist() for choice in choices}
+    assert told == {"alone": [1, 1, 1, 1], "in-order": [1, 0, 0, 0]}
+
+
+def test_an_interrupt_ends_all_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three pairs one is searched, and nothing behind it."""
+    seconds = [[float(1 + d) for d in range(3)]] * 14
+    problem = Chain(seconds, [0] * 13, [0.0] * 3, [0.25] * 3, [1e6] * 3, [14] * 3).problem()
+    before = MultilevelSearch.place
+
+    def place(self: MultilevelSearch, *args: Any, **named: Any) -> PlacementResult:
+        self.report = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+        return before(self, *args, **named)
+
+    monkeypatch.setattr(MultilevelSearch, "place", place)
+    result, bound, choices = search_with_choices(
+        problem, PlainProgress(None), seconds=None, max_evaluations=100_000
+    )
+    assert [choice.devices for choice in choices if choice.how == SEARCHED] == [(0, 1)]
+    assert result.evaluations < 10_000
+    assert bound == 0
+    assert result.runtime == 14.0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_equal_devices_are_told_once() -> None:

@@ -8,9 +8,10 @@ from placeto_baselines import BaselineError, CpuOnly, RandomPlacer, SingleDevice
 from plain_evaluator import PlainEvaluator
 
 
-def test_the_single_device_is_the_fastest_gpu() -> None:
+@pytest.mark.parametrize("cpu", ["cpu", "cpu-ddr5-2ch"])
+def test_the_single_device_is_the_fastest_gpu(cpu: str) -> None:
     compute_time = np.tile([0.1, 0.5, 0.4, 0.6], (4, 1))
-    problem = two_chains(cluster=cluster(["cpu", "k80", "v100", "k80"]), compute_time=compute_time)
+    problem = two_chains(cluster=cluster([cpu, "k80", "v100", "k80"]), compute_time=compute_time)
     result = SingleDevice().place(problem, PlainEvaluator(problem))
     assert result.placement.tolist() == [2, 2, 2, 2]
     assert result.runtime == pytest.approx(1.6)
@@ -35,7 +36,7 @@ def test_the_single_device_is_one_that_holds_the_model_if_there_is_one() -> None
 def test_cpu_only_takes_the_fastest_cpu() -> None:
     compute_time = np.tile([3.0, 2.0, 0.1], (4, 1))
     compute_time[3, :2] = np.inf
-    problem = two_chains(cluster=cluster(["cpu", "cpu", "k80"]), compute_time=compute_time)
+    problem = two_chains(cluster=cluster(["cpu", "cpu-ddr4-8ch", "k80"]), compute_time=compute_time)
     assert CpuOnly().place(problem, PlainEvaluator(problem)).placement.tolist() == [1, 1, 1, 2]
 
 

@@ -19,7 +19,7 @@ from simulated_problems import Placed, placed_problems
 def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list[float]:
     """Return the load of each device by the definition, one tensor at a time."""
     graph, cluster, device_of = problem.graph, problem.cluster, problem.expand(placement)
-    kinds = [device.kind for device in cluster.devices]
+    kinds = [device.kind.split("-")[0] for device in cluster.devices]
     loads = [
         float(problem.compute_time[device_of == d, d].sum()) for d in range(problem.num_devices)
     ]
@@ -41,7 +41,7 @@ def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list
 
 def with_a_host(problem: PlacementProblem) -> PlacementProblem:
     first, *others = problem.cluster.devices
-    devices = (replace(first, kind="cpu"), *others)
+    devices = (replace(first, kind="cpu-ddr5-2ch"), *others)
     return replace(problem, cluster=replace(problem.cluster, devices=devices))
 
 

@@ -1,7 +1,8 @@
-"""Ctrl-C as a wish to stop at the next good moment."""
+"""Ctrl-C as a wish to stop at the next good moment, and Ctrl-C that was already heeded."""
 
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -38,3 +39,34 @@ class StopRequest:
         if self._requested:
             raise KeyboardInterrupt
         self._requested = True
+
+
+class InterruptNote:
+    """Notes Ctrl-C, which still ends what runs: a search that keeps its best does not tell it.
+
+    Only the main thread gets Ctrl-C; on another one nothing is noted.
+
+    Examples
+    --------
+    >>> with InterruptNote() as note:
+    ...     pass
+    >>> note.noted
+    False
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+        self._before: Any = None
+
+    def __enter__(self) -> "InterruptNote":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.noted = True
+        raise KeyboardInterrupt

@@ -16,6 +16,7 @@ from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.placements import search, search_from_policy
 from placeto.progress import Progress
+from placeto.stopping import InterruptNote
 from placeto.texts import TextTable, bytes_text
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
@@ -28,6 +29,7 @@ from placeto_graphs import (
 
 ALONE, IN_ORDER, SEARCHED = "alone", "in-order", "searched"
 MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
+MOST_DEVICES = 64  # of more, no subsets are searched
 MOST_SUBSETS = 28  # the pairs of eight devices
 SHARE_OF_SUBSETS = 0.25  # of the seconds or evaluations of a search
 FEWEST_EVALUATIONS = 16  # of the search on a subset
@@ -67,7 +69,7 @@ def search_with_choices(
 
     Where there are three devices or more, a part of the seconds and evaluations goes to searches on
     some of them, and the search begins at the best that these found. No choice is better than the
-    result.
+    result. Ctrl-C during one of these searches ends all of them, with the best so far.
 
     Returns
     -------
@@ -79,21 +81,26 @@ def search_with_choices(
         find = partial(search, evaluator=evaluator)
     choices: list[Choice] = []
     searched: list[Choice] = []
+    is_stopped = False
     if problem.num_devices > 1:
         priced = evaluator.make(problem, None)
         choices = [*on_one_device(problem, priced), in_order(problem, priced)]
         if not from_policy:
-            searched = _search_subsets(
+            searched, is_stopped = _search_subsets(
                 problem, evaluator, progress, seconds, max_evaluations, seed=seed
             )
+    results = [choice.result for choice in searched]
     if searched:
-        start = best_of(problem, [choice.result for choice in searched]).placement
-        find = partial(find, start=start)
+        find = partial(find, start=best_of(problem, results).placement)
         seconds = seconds and seconds * (1 - SHARE_OF_SUBSETS)
         max_evaluations = max_evaluations and int(max_evaluations * (1 - SHARE_OF_SUBSETS))
-    result, bound = find(
-        problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
-    )
+    if is_stopped:
+        result, bound = best_of(problem, results), 0.0
+    else:
+        result, bound = find(
+            problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
+        )
+        results.append(result)
     choices += searched
     best = best_of(problem, [result, *(choice.result for choice in choices)])
     result = replace(
@@ -101,8 +108,8 @@ def search_with_choices(
         placement=best.placement,
         runtime=best.runtime,
         peak_memory=best.peak_memory,
-        evaluations=result.evaluations + sum(one.result.evaluations for one in searched),
-        seconds=result.seconds + sum(one.result.seconds for one in searched),
+        evaluations=sum(one.evaluations for one in results),
+        seconds=sum(one.seconds for one in results),
     )
     return result, bound, choices
 
@@ -122,26 +129,33 @@ def in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
     """Return what fills the devices one after the other, accelerators first, as memory allows.
 
     That is how ``device_map="auto"`` places what fits no device: groups in the order in which they
-    run, as many on a device as fit there. The last device takes the rest.
+    run, as many on a device as fit there. The last device takes the rest; what a device cannot run
+    goes to where it runs fastest.
     """
     devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
     order = _running_order(problem)
-    placement = np.full(problem.num_groups, devices[-1], np.int32)
-    runs = np.isfinite(problem.group_graph.compute_time)
+    seconds = problem.group_graph.compute_time
+    fastest = seconds.argmin(axis=1).astype(np.int32)
+
+    def filled(before: NDArray[np.int32], first: int, end: int, device: int) -> NDArray[np.int32]:
+        row = before.copy()
+        row[order[first:end]] = device
+        runs = np.isfinite(seconds[np.arange(len(row)), row])
+        return np.where(runs, row, fastest)
+
+    placement = filled(fastest, 0, len(order), devices[-1])
     first = 0
     for device in devices[:-1]:
         least, most = first, len(order)  # so many groups fit; more than so many do not
         while least < most:
             tried = (least + most + 1) // 2
-            row = placement.copy()
-            row[order[first:tried]] = device
+            row = filled(placement, first, tried, device)
             peak = evaluator.evaluate(row[None]).peak_memory[0, device]
             if peak <= problem.cluster.devices[device].memory_bytes:
                 least = tried
             else:
                 most = tried - 1
-        here = order[first:least]
-        placement[here[runs[here, device]]] = device
+        placement = filled(placement, first, least, device)
         first = least
     return Choice(tuple(devices), IN_ORDER, _evaluated(evaluator, placement))
 
@@ -173,6 +187,8 @@ def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
 
     All of up to four devices, of more devices pairs; none of very many unlike devices.
     """
+    if problem.num_devices > MOST_DEVICES:
+        return []
     few = problem.num_devices <= MOST_DEVICES_OF_ALL_SUBSETS
     sizes = range(2, problem.num_devices if few else 3)
     memory, needed = problem.cluster.memory_bytes, int(problem.graph.parameter_bytes.sum())
@@ -194,8 +210,8 @@ def _search_subsets(
     max_evaluations: int | None,
     *,
     seed: int,
-) -> list[Choice]:
-    """Search on each of `subsets_to_search` for its share of the seconds and evaluations."""
+) -> tuple[list[Choice], bool]:
+    """Search on each of `subsets_to_search`, and say whether Ctrl-C has ended that."""
     subsets = [
         (devices, smaller)
         for devices in subsets_to_search(problem)
@@ -204,17 +220,20 @@ def _search_subsets(
     ]
     share = SHARE_OF_SUBSETS / max(len(subsets), 1)
     if max_evaluations is not None and max_evaluations * share < FEWEST_EVALUATIONS:
-        return []
-    found = []
+        return [], False
+    found: list[Choice] = []
     for devices, smaller in subsets:
         names = "+".join(problem.cluster.device_names[device] for device in devices)
         progress.update(f"on {names} ...")
         placer = MultilevelSearch(
             seconds and seconds * share, max_evaluations and int(max_evaluations * share)
         )
-        result = placer.place(smaller, evaluator.make(smaller, None), seed=seed)
+        with InterruptNote() as interrupt:
+            result = placer.place(smaller, evaluator.make(smaller, None), seed=seed)
         found.append(Choice(devices, SEARCHED, result))
-    return found
+        if interrupt.noted:
+            return found, True
+    return found, False
 
 
 def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> PlacementProblem:
