@@ -1,6 +1,7 @@
 """The table of models: each in a process of its own, which may fail, hang or eat memory."""
 
 import io
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from placeto_experiments.model_check import (
     check,
     check_all,
     check_models,
+    main,
     model_table,
     searched,
 )
@@ -25,7 +27,6 @@ from placeto_workloads import MODELS, training_step
 
 SIZES = {"steps": 2, "batch_size": 2, "units": 8, "vocabulary_size": 20}
 SMALL = " ".join(["nmt-2", *(f"{name}={size}" for name, size in SIZES.items())])
-NONE = "nmt-3"
 
 
 def checked(
@@ -43,7 +44,7 @@ def checked(
 
 
 def test_a_row_has_the_numbers_of_the_model() -> None:
-    (report, failed), shown = checked(SMALL, NONE)
+    (report,), shown = checked(SMALL)
     graph = load_model_graph("nmt-2", **SIZES)
     source = Source("nmt-2", graph, rules=MODELS["nmt-2"].colocation_rules)
     problem = make_problem(source, parse_cluster("4xv100"))
@@ -57,14 +58,21 @@ def test_a_row_has_the_numbers_of_the_model() -> None:
     assert 0 < report["searched"] <= report["one_device"]
     assert report["one_device_fits"]
     assert report["searched_fits"]
-    assert "expected one of" in failed["error"]
-    assert shown.splitlines()[0].startswith(f"1 of 2: {SMALL}: {graph.num_ops:,} ops, ")
-    assert shown.splitlines()[1].startswith("2 of 2: nmt-3: name: expected one of ")
+    assert shown.splitlines()[0].startswith(f"1 of 1: {SMALL}: {graph.num_ops:,} ops, ")
+
+
+@pytest.mark.filterwarnings("default")  # which the process of a model changes
+def test_what_goes_wrong_in_the_process_of_a_model_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main("nmt-3", "0.1")
+    assert json.loads(capsys.readouterr().out)["error"].startswith("name: expected one of ")
 
 
 def test_a_process_that_takes_too_much_is_ended() -> None:
-    (late,), _ = checked(SMALL, time_limit=0.05)
+    (late,), shown = checked(SMALL, time_limit=0.05)
     assert late["error"] == "expected at most 0 s, and took longer"
+    assert shown.startswith(f"1 of 1: {SMALL}: expected at most 0 s, and took longer, ")
     (large,), _ = checked(SMALL, memory_limit=1.0)
     assert large["error"] == "expected at most 0 GB, and took more"
 

@@ -1,37 +1,21 @@
 """Architecture search as in ENAS: ``python -m placeto_experiments.enas train text --out run``.
 
 ``train`` trains shared weights and a controller in turn, and resumes where it was cut; ``rewards``
-compares the controller with uniform sampling over several seeds; ``cells`` and ``families`` show
-what changes in cells, and in families, whose architectures come from a training.
+compares the controller with uniform sampling over several seeds.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 from placeto_experiments.enas.checkpoint import ARCHITECTURES, train
 from placeto_experiments.enas.data import cifar10, grammar_text, penn_treebank, shape_images
 from placeto_experiments.enas.search import PUBLISHED, Search, Settings
-from placeto_experiments.enas.tables import (
-    cell_table,
-    family_table,
-    graph_numbers,
-    reward_row,
-    reward_table,
-)
+from placeto_experiments.enas.tables import reward_row, reward_table
 from placeto_experiments.enas.tasks import ImageTask, Task, TextTask
-from placeto_workloads import (
-    ArchitectureSampler,
-    ControllerSampler,
-    UniformSampler,
-    WorkloadError,
-    family,
-    load_trajectory,
-)
-from placeto_workloads.families.controller_sampler import shipped_trajectory
-from placeto_workloads.families.family import PAPER_FAMILIES
+from placeto_workloads import WorkloadError
 
 PROGRAM = "placeto_experiments.enas"
 SPACES = {"images": "convolutional", "text": "recurrent"}
@@ -84,19 +68,6 @@ def parser() -> argparse.ArgumentParser:
             )
         else:
             command.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
-    cells = commands.add_parser("cells", help="show what the cells of trainings are like")
-    families = commands.add_parser("families", help="show what changes in families")
-    families.add_argument("names", nargs="+", choices=PAPER_FAMILIES, metavar="FAMILY")
-    families.add_argument("--members", type=int, default=32, help="graphs of each, at most 32")
-    families.add_argument("--seed", type=int, default=0)
-    for command in (cells, families):
-        command.add_argument(
-            "--architectures",
-            type=Path,
-            nargs="+",
-            default=[],
-            help=f"{ARCHITECTURES} of trainings; by default those that come with the package",
-        )
     return top
 
 
@@ -153,38 +124,11 @@ def _rewards(options: argparse.Namespace) -> None:
     print(reward_table(rows))
 
 
-def _cells(options: argparse.Namespace) -> None:
-    trajectories = [load_trajectory(path) for path in options.architectures]
-    for trajectory in trajectories or [shipped_trajectory(name) for name in SPACES.values()]:
-        if not len(trajectory):
-            raise WorkloadError("--architectures: expected architectures, got none")
-        print(f"{trajectory.space.name}:\n\n{cell_table(trajectory)}\n")
-
-
-def _families(options: argparse.Namespace) -> None:
-    if options.members < 1:
-        raise WorkloadError(f"--members: expected at least 1, got {options.members}")
-    samplers: dict[str, ArchitectureSampler] = {
-        "uniform": UniformSampler(),
-        "controller": ControllerSampler.load(*options.architectures),
-    }
-
-    def rows() -> Iterator[tuple[str, list[dict[str, float]]]]:
-        for name in options.names:
-            for source, sampler in samplers.items():
-                chosen = family(name, seed=options.seed, sampler=sampler)
-                members = [*chosen.training, *chosen.test][: options.members]
-                yield f"{name}, {source}", [graph_numbers(member, chosen) for member in members]
-
-    print(family_table(rows()))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 1 after an error, which is one line."""
     options = parser().parse_args(arguments)
-    commands = {"train": _train, "rewards": _rewards, "cells": _cells, "families": _families}
     try:
-        commands[options.command](options)
+        (_train if options.command == "train" else _rewards)(options)
     except (WorkloadError, OSError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 1
