@@ -69,23 +69,3 @@ def test_each_problem_has_a_row(capsys: pytest.CaptureFixture[str], profile: Pat
         assert 0 < bound <= found
         assert len(row) == len(printed[2].strip("| ").split(" | "))
     assert printed[-1].startswith("Gain on average: ")
-
-
-def test_a_policy_stands_beside_search_alone_at_two_levels(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    budgets = ["--seconds", "0.2", "0.4", "--reference=0.5"]
-    main(["policy-search", PROBLEM, *budgets, "--seeds=1"])
-    table, summary = capsys.readouterr().out.strip().split("\n\n")
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    assert [row[1] for row in rows] == ["none", "bundled"] * 2
-    assert rows[0][0].startswith(f"{PROBLEM}, 128 groups")
-    assert rows[0][0] != rows[2][0]
-    for row in rows:
-        best_known = float(row[-1])
-        assert all(best_known <= float(cost) for cost in row[3:5])
-    for alone, behind in zip(rows[::2], rows[1::2], strict=True):
-        assert alone[-1] == behind[-1]
-        # A search is never worse than where the policy lets it begin.
-        assert max(float(behind[3]), float(behind[4])) <= float(behind[2])
-    assert summary.splitlines()[2].startswith("| family | none |")

@@ -1,29 +1,23 @@
 """Tables of the pages on bounds and searches: ``python -m placeto_experiments.tables bounds``.
 
 ``bounds`` prints how far placements are from the lower bound, ``search`` how multilevel search
-compares with local search, ``policy-search`` the effect of a policy on multilevel search. Each
-problem is SOURCE/CLUSTER. Seconds are CPU time of the process, on each core that it uses.
+compares with local search. Each problem is SOURCE/CLUSTER. Seconds are CPU time of the process, on
+each core that it uses.
 """
 
 import argparse
-import math
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from placeto.placing.costs import cost_of_result
-from placeto.placing.placements import GROUPS_OF_POLICY, search_problem
-from placeto.placing.placers import start_of_search
+from placeto.placing.placements import search_problem
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions, ProblemOptions
-from placeto.training.run_folder import read_policy
-from placeto.trials.curves import evaluations_until
 from placeto_baselines import (
     LocalSearch,
     MultilevelSearch,
@@ -31,8 +25,7 @@ from placeto_baselines import (
     exhaustive_search,
     lower_bound,
 )
-from placeto_graphs import PlacementProblem, PlacementResult, Placer
-from placeto_policy import PlacementPolicy, load_pretrained
+from placeto_graphs import PlacementProblem, Placer
 from placeto_simulator import Simulator
 
 # The rows of the paper's table 1, then graphs of the families that no policy is trained on.
@@ -218,116 +211,6 @@ def print_search(options: argparse.Namespace) -> None:
     print(f"\nGain on average: {1 - np.exp(np.mean(logs)):.1%}.")
 
 
-# Multilevel search with and without a policy
-
-NO_POLICY, BUNDLED = "none", "bundled"
-
-
-class Row(NamedTuple):
-    """What one policy does for one problem; costs are medians over seeds, in seconds.
-
-    The factor is how often as many evaluations the search alone needs for the cost of the search
-    from the policy in the first budget: the least over its own budgets, as a longer one is hot for
-    longer; infinity if it reaches that cost in none.
-    """
-
-    problem: str
-    policy: str
-    costs: list[float]  # zero-shot, NaN without a policy, and for each budget of seconds
-    factor: float
-    best_known: float
-
-    def cells(self, names: Sequence[str], costs: Sequence[float], digits: str) -> list[str]:
-        """Return names, costs and factor as texts; without a policy some are empty."""
-        zero_shot, *searched = (format(cost, digits) for cost in costs)
-        if self.policy == NO_POLICY:
-            return [*names, "", *searched, ""]
-        factor = f"{self.factor:.1f}" if math.isfinite(self.factor) else "not reached"
-        return [*names, zero_shot, *searched, factor]
-
-
-def _policy_rows(
-    name: str,
-    problem: PlacementProblem,
-    policies: Mapping[str, PlacementPolicy],
-    options: argparse.Namespace,
-) -> list[Row]:
-    """Search a problem at one level, alone and from where policies place it."""
-    coarse = search_problem(problem, GROUPS_OF_POLICY)
-    simulator = Simulator(problem, num_threads=1)
-    coarse_simulator = Simulator(coarse, num_threads=1)
-    MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
-
-    def rollouts(policy: PlacementPolicy, seed: int) -> PlacementResult:
-        return start_of_search(policy).place(coarse, coarse_simulator, seed=seed)
-
-    def search(policy: PlacementPolicy | None, seconds: float, seed: int) -> PlacementResult:
-        if policy is None:
-            return _search(seconds).place(problem, simulator, seed=seed)
-        began = time.process_time()
-        placed = rollouts(policy, seed)
-        start = problem.placement_of_ops(coarse.expand(placed.placement))
-        left = max(seconds - (time.process_time() - began), 1e-3)
-        result = _search(left).place(problem, simulator, seed=seed, start=start)
-        curve = np.add(result.curve, [placed.evaluations, 0.0])
-        return replace(result, curve=np.concatenate([placed.curve, curve]))
-
-    def median(results: Iterable[tuple[PlacementProblem, PlacementResult]]) -> float:
-        return float(np.median([cost_of_result(*each) for each in results]))
-
-    seeds = range(options.seeds)
-    tried: dict[str, PlacementPolicy | None] = {NO_POLICY: None, **policies}
-    found = {
-        each: [[search(policy, seconds, seed) for seed in seeds] for seconds in options.seconds]
-        for each, policy in tried.items()
-    }
-    every = [run for runs in found.values() for of_seeds in runs for run in of_seeds]
-    if options.reference:
-        every.append(search(None, options.reference, options.seeds))
-    best = min(cost_of_result(problem, run) for run in every)
-    rows = []
-    for each, policy in tried.items():
-        zero_shot, factor = math.nan, 1.0
-        if policy is not None:
-            zero_shot = median((coarse, rollouts(policy, seed)) for seed in seeds)
-            goals = [cost_of_result(problem, run) for run in found[each][0]]
-            factors = [
-                min(evaluations_until(alone[seed].curve, goal) for alone in found[NO_POLICY])
-                / evaluations_until(found[each][0][seed].curve, goal)
-                for seed, goal in enumerate(goals)
-            ]
-            factor = float(np.median(factors))
-        searched = [median((problem, run) for run in of_seeds) for of_seeds in found[each]]
-        rows.append(Row(name, each, [zero_shot, *searched], factor, best))
-    return rows
-
-
-def print_policy_search(options: argparse.Namespace) -> None:
-    """Print what multilevel search finds with and without policies."""
-    given = [text.partition("=")[::2] for text in options.policy]
-    budgets = [f"in {seconds:g} s" for seconds in options.seconds]
-    _print_head(["problem", "policy", "alone", *budgets, "evaluations", "best known"], num_texts=2)
-    rows: list[Row] = []
-    for name in options.problems:
-        problem = _read(name)
-        policies = {
-            prefix: read_policy(Path(file)) for prefix, file in given if name.startswith(prefix)
-        }
-        policies[BUNDLED] = load_pretrained()
-        for level in (search_problem(problem, GROUPS_OF_POLICY), search_problem(problem)):
-            for row in _policy_rows(name, level, policies, options):
-                rows.append(row)
-                names = [f"{name}, {level.num_groups} groups", row.policy]
-                _print_row([*row.cells(names, row.costs, ".4g"), f"{row.best_known:.4g}"])
-    print()
-    _print_head(["over the best known", "policy", "alone", *budgets, "evaluations"], num_texts=2)
-    for family, policy in dict.fromkeys((r.problem.partition(":")[0], r.policy) for r in rows):
-        some = [r for r in rows if r.policy == policy and r.problem.partition(":")[0] == family]
-        means = np.exp(np.mean([np.log(np.array(r.costs) / r.best_known) for r in some], axis=0))
-        summary = some[0]._replace(factor=float(np.median([r.factor for r in some])))
-        _print_row(summary.cells([family, policy], means.tolist(), ".3f"))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one of the tables, a row for each problem as soon as it is there."""
     parser = argparse.ArgumentParser(
@@ -336,35 +219,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    tables = {"bounds": print_bounds, "search": print_search, "policy-search": print_policy_search}
-    for name, run in tables.items():
+    for name, run in {"bounds": print_bounds, "search": print_search}.items():
         command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
-        problems = OF_FAMILIES if name == "policy-search" else OF_TABLE_1 + OF_FAMILIES
+        problems = OF_TABLE_1 + OF_FAMILIES
         command.add_argument("problems", nargs="*", default=problems, metavar="SOURCE/CLUSTER")
         command.set_defaults(run=run)
         if name == "bounds":
             command.add_argument("--seconds", type=float, default=10.0, help="of each search")
             command.add_argument("--seeds", type=int, default=3)
             command.add_argument("--exact", action="store_true", help="try all, in few groups")
-        elif name == "search":
+        else:
             command.add_argument("--evaluations", type=int, default=50_000, help="of local search")
             command.add_argument("--seconds", type=float, default=10.0, help="of longer searches")
             command.add_argument("--seeds", type=int, default=5, help="of multilevel search")
             command.add_argument("--local-search-seeds", type=int, default=1)
             command.add_argument("--threads", type=int, default=1, help="of longer searches")
-        else:
-            command.add_argument(
-                "--policy",
-                action="append",
-                default=[],
-                metavar="SOURCE=FILE",
-                help="policy for problems whose SOURCE begins so, with the bundled one",
-            )
-            command.add_argument(
-                "--seconds", type=float, nargs="+", default=(0.5, 1.0, 5.0), help="of searches"
-            )
-            command.add_argument("--reference", type=float, default=0.0, help="of a longer search")
-            command.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args(arguments)
     options.run(options)
 
