@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,16 +53,3 @@ class Die:
     def run(self, workspace: Workspace, watch: Watch) -> Record:  # noqa: ARG002
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
-
-
-@dataclass(frozen=True)
-class RunUntilStopped:
-    """Would never end."""
-
-    kind: ClassVar[str] = "endless"
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        (workspace.path / "begun").touch()
-        while True:
-            watch.update("running")
-            time.sleep(0.01)

@@ -355,18 +355,6 @@ def test_names_that_are_taken_end() -> None:
     assert names == ["a-d", "a-d-3", "a-d-2", "a-d-4", "problem", "problem-2", "a-d-5"]
 
 
-@pytest.mark.slow
-def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    command = ["compare", path, "--placers=heft,scotch,random,local-search", "--max-evaluations=50"]
-    runs = [succeed_json(*command, f"--jobs={jobs}") for jobs in (1, 2)]
-    for report in runs:
-        for found in report["problems"][0]["schemes"]:
-            for run in found["runs"]:
-                del run["seconds"]
-    assert runs[0] == runs[1]
-
-
 def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full(tmp_path: Path) -> None:
     usual, full = (chosen_budgets(PLACERS, full=full) for full in (False, True))
     assert usual == {name: spec.budget for name, spec in PLACERS.items()}

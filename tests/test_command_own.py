@@ -491,12 +491,21 @@ def test_arguments_of_a_placer_may_be_lists(own: str) -> None:
 
 
 @pytest.mark.slow
-def test_other_processes_find_what_is_ones_own(own: str) -> None:
-    compare = ["compare", "uneven.json", "even.json", f"--placers={own}:Spread,{own}:Fails"]
-    result = invoke(*compare, f"--objective={own}:MaxLoad", "--jobs=2", "--json")
-    assert "KeyError: 'no such group'" in result.stderr.splitlines()[-1]
-    problems = json.loads(result.stdout)["problems"]
-    assert [one["schemes"][0]["runs"][0]["runtime"] for one in problems] == [6.0, 4.0]
+def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) -> None:
+    placers = f"--placers=heft,random,local-search,{own}:Spread,{own}:Fails"
+    compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=50"]
+    results = [
+        invoke(*compare, f"--objective={own}:MaxLoad", f"--jobs={jobs}", "--json")
+        for jobs in (1, 2)
+    ]
+    reports = [json.loads(result.stdout)["problems"] for result in results]
+    for result, problems in zip(results, reports, strict=True):
+        assert "KeyError: 'no such group'" in result.stderr.splitlines()[-1]
+        runs = [run for one in problems for found in one["schemes"] for run in found["runs"]]
+        assert len(runs) == 2 * 4
+        for run in runs:
+            del run["seconds"]
+    assert reports[0] == reports[1]
 
 
 def test_debug_shows_where_a_placer_failed(own: str) -> None:

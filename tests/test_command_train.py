@@ -30,7 +30,7 @@ from placeto.stopping import StopRequest
 from placeto.training.run_folder import RunFolder
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
-from placeto_policy import PlacetoPlacer, load_policy
+from placeto_policy import PlacetoPlacer, Trainer, UpdateSummary, load_policy
 from placeto_policy.workers import OneProcess
 from placeto_simulator import Simulator
 from placeto_tools.progress import showing_progress
@@ -211,14 +211,22 @@ def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
 def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     train = ["train", problem, f"--updates={UPDATES}", *SMALL, "-o", folder]
-    paused = start_paused(tmp_path / "pause", 2, *train)
-    output, errors = paused.send(signal.SIGINT)
-    assert (paused.process.returncode, output) == (130, "")
-    assert errors.splitlines()[-1].startswith("placeto: error: stopped after update ")
-    assert "Traceback" not in errors
-    done = len(log_of(folder))
-    assert done == 3
-    assert f"after update {done} of {UPDATES}; the same command resumes it" in errors
+    update = Trainer.update
+
+    def update_and_stop(trainer: Trainer) -> UpdateSummary:
+        summary = update(trainer)
+        if trainer.updates == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return summary
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trainer, "update", update_and_stop)
+        result = invoke(*train)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1] == (
+        f"placeto: error: stopped after update 3 of {UPDATES}; the same command resumes it"
+    )
+    assert len(log_of(folder)) == 3
     text = succeed(*train)
     assert f"{UPDATES} updates" in text
     check_equal(folder, whole)
@@ -344,9 +352,8 @@ def test_processes_learn_what_one_does_and_stop_together(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed_ends_the_others_with_one_line(
-    rank: int, problem: Path, tmp_path: Path
+    problem: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "killed"
     process = start(
@@ -355,12 +362,12 @@ def test_a_process_that_is_killed_ends_the_others_with_one_line(
     )  # fmt: skip
     wait_for_updates(process, folder, 2)
     workers = {rank_of(worker): worker for worker in children_of(process.pid)}
-    os.kill(workers[rank], signal.SIGKILL)
+    os.kill(workers[1], signal.SIGKILL)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     (line,) = (line for line in errors.splitlines() if line.startswith("placeto: error: "))
     assert "Traceback" not in errors
-    assert ("worker 0 was ended by SIGKILL", "another process went away")[rank] in line
+    assert "another process went away" in line
     assert not [worker for worker in workers.values() if Path(f"/proc/{worker}").exists()]
     assert load_policy(folder / "training.safetensors").settings.updates == 2000
 

@@ -19,8 +19,7 @@ from placeto_graphs import ExecutableStep, PlacementProblem, colocate, colocate_
 from placeto_simulator import Simulator
 from placeto_workloads import TrainingStep, library_step, training_step
 
-NUM_PLACEMENTS = 6
-NUM_PLACEMENTS_OF_IMAGES = 1  # each takes seconds
+NUM_PLACEMENTS = 3
 ADAM = partial(torch.optim.Adam, foreach=False)
 NASNET_SIZES = {"batch_size": 2, "image_size": 32, "num_classes": 5}
 NASNET_SIZES |= {"cells_per_stage": 1, "penultimate_filters": 96, "stem_filters": 8}
@@ -39,12 +38,8 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "nmt-2": partial(training_step, "nmt-2", device="cpu", **NMT_SIZES),
     "gpt2": gpt2,
 }
-IMAGE_STEPS: dict[str, Callable[[], TrainingStep]] = {
-    "inception-v3": partial(
-        training_step, "inception-v3", device="cpu", batch_size=2, image_size=75, num_classes=5
-    ),
-    "nasnet": partial(training_step, "nasnet", device="cpu", **NASNET_SIZES),
-}
+# Placements of it take seconds.
+NASNET: Callable[[], TrainingStep] = partial(training_step, "nasnet", device="cpu", **NASNET_SIZES)
 
 
 class EagerTraining:
@@ -103,8 +98,8 @@ def executor_of(step: ExecutableStep, num_devices: int) -> Executor:
     return Executor(problem_of(step, num_devices), step, names)
 
 
-def check_placements(step: TrainingStep, num_placements: int) -> None:
-    """Check one placement on one worker, and random ones on two and four."""
+def check_placements(step: TrainingStep, num_placements: Mapping[int, int]) -> None:
+    """Check as many random placements as there are to be on each number of devices."""
     training = EagerTraining(step)
     training.train()
     prepared = executable_step(
@@ -117,9 +112,9 @@ def check_placements(step: TrainingStep, num_placements: int) -> None:
         results=["loss", *training.names_of_gradients()],
     )
     expected = training.train()
-    for num_devices in (1, 2, 4):
+    for num_devices, count in num_placements.items():
         with executor_of(prepared, num_devices) as executor:
-            for seed in range(num_placements if num_devices > 1 else 1):
+            for seed in range(count):
                 generator = np.random.default_rng(seed)
                 placement = generator.integers(0, num_devices, executor.problem.num_groups)
                 found = executor.execute(placement.astype(np.int32)).results()
@@ -130,21 +125,20 @@ def check_placements(step: TrainingStep, num_placements: int) -> None:
 @pytest.mark.filterwarnings("ignore")  # of transformers
 @pytest.mark.parametrize("name", STEPS)
 def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
-    check_placements(STEPS[name](), NUM_PLACEMENTS)
+    check_placements(STEPS[name](), {1: 1, 2: NUM_PLACEMENTS, 4: NUM_PLACEMENTS})
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:devices")  # that share cores
-@pytest.mark.parametrize("name", IMAGE_STEPS)
-def test_random_placements_of_image_models(name: str) -> None:
-    check_placements(IMAGE_STEPS[name](), NUM_PLACEMENTS_OF_IMAGES)
+def test_a_random_placement_of_an_image_model() -> None:
+    check_placements(NASNET(), {3: 1})
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
 @pytest.mark.parametrize("name", [*STEPS, "nasnet"])
 def test_memory_is_given_back_as_the_simulator_says(name: str) -> None:
     """On one device no time matters: it runs ops in one order, whatever they take."""
-    step = (STEPS | IMAGE_STEPS)[name]()
+    step = (STEPS | {"nasnet": NASNET})[name]()
     prepared = executable_step(
         step.model,
         step.example_inputs,

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from experiment_tasks import Count, Die, Fail, RunUntilStopped, Wrong
+from experiment_tasks import Count, Die, Fail, Wrong
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
 from placeto.progress import PlainProgress
@@ -29,7 +29,6 @@ from placeto.trials.trials import (
     Graph,
     Page,
     Results,
-    StoppedError,
     Task,
     Trial,
     Watch,
@@ -309,14 +308,6 @@ def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="a process of a trial was killed; the same command goes on"):
         finished.extend(name for name, _ in counted(run))
     assert finished == ["a"]
-
-
-@pytest.mark.slow
-def test_processes_stop_when_they_are_asked_to(tmp_path: Path) -> None:
-    begun: Callable[[], bool] = (tmp_path / "begun").exists
-    trials = [Trial("endless", RunUntilStopped()), Trial("other", RunUntilStopped())]
-    with pytest.raises(StoppedError):
-        list(run_trials(trials, Workspace(tmp_path), Watch(begun), jobs=2))
 
 
 # The folder of an experiment.

@@ -35,4 +35,4 @@ def test_one_gpu_and_the_expert_run_out_of_memory_as_published(model: str, clust
     expert = ExpertPlacer(expert_scopes(problem.graph.scopes))
     assert not fits(problem, placed(problem, SingleDevice()))
     assert not fits(problem, placed(problem, expert))
-    assert fits(problem, placed(problem, LocalSearch(budget=2000)))
+    assert fits(problem, placed(problem, LocalSearch(budget=300)))

@@ -32,21 +32,12 @@ for name in sys.argv[1:]:
 """
 
 
-def left_cold(*names: str) -> str:
-    """Return what a new process says of these schemes."""
-    command = [sys.executable, "-c", PLACE_WARM, *names]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def test_nothing_is_left_to_import_or_compile() -> None:
-    names = ["single", "scotch", "metis", "m-sct", "local-search", "multilevel"]
-    assert left_cold(*names).splitlines() == [f"{name} [] 0" for name in names]
-
-
 @pytest.mark.slow
-def test_nothing_is_left_for_policies() -> None:
-    names = ["rnn", "placeto"]
-    assert left_cold(*names).splitlines() == [f"{name} [] 0" for name in names]
+def test_nothing_is_left_to_import_or_compile() -> None:
+    names = ["single", "scotch", "metis", "m-sct", "local-search", "multilevel", "rnn", "placeto"]
+    command = [sys.executable, "-c", PLACE_WARM, *names]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == [f"{name} [] 0" for name in names]
 
 
 def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 Called as ``training_script.py FOLDER UPDATES [fail-RANK | pause]``.
 """
 
-import shutil
 import signal
 import sys
 import weakref
@@ -35,22 +34,14 @@ class Breaks(ListSchedule):
         return super().evaluate(placements)
 
 
-def kept(folder: Path, updates: int) -> Path:
-    """Return the file of the checkpoint that was made after so many updates, if more followed."""
-    return folder / f"after-{updates}.safetensors"
-
-
 class Tell:
-    """A log that prints how far the training is, keeps its checkpoints, and waits to be killed."""
+    """A log that prints how far the training is, and waits to be killed."""
 
-    def __init__(self, folder: Path, pause: bool) -> None:
-        self.folder = folder
+    def __init__(self, pause: bool) -> None:
         self.pause = pause
 
     def write(self, summary: UpdateSummary) -> None:
         print(summary.update, flush=True)
-        if summary.update > 1:
-            shutil.copy(self.folder / CHECKPOINT, kept(self.folder, summary.update - 1))
         if self.pause and summary.update == UPDATES_BEFORE_PAUSE:
             signal.pause()
 
@@ -80,7 +71,7 @@ def main(folder: Path, updates: int, how: str = "") -> None:
         Breaks.trainer = trainer if broken else None
         train(
             trainer,
-            logs=[Tell(folder, how == "pause")],
+            logs=[Tell(how == "pause")],
             checkpoint=folder / CHECKPOINT,
             updates_between_checkpoints=1,
         )

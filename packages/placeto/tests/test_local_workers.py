@@ -1,0 +1,51 @@
+"""What the launcher of several processes says of how they end; the processes need no torch."""
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from placeto.errors import RunError
+from placeto.training.local_workers import run_workers
+
+# The launcher leaves its files to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Take back the signals that the launcher catches, as its process is to end with it."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    for number, handler in before.items():
+        if handler is not signal.getsignal(number):
+            signal.signal(number, handler)
+
+
+def run(first: str, second: str) -> int:
+    """Run two processes that wait for the signal by which the launcher ends them, or do better."""
+    code = f"import os, signal, sys, time\n{first} if os.environ['RANK'] == '0' else {second}"
+    return run_workers([sys.executable, "-c", code], 2)
+
+
+WAIT, KILL = "time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_the_first_to_be_killed_is_named() -> None:
+    with pytest.raises(RunError, match=r"^worker 0 was ended by SIGKILL$"):
+        run(KILL, WAIT)
+    with pytest.raises(RunError, match=r"^worker 1 was ended by SIGKILL$"):
+        run(WAIT, KILL)
+
+
+def test_what_another_process_says_at_last_is_repeated() -> None:
+    with pytest.raises(RunError, match=r"^worker 1 ended: it broke$"):
+        run(WAIT, "sys.exit('it broke')")
+
+
+def test_the_first_process_has_a_line_of_its_own() -> None:
+    assert run("sys.exit(3)", WAIT) == 3
+    assert run("None", "None") == 0
