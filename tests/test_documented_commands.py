@@ -96,7 +96,7 @@ def is_for_here(arguments: list[str]) -> bool:
 
 def shortened(arguments: list[str]) -> list[str]:
     """Return the arguments with those behind them that make the run a short one."""
-    longest = ["--seconds=1"] if "--seconds" in arguments else []
+    longest = ["--seconds=0.2"] if "--seconds" in arguments else []
     sizes = {f"{name}=": f"{name}={size}" for name, size in SMALL.items()}
     arguments = [
         next((small for name, small in sizes.items() if argument.startswith(name)), argument)

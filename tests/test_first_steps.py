@@ -10,7 +10,7 @@ import pytest
 from command_runs import succeed
 from placeto_graphs import load_problem
 
-SHORTER = {"10": "0.5", "5": "1"}  # seconds of a search, updates of a training
+SHORTER = {"10": "0.2", "5": "1"}  # seconds of a search, updates of a training
 SECTION = Path("README.md").read_text().split("## First steps")[1].split("\n## ")[0]
 
 
@@ -31,4 +31,4 @@ def test_the_first_steps_with_a_model_of_ones_own(
     assert written <= {path.name for path in tmp_path.iterdir()}
     # Read in the folder again, as other tests may have made a module of this name.
     monkeypatch.delitem(sys.modules, "my_model", raising=False)
-    exec(compile(python.replace("seconds=10", "seconds=0.5"), "README.md", "exec"), {})  # noqa: S102
+    exec(compile(python.replace("seconds=10", "seconds=0.2"), "README.md", "exec"), {})  # noqa: S102

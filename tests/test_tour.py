@@ -30,7 +30,7 @@ def test_the_tour_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = code_cells(notebook)
     for cell in code:
         cell.outputs, cell.execution_count = [], None
-        cell.source = cell.source.replace("seconds=3", "seconds=1")
+        cell.source = cell.source.replace("seconds=3", "seconds=0.3")
     client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=environment())
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
