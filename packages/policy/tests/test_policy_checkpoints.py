@@ -1,7 +1,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -165,16 +167,25 @@ def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
     )
 
 
+@cache
+def good_file(training: bool) -> bytes:
+    """Return the content of a file of a training after an update, or of its policy alone."""
+    trainer = new_trainer()
+    trainer.update()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "good.safetensors")
+        if training:
+            save_training(trainer, path)
+        else:
+            save_policy(trainer.policy, path)
+        return path.read_bytes()
+
+
 def changed(
     path: Path, change: Callable[[Tensors, Metadata], None], *, training: bool = False
 ) -> Path:
     """Write a good file, and return it after a change to its tensors or its metadata."""
-    trainer = new_trainer()
-    trainer.update()
-    if training:
-        save_training(trainer, path)
-    else:
-        save_policy(trainer.policy, path)
+    path.write_bytes(good_file(training))
     with safe_open(path, framework="pt") as file:
         metadata = dict(file.metadata())
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
