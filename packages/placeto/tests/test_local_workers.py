@@ -1,5 +1,6 @@
 """What the launcher of several processes says of how they end; the processes need no torch."""
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ def _signals() -> Iterator[None]:
     for number, handler in before.items():
         if handler is not signal.getsignal(number):
             signal.signal(number, handler)
+    gc.collect()  # while warnings of those files are ignored
 
 
 def run(first: str, second: str) -> int:
