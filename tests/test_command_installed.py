@@ -104,5 +104,5 @@ def test_the_installed_script_captures_a_model_of_the_current_folder(
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 2), torch.ones(4, 8)\n"
     )
     run(script, "build", "my_model:make", "--cluster=2xv100", "-o", "problem.json", cwd=tmp_path)
-    train = (script, "train", "problem.json", "--updates=1", "--workers=2", "-o", "run")
+    train = (script, "train", "problem.json", "--updates=1", "-o", "run")
     assert "1 updates" in run(*train, cwd=tmp_path).stdout

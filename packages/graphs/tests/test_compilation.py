@@ -131,12 +131,12 @@ def test_variants_do_not_take_each_others_place(run: Run) -> None:
     assert run(code).result() == ["6", "4", "6", "4"]
 
 
-@pytest.mark.parametrize("kind", ["nbi", "nbc"])
-def test_a_broken_file_costs_a_compilation(run: Run, tmp_path: Path, kind: str) -> None:
+def test_a_broken_file_costs_a_compilation(run: Run, tmp_path: Path) -> None:
     assert run(TWICE).result() == ["3"]
-    (file,) = (tmp_path / "cache").rglob(f"*.twice-*.{kind}")
-    file.write_bytes(file.read_bytes()[:50])
-    assert run(TWICE + HITS).result() == ["3", "0", "1"]
+    for kind in ("nbi", "nbc"):
+        (file,) = (tmp_path / "cache").rglob(f"*.twice-*.{kind}")
+        file.write_bytes(file.read_bytes()[:50])
+        assert run(TWICE + HITS).result() == ["3", "0", "1"]
     assert run(TWICE + HITS).result() == ["3", "1", "0"]
 
 
