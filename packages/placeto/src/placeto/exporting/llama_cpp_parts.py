@@ -1,0 +1,202 @@
+"""The parts of a language model that llama.cpp can have on devices of their own.
+
+`LlamaCppParts` says which part each op of a step runs with, and `nearest_arrangement` which devices
+parts have where llama.cpp can express that.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.exporting.layer_split import one_stack
+from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, parents_of
+from placeto.exporting.restriction import UNKNOWN, labels_of_step
+from placeto.placing.costs import costs
+from placeto_graphs import OpGraph, PlacementProblem
+from placeto_simulator import Simulator
+
+FEED_FORWARD = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
+EXPERTS = "experts"
+MOST_ROUNDS = 40
+STEPS = (1, 2, 4, 8)  # layers that change devices together
+
+
+class LlamaCppParts:
+    """The parts of a model that llama.cpp can have on devices of their own, by number.
+
+    Layers come first, then the feed-forward part of each, the output, and the input.
+    """
+
+    def __init__(self, graph: OpGraph, *, has_cpu: bool) -> None:
+        scopes = ModuleScopes(graph)
+        layers = one_stack(scopes, "llama.cpp")
+        num_layers = len(layers)
+        self.layers = slice(num_layers)
+        self.feed_forward = slice(num_layers, 2 * num_layers)
+        self.output, self.input = 2 * num_layers, 2 * num_layers + 1
+        inner = [_feed_forward_part(layer, graph.scopes) for layer in layers]
+        self.has_experts = [part is not None and part.endswith(EXPERTS) for part in inner]
+        number = {name: place for place, name in enumerate((*layers, *inner))}
+        forward = np.full(graph.num_ops, UNKNOWN, np.int64)
+        for modules in (layers, [part for part in inner if part]):
+            for op, module in enumerate(scopes.outermost(modules)):
+                if module is not None and scopes.is_forward[op]:
+                    forward[op] = number[module]
+        self._label_outside(scopes, forward)
+        weights = scopes.is_weight[graph.edge_producers]
+        read_in = forward[graph.edge_consumers]
+        of_input = weights & (forward[graph.edge_producers] == self.input)
+        self.is_tied = bool((of_input & (read_in == self.output)).any())
+        if self.is_tied:
+            forward[forward == self.input] = self.output
+        self.has_input = has_cpu and bool((forward == self.input).any())
+        if not self.has_input:
+            forward[forward == self.input] = 0
+        self._bytes = graph.bytes_accessed
+        self.labels = labels_of_step(graph, forward, otherwise=self.output)
+        self.is_there = np.bincount(self.labels, minlength=self.input + 1) > 0
+
+    def _label_outside(self, scopes: ModuleScopes, labels: NDArray[np.int64]) -> None:
+        """Label the ops of the forward pass that are in no layer."""
+        graph = scopes.graph
+        behind = labels != UNKNOWN
+        for op in graph.topological_order.tolist():
+            behind[op] |= behind[graph.tensor_producer[graph.inputs_of_op[op]]].any()
+        outside = np.flatnonzero((labels == UNKNOWN) & scopes.is_forward).tolist()
+        of_output = {graph.scopes[op] for op in outside if behind[op]} - {ROOT}
+        with_weights = {graph.scopes[op] for op in outside if scopes.is_weight[op]} - {ROOT}
+        made_by_nothing = {
+            op for op in outside if not len(graph.inputs_of_op[op]) and not scopes.is_weight[op]
+        }
+        for op in outside:
+            if behind[op] or graph.scopes[op] in of_output:
+                labels[op] = self.output
+            else:
+                labels[op] = self.input if graph.scopes[op] in with_weights else 0
+        for tensor, reader in graph.edges[::-1].tolist():
+            op = int(graph.tensor_producer[tensor])
+            if op in made_by_nothing:  # inputs, and what is kept of earlier tokens
+                labels[op] = labels[reader]
+
+    def devices(self, op_devices: NDArray[np.int32], num_devices: int) -> NDArray[np.int32]:
+        """Return int32[P], the device on which most of each part is, by the bytes it accesses."""
+        most = np.zeros((self.input + 1, num_devices))
+        np.add.at(most, (self.labels, op_devices), 1 + self._bytes)
+        devices: NDArray[np.int32] = most.argmax(axis=1).astype(np.int32)
+        layers, feed_forward = devices[self.layers], devices[self.feed_forward]
+        devices[self.feed_forward] = np.where(
+            self.is_there[self.feed_forward], feed_forward, layers
+        )
+        return devices
+
+    def slots(self, devices: NDArray[np.int32], cpu: int | None) -> list[int]:
+        """Return the device of each layer, and of the output as llama.cpp places it behind them.
+
+        The output is on a GPU of its own if it has one in int32[P], else on that of the last layer.
+        """
+        layers: list[int] = devices[self.layers].tolist()
+        output = int(devices[self.output])
+        on_another = self.is_there[self.output] and output != cpu and output not in layers
+        return [*layers, output if on_another else layers[-1]]
+
+    def completed(self, devices: NDArray[np.int32], cpu: int | None) -> NDArray[np.int32]:
+        """Return int32[P] with those parts where they have to be of which nobody can choose."""
+        devices = devices.copy()
+        if cpu is not None:
+            devices[self.input] = cpu
+        if self.is_tied or not self.is_there[self.output]:
+            devices[self.output] = self.slots(devices, cpu)[-1]
+        return devices
+
+
+def _feed_forward_part(layer: str, scopes: Iterable[str]) -> str | None:
+    """Return the feed-forward module of a layer, or the experts in it."""
+    inside = {scope for scope in scopes if is_within(scope, layer) and scope != layer}
+    modules = {module for scope in inside for module in (*parents_of(scope), scope)}
+    found = [f"{layer}.{name}" for name in FEED_FORWARD if f"{layer}.{name}" in modules]
+    with_experts = [f"{module}.{EXPERTS}" for module in found if f"{module}.{EXPERTS}" in modules]
+    return next(iter(with_experts or found), None)
+
+
+def nearest_arrangement(
+    parts: LlamaCppParts, placed: NDArray[np.int32], cpu: int | None, problem: PlacementProblem
+) -> NDArray[np.int32]:
+    """Return int32[P], devices of parts that llama.cpp can express.
+
+    They are those of ``placed`` if it can express these. Otherwise layers change places until they
+    are in order, and then what is near that is tried as long as it costs less.
+
+    Parameters
+    ----------
+    parts
+        The P parts.
+    placed : int32[P]
+        The devices of the parts in a placement.
+    cpu
+        The number of the CPU, if there is one.
+    problem
+        The problem, with a group for each part.
+    """
+    found = placed.copy()
+    found[parts.layers] = layers = _in_order(placed[parts.layers], cpu)
+    with_layer = placed[parts.feed_forward] == placed[parts.layers]
+    found[parts.feed_forward][with_layer] = layers[with_layer]
+    found = parts.completed(found, cpu)
+    if np.array_equal(layers, placed[parts.layers]):
+        return found
+    simulator = Simulator(problem)
+    least, candidates = np.inf, [found]
+    for _ in range(MOST_ROUNDS):
+        placements = [problem.placement_of_ops(each[parts.labels]) for each in candidates]
+        prices = costs(simulator, np.stack(placements))
+        if not prices.min() < least:
+            break
+        found, least = candidates[int(prices.argmin())], prices.min()
+        near = _neighbours(parts, found, problem.num_devices)
+        candidates = [parts.completed(each, cpu) for each in near]
+    return found
+
+
+def _neighbours(
+    parts: LlamaCppParts, found: NDArray[np.int32], num_devices: int
+) -> Iterator[NDArray[np.int32]]:
+    """Yield int32[P], devices that differ where one device ends, or in that of a part."""
+
+    def with_layers(begin: int, end: int, device: int) -> NDArray[np.int32]:
+        other = found.copy()
+        together = other[parts.feed_forward][begin:end] == layers[begin:end]
+        other[parts.layers][begin:end] = device
+        other[parts.feed_forward][begin:end][together] = device
+        return other
+
+    layers = found[parts.layers]
+    bounds = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
+    for before, bound, after in zip(bounds, bounds[1:], bounds[2:], strict=False):
+        for step in STEPS:
+            if bound - step > before:
+                yield with_layers(bound - step, bound, int(layers[bound]))
+            if bound + step < after:
+                yield with_layers(bound, bound + step, int(layers[bound - 1]))
+    movable = range(parts.feed_forward.start, parts.output + (not parts.is_tied))
+    for part in movable:
+        for device in range(num_devices):
+            if parts.is_there[part] and device != found[part]:
+                other = found.copy()
+                other[part] = device
+                yield other
+
+
+def _in_order(devices: NDArray[np.int32], cpu: int | None) -> NDArray[np.int32]:
+    """Return a device for each layer: the CPU first, and each device once.
+
+    Each device has as many layers as before. GPUs are in the order of the middles of theirs.
+
+    Examples
+    --------
+    >>> _in_order(np.int32([1, 1, 0, 2, 2]), cpu=0), _in_order(np.int32([2, 2, 1]), cpu=0)
+    (array([0, 1, 1, 2, 2], dtype=int32), array([2, 2, 1], dtype=int32))
+    """
+    places = {device: np.flatnonzero(devices == device) for device in set(devices.tolist())}
+    order = sorted(places, key=lambda device: (device != cpu, places[device].mean(), device))
+    return np.concatenate([np.full(len(places[each]), each, np.int32) for each in order])
