@@ -183,6 +183,7 @@ BAD_NUMBERS: dict[str, tuple[bytes, str, tuple[float, ...], str]] = {
     "overlap": (NORM, "IQIQ", (1, 64, 0, 0), "at a multiple of 32 behind other tensors"),
     "no blocks": (b"llama.block_count", "II", (4, 0), "llama.block_count to be a whole number"),
     "blocks without tensors": (b"llama.block_count", "II", (4, 3), "got those of 2"),
+    "2**24 blocks": (b"llama.block_count", "II", (4, 2**24), "of 16,777,216 blocks"),
     "2**32 blocks": (b"llama.block_count", "II", (4, 2**32 - 1), "got 4294967295"),
     "width": (
         *(b"llama.embedding_length", "II", (4, 128)),
@@ -230,6 +231,22 @@ def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_experts_fit_one_another(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, "llama", MIXTRAL)
+    whole = path.read_bytes()
+    for key, count, words in (
+        (b"llama.expert_used_count", 0, "expected llama.expert_used_count, as there are experts"),
+        (b"llama.expert_used_count", 5, "of at most the num_experts 4, got 5"),
+        (b"llama.expert_count", 2**24, "of the shape 16777216 x 64 x 96, as its metadata says"),
+        (b"llama.expert_count", 0, "of the shape no x 64 x 96, as its metadata says, got 4"),
+    ):
+        path.write_bytes(replaced(whole, key, "II", 4, count))
+        with pytest.raises(WorkloadError) as caught:
+            GgufModel(path)
+        assert words in str(caught.value)
 
 
 def test_no_damage_of_a_gguf_file_raises_anything_else(written: bytes, tmp_path: Path) -> None:

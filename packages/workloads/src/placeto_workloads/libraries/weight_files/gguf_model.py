@@ -159,10 +159,14 @@ def _config(path: Path, architecture: str, header: GgufHeader) -> dict[str, Any]
         for key, setting in {**SETTINGS, **SETTINGS_OF_SOME}.items()
         if key in SETTINGS or metadata.get(f"{architecture}.{key}", 0) != 0
     }
+    if "num_experts" in values and "num_experts_per_tok" not in values:
+        raise WorkloadError(
+            f"{path}: expected {architecture}.expert_used_count, as there are experts, got none"
+        )
     if EMBEDDING not in tensors:
         raise WorkloadError(f"{path}: expected a tensor {EMBEDDING}, got none")
     blocks = {int(found[1]) for found in map(BLOCK.match, tensors) if found}
-    if blocks != set(range(values["num_hidden_layers"])):
+    if len(blocks) != values["num_hidden_layers"] or max(blocks) >= len(blocks):
         raise WorkloadError(
             f"{path}: expected tensors of {values['num_hidden_layers']:,} blocks, as "
             f"{architecture}.block_count says, got those of {len(blocks):,}"
@@ -173,6 +177,8 @@ def _config(path: Path, architecture: str, header: GgufHeader) -> dict[str, Any]
             f"{path}: expected a number of {architecture}.attention.head_count that divides "
             f"{values['hidden_size']:,}, got {heads:,}"
         )
+    values.setdefault("num_key_value_heads", heads)
+    _check_widths(path, values, tensors)
     is_mixtral = architecture == "llama" and "num_experts" in values
     return {
         "model_type": LLAMA_WITH_EXPERTS if is_mixtral else MODEL_TYPES[architecture],
@@ -182,9 +188,46 @@ def _config(path: Path, architecture: str, header: GgufHeader) -> dict[str, Any]
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in tensors,
         "pad_token_id": None,  # that of transformers may be none of the words
-        "num_key_value_heads": heads,  # unless there are fewer
         **values,
     }
+
+
+def _check_widths(
+    path: Path, values: Mapping[str, int], tensors: Mapping[str, StoredTensor]
+) -> None:
+    """Check that a model of these settings is no larger than what is in the file."""
+    hidden, heads = values["hidden_size"], values["num_attention_heads"]
+    head = values.get("head_dim", hidden // heads)
+    inner, experts = values.get("intermediate_size"), values.get("num_experts")
+    expected = {
+        EMBEDDING: (None, hidden),
+        "blk.0.attn_output.weight": (hidden, heads * head),
+        "blk.0.attn_k.weight": (values["num_key_value_heads"] * head, hidden),
+        "blk.0.ffn_down.weight": (hidden, inner),
+        "blk.0.ffn_down_exps.weight": (
+            *(experts, hidden),
+            values.get("moe_intermediate_size", inner),
+        ),
+        "blk.0.ffn_down_shexp.weight": (hidden, values.get("shared_expert_intermediate_size")),
+    }
+    for name, shape in expected.items():
+        if name in tensors:
+            stored = tensors[name].shape
+            wanted = [stored[0] if name == EMBEDDING else shape[0], *shape[1:]]
+            if list(stored) != wanted:
+                sizes = ("no" if size is None else size for size in wanted)
+                raise WorkloadError(
+                    f"{path}: expected {name} of the shape {shape_text(sizes)}, as its metadata "
+                    f"says, got {shape_text(stored)}"
+                )
+    for key, limit, most in (
+        ("num_key_value_heads", "num_attention_heads", heads),
+        ("num_experts_per_tok", "num_experts", experts or 0),
+    ):
+        if values.get(key, 0) > most:
+            raise WorkloadError(
+                f"{path}: expected a {key} of at most the {limit} {most:,}, got {values[key]:,}"
+            )
 
 
 def _number(path: Path, metadata: Mapping[str, Any], key: str) -> int:

@@ -20,7 +20,7 @@ class StoredTensor:
     num_bytes: int
 
 
-def shape_text(shape: Iterable[int]) -> str:
+def shape_text(shape: Iterable[object]) -> str:
     """Return a shape as text.
 
     Examples
