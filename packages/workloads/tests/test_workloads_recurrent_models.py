@@ -135,6 +135,22 @@ def test_a_translation_reads_the_whole_source_and_the_words_before() -> None:
     assert changed.tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("asking_layer", [0, -1])
+def test_one_layer_of_the_decoder_asks_the_attention(asking_layer: int) -> None:
+    model, inputs, *_ = small_nmt()
+    assert isinstance(model, TranslationModel)
+    model.asking_layer = asking_layer
+    questions: list[Tensor] = []
+    answers: list[Tensor] = []
+    layers = list(model.decoder.children())
+    layers[asking_layer].register_forward_hook(lambda *call: answers.append(call[2][0]))
+    model.attention.register_forward_pre_hook(lambda _, given: questions.append(given[1]))
+    model(*inputs)
+    assert len(questions) == len(answers) == 3
+    for question, answer in zip(questions[1:], answers, strict=False):
+        torch.testing.assert_close(question, answer)
+
+
 def test_module_paths_of_nmt_name_layer_and_step() -> None:
     names = {name for name, _ in nmt(layers=4, steps=32).model.named_modules()}
     layers_and_steps = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from placeto_experiments.arena import run_arena
+from placeto_experiments.ledger.command import run_ledger
 from placeto_experiments.model_check import check_models
 from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
@@ -196,4 +197,5 @@ def run_all(
 
 
 experiment.add_command(run_arena)
+experiment.add_command(run_ledger)
 experiment.add_command(check_models)

@@ -95,7 +95,16 @@ def nmt(
 
 
 class TranslationModel(nn.Module):
-    """From source and target sentences to the loss of predicting each next target word."""
+    """From source and target sentences to the loss of predicting each next target word.
+
+    Attributes
+    ----------
+    asking_layer : int
+        The layer of the decoder whose last output asks the attention: 0, the bottom one, as in
+        GNMT, so that layers work on different words at once; -1 is the top one.
+    """
+
+    asking_layer = 0
 
     def __init__(self, layers: int, steps: int, units: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -121,8 +130,8 @@ class TranslationModel(nn.Module):
         keys = self.attention.keys(memory)
         losses = []
         for step, word in enumerate(self.target_embedding(target[:-1]).unbind()):
-            bottom_output, _ = states[0]
-            context = self.attention(step, bottom_output, keys, memory)
+            question, _ = states[self.asking_layer]
+            context = self.attention(step, question, keys, memory)
             output, states = self.decoder(step, word, context, states)
             losses.append(self.softmax(step, output, target[step + 1]))
         return torch.stack(losses).mean()

@@ -1,0 +1,1 @@
+"""The ledger: what others measured, beside what the simulator says of it."""

@@ -1,0 +1,91 @@
+"""The entries of the ledger, as `ledger.toml` has them."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from placeto_experiments.ledger.models import Transformer
+from placeto_experiments.ledger.settings import MODES, Setting
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement: seconds per sample, or what is proportional to it in its entry."""
+
+    text: str
+    measured: float
+    setting: Setting
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Measurements of one source that compare with each other; the first row is the base."""
+
+    name: str
+    part: str  # of the page
+    source: str
+    rows: tuple[Row, ...]
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return all entries.
+
+    Examples
+    --------
+    >>> first = entries()[0]
+    >>> first.name, len(first.rows), first.rows[1].setting.bandwidth
+    ('DT-FM, GPT 12 x 768 on three V100s', 8, 610000000.0)
+    """
+    document = tomllib.loads((files(__package__) / "ledger.toml").read_text())
+
+    def setting(values: dict[str, Any]) -> Setting:
+        values |= document["links"].get(values.get("link"), {})
+        if "model" in values:
+            values = document["models"][values["model"]] | values
+        return setting_of(values)
+
+    return tuple(
+        Entry(
+            entry["name"],
+            entry["part"],
+            entry["source"],
+            tuple(
+                Row(
+                    text,
+                    1 / measured if entry.get("rates") else measured,
+                    setting(entry["setting"] | changes),
+                )
+                for text, measured, changes in entry["rows"]
+            ),
+        )
+        for entry in document["entries"]
+    )
+
+
+def setting_of(values: Mapping[str, Any]) -> Setting:
+    """Return a setting of its fields and those of its model, by name.
+
+    Examples
+    --------
+    >>> setting_of({"mode": "training", "devices": "1xv100", "layers": 2, "width": 8, "heads": 1,
+    ...     "words": 10}).model.layers
+    2
+    """
+    mode = MODES[values["mode"]]
+    own = {one.name for one in fields(mode)}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    settings = {name: value for name, value in given.items() if name in own}
+    if "model" in own:
+        sizes = {one.name for one in fields(Transformer)}
+        settings["model"] = Transformer(**{k: v for k, v in given.items() if k in sizes})
+        own |= sizes
+    unknown = given.keys() - own - {"mode", "model"}
+    if unknown:
+        raise ValueError(f"{values}: no field of {mode.__name__} is called {unknown}")
+    return mode(**settings)

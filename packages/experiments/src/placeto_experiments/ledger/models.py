@@ -1,0 +1,173 @@
+"""The models of the ledger: Transformers in any sizes, and an LSTM translator."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from placeto_workloads import TrainingStep, nmt
+from placeto_workloads.models.nmt import TranslationModel
+
+DTYPES = {
+    name: getattr(torch, name.removeprefix("mixed-"))
+    for name in ("float32", "float16", "bfloat16", "mixed-float16")
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """Sizes of a stack of Transformer layers, and of one micro-batch of its step.
+
+    Attributes
+    ----------
+    layers, width, heads, words
+        Number of layers, length of their vectors, attention heads, and size of the vocabulary.
+    inner
+        Length of the hidden layer of the MLP; 0 for four times the width.
+    batch, length
+        Number of sequences, and of tokens of each that a step works on.
+    past
+        Number of earlier tokens of each sequence whose keys and values each layer keeps.
+    precision
+        A dtype, or ``"mixed-float16"`` for weights of float32 under autocast.
+    checkpointing
+        Whether the backward pass computes activations again, per attention and per MLP.
+    dropout
+        Whether attention and MLP end in dropout.
+    predicts_words
+        Whether the model ends in logits of each next word, or in two classes of its first token.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    words: int
+    inner: int = 0
+    batch: int = 1
+    length: int = 1
+    past: int = 0
+    precision: str = "float32"
+    checkpointing: bool = False
+    dropout: bool = False
+    predicts_words: bool = True
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """Dtype of the autocast around the step, or None."""
+        return DTYPES[self.precision] if self.precision.startswith("mixed") else None
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Bytes of what one layer hands to the next, for one micro-batch."""
+        item: int = DTYPES[self.precision].itemsize
+        return self.batch * self.length * self.width * item
+
+    def step(self, mode: str = "training", optimizer: str = "Adam") -> TrainingStep:
+        """Return the step of one micro-batch, without memory for its weights."""
+        with torch.device("meta"):
+            model = _Stack(self)
+            tokens = torch.randint(self.words, (self.batch, self.length))
+            labels = tokens if self.predicts_words else tokens[:, 0]
+        if not self.autocast:
+            model = model.to(DTYPES[self.precision])
+        inputs = (tokens, labels.clone()) if mode == "training" else (tokens,)
+        make = partial(getattr(torch.optim, optimizer), lr=1e-3)
+        return TrainingStep(model, inputs, optimizer=make, mode=mode)
+
+
+class _Layer(nn.Module):
+    """Attention whose scores are kept, and an MLP, each behind a normalisation."""
+
+    def __init__(self, sizes: Transformer) -> None:
+        super().__init__()
+        width, inner = sizes.width, sizes.inner or 4 * sizes.width
+        self.sizes = sizes
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        if sizes.past:
+            shape = (sizes.batch, sizes.heads, sizes.past, width // sizes.heads)
+            self.keys, self.values = (nn.Buffer(torch.zeros(shape)) for _ in range(2))
+
+    def forward(self, features: Tensor) -> Tensor:
+        for part in (self.attention, self.perceptron):
+            if self.sizes.checkpointing:
+                with set_checkpoint_early_stop(False):  # which PyTorch had not when it was measured
+                    features = features + checkpoint(part, features, use_reentrant=False)
+            else:
+                features = features + part(features)
+        return features
+
+    def attention(self, features: Tensor) -> Tensor:
+        shape = (self.sizes.batch, self.sizes.length, self.sizes.heads, -1)
+        products = self.qkv(self.norms[0](features)).chunk(3, dim=-1)
+        query, key, value = (product.view(shape).transpose(1, 2) for product in products)
+        query = query * key.shape[-1] ** -0.5
+        scores = query @ key.transpose(2, 3)
+        if self.sizes.past:
+            scores = torch.cat([query @ self.keys.transpose(2, 3), scores], dim=3)
+        weights = self.dropped(functional.softmax(scores, dim=3))
+        read = weights[..., self.sizes.past :] @ value
+        if self.sizes.past:
+            read = read + weights[..., : self.sizes.past] @ self.values
+        return self.dropped(self.out(read.transpose(1, 2).flatten(2)))
+
+    def perceptron(self, features: Tensor) -> Tensor:
+        hidden = functional.gelu(self.up(self.norms[1](features)))
+        return self.dropped(self.down(hidden))
+
+    def dropped(self, features: Tensor) -> Tensor:
+        return functional.dropout(features, 0.1) if self.sizes.dropout else features
+
+
+class _Embedding(nn.Module):
+    """Words and positions."""
+
+    def __init__(self, sizes: Transformer) -> None:
+        super().__init__()
+        self.words = nn.Embedding(sizes.words, sizes.width)
+        self.positions = nn.Parameter(torch.zeros(sizes.length, sizes.width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        features: Tensor = self.words(tokens) + self.positions
+        return features
+
+
+class _Stack(nn.Module):
+    """Embeddings, layers and a head; the loss where labels are given."""
+
+    def __init__(self, sizes: Transformer) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.embedding = _Embedding(sizes)
+        self.layers = nn.ModuleList(_Layer(sizes) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.width)
+        outputs = sizes.words if sizes.predicts_words else 2
+        self.head = nn.Linear(sizes.width, outputs, bias=False)
+
+    def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
+        features = self.embedding(tokens)
+        for layer in self.layers:
+            features = layer(features)
+        if not self.sizes.predicts_words:
+            features = features[:, 0]
+        logits: Tensor = self.head(self.norm(features))
+        if labels is None:
+            return logits
+        return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def translation_step(layers: int, asking_layer: int) -> TrainingStep:
+    """Return a step of gradient descent of an LSTM translator, as of TensorFlow NMT.
+
+    Sentences of 25 words, in batches of 128. ``asking_layer`` of the decoder asks the attention:
+    with 0, the bottom one, layers work on different words at once; with -1, the top one, they
+    cannot.
+    """
+    made = nmt(layers=layers, steps=25, batch_size=128, units=1024, vocabulary_size=32_000)
+    cast(TranslationModel, made.model).asking_layer = asking_layer
+    return made._replace(optimizer=partial(torch.optim.SGD, lr=1.0))
