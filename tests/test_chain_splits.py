@@ -17,7 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto.placing.choices import ALONE, SEARCHED, Choice, search_with_choices
+from placeto.placing.choices import (
+    ALONE,
+    SEARCHED,
+    Choice,
+    choices_table,
+    search_with_choices,
+)
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.progress import PlainProgress
 from placeto_baselines import MultilevelSearch
@@ -261,6 +267,22 @@ def test_devices_are_filled_in_their_order() -> None:
     (filled,) = [choice.result for choice in choices if choice.how == "in-order"]
     assert filled.placement.tolist() == [0, 0, 1, 2, 2]
     assert filled.runtime == 5 + 2 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "title"),
+    [
+        ([[1.0, 2.0], [1.0, 1.5]], "All on d0: do not split"),
+        ([[1.0, 2.0], [1.0, 0.99]], "d0 alone is within 1 % of this: do not split"),
+        ([[1.0, 2.0], [1.0, 0.5]], "Split over d0, d1"),
+    ],
+)
+def test_a_split_that_gains_little_is_not_advised(seconds: list[list[float]], title: str) -> None:
+    problem = Chain(seconds, [0], [0.0] * 2, [0.0] * 2, [1e6] * 2, [2, 2]).problem()
+    result, _, choices = search_with_choices(
+        problem, PlainProgress(None), seconds=None, max_evaluations=100
+    )
+    assert choices_table(problem, result, choices, STEP).title == f"{title}. Other choices"
 
 
 def test_what_a_device_cannot_run_is_elsewhere() -> None:

@@ -131,7 +131,7 @@ def place(
     Without --placer and --policy a multilevel search places it. It shows the best so far, keeps it
     at Ctrl-C, and says how far the lower bound is. Its placement has more groups than the problem,
     unless --groups says how many: `placeto simulate` recognises the level by the names of the
-    groups.
+    groups. A table shows what fewer devices would do.
 
     A placement that fits the memory comes before faster ones that do not. If none was found, the
     best other one is written, and the exit code is 3.

@@ -32,6 +32,7 @@ MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
 MOST_DEVICES = 64  # of more, no subsets are searched
 MOST_SUBSETS = 28  # the pairs of eight devices
 SHARE_OF_SUBSETS = 0.25  # of the seconds or evaluations of a search
+AS_FAST = 1.01  # times the cost: a split that gains less is not worth it
 FEWEST_EVALUATIONS = 16  # of the search on a subset
 
 
@@ -284,10 +285,19 @@ def choices_table(
     """Return what the choices cost as a table, with a title that says which devices are used."""
     used = used_devices(problem, result.placement)
     names = problem.cluster.device_names
+    as_fast = [
+        names[choice.devices[0]]
+        for choice in choices
+        if choice.how == ALONE
+        and fits(problem, choice.result.peak_memory)
+        and choice.result.runtime <= AS_FAST * result.runtime
+    ]
     if len(used) == 1:
-        title = f"All on {used[0]}: do not split. Other choices"
+        title = f"All on {used[0]}: do not split"
+    elif as_fast:
+        title = f"{as_fast[0]} alone is within 1 % of this: do not split"
     else:
-        title = f"Split over {', '.join(used)}. Other choices"
+        title = f"Split over {', '.join(used)}"
     rows = []
     for choice in choices:
         devices = "+".join(names[device] for device in choice.devices)
@@ -296,7 +306,9 @@ def choices_table(
         compared = result.runtime and not lacking
         relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
         rows.append([label[choice.how], evaluator.text(choice.result.runtime), relative, lacking])
-    return TextTable(title, ["devices", f">{evaluator.objective}", ">relative", ""], rows)
+    return TextTable(
+        f"{title}. Other choices", ["devices", f">{evaluator.objective}", ">relative", ""], rows
+    )
 
 
 def _lacking(problem: PlacementProblem, peak_memory: NDArray[np.int64]) -> str:
