@@ -50,6 +50,7 @@ def test_rewards_and_the_best_placement_by_brute_force(
     environment, before = sampled(evaluator, policy, 3, seed)
     after, counterfactuals = run_counterfactuals(environment, before, generators(3, seed + 1))
     np.testing.assert_array_equal(after.final, before.final)
+    least = []
     for row in range(3):
         tried = [after.final[row]]
         for step in range(num_groups):
@@ -62,9 +63,9 @@ def test_rewards_and_the_best_placement_by_brute_force(
             else:
                 tried.append(other)
         assert counterfactuals.evaluations[row] == len(tried) - 1
-        costs = penalised(evaluator, np.array(tried))
-        assert after.best_costs[row] == costs.min()
-        assert penalised(evaluator, after.best_placements[row][None])[0] == costs.min()
+        least.append(penalised(evaluator, np.array(tried)).min())
+    best = environment.best
+    assert best.cost == min(least) == penalised(evaluator, best.placement[None])[0]
 
 
 def test_other_devices_are_drawn_from_the_policy_without_the_chosen_one() -> None:
@@ -122,13 +123,13 @@ def test_the_best_placement_may_be_one_that_no_episode_ended_at() -> None:
     environment = PlacementEnvironment(evaluator, reward="counterfactual")
     environment.reset(num_episodes=1)
     episodes = run_episodes(LogitPolicy([0.0]), environment, lambda *_: np.array([0]))
-    assert (episodes.best_costs[0], episodes.costs[0]) == (2.0, 2.0)
+    assert (environment.best.cost, episodes.costs[0]) == (2.0, 2.0)
     after, counterfactuals = run_counterfactuals(environment, episodes, generators(1, 0))
     assert counterfactuals.devices.tolist() == [[1, 1]]
     assert counterfactuals.evaluations.tolist() == [2]
     assert after.rewards.tolist() == [[-1.0, -1.0]]
-    assert (after.best_costs[0], after.costs[0]) == (1.0, 2.0)
-    assert after.best_placements.tolist() == [[1, 0]]
+    assert (environment.best.cost, after.costs[0]) == (1.0, 2.0)
+    assert environment.best.placement.tolist() == [1, 0]
     assert after.final.tolist() == [[0, 0]]
 
 

@@ -13,11 +13,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from placeto_graphs import Evaluator, write_atomically
+from placeto_policy.costs import Best
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
 from placeto_policy.stored_tensors import adam_tensors, check_like, restore_adam
-from placeto_policy.trainer import Best, Trainer
+from placeto_policy.trainer import Trainer
 from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"
@@ -35,6 +36,7 @@ Tensors = dict[str, torch.Tensor]
 class _GraphProgress(msgspec.Struct, forbid_unknown_fields=True):
     num_groups: int
     best_cost: float | None
+    best_lacks_memory: bool = False
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,7 +126,9 @@ def save_training(trainer: Trainer, path: Path) -> None:
     if trainer.processes.rank:
         return
     graphs = [
-        _GraphProgress(baseline.means.shape[1], best.cost if best else None)
+        _GraphProgress(
+            baseline.means.shape[1], best and best.cost, best is not None and best.lacks_memory
+        )
         for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
     ]
     progress = _Progress(
@@ -292,7 +296,7 @@ def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _P
         if graph.best_cost is not None:
             like = torch.empty(graph.num_groups, dtype=torch.int32)
             placement = _tensor(path, tensors, f"best.{index}", like).numpy()
-            trainer.best[index] = Best(graph.best_cost, placement)
+            trainer.best[index] = Best(graph.best_lacks_memory, graph.best_cost, placement)
 
 
 def _restore_best_policy(

@@ -1,11 +1,13 @@
 """What placements cost, queried from an evaluator as seldom as possible, and how often that is."""
 
+from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem, memory_penalised_runtime
+from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem, placement_ranks
 from placeto_policy.errors import PolicyError, shown
 from placeto_policy.settings import RewardName, Settings
 
@@ -29,6 +31,30 @@ def check_field(batch: EvaluationBatch, name: str, shape: tuple[int, ...]) -> ND
     return values
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best of some placements: one that fits the memory comes before all that do not.
+
+    Attributes
+    ----------
+    lacks_memory : bool
+        Whether a device lacks memory, or the placement cannot run.
+    cost : float
+        Its memory-penalised runtime, seconds.
+    placement : int32[G]
+        The device of each group.
+    """
+
+    lacks_memory: bool
+    cost: float
+    placement: NDArray[np.int32]
+
+    def is_better_than(self, other: "Best | None") -> bool:
+        """Return whether it is better than another one, or the first."""
+        rank = self.lacks_memory, self.cost
+        return other is None or rank < (other.lacks_memory, other.cost)
+
+
 class _Objective:
     """The memory-penalised runtime R, with everything that an evaluator returns checked."""
 
@@ -39,7 +65,8 @@ class _Objective:
         self._penalty = memory_penalty
         self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(problem)
 
-    def __call__(self, batch: EvaluationBatch, count: int) -> NDArray[np.float64]:
+    def __call__(self, batch: EvaluationBatch, count: int) -> list[tuple[bool, float]]:
+        """Return whether each placement lacks memory or cannot run, and R in seconds."""
         check_field(batch, "runtime", (count,))
         check_field(batch, "peak_memory", (count, self._num_devices))
         if np.isnan(batch.runtime).any() or (batch.runtime < 0).any():
@@ -47,8 +74,8 @@ class _Objective:
             raise PolicyError(
                 f"evaluator: expected a runtime >= 0, got runtime[{row}] = {batch.runtime[row]}"
             )
-        penalised = memory_penalised_runtime(batch, self._limits, self._penalty)
-        return np.where(np.isinf(penalised), self._unrunnable, penalised)
+        ranks = placement_ranks(batch, self._limits, self._penalty)
+        return [(lacks, self._unrunnable if isinf(cost) else cost) for lacks, cost in ranks]
 
 
 class PlacementCosts:
@@ -56,11 +83,17 @@ class PlacementCosts:
 
     They are evaluated in batches, and each placement once while it is remembered: late in training
     most episodes take the same way, so that most placements are known.
+
+    Attributes
+    ----------
+    best : `Best` or None
+        The best of all placements that were evaluated.
     """
 
     def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
         self._evaluator = evaluator
         self._objective = _Objective(evaluator, memory_penalty)
+        self.best: Best | None = None
         self._known: dict[bytes, float] = {}
         self._last = np.zeros(0)
 
@@ -91,10 +124,14 @@ class PlacementCosts:
         unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
         if unknown:
             rows = placements[list(unknown.values())]
-            costs = self._objective(self._evaluator.evaluate(rows), len(rows))
+            ranks = self._objective(self._evaluator.evaluate(rows), len(rows))
+            first = ranks.index(min(ranks))
+            found = Best(*ranks[first], rows[first].copy())
+            if found.is_better_than(self.best):
+                self.best = found
             if len(self._known) + len(rows) > MAX_REMEMBERED:
                 self._known = {key: self._known[key] for key in keys if key in self._known}
-            self._known.update(zip(unknown, costs.tolist(), strict=True))
+            self._known.update(zip(unknown, (cost for _, cost in ranks), strict=True))
         return np.array([self._known[key] for key in keys])
 
 

@@ -56,31 +56,20 @@ def run_counterfactuals(
     Returns
     -------
     `Episodes`, `Counterfactuals`
-        The episodes with these rewards, and with the best of all placements that were evaluated;
-        and the other devices.
+        The episodes with these rewards, and the other devices.
     """
     draws = np.stack([generator.random(episodes.order.shape[1]) for generator in generators])
     devices, weights = other_devices(episodes.log_probabilities, episodes.actions(), draws)
     rows, steps = np.nonzero(weights)
     rewards = np.zeros(episodes.rewards.shape)
-    best_costs, best_placements = episodes.best_costs.copy(), episodes.best_placements.copy()
     size = max(1, NUMBERS_PER_BATCH // episodes.order.shape[1])
     for first in range(0, len(rows), size):
         row, step = rows[first : first + size], steps[first : first + size]
         placements = episodes.final[row]
         placements[np.arange(len(row)), episodes.order[row, step]] = devices[row, step]
-        costs = environment.costs_of(placements)
-        rewards[row, step] = costs - episodes.costs[row]
-        for episode in np.unique(row):
-            own = np.flatnonzero(row == episode)
-            least = own[costs[own].argmin()]
-            if costs[least] < best_costs[episode]:
-                best_costs[episode], best_placements[episode] = costs[least], placements[least]
-    changed = replace(
-        episodes, rewards=rewards, best_costs=best_costs, best_placements=best_placements
-    )
+        rewards[row, step] = environment.costs_of(placements) - episodes.costs[row]
     counts = np.bincount(rows, minlength=len(devices)).astype(np.int64)
-    return changed, Counterfactuals(devices, weights, counts)
+    return replace(episodes, rewards=rewards), Counterfactuals(devices, weights, counts)
 
 
 def other_devices(

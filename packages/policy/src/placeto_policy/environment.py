@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import SECONDS_PER_BYTE, Evaluator, GraphError
-from placeto_policy.costs import PlacementCosts, seconds_of_work
+from placeto_policy.costs import Best, PlacementCosts, seconds_of_work
 from placeto_policy.errors import PolicyError, shown
 from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import (
@@ -261,6 +261,19 @@ class PlacementEnvironment:
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[N], the memory-penalised runtimes of placements int32[N, G], seconds."""
         return self._placement_costs.costs_of(placements)
+
+    @property
+    def best(self) -> Best:
+        """The best placement of all that were evaluated, in all episodes so far.
+
+        Raises
+        ------
+        PolicyError
+            When there was none.
+        """
+        if self._placement_costs.best is None:
+            raise PolicyError("best: expected an evaluated placement, got none")
+        return self._placement_costs.best
 
     def _check_actions(self, groups: NDArray[np.int64], actions: NDArray[np.integer[Any]]) -> None:
         num_devices = self.topology.num_devices

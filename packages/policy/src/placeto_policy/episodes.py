@@ -34,10 +34,6 @@ class Episodes:
         Of each step, in seconds.
     costs : float64[B]
         R of the final placements.
-    best_placements : int32[B, G]
-        The best placement that each episode came across, those that it only looked at among them.
-    best_costs : float64[B]
-        Its R.
     log_probabilities : float32[B, G, D]
         Of each device in each step, when the episode was run.
     lookahead : float32[B, G, D] or None
@@ -52,8 +48,6 @@ class Episodes:
     final: NDArray[np.int32]
     rewards: NDArray[np.float64]
     costs: NDArray[np.float64]
-    best_placements: NDArray[np.int32]
-    best_costs: NDArray[np.float64]
     log_probabilities: NDArray[np.float32]
     lookahead: NDArray[np.float32] | None = None
     schedule: NDArray[np.float32] | None = None
@@ -205,7 +199,6 @@ class _Run:
         self._known = np.empty((*shape, environment.topology.num_devices), np.float32)
         self._lookahead: list[NDArray[np.float32]] = []
         self._schedule: list[NDArray[np.float32]] = []
-        self._best = _Best(environment)
 
     def step(self, states: States, log_probabilities: NDArray[np.float32]) -> None:
         """Choose devices in states of which these are the probabilities."""
@@ -215,11 +208,9 @@ class _Run:
         self._known[:, time] = log_probabilities
         if states.lookahead is not None:
             self._lookahead.append(states.lookahead.numpy())
-            self._best.offer(*_best_moves(environment))
         if states.schedule is not None:
             self._schedule.append(states.schedule.numpy())
         self._rewards[:, time] = environment.step(self._choice(time, log_probabilities))
-        self._best.offer(environment.costs, environment.placement)
 
     def episodes(self) -> Episodes:
         """Return the episodes, which are over."""
@@ -231,35 +222,7 @@ class _Run:
             final=environment.placement.copy(),
             rewards=self._rewards,
             costs=environment.costs,
-            best_placements=self._best.placements,
-            best_costs=self._best.costs,
             log_probabilities=self._known,
             lookahead=np.stack(self._lookahead, axis=1) if self._lookahead else None,
             schedule=np.stack(self._schedule, axis=1) if self._schedule else None,
         )
-
-
-class _Best:
-    """The best placement that each episode came across, from its start on."""
-
-    def __init__(self, environment: PlacementEnvironment) -> None:
-        self.placements = environment.placement.copy()
-        self.costs = np.where(np.isnan(environment.costs), np.inf, environment.costs)
-
-    def offer(self, costs: NDArray[np.float64], placements: NDArray[np.int32]) -> None:
-        """Take the placements that cost less than the best ones so far."""
-        better = costs < self.costs
-        self.costs = np.where(better, costs, self.costs)
-        self.placements[better] = placements[better]
-
-
-def _best_moves(
-    environment: PlacementEnvironment,
-) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Return the costs and the placements with the current groups where they cost least."""
-    costs = environment.costs_of_devices()
-    devices = costs.argmin(axis=1)
-    episodes = np.arange(len(devices))
-    placements = environment.placement.copy()
-    placements[episodes, environment.order[:, environment.time]] = devices
-    return costs[episodes, devices], placements

@@ -1,6 +1,5 @@
 """The policy as a placer: trained on the problem, used as it is, or trained further."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,14 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
-from placeto_policy.costs import (
-    PlacementCosts,
-    lookahead_evaluations,
-    most_evaluations,
-    training_evaluations,
-)
+from placeto_policy.costs import lookahead_evaluations, most_evaluations, training_evaluations
 from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import Episodes, greedy, run_episodes, sampling
+from placeto_policy.episodes import greedy, run_episodes, sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
@@ -35,8 +29,8 @@ class PlacetoPlacer:
     evaluations): one greedy pass, or the best of that and some sampled ones. *Fine-tuned* (a
     policy and training evaluations): trains that policy further on the problem, after
     its zero-shot passes, so that the result is never worse than theirs. The policy itself stays as
-    it is. Sweeps then go on from the best placement without the policy. What is best is
-    said by the memory-penalised runtime.
+    it is. Sweeps then go on from the best placement without the policy. The best is what
+    fits the memory, and of that the one of the lowest memory-penalised runtime.
 
     Parameters
     ----------
@@ -107,12 +101,19 @@ class PlacetoPlacer:
         began = time.perf_counter()
         if self.policy:
             self.policy.check_devices(problem.num_devices)
-        search = _Search(evaluator)
+        chosen = self.settings or (self.policy.settings if self.policy else Settings())
+        environment = PlacementEnvironment.for_policy(
+            evaluator,
+            self.policy.settings if self.policy else chosen,
+            reward="terminal",
+            memory_penalty=chosen.memory_penalty,
+        )
+        search = _Search(environment)
         self._start(search, seed)
         if self.policy:
             self._pass(self.policy, search, seed)
         if self.training_evaluations:
-            self._pass(self._train(search, seed), search, seed)
+            self._pass(self._train(search, chosen, seed), search, seed)
         self._sweep(search)
         return search.result(time.perf_counter() - began)
 
@@ -127,30 +128,24 @@ class PlacetoPlacer:
         passes = rounds * (1 + self.samples) * each
         return self.training_evaluations + passes + self.sweeps * lookahead_evaluations(problem)
 
-    @property
-    def _chosen(self) -> Settings:
-        """The settings of the training, whose memory penalty is that of all costs."""
-        return self.settings or (self.policy.settings if self.policy else Settings())
-
     def _start(self, search: "_Search", seed: int) -> None:
-        """Take the best of what other placers place."""
-        costs = PlacementCosts(search.evaluator, self._chosen.memory_penalty)
+        """Take what other placers place."""
+        evaluator = search.environment.evaluator
         for placer in self.starts:
-            found = placer.place(search.evaluator.problem, search.evaluator, seed=seed)
-            cost = float(costs.costs_of(found.placement[None])[0])
-            search.offer(found.placement, cost, search.evaluations + found.evaluations)
+            found = placer.place(evaluator.problem, evaluator, seed=seed)
+            search.take(found.placement, found.evaluations)
 
-    def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
-        settings = self._chosen
+    def _train(self, search: "_Search", settings: Settings, seed: int) -> PlacementPolicy:
+        evaluator = search.environment.evaluator
         shown = self.policy.settings if self.policy else settings
-        settings = self._with_updates(search.evaluator.problem, settings, shown)
-        trainer = Trainer([search.evaluator], settings, seed=seed, policy=self.policy)
+        settings = self._with_updates(evaluator.problem, settings, shown)
+        trainer = Trainer([evaluator], settings, seed=seed, policy=self.policy)
         before = search.evaluations
         for _ in range(settings.updates):
             summary = trainer.update()
-            best = trainer.best[0]
-            if best:
-                search.offer(best.placement, best.cost, before + summary.evaluations)
+            if best := trainer.best[0]:
+                evaluations = before + summary.evaluations - search.evaluations
+                search.take(best.placement, evaluations)
             if self.on_update:
                 self.on_update(summary, settings.updates)
         return trainer.trained_policy
@@ -173,16 +168,12 @@ class PlacetoPlacer:
 
     def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy pass and the sampled ones."""
-        environment = PlacementEnvironment.for_policy(
-            search.evaluator,
-            policy.settings,
-            reward="terminal",
-            memory_penalty=self._chosen.memory_penalty,
-        )
-        each = most_evaluations(search.evaluator.problem, "terminal", policy.settings)
+        environment = search.environment
+        each = most_evaluations(environment.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
         with one_thread_of_torch():
-            search.offer_all(run_episodes(policy, environment, greedy), each)
+            run_episodes(policy, environment, greedy)
+            search.count(each)
             for first in range(0, self.samples, SAMPLES_AT_ONCE):
                 generators = [
                     np.random.default_rng((seed, SAMPLING_STREAM, sample))
@@ -190,66 +181,50 @@ class PlacetoPlacer:
                 ]
                 environment.reset(num_episodes=len(generators))
                 choice = sampling(generators, environment.topology.num_groups)
-                search.offer_all(run_episodes(policy, environment, choice), each)
+                run_episodes(policy, environment, choice)
+                search.count(len(generators) * each)
 
     def _sweep(self, search: "_Search") -> None:
         """Sweep on from the best placement, until a sweep moves nothing."""
-        if not self.sweeps:
-            return
-        environment = PlacementEnvironment.for_policy(
-            search.evaluator,
-            self.policy.settings if self.policy else self._chosen,
-            reward="terminal",
-            memory_penalty=self._chosen.memory_penalty,
-        )
+        environment = search.environment
         for _ in range(self.sweeps):
-            before = search.best_placement
-            environment.reset(num_episodes=1, start=before)
+            before = environment.best
+            environment.reset(num_episodes=1, start=before.placement)
             sweep(environment)
-            search.offer_sweep(environment)
-            if (search.best_placement == before).all():
+            search.count(lookahead_evaluations(environment.evaluator.problem))
+            if environment.best is before:
                 return
 
 
 class _Search:
-    """The best placement so far, and how it came to be so good."""
+    """How many placements were evaluated, and how the best of them came to be so good.
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.evaluator = evaluator
-        self.best_placement = np.zeros(0, np.int32)
-        self._cost = math.inf
-        self._runtime = math.inf
-        self._peak_memory = np.zeros(0, np.int64)
+    All that is placed is evaluated in one environment, which knows the best of it.
+    """
+
+    def __init__(self, environment: PlacementEnvironment) -> None:
+        self.environment = environment
         self.evaluations = 0
         self._curve: list[tuple[int, float]] = []
 
-    def offer(self, placement: NDArray[np.int32], cost: float, evaluations: int) -> None:
-        """Take the best placement of so many evaluations altogether, if it is a better one."""
-        self.evaluations = evaluations
-        if cost < self._cost:
-            found = self.evaluator.evaluate(placement[None])
-            self._cost, self.best_placement = cost, placement
-            self._runtime, self._peak_memory = float(found.runtime[0]), found.peak_memory[0]
-        self._curve.append((evaluations, self._cost))
+    def count(self, evaluations: int) -> None:
+        """Note what is the best after some more evaluations."""
+        self.evaluations += evaluations
+        self._curve.append((self.evaluations, self.environment.best.cost))
 
-    def offer_all(self, episodes: Episodes, each: int) -> None:
-        """Take the best placement on the way of each episode, which sampled so many."""
-        found = zip(episodes.best_placements, episodes.best_costs.tolist(), strict=True)
-        for placement, cost in found:
-            self.offer(placement, cost, self.evaluations + each)
-
-    def offer_sweep(self, environment: PlacementEnvironment) -> None:
-        """Take where a sweep that began at the best placement ended."""
-        looked = lookahead_evaluations(self.evaluator.problem)
-        placement, cost = environment.placement[0], float(environment.costs[0])
-        self.offer(placement, cost, self.evaluations + looked)
+    def take(self, placement: NDArray[np.int32], evaluations: int) -> None:
+        """Take a placement that another placer found in some evaluations."""
+        self.environment.costs_of(placement[None])
+        self.count(evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
         """Return what the search came to."""
+        placement = self.environment.best.placement
+        found = self.environment.evaluator.evaluate(placement[None])
         return PlacementResult(
-            placement=self.best_placement,
-            runtime=self._runtime,
-            peak_memory=self._peak_memory,
+            placement=placement,
+            runtime=float(found.runtime[0]),
+            peak_memory=found.peak_memory[0],
             evaluations=self.evaluations,
             seconds=seconds,
             curve=np.array(self._curve, np.float64),

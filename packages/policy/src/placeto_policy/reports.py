@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_policy.costs import Best
 from placeto_policy.episodes import Episodes
 
-NUM_SCALARS = 6
+NUM_SCALARS = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +26,8 @@ class WorkerReport:
         R of the last placement, seconds.
     reward : float
         The sum of the rewards, seconds.
-    best_cost : float
-        R of the best placement on the way, seconds.
-    best_placement : int32[G]
-        That placement.
+    best : `Best`
+        The best placement of all that were evaluated on the graph so far, in its process.
     returns : float64[G]
         What the episode earned from each step on, seconds.
     evaluations : int
@@ -39,14 +38,14 @@ class WorkerReport:
     graph: int
     cost: float
     reward: float
-    best_cost: float
-    best_placement: NDArray[np.int32]
+    best: Best
     returns: NDArray[np.float64]
     evaluations: int
 
 
 def reports_of(
     episodes: Episodes,
+    best: Best,
     graph: int,
     workers: Sequence[int],
     evaluations: Sequence[int],
@@ -60,8 +59,7 @@ def reports_of(
             graph=graph,
             cost=float(episodes.costs[row]),
             reward=float(episodes.rewards[row].sum()),
-            best_cost=float(episodes.best_costs[row]),
-            best_placement=episodes.best_placements[row],
+            best=best,
             returns=returns[row],
             evaluations=evaluations[row],
         )
@@ -92,11 +90,12 @@ def to_rows(reports: Sequence[WorkerReport], most_groups: int) -> NDArray[np.flo
             report.graph,
             report.cost,
             report.reward,
-            report.best_cost,
+            report.best.lacks_memory,
+            report.best.cost,
             report.evaluations,
         )
         placement, returns = row[NUM_SCALARS:].reshape(2, most_groups)
-        placement[: len(report.best_placement)] = report.best_placement
+        placement[: len(report.best.placement)] = report.best.placement
         returns[: len(report.returns)] = report.returns
     return rows
 
@@ -105,7 +104,7 @@ def from_rows(rows: NDArray[np.float64], group_counts: Sequence[int]) -> list[Wo
     """Return the reports that rows were made of, in the order of the workers."""
     reports = []
     for row in rows[np.argsort(rows[:, 0])]:
-        worker, graph, cost, reward, best_cost, evaluations = row[:NUM_SCALARS].tolist()
+        worker, graph, cost, reward, lacks, best_cost, evaluations = row[:NUM_SCALARS].tolist()
         placement, returns = row[NUM_SCALARS:].reshape(2, -1)[:, : group_counts[int(graph)]]
         reports.append(
             WorkerReport(
@@ -113,8 +112,7 @@ def from_rows(rows: NDArray[np.float64], group_counts: Sequence[int]) -> list[Wo
                 graph=int(graph),
                 cost=cost,
                 reward=reward,
-                best_cost=best_cost,
-                best_placement=placement.astype(np.int32),
+                best=Best(bool(lacks), best_cost, placement.astype(np.int32)),
                 returns=returns,
                 evaluations=int(evaluations),
             )

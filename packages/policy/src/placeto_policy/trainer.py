@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
 from placeto_policy.baseline import baseline_of
-from placeto_policy.costs import most_evaluations
+from placeto_policy.costs import Best, most_evaluations
 from placeto_policy.counterfactuals import Counterfactuals, run_counterfactuals
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
@@ -32,22 +32,6 @@ SMALLEST_SPREAD = 1e-6
 LARGEST_ADVANTAGE = 4.0
 # Of the generators that divide an update into parts: the index of a worker that there never is.
 PARTS_STREAM = 2**32 - 2
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best placement that any worker has come across on one graph.
-
-    Attributes
-    ----------
-    cost : float
-        Its memory-penalised runtime, seconds.
-    placement : int32[G]
-        The device of each group.
-    """
-
-    cost: float
-    placement: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -132,7 +116,7 @@ class Trainer:
     evaluations : int
         How many placements were sampled, by all workers and validations.
     best : list of `Best` or None
-        For each graph, the best placement so far.
+        For each graph, the best placement so far; what fits the memory comes first.
 
     Raises
     ------
@@ -311,7 +295,8 @@ class Trainer:
             episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
             evaluations -= environment.topology.num_groups - counterfactuals.evaluations
         discount = self.settings.return_discount
-        reports = reports_of(episodes, graph, workers, evaluations.tolist(), discount)
+        best = environment.best
+        reports = reports_of(episodes, best, graph, workers, evaluations.tolist(), discount)
         return _Run(graph, workers, episodes, counterfactuals, reports)
 
     def _exchange(self, own: list[WorkerReport]) -> list[WorkerReport]:
@@ -392,8 +377,8 @@ class Trainer:
         """Remember the best placements, and count what was sampled; return it."""
         for report in reports:
             best = self.best[report.graph]
-            if best is None or report.best_cost < best.cost:
-                self.best[report.graph] = Best(report.best_cost, report.best_placement)
+            if report.best.is_better_than(best):
+                self.best[report.graph] = report.best
         evaluations = sum(report.evaluations for report in reports)
         self.evaluations += evaluations
         return evaluations

@@ -80,7 +80,8 @@ class Validation:
         environment = self._environments[graph]
         environment.reset(num_episodes=1)
         episodes = run_episodes(policy, environment, greedy)
-        return reports_of(episodes, graph, [graph], [self._evaluations[graph]], discount=1.0)
+        evaluations = [self._evaluations[graph]]
+        return reports_of(episodes, environment.best, graph, [graph], evaluations, discount=1.0)
 
 
 class BestPolicy:

@@ -1,0 +1,158 @@
+"""What fits the memory comes before all that does not, also where that would cost less."""
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    PlacementResult,
+    ScheduleBatch,
+)
+from placeto_policy import (
+    PlacementEnvironment,
+    PlacementPolicy,
+    PlacetoPlacer,
+    Settings,
+    Trainer,
+    resume_training,
+    save_training,
+)
+from placeto_policy.costs import Best
+from placeto_policy.placer import sweep
+from placeto_policy.reports import WorkerReport, from_rows, to_rows
+from scheduled_problems import K80_BYTES, QUICK, problem_of
+
+LACKS = 10**8  # bytes of the first device with both groups on it: 0.2 s
+
+
+class TightMemory:
+    """Both groups on the first device take 1 s, and lack memory; apart they take 3 s, and fit."""
+
+    def __init__(self, *, lacks_everywhere: bool = False) -> None:
+        self.problem = problem_of(nx.empty_graph(2, create_using=nx.DiGraph))
+        self._otherwise = K80_BYTES + 2 * LACKS if lacks_everywhere else 0
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        together = (placements == 0).all(axis=1)
+        peak_memory = np.full((len(placements), 2), self._otherwise, np.int64)
+        peak_memory[together, 0] = K80_BYTES + LACKS
+        return EvaluationBatch(runtime=np.where(together, 1.0, 3.0), peak_memory=peak_memory)
+
+    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+        batch, times = self.evaluate(placements), np.zeros(placements.shape)
+        return ScheduleBatch(
+            runtime=batch.runtime, peak_memory=batch.peak_memory, start=times, end=times + 1.0
+        )
+
+
+class Given:
+    """A placer that has one placement."""
+
+    name = "given"
+
+    def __init__(self, *placement: int) -> None:
+        self.placement = np.array(placement, np.int32)
+
+    def place(
+        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    ) -> PlacementResult:
+        del problem, seed
+        found = evaluator.evaluate(self.placement[None])
+        return PlacementResult(
+            placement=self.placement,
+            runtime=float(found.runtime[0]),
+            peak_memory=found.peak_memory[0],
+            evaluations=1,
+            seconds=0.0,
+            curve=np.array([[1.0, found.runtime[0]]]),
+        )
+
+
+@pytest.mark.parametrize("starts", [[(0, 0), (0, 1)], [(0, 1), (0, 0)]])
+def test_of_what_others_place_that_is_kept_which_fits(starts: list[tuple[int, int]]) -> None:
+    evaluator = TightMemory()
+    placer = PlacetoPlacer(
+        policy=PlacementPolicy(2, QUICK), starts=[Given(*each) for each in starts]
+    )
+    result = placer.place(evaluator.problem, evaluator)
+    assert result.fits(evaluator.problem.cluster)
+    assert (result.runtime, result.curve[1, 1]) == (3.0, 3.0)
+    assert result.curve[0, 1] == pytest.approx(1.2 if starts[0] == (0, 0) else 3.0)
+
+
+def test_a_round_of_descent_into_too_little_memory_is_not_kept() -> None:
+    evaluator = TightMemory()
+    placer = PlacetoPlacer(policy=PlacementPolicy(2, QUICK), starts=[Given(0, 1)], sweeps=3)
+    result = placer.place(evaluator.problem, evaluator)
+    # A round from there goes where the cost is least, which is where memory lacks.
+    environment = PlacementEnvironment(evaluator)
+    environment.reset(num_episodes=1, start=np.array([0, 1]))
+    sweep(environment)
+    assert environment.placement.tolist() == [[0, 0]]
+    assert (result.runtime, environment.best.cost) == (3.0, 3.0)
+    assert result.fits(evaluator.problem.cluster)
+
+
+@pytest.mark.parametrize("reward", ["intermediate", "terminal", "counterfactual"])
+def test_a_training_keeps_what_fits(reward: str) -> None:
+    evaluator = TightMemory()
+    settings = Settings(reward=reward, updates=3, message_rounds=1, hidden_units=8)  # type: ignore[arg-type]
+    trainer = Trainer([evaluator], settings)
+    for _ in range(3):
+        trainer.update()
+    best = trainer.best[0]
+    assert best is not None
+    assert (best.lacks_memory, best.cost) == (False, 3.0)
+    placed = PlacetoPlacer(training_evaluations=200, settings=settings, samples=8)
+    result = placed.place(evaluator.problem, evaluator)
+    assert result.runtime == 3.0
+    assert result.fits(evaluator.problem.cluster)
+
+
+def test_a_resumed_training_has_not_forgotten_that_its_best_placement_lacks_memory(
+    tmp_path: Path,
+) -> None:
+    first = Trainer([TightMemory(lacks_everywhere=True)], QUICK)
+    first.update()
+    save_training(first, tmp_path / "training.safetensors")
+    again = resume_training(tmp_path / "training.safetensors", [TightMemory()])
+    assert again.best[0] is not None
+    assert again.best[0].lacks_memory
+    assert again.best[0].cost == pytest.approx(1.4)
+    again.update()  # now there is room if groups are apart
+    assert again.best[0] is not None
+    assert (again.best[0].lacks_memory, again.best[0].cost) == (False, 3.0)
+
+
+def test_where_nothing_fits_the_least_cost_is_kept() -> None:
+    evaluator = TightMemory(lacks_everywhere=True)
+    starts = [Given(0, 1), Given(0, 0)]
+    result = PlacetoPlacer(policy=PlacementPolicy(2, QUICK), starts=starts).place(
+        evaluator.problem, evaluator
+    )
+    assert result.placement.tolist() == [0, 0]
+
+
+def test_what_was_only_looked_at_counts() -> None:
+    environment = PlacementEnvironment(TightMemory(), device_features="loads-and-lookahead")
+    environment.reset(num_episodes=1)
+    assert environment.best.lacks_memory
+    environment.costs_of_devices()
+    assert (environment.best.lacks_memory, environment.best.placement.tolist()) == (False, [1, 0])
+    assert environment.costs.tolist() == [1.2]
+
+
+def test_reports_carry_what_is_best() -> None:
+    best = Best(True, 1.2, np.array([0, 1], np.int32))
+    report = WorkerReport(0, 0, 3.0, -3.0, best, np.zeros(2), 5)
+    (back,) = from_rows(to_rows([report], 4), [2])
+    assert (back.best.lacks_memory, back.best.cost, back.evaluations) == (True, 1.2, 5)
+    assert back.best.placement.tolist() == [0, 1]
+    assert Best(False, 9.0, best.placement).is_better_than(back.best)
+    assert not back.best.is_better_than(Best(False, 9.0, best.placement))
