@@ -299,13 +299,16 @@ def test_groups_are_embedded_by_messages_along_their_edges(seed: int) -> None:
     scale = min(1.0, 6 / max(1, len(edges)))
     own = torch.relu(scores.first(features))
     found = scores.embedded_groups(topology)
+    layers = scores.message_passing
     for direction, arrows in enumerate((edges, [(b, a) for a, b in edges])):
         groups = own
+        message, update = layers.message_weight[direction], layers.update_weight[direction]
+        message_bias, update_bias = layers.message_bias[direction], layers.update_bias[direction]
         for _ in range(GENERAL.message_rounds):
             sums = torch.zeros_like(groups)
             for source, target in arrows:
-                sums[target] += torch.relu(scores.messages[direction](groups[source])) * scale
-            groups = own + torch.relu(scores.updates[direction](sums))
+                sums[target] += torch.relu(message @ groups[source] + message_bias) * scale
+            groups = own + torch.relu(sums @ update.T + update_bias)
         width = own.shape[1]
         part = found[:, direction * width : (direction + 1) * width]
         torch.testing.assert_close(part, groups, rtol=1e-4, atol=1e-5)

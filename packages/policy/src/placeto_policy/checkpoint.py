@@ -127,7 +127,9 @@ def save_training(trainer: Trainer, path: Path) -> None:
         return
     graphs = [
         _GraphProgress(
-            baseline.means.shape[1], best and best.cost, best is not None and best.lacks_memory
+            num_groups=baseline.means.shape[1],
+            best_cost=best.cost if best else None,
+            best_lacks_memory=best is not None and best.lacks_memory,
         )
         for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
     ]

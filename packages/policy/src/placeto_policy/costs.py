@@ -79,10 +79,9 @@ class _Objective:
 
 
 class PlacementCosts:
-    """Follows B placements that change by one group at a time.
+    """What placements cost, each evaluated once while it is remembered.
 
-    They are evaluated in batches, and each placement once while it is remembered: late in training
-    most episodes take the same way, so that most placements are known.
+    Late in training most episodes take the same way, so that most placements are known.
 
     Attributes
     ----------
@@ -95,18 +94,6 @@ class PlacementCosts:
         self._objective = _Objective(evaluator, memory_penalty)
         self.best: Best | None = None
         self._known: dict[bytes, float] = {}
-        self._last = np.zeros(0)
-
-    def start(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return float64[B], the memory-penalised runtimes of placements int32[B, G]."""
-        self._last = self.costs_of(placements)
-        return self._last.copy()
-
-    def move(self, placements: NDArray[np.int32], moved: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return float64[B] after the rows in ``moved`` changed."""
-        if moved.any():
-            self._last[moved] = self.costs_of(placements[moved])
-        return self._last.copy()
 
     def of_devices(
         self, placements: NDArray[np.int32], groups: NDArray[np.int64]
@@ -119,7 +106,7 @@ class PlacementCosts:
         return self.costs_of(rows).reshape(count, num_devices)
 
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return float64[N], what placements int32[N, G] cost."""
+        """Return float64[N], the memory-penalised runtimes of placements int32[N, G]."""
         keys = [row.tobytes() for row in placements]
         unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
         if unknown:

@@ -40,8 +40,6 @@ class DeviceCosts:
         Seconds over a typical link of what row sends to column, in mean groups.
     tensors : float32[G, G]
         Number of tensors that row sends to column.
-    connected : float32[G, G]
-        1 where an edge joins two groups.
     flows : int64[2, E]
         Sender and receiver of each pair of groups between which tensors flow.
     slowness : float32[D, D]
@@ -66,7 +64,6 @@ class DeviceCosts:
     work: torch.Tensor
     sent: torch.Tensor
     tensors: torch.Tensor
-    connected: torch.Tensor
     flows: torch.Tensor
     slowness: torch.Tensor
     latency: torch.Tensor
@@ -128,7 +125,6 @@ def device_costs(
         work=floats(np.where(possible, times, 0.0) / (mean_group * size)),
         sent=floats(sent),
         tensors=floats(tensors),
-        connected=floats(_connected(problem)),
         flows=torch.from_numpy(np.stack(np.nonzero(tensors))),
         slowness=floats(per_byte / max(typical, MIN_SECONDS)),
         latency=floats(per_transfer / mean_group),
@@ -191,15 +187,6 @@ def _nearness(link: NDArray[np.int32], *seconds: NDArray[np.float64]) -> NDArray
     nearness: NDArray[np.float64] = (farthest - distance) / max(farthest, MIN_SECONDS)
     np.fill_diagonal(nearness, 0.0)
     return nearness
-
-
-def _connected(problem: PlacementProblem) -> NDArray[np.float64]:
-    """Return float64[G, G], 1 where an edge is, which may carry no bytes."""
-    size = problem.num_groups
-    connected = np.zeros((size, size))
-    sources, targets = problem.group_graph.edges.T
-    connected[sources, targets] = connected[targets, sources] = 1.0
-    return connected
 
 
 def floats(values: NDArray[np.float64]) -> torch.Tensor:

@@ -183,7 +183,7 @@ class PlacementEnvironment:
         self._position = np.argsort(self.order, axis=1)
         self._looked: tuple[int, NDArray[np.float64]] | None = None
         if self._follows_costs:
-            self.costs = self._placement_costs.start(self.placement)
+            self.costs = self.costs_of(self.placement)
         else:
             self.costs = np.full(num_episodes, np.nan)
 
@@ -245,15 +245,12 @@ class PlacementEnvironment:
         episodes = np.arange(len(self.order))
         groups = self.order[:, self.time]
         self._check_actions(groups, actions)
-        moved = self.placement[episodes, groups] != actions
         self.placement[episodes, groups] = actions
         self.time += 1
         before = self.costs
         at_end = self.time == self.topology.num_groups
-        if self._follows_costs:
-            self.costs = self._placement_costs.move(self.placement, moved)
-        elif at_end:
-            self.costs = self._placement_costs.start(self.placement)
+        if self._follows_costs or at_end:
+            self.costs = self.costs_of(self.placement)
         if self.reward == "intermediate":
             return before - self.costs
         return -self.costs if at_end else np.zeros(len(episodes))

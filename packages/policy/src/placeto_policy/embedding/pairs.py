@@ -6,14 +6,13 @@ import torch
 from torch import nn
 
 from placeto_policy.device_costs import GROUP_FEATURES, DeviceCosts
-from placeto_policy.embedding.message_passing import new_layer
+from placeto_policy.embedding.message_passing import DIRECTIONS, MessagePassing, new_layer
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings
 from placeto_policy.states import NOWHERE, States
 from placeto_policy.topology import Topology
 
 WIDTH = 32  # of the embedding of a group, in each direction
-DIRECTIONS = 2
 RELATIONS = 3
 TOPOLOGY_FEATURES = 4  # costs and paths
 LOADS = 6  # of a device: traffic and concurrent work near the group, and all work and memory
@@ -62,11 +61,9 @@ class PairScores(nn.Module):
 
     def __init__(self, settings: Settings, generator: torch.Generator) -> None:
         super().__init__()
-        self.rounds = settings.message_rounds
         embedded = DIRECTIONS * WIDTH
         self.first = new_layer(TOPOLOGY_FEATURES + GROUP_FEATURES, WIDTH, generator)
-        self.messages = _layers(DIRECTIONS, generator)
-        self.updates = _layers(DIRECTIONS, generator)
+        self.message_passing = MessagePassing(WIDTH, settings.message_rounds, generator)
         self.related = new_layer(embedded, RELATIONS * WIDTH, generator)
         numbers = LOADS + TRANSFERS + OWN + LINKS + LEFT
         seen = embedded + numbers + RELATIONS * WIDTH + embedded
@@ -94,16 +91,8 @@ class PairScores(nn.Module):
         costs = costs_of(topology)
         features = [topology.cost_features, topology.path_features, costs.group_features]
         own = torch.relu(self.first(torch.cat(features, dim=1)))
-        before = (topology.relations == 0) & (costs.connected > 0)
-        found = []
-        for direction, heard in enumerate((before, before.T)):
-            message, update = self.messages[direction], self.updates[direction]
-            from_neighbours = heard.float() * float(topology.message_scale)
-            groups = own
-            for _ in range(self.rounds):
-                groups = own + torch.relu(update(from_neighbours @ torch.relu(message(groups))))
-            found.append(groups)
-        return torch.cat(found, dim=1)
+        embedded: torch.Tensor = self.message_passing(own.T[:, :, None], topology)
+        return embedded[:, :, 0].T
 
     def _scores(
         self, states: States, embedded: torch.Tensor, related: torch.Tensor
@@ -139,10 +128,6 @@ class PairScores(nn.Module):
             seen.append((of_relation[:, None] * there) @ related[:, relation])
         seen.append((topology.affinity[current][:, None] * there) @ embedded)
         return torch.cat(seen, dim=2)
-
-
-def _layers(count: int, generator: torch.Generator) -> nn.ModuleList:
-    return nn.ModuleList(new_layer(WIDTH, WIDTH, generator) for _ in range(count))
 
 
 def costs_of(topology: Topology) -> DeviceCosts:
@@ -210,7 +195,8 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
     costs, current, topology = costs_of(states.graph), states.current, states.graph
     num_devices, size = topology.num_devices, topology.num_groups
     parts = [costs.sent[current], costs.tensors[current]]
-    parts += [costs.sent.T[current], costs.tensors.T[current], costs.connected[current]]
+    joined = topology.hears[current] + topology.hears.T[current]
+    parts += [costs.sent.T[current], costs.tensors.T[current], joined]
     out, out_tensors, into, into_tensors, neighbours = torch.unbind(
         there @ torch.stack(parts, dim=2), dim=2
     )
@@ -219,7 +205,7 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
     reads = into[:, None] * costs.slowness.T + into_tensors[:, None] * costs.latency.T
     apart = ~torch.eye(num_devices, dtype=torch.bool)
     sent = (out + into) @ (apart & (costs.slowness > 0)).float()
-    connected = costs.connected[current].sum(dim=1, keepdim=True).clamp(min=1.0)
+    connected = joined.sum(dim=1, keepdim=True).clamp(min=1.0)
     taken = sends.sum(dim=2) + reads.sum(dim=2)
     busy = link_seconds(states)
     added = torch.zeros(len(states), num_devices, costs.num_links)
