@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placeto_graphs import PlacementProblem, parse_cluster
-from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, demonstrate, imitate, preset
+from placeto_policy import (
+    Imitation,
+    PlacementPolicy,
+    PlacetoPlacer,
+    PolicyError,
+    demonstrate,
+    preset,
+)
 from placeto_policy.demonstrations import TEMPERATURE, interchangeable_devices
 from placeto_policy.lessons import ImitationSettings, Lesson, one_choice
 from placeto_policy.states import NOWHERE
@@ -47,17 +54,12 @@ def test_a_policy_that_saw_two_four_five_and_six_devices_places_on_three() -> No
     lessons = [
         demonstrate(ListSchedule(problem), a_chain_for_each_device(problem)) for problem in taught
     ]
-    losses: list[float] = []
-    policy = imitate(
-        PlacementPolicy(settings=SMALL),
-        lessons,
-        steps=100,
-        settings=ImitationSettings(graphs=4, own_graphs=0, learning_rate=4e-3),
-        report=lambda _, loss: losses.append(loss),
-    )
+    few = ImitationSettings(graphs=4, own_graphs=0, learning_rate=4e-3)
+    imitation = Imitation(PlacementPolicy(settings=SMALL), lessons, steps=100, settings=few)
+    losses = [imitation.step() for _ in range(100)]
     assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:20])
     unseen = chains(3)
-    result = PlacetoPlacer(policy=policy).place(unseen, ListSchedule(unseen))
+    result = PlacetoPlacer(policy=imitation.policy).place(unseen, ListSchedule(unseen))
     assert result.runtime == 4.0
     assert result.evaluations == 1
 
@@ -163,8 +165,10 @@ def test_a_seed_gives_the_same_policy() -> None:
     lesson = demonstrate(ListSchedule(problem), a_chain_for_each_device(problem))
     policies = []
     for seed in (3, 3, 4):
-        policy = imitate(PlacementPolicy(settings=SMALL), [lesson], steps=3, seed=seed)
-        policies.append(torch.cat([value.flatten() for value in policy.state_dict().values()]))
+        run = Imitation(PlacementPolicy(settings=SMALL), [lesson], steps=3, seed=seed)
+        losses = [run.step() for _ in range(3)]
+        assert np.isfinite(losses).all()
+        policies.append(torch.cat([value.flatten() for value in run.policy.state_dict().values()]))
     assert torch.equal(policies[0], policies[1])
     assert not torch.equal(policies[0], policies[2])
 
@@ -173,6 +177,6 @@ def test_what_there_is_nothing_to_learn_from_or_cannot_learn_is_refused() -> Non
     problem = chains(2)
     lesson = demonstrate(ListSchedule(problem), a_chain_for_each_device(problem))
     with pytest.raises(PolicyError, match="demonstrations: expected at least one, got none"):
-        imitate(PlacementPolicy(settings=SMALL), [], steps=1)
+        Imitation(PlacementPolicy(settings=SMALL), [], steps=1)
     with pytest.raises(PolicyError, match="got one for 2: choose the embedding 'pairs'"):
-        imitate(PlacementPolicy(2), [lesson], steps=1)
+        Imitation(PlacementPolicy(2), [lesson], steps=1)

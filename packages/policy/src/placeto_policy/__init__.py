@@ -12,7 +12,7 @@ from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
 from placeto_policy.gym import gym_environment
-from placeto_policy.imitation import Imitation, imitate
+from placeto_policy.imitation import Imitation
 from placeto_policy.lessons import ImitationSettings
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
@@ -49,7 +49,6 @@ __all__ = [
     "UpdateSummary",
     "demonstrate",
     "gym_environment",
-    "imitate",
     "join_processes",
     "load_policy",
     "load_pretrained",

@@ -1,6 +1,6 @@
 """Learning from good placements: how a policy comes to place a graph that it has never seen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -59,14 +59,14 @@ class Imitation(LearningRun):
     Examples
     --------
     >>> import numpy as np
-    >>> from placeto_policy import demonstrate, preset
+    >>> from placeto_policy import PlacetoPlacer, demonstrate, preset
     >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> good = demonstrate(BusiestDevice(two_chains()), np.array([0, 0, 0, 1, 1, 1], np.int32))
-    >>> imitation = Imitation(PlacementPolicy(settings=preset("general")), [good], steps=2)
-    >>> imitation.step() > 0.0
-    True
-    >>> imitation.steps_done
-    1
+    >>> evaluator = BusiestDevice(two_chains())
+    >>> good = demonstrate(evaluator, np.array([0, 0, 0, 1, 1, 1], np.int32))
+    >>> imitation = Imitation(PlacementPolicy(settings=preset("general")), [good], steps=100)
+    >>> losses = [imitation.step() for _ in range(100)]
+    >>> PlacetoPlacer(policy=imitation.policy).place(evaluator.problem, evaluator).runtime
+    3.0
     """
 
     def __init__(
@@ -140,53 +140,3 @@ def divergence(policy: PlacementPolicy, learned: WantedStates) -> torch.Tensor:
     nats = torch.log(ideal + SMALLEST_PROBABILITY) - torch.log(probabilities + SMALLEST_PROBABILITY)
     far: torch.Tensor = (wanted * nats).sum()
     return far
-
-
-def imitate(
-    policy: PlacementPolicy,
-    demonstrations: Sequence[Demonstration],
-    *,
-    steps: int,
-    settings: ImitationSettings | None = None,
-    seed: int = 0,
-    report: Callable[[int, float], None] | None = None,
-) -> PlacementPolicy:
-    """Return what a policy is after it has learned from demonstrations; see `Imitation`.
-
-    Parameters
-    ----------
-    policy
-        The policy, for any number of devices; it stays as it is.
-    demonstrations
-        What to learn from.
-    steps
-        How many steps of Adam.
-    settings
-        How it learns.
-    seed
-        Fixes every random choice.
-    report
-        Is called after each step with its number and its loss in nats.
-
-    Raises
-    ------
-    PolicyError
-        As `Imitation` does.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from placeto_policy import PlacetoPlacer, demonstrate, preset
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> evaluator = BusiestDevice(two_chains())
-    >>> good = demonstrate(evaluator, np.array([0, 0, 0, 1, 1, 1], np.int32))
-    >>> policy = imitate(PlacementPolicy(settings=preset("general")), [good], steps=100)
-    >>> PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator).runtime
-    3.0
-    """
-    imitation = Imitation(policy, demonstrations, steps=steps, settings=settings, seed=seed)
-    for step in range(steps):
-        loss = imitation.step()
-        if report:
-            report(step + 1, loss)
-    return imitation.policy
