@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -209,21 +208,6 @@ def evaluate(folder: Path, part: Part, variants: int, policy: Path | None, seed:
         found.append(each)
         click.echo(evaluation.row(each))
     click.echo("\n" + evaluation.summary(found))
-
-
-@main.command()
-@folder_argument
-@part_option
-@_number("--limit", "Number of problems.", 12)
-@policy_option
-@seed_option
-def tune(folder: Path, part: Part, limit: int, policy: Path | None, seed: int) -> None:
-    """Print the effect of training a policy on each of some problems in FOLDER."""
-    chosen = _chosen(policy)
-    click.echo(evaluation.training_header())
-    problems = islice(searched_problems(folder, part, variants=1), limit)
-    for row in _some(evaluation.training_rows(chosen, problems, seed), folder, part):
-        click.echo(row)
 
 
 class _Begun(NamedTuple):

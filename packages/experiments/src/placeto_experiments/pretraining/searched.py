@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading, writing
 from placeto.json_files import read_json, write_json
+from placeto.placing.placements import search_problem
 from placeto_baselines import MultilevelSearch
 from placeto_experiments.problem_set import ProblemEntry, problem_set
 from placeto_experiments.problem_set.problems import Part
@@ -37,11 +38,16 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """A problem of the set, and what a search found for it."""
+    """A problem of the set, and what a search found for it.
+
+    Of the test part the search is at the finest level of at most 1,024 groups, to tell the best
+    known placement; of other parts at the problem's own, to learn from.
+    """
 
     name: str
-    problem: PlacementProblem  # G groups
-    placement: NDArray[np.int32]  # [G], the device of each group
+    problem: PlacementProblem
+    searched: PlacementProblem  # the same with the G groups of the search
+    placement: NDArray[np.int32]  # [G], the device of each of them
 
 
 def search_part(
@@ -107,8 +113,10 @@ def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Se
         path = _file(folder, part, entry.name)
         if path.exists():
             problem = _problem(entry, graphs)
+            searched = _at_level_of_search(problem, part)
             with reading(path):
-                yield Searched(entry.name, problem, load_placement(path, problem))
+                placement = load_placement(path, searched)
+            yield Searched(entry.name, problem, searched, placement)
 
 
 def training_problems(
@@ -136,6 +144,10 @@ def _problem(entry: ProblemEntry, graphs: dict[str, OpGraph]) -> PlacementProble
     if name not in graphs:
         graphs[name] = entry.graph.build()
     return entry.problem_of(graphs[name])
+
+
+def _at_level_of_search(problem: PlacementProblem, part: Part) -> PlacementProblem:
+    return search_problem(problem) if part == "test" else problem
 
 
 def _left_out(name: str, error: Exception) -> str:
@@ -166,7 +178,7 @@ def _file(folder: Path, part: Part, name: str) -> Path:
 def _search(folder: Path, entry: ProblemEntry, budget: Budget) -> str:
     """Search one problem, and return a line about it."""
     try:
-        problem = entry.problem()
+        problem = _at_level_of_search(entry.problem(), entry.graph.part)
     except Exception as error:  # a model of a library may fail in any way
         return _left_out(entry.name, error)
     began = time.process_time()

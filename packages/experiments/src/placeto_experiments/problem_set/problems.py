@@ -20,12 +20,14 @@ from placeto_capture.costs.roofline import cost_models
 from placeto_experiments.problem_set.random_steps import SHAPES, random_step
 from placeto_graphs import (
     DEFAULT_RULES,
+    LEVEL_SIZES,
     Cluster,
     OpGraph,
     PlacementProblem,
     colocate,
     merge_and_colocate,
     micro_batched_problem,
+    nested_groupings,
     parse_cluster,
 )
 from placeto_workloads import MODELS, WorkloadError, family, library_step
@@ -192,11 +194,13 @@ class ProblemEntry:
             warnings.simplefilter("ignore", CaptureWarning)  # of types that have no class
             seconds = cost_models(graph, dict.fromkeys(device.kind for device in cluster.devices))
         small_groups = colocate(graph, self.graph.colocation_rules)
+        grouping = merge_and_colocate(graph, small_groups, num_groups=num_groups)
         problem = PlacementProblem(
             graph=graph,
             cluster=cluster,
             compute_time=np.stack([seconds[device.kind] for device in cluster.devices], axis=1),
-            grouping=merge_and_colocate(graph, small_groups, num_groups=num_groups),
+            grouping=grouping,
+            hierarchy=nested_groupings(graph, small_groups, [*LEVEL_SIZES, grouping.num_groups]),
         )
         return micro_batched_problem(problem, micro_batches)
 

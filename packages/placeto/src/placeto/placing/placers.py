@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
 SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
+# Placers whose placements count besides.
+STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
 SWEEPS_OF_PRETRAINED = 2  # after the best of them, where no search follows
 MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search that is worth more
 
@@ -93,8 +95,7 @@ def _published(_problem: PlacementProblem, budget: Budget) -> Placer:
 
 def _pretrained(problem: PlacementProblem, _budget: Budget) -> Placer:
     """Return the bundled pretrained policy, beside others whose placements count, too."""
-    starts = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
-    return replace(pretrained(problem), starts=starts)
+    return replace(pretrained(problem), starts=STARTS_OF_PRETRAINED)
 
 
 def pretrained(
