@@ -1,7 +1,6 @@
-"""Gradients that several processes have parts of."""
+"""Steps of an optimizer by gradients that several processes have parts of."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 
@@ -9,24 +8,27 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.workers import Processes
 
 
-def sum_gradients(
-    parameters: Iterable[torch.nn.Parameter],
+def take_step(
+    optimizer: torch.optim.Optimizer,
     number: float,
     processes: Processes,
     *,
+    learning_rate: float,
     max_norm: float,
     when: str,
 ) -> tuple[float, float]:
-    """Sum gradients over the processes, and scale the sum down where it is too long.
+    """Sum gradients over the processes, scale the sum down if it is too long, and take a step.
 
     Parameters
     ----------
-    parameters
-        Whose gradients they are; each gets the sum. One without a gradient has zeros.
+    optimizer
+        Optimizer of all parameters; one without a gradient has zeros.
     number
         A number that is summed with them.
     processes
         Which processes have parts of the sum.
+    learning_rate
+        Learning rate of the step.
     max_norm
         The length that the sum is scaled down to.
     when
@@ -40,20 +42,22 @@ def sum_gradients(
     Raises
     ------
     PolicyError
-        When the sum is not finite.
+        When the sum is not finite: no step is taken.
 
     Examples
     --------
     >>> from placeto_policy.workers import OneProcess
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> weight.grad = torch.tensor([3.0, 4.0])
-    >>> sum_gradients([weight], 7.0, OneProcess(), max_norm=1.0, when="update 1")
+    >>> descent = torch.optim.SGD([weight])
+    >>> take_step(descent, 7.0, OneProcess(), learning_rate=0.1, max_norm=1.0, when="update 1")
     (7.0, 5.0)
-    >>> weight.grad
-    tensor([0.6000, 0.8000])
+    >>> weight.detach()
+    tensor([-0.0600, -0.0800])
     """
+    (group,) = optimizer.param_groups
     gradients = []
-    for parameter in parameters:
+    for parameter in group["params"]:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)
@@ -66,4 +70,7 @@ def sum_gradients(
     parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
+    group["lr"] = learning_rate
+    optimizer.step()
+    optimizer.zero_grad()
     return float(flat[-1]), norm

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_policy.errors import PolicyError, shown
-from placeto_policy.gradients import sum_gradients
+from placeto_policy.gradients import take_step
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.stored_tensors import adam_tensors, check_like, restore_adam
 from placeto_policy.workers import OneProcess, Processes, check_same
@@ -137,16 +137,14 @@ class LearningRun(ABC):
 
     def apply(self, number: float) -> float:
         """Take a step of Adam with what gradients were added, and return the sum of the numbers."""
-        total, _ = sum_gradients(
-            self.policy.parameters(),
+        total, _ = take_step(
+            self._optimizer,
             number,
             self.processes,
+            learning_rate=self._learning_rate * self._share(),
             max_norm=self._max_gradient_norm,
             when=f"step {self.steps_done + 1}",
         )
-        self._optimizer.param_groups[0]["lr"] = self._learning_rate * self._share()
-        self._optimizer.step()
-        self._optimizer.zero_grad()
         self.steps_done += 1
         return total
 

@@ -17,7 +17,7 @@ from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Choice, Episodes, run_side_by_side, sampling
 from placeto_policy.errors import PolicyError
-from placeto_policy.gradients import sum_gradients
+from placeto_policy.gradients import take_step
 from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.reports import WorkerReport, from_rows, reports_of, to_rows
@@ -222,7 +222,14 @@ class Trainer:
             entropy = 0.0
             for steps_of_graphs in self._parts():
                 added = self._add_gradient(own, advantages, steps_of_graphs, entropy_weight)
-                summed, gradient_norm = self._apply_gradient(added, learning_rate)
+                summed, gradient_norm = take_step(
+                    self.optimizer,
+                    added,
+                    self.processes,
+                    learning_rate=learning_rate,
+                    max_norm=self.settings.max_gradient_norm,
+                    when=f"update {self.updates + 1}",
+                )
                 entropy += summed / self.settings.epochs
             self.updates += 1
             evaluations = self._count(reports) + self._validate()
@@ -358,20 +365,6 @@ class Trainer:
             )
             for run in own
         )
-
-    def _apply_gradient(self, entropy: float, learning_rate: float) -> tuple[float, float]:
-        """Sum over the processes, and take a step of Adam; return entropy and gradient norm."""
-        summed = sum_gradients(
-            self.policy.parameters(),
-            entropy,
-            self.processes,
-            max_norm=self.settings.max_gradient_norm,
-            when=f"update {self.updates + 1}",
-        )
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return summed
 
     def _count(self, reports: list[WorkerReport]) -> int:
         """Remember the best placements, and count what was sampled; return it."""
