@@ -55,29 +55,6 @@ class Best:
         return other is None or rank < (other.lacks_memory, other.cost)
 
 
-class _Objective:
-    """The memory-penalised runtime R, with everything that an evaluator returns checked."""
-
-    def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
-        problem = evaluator.problem
-        self._num_devices = problem.num_devices
-        self._limits = problem.cluster.memory_bytes
-        self._penalty = memory_penalty
-        self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(problem)
-
-    def __call__(self, batch: EvaluationBatch, count: int) -> list[tuple[bool, float]]:
-        """Return whether each placement lacks memory or cannot run, and R in seconds."""
-        check_field(batch, "runtime", (count,))
-        check_field(batch, "peak_memory", (count, self._num_devices))
-        if np.isnan(batch.runtime).any() or (batch.runtime < 0).any():
-            row = int(np.argmax(~(batch.runtime >= 0)))
-            raise PolicyError(
-                f"evaluator: expected a runtime >= 0, got runtime[{row}] = {batch.runtime[row]}"
-            )
-        ranks = placement_ranks(batch, self._limits, self._penalty)
-        return [(lacks, self._unrunnable if isinf(cost) else cost) for lacks, cost in ranks]
-
-
 class PlacementCosts:
     """What placements cost, each evaluated once while it is remembered.
 
@@ -90,9 +67,10 @@ class PlacementCosts:
     """
 
     def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
-        self._evaluator = evaluator
-        self._objective = _Objective(evaluator, memory_penalty)
         self.best: Best | None = None
+        self._evaluator = evaluator
+        self._penalty = memory_penalty
+        self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(evaluator.problem)
         self._known: dict[bytes, float] = {}
 
     def of_devices(
@@ -111,7 +89,7 @@ class PlacementCosts:
         unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
         if unknown:
             rows = placements[list(unknown.values())]
-            ranks = self._objective(self._evaluator.evaluate(rows), len(rows))
+            ranks = self._evaluated(rows)
             first = ranks.index(min(ranks))
             found = Best(*ranks[first], rows[first].copy())
             if found.is_better_than(self.best):
@@ -120,6 +98,20 @@ class PlacementCosts:
                 self._known = {key: self._known[key] for key in keys if key in self._known}
             self._known.update(zip(unknown, (cost for _, cost in ranks), strict=True))
         return np.array([self._known[key] for key in keys])
+
+    def _evaluated(self, placements: NDArray[np.int32]) -> list[tuple[bool, float]]:
+        """Return whether each placement lacks memory or cannot run, and R; check what is told."""
+        problem, count = self._evaluator.problem, len(placements)
+        batch = self._evaluator.evaluate(placements)
+        check_field(batch, "runtime", (count,))
+        check_field(batch, "peak_memory", (count, problem.num_devices))
+        if np.isnan(batch.runtime).any() or (batch.runtime < 0).any():
+            row = int(np.argmax(~(batch.runtime >= 0)))
+            raise PolicyError(
+                f"evaluator: expected a runtime >= 0, got runtime[{row}] = {batch.runtime[row]}"
+            )
+        ranks = placement_ranks(batch, problem.cluster.memory_bytes, self._penalty)
+        return [(lacks, self._unrunnable if isinf(cost) else cost) for lacks, cost in ranks]
 
 
 def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Settings) -> int:
