@@ -18,6 +18,7 @@ from placeto_simulator import Simulator
 
 PLACERS = ("greedy", "best of 16", "two rounds", "pretrained", "HEFT", "critical path")
 SEARCH = "search as long"
+WARM_UP = 100  # evaluations
 ROUNDS, PRETRAINED, SCHEDULERS = 2, 3, slice(4, 6)  # their places among the ratios
 COLUMNS = (
     *("problem", ">groups", ">devices", ">best known, s"),
@@ -55,7 +56,8 @@ def evaluate(
 
 def _evaluation(policy: PlacementPolicy, each: Searched, seed: int) -> Evaluation:
     problem, simulator = each.problem, Simulator(each.problem, num_threads=1)
-    simulator.evaluate(np.zeros((1, problem.num_groups), np.int32))  # compiles
+    for placer in (MultilevelSearch(evaluations=WARM_UP), PlacetoPlacer(policy=policy)):
+        placer.place(problem, simulator)  # compiles, and loads what is compiled
 
     def timed(placer: Placer) -> tuple[PlacementResult, float]:
         began = time.process_time()
