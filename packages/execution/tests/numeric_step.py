@@ -110,7 +110,7 @@ class NumericDevice:
 
 
 def buffer_of(value: int) -> torch.Tensor:
-    """Return so many bytes that an emulated link carries them in more than one chunk."""
+    """Return so many bytes that memory for all that is sent has to grow."""
     return torch.full((50_000,), value)
 
 
@@ -181,6 +181,10 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
 
 def cpus(count: int) -> list[str]:
     return [f"cpu:{number}" for number in range(count)]
+
+
+def gpus(count: int) -> list[str]:
+    return [f"cuda:{number}" for number in range(count)]
 
 
 problems = st.builds(

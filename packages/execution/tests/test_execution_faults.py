@@ -1,11 +1,11 @@
 """Whatever fails, and wherever: one line, no process is left, and the next run is as ever."""
 
+import errno
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_process_that_is_killed_between_two_steps() -> None:
 
 def test_a_tensor_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PATIENCE", 1.0)
-    send = "placeto_execution.device_process.DeviceProcess._send_chunk"
+    send = "placeto_execution.device_process.DeviceProcess._send"
     monkeypatch.setattr(send, lambda *_: None)
     problem = random_problem(0, NUM_OPS, 2, "fifo")
     with (
@@ -113,17 +113,6 @@ def test_a_long_op_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(0, NUM_OPS, 2, "fifo")
     with Executor(problem, NumericStep(problem.graph, happens), cpus(2)) as executor:
         assert executor.execute(HALVES).results() == expected_results(problem.graph)
-
-
-def test_no_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placeto_execution.device_process.LOOPBACK", "203.0.113.1")  # not ours
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with (
-        Executor(problem, NumericStep(problem.graph), cpus(2)) as executor,
-        pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: RuntimeError: .*"),
-    ):
-        executor.execute(HALVES)
-    assert not multiprocessing.active_children()
 
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:
@@ -163,10 +152,13 @@ def test_an_interrupt_within_a_fork() -> None:
     assert (done.stdout, done.stderr) == ("interrupted []\n", "")
 
 
-def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_name: str) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", none_left)
     problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with pytest.raises(ExecutionError, match=r"^devices: no process for each: .*No such file"):
+    with pytest.raises(ExecutionError, match=r"^devices: no process for each: .*Too many open"):
         Executor(problem, NumericStep(problem.graph), cpus(2)).execute(HALVES)
 
 
@@ -187,7 +179,7 @@ bystander = os.fork()
 if not bystander:  # it has all files that the parent has
     time.sleep(60)
     os._exit(0)
-children = [process.pid for process in executor._placed.devices._processes]
+children = [process.pid for process in executor._placed.devices._processes.values()]
 print(bystander, *children, flush=True)
 while True:
     executor.execute(np.array([0, 1] * 10, np.int32))

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import numeric_step
+from host_streams import host_streams
 from numeric_step import (
     NumericDevice,
     NumericStep,
     cpus,
     expected_results,
+    gpus,
     problems,
     random_problem,
 )
@@ -99,14 +101,29 @@ def test_processes_compute_what_one_device_computes(
 @settings(max_examples=60)
 @given(problems, seeds)
 def test_one_process_with_streams_computes_the_same(problem: PlacementProblem, seed: int) -> None:
-    """The streams of CPUs do at once what is issued."""
+    check_streams(problem, seed, gpus(problem.num_devices))
+
+
+@settings(max_examples=12)
+@given(problems, seeds, st.lists(st.booleans(), min_size=4, max_size=4))
+def test_gpus_beside_processes_compute_the_same(
+    problem: PlacementProblem, seed: int, are_gpus: list[bool]
+) -> None:
+    kinds = ["cuda" if is_gpu else "cpu" for is_gpu in are_gpus]
+    check_streams(problem, seed, [f"{kind}:{n}" for n, kind in enumerate(kinds)])
+
+
+def check_streams(problem: PlacementProblem, seed: int, names: list[str]) -> None:
     schedule = topological_schedule(problem, random_placement(problem, seed))
     program, step = compile_step(schedule), NumericStep(problem.graph)
-    devices = StreamedDevices(step, program, cpus(problem.num_devices), schedule.op_device)
-    for _ in range(2):
-        records, start = devices.run(step.feed())
-        assert devices.pieces(None) == expected_results(problem.graph)
-        check_timeline(timeline_of(problem, schedule.op_device, program, records, start))
+    names = names[: problem.num_devices]
+    with host_streams():
+        devices = StreamedDevices(step, program, names, schedule.op_device)
+        for _ in range(2):
+            records, start = devices.run(step.feed())
+            assert devices.pieces(None) == expected_results(problem.graph)
+            check_timeline(timeline_of(problem, schedule.op_device, program, records, start))
+        devices.close()
 
 
 def test_emulated_links_take_their_time() -> None:

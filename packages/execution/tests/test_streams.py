@@ -4,17 +4,17 @@ There is no GPU here: these streams note what is issued, and do it at the end in
 which only events count.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numeric_step import computed, cpus, expected_results, problems
+from host_streams import host_streams
+from numeric_step import computed, expected_results, gpus, problems
 from placeto_execution import compile_step, streams
 from placeto_execution.schedules import topological_schedule
 from placeto_graphs import OpGraph, PlacementProblem
@@ -27,11 +27,8 @@ class LazyStream:
     issued: list[Callable[[], bool]] = field(default_factory=list)
     num_done: int = 0
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        entered.append(self)
-        yield
-        entered.pop()
+    def enter(self) -> None:
+        current[:] = [self]
 
     def set_clock(self) -> None:
         """Nothing."""
@@ -73,29 +70,37 @@ class LazyMoment:
         return 0.0
 
 
-entered: list[LazyStream] = []  # the current stream is the last one
+current: list[LazyStream] = []  # one stream
 
 
 @dataclass
-class LazyBuffer:
-    """Memory of a number, which is free after its streams have gone so far as when it was freed."""
-
+class LazyMemory:
     value: int | None = None
-    keepers: list[LazyStream] = field(default_factory=list)
+
+
+class LazyBuffer:
+    """Memory of a number that is free, after its streams have gone so far, when the buffer ends."""
+
+    def __init__(self) -> None:
+        self.memory = LazyMemory()
+        self.stream = current[0]
+        self.keepers: list[LazyStream] = []
 
     def copy_(self, other: "LazyBuffer", non_blocking: bool) -> None:
         assert non_blocking
+        source, target = other.memory, self.memory
 
         def copy() -> None:
-            assert other.value is not None
-            self.value = other.value
+            assert source.value is not None
+            target.value = source.value
 
-        entered[-1].do(copy)
+        current[0].do(copy)
 
-    def free(self) -> None:
+    def __del__(self) -> None:
         for keeper in self.keepers:
-            entered[-1].wait(keeper.mark())
-        entered[-1].do(lambda: setattr(self, "value", None))
+            self.stream.wait(keeper.mark())
+        memory = self.memory
+        self.stream.do(lambda: setattr(memory, "value", None))
 
 
 class LazyStep:
@@ -115,45 +120,48 @@ class LazyStep:
 class LazyDevice:
     def __init__(self, step: LazyStep) -> None:
         self.step = step
-        self.memory: dict[int, LazyBuffer] = {}
+        self.buffer: dict[int, LazyBuffer] = {}
 
     def entered(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin(self, _feed: None) -> None:
-        self.memory.clear()
+        self.buffer.clear()
 
     def run(self, op: int) -> int:
         graph, done = self.step.graph, self.step.done
-        read = [self.memory[tensor] for tensor in graph.inputs_of_op[op].tolist()]
-        made = {tensor: LazyBuffer() for tensor in graph.tensors_of_op[op].tolist()}
-        self.memory |= made
+        read = [self.buffer[tensor].memory for tensor in graph.inputs_of_op[op].tolist()]
+        buffers = {tensor: LazyBuffer() for tensor in graph.tensors_of_op[op].tolist()}
+        made = {tensor: buffer.memory for tensor, buffer in buffers.items()}
+        self.buffer |= buffers
         waits = [before for waiter, before in graph.waits.tolist() if waiter == op]
 
         def compute() -> None:
             assert all(graph.op_names[before] in done for before in waits)
-            values = [buffer.value for buffer in read if buffer.value is not None]
+            values = [memory.value for memory in read if memory.value is not None]
             assert len(values) == len(read)
             done[graph.op_names[op]] = computed(op, values)
-            for tensor, buffer in made.items():
-                buffer.value = done[graph.op_names[op]] + tensor
+            for tensor, memory in made.items():
+                memory.value = done[graph.op_names[op]] + tensor
 
-        entered[-1].do(compute)
+        current[0].do(compute)
         return 0
 
     def buffers(self, tensor: int, _destination: int) -> list[LazyBuffer]:
-        return [self.memory[tensor]]
+        return [self.buffer[tensor]]
 
     def expect(self, tensor: int) -> tuple[list[LazyBuffer], int]:
-        room = self.memory[tensor] = LazyBuffer()
-        entered[-1].do(lambda: setattr(room, "value", None))  # until then it is used by others
+        room = self.buffer[tensor] = LazyBuffer()
+        memory = room.memory
+        # Until then others use it.
+        current[0].do(lambda: setattr(memory, "value", None))
         return [room], 0
 
     def arrived(self, _tensor: int) -> None:
         """Nothing."""
 
     def free(self, tensor: int) -> int:
-        self.memory.pop(tensor).free()
+        self.buffer.pop(tensor)
         return 0
 
     def pieces(self, _names: Collection[str] | None) -> Mapping[Any, Any]:
@@ -168,7 +176,7 @@ def test_any_order_that_events_allow_gives_the_same(problem: PlacementProblem, s
     schedule = topological_schedule(problem, placement)
     made: list[LazyStream] = []
 
-    def new_stream(_name: str) -> LazyStream:
+    def new_stream(_name: str, _purpose: str) -> LazyStream:
         made.append(LazyStream())
         return made[-1]
 
@@ -181,12 +189,11 @@ def test_any_order_that_events_allow_gives_the_same(problem: PlacementProblem, s
         assert all(stream.num_done == len(stream.issued) for stream in made)
 
     step: Any = LazyStep(problem.graph)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "_stream", new_stream)
-        patch.setattr(streams, "_HostStream", lambda: new_stream(""))
+    with host_streams(new_stream) as patch:
         patch.setattr(streams.StreamedDevices, "_finish", finish)
         devices = streams.StreamedDevices(
-            step, compile_step(schedule), cpus(problem.num_devices), schedule.op_device
+            step, compile_step(schedule), gpus(problem.num_devices), schedule.op_device
         )
         devices.run(step.feed())
+        devices.close()
     assert step.done == expected_results(problem.graph)

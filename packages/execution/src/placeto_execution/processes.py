@@ -2,9 +2,7 @@
 
 import os
 import pickle
-import shutil
 import signal
-import tempfile
 import threading
 import time
 import warnings
@@ -12,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection, get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +23,12 @@ from placeto_execution.device_process import (
     doing_text,
     serve,
 )
+from placeto_execution.devices import is_cuda
 from placeto_execution.errors import ExecutionError
 from placeto_execution.links import EmulatedLinks
 from placeto_execution.programs import StepProgram
 from placeto_execution.records import Record
+from placeto_execution.shared_messages import SharedMessages
 from placeto_graphs import ExecutableStep
 
 LEAD = 2e-3  # seconds from when devices are told to start until they do
@@ -45,11 +44,16 @@ class DeviceProcesses:
     step, program
         What runs.
     devices
-        Names of the devices, all ``"cpu:N"``.
+        Names of all devices; those that are no CPUs are run by this process, see `StreamedDevices`.
     op_device : int32[V]
         Device of each op.
     links
         Emulated links, if any.
+
+    Attributes
+    ----------
+    shared : `SharedMessages`
+        What devices of several processes send.
     """
 
     def __init__(
@@ -62,24 +66,26 @@ class DeviceProcesses:
     ) -> None:
         self._graph, self._program, self._devices, self._links = step.graph, program, devices, links
         self._progress = Progress(len(devices))
-        self._folder = Path(tempfile.mkdtemp(prefix="placeto-"))
-        self._processes: list[Any] = []
-        self._pipes: list[connection.Connection] = []
+        self._processes: dict[int, Any] = {}  # by the number of the device
+        self._pipes: dict[int, connection.Connection] = {}
+        self._answers: dict[int, Any] = {}
+        self.shared = SharedMessages(program.messages, len(devices))
         try:
             with _without_interrupts():
                 for number, name in enumerate(devices):
-                    task = DeviceTask(
-                        number,
-                        name,
-                        len(devices),
-                        step.graph,
-                        program,
-                        partial(step.on_device, number, devices, op_device),
-                        str(self._folder / "store"),
-                        self._progress,
-                        links,
-                    )
-                    self._fork(task)
+                    if not is_cuda(name):
+                        self._fork(
+                            DeviceTask(
+                                number,
+                                name,
+                                step.graph,
+                                program,
+                                partial(step.on_device, number, devices, op_device),
+                                self.shared,
+                                self._progress,
+                                links,
+                            )
+                        )
         except BaseException:
             self.close()
             raise
@@ -87,9 +93,9 @@ class DeviceProcesses:
     def _fork(self, task: DeviceTask) -> None:
         context = get_context("fork")
         own, pipe = context.Pipe()
-        self._pipes.append(own)
+        self._pipes[task.number] = own
         process = context.Process(target=serve, args=(task, pipe, os.getpid()), daemon=True)
-        self._processes.append(process)
+        self._processes[task.number] = process
         with warnings.catch_warnings():
             # Other threads are not there in the child. It waits for none of them, as it only
             # computes and sends, in new threads.
@@ -105,36 +111,74 @@ class DeviceProcesses:
         ExecutionError
             If a device fails; all processes have ended then.
         """
-        self._ask("begin", feed)
-        shutil.rmtree(self._folder, ignore_errors=True)  # the processes have found each other
-        records: list[Record] = self._ask("run", time.monotonic() + LEAD)
-        return records, min(record.began for record in records)
+        self.ask("begin", feed)
+        records: dict[int, Record] = self.ask("run", time.monotonic() + LEAD)
+        return list(records.values()), min(record.began for record in records.values())
 
     def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
         """Return the pieces of results of all devices."""
-        answers = self._ask("pieces", names if names is None else list(names))
-        return {key: piece for own in answers for key, piece in own.items()}
+        answers = self.ask("pieces", names if names is None else list(names))
+        return {key: piece for own in answers.values() for key, piece in own.items()}
 
     def close(self) -> None:
         """End the processes."""
-        started = [process for process in self._processes if process.pid is not None]
+        started = [process for process in self._processes.values() if process.pid is not None]
         for process in started:
             process.kill()
         for process in started:
             process.join()
-        for pipe in self._pipes:
+        for pipe in self._pipes.values():
             pipe.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.shared.close()
 
-    def _ask(self, what: str, value: Any) -> list[Any]:
-        """Tell all devices to do something, and return their answers."""
-        try:
-            question = pickle.dumps((what, value))
-            for pipe in self._pipes:
+    def ask(self, what: str, value: Any) -> dict[int, Any]:
+        """Tell all processes to do something, and return the answer for each device."""
+        self.tell(what, value)
+        return self.answers()
+
+    def tell(self, what: str, value: Any) -> None:
+        """Tell all processes to do something."""
+        question = pickle.dumps((what, value))
+        with self._closing():
+            for pipe in self._pipes.values():
                 pipe.send_bytes(question)
-            return self._answers()
+            self._answers = {}
+
+    def answers(self) -> dict[int, Any]:
+        """Return the answers to what processes were told."""
+        far, since = self._far(), time.monotonic()
+        while len(self._answers) < len(self._pipes):
+            self.watch(timeout=1.0)
+            if self._far() != far or not self._all_wait():
+                far, since = self._far(), time.monotonic()
+            elif time.monotonic() - since > PATIENCE:
+                self.close()
+                raise ExecutionError(self._stalled_text())
+        return dict(sorted(self._answers.items()))
+
+    def watch(self, timeout: float = 0.0) -> None:
+        """Take the answers that come within some seconds, and fail if a process does."""
+        pending = {pipe: n for n, pipe in self._pipes.items() if n not in self._answers}
+        with self._closing():
+            ready = connection.wait([*pending, *self._sentinels()], timeout)
+            if any(isinstance(each, int) for each in ready):
+                raise EOFError
+            for pipe, number in pending.items():
+                if pipe in ready:
+                    answer = pickle.loads(pipe.recv_bytes())  # noqa: S301, of a child
+                    if isinstance(answer, Failure):
+                        if connection.wait(self._sentinels(), GRACE):
+                            raise EOFError
+                        raise ExecutionError(answer.line)
+                    self._answers[number] = answer
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """End all processes if one fails; say which one if it has ended."""
+        try:
+            yield
         except (EOFError, OSError):
-            for process in self._processes:
+            for process in self._processes.values():
                 if process.sentinel in connection.wait(self._sentinels(), GRACE):
                     process.join(GRACE)  # which may be a moment later than its sentinel
             line = self._ended_text()
@@ -144,36 +188,15 @@ class DeviceProcesses:
             self.close()
             raise
 
-    def _answers(self) -> list[Any]:
-        answers: dict[int, Any] = {}
-        far, since = self._far(), time.monotonic()
-        while len(answers) < len(self._pipes):
-            pending = {pipe: n for n, pipe in enumerate(self._pipes) if n not in answers}
-            ready = connection.wait([*pending, *self._sentinels()], timeout=1.0)
-            if any(isinstance(each, int) for each in ready):
-                raise EOFError
-            for pipe, number in pending.items():
-                if pipe in ready:
-                    answers[number] = pickle.loads(pipe.recv_bytes())  # noqa: S301, of a child
-                    if isinstance(answers[number], Failure):
-                        if connection.wait(self._sentinels(), GRACE):
-                            raise EOFError
-                        raise ExecutionError(answers[number].line)
-            if self._far() != far or not self._all_wait(answers):
-                far, since = self._far(), time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
-                raise ExecutionError(self._stalled_text(answers))
-        return [answers[number] for number in range(len(self._pipes))]
-
     def _sentinels(self) -> list[int]:
-        return [process.sentinel for process in self._processes]
+        return [process.sentinel for process in self._processes.values()]
 
     def _far(self) -> list[int]:
         return [*self._progress.instruction, *self._progress.awaited]
 
-    def _all_wait(self, answers: Collection[int]) -> bool:
+    def _all_wait(self) -> bool:
         """Return whether all devices that are not done wait for others, and no link is busy."""
-        awaited = [self._progress.awaited[n] for n in range(len(self._pipes)) if n not in answers]
+        awaited = [self._progress.awaited[n] for n in self._pipes if n not in self._answers]
         links_are_busy = self._links is not None and self._links.are_busy
         return NOT_WAITING not in awaited and not links_are_busy
 
@@ -182,7 +205,7 @@ class DeviceProcesses:
 
     def _ended_text(self) -> str:
         """Return which process has ended, and what it did then."""
-        ended = [n for n, process in enumerate(self._processes) if process.exitcode is not None]
+        ended = [n for n, each in self._processes.items() if each.exitcode is not None]
         if not ended:
             return "a process of a device does not answer"
         (device, *_), name = ended, self._devices[ended[0]]
@@ -190,8 +213,8 @@ class DeviceProcesses:
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         return f"{self._doing(device)} on {name}: its process has ended ({how})"
 
-    def _stalled_text(self, answers: Collection[int]) -> str:
-        (device, *_) = [n for n in range(len(self._pipes)) if n not in answers]
+    def _stalled_text(self) -> str:
+        (device, *_) = [number for number in self._pipes if number not in self._answers]
         return (
             f"{self._doing(device)} on {self._devices[device]}: "
             f"it has waited for {PATIENCE:.0f} s, and no device does anything"

@@ -1,110 +1,97 @@
-"""Devices that one process runs, GPUs among them: it issues all programs in one order.
+"""GPUs, which one process runs: it issues the programs of all of them in one order.
 
-Each device has a stream for its ops, and each pair of devices others for what is sent. Events say
-in which order streams work, so that the process waits for nothing before the end. Only a CPU, which
-has no streams, computes at once, and waits for what it gets from a GPU.
+Each GPU has a stream for its ops, and each pair of devices others for what is sent. Events say in
+which order streams work, so that the process waits for no GPU before the end. CPUs beside GPUs are
+processes (`DeviceProcesses`); what they send and get lies in memory that all processes share.
 
 `StreamedDevices` is where to begin to read.
 """
 
+import gc
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from placeto_execution import processes
 from placeto_execution.devices import is_cuda
 from placeto_execution.errors import ExecutionError
+from placeto_execution.processes import DeviceProcesses
 from placeto_execution.programs import Free, Instruction, Message, Receive, Run, StepProgram
 from placeto_execution.records import Record
 from placeto_graphs import ExecutableStep, error_line
 
-
-@dataclass(frozen=True)
-class _HostMoment:
-    """A moment of a CPU, which has come."""
-
-    time: float
-
-    def seconds(self) -> float:
-        return self.time
+WATCH_INTERVAL = (
+    0.1  # seconds after which it is seen whether a process that is waited for has ended
+)
 
 
 @dataclass(frozen=True)
-class _CudaMoment:
-    """A moment of a GPU: an event, and one of the same GPU of which the time is known."""
+class _Moment:
+    """When a stream has done what was issued before: an event, and one of which time is known."""
 
     event: Any
     origin: Any
     origin_time: float
+
+    @property
+    def has_come(self) -> bool:
+        return bool(self.event.query())
 
     def seconds(self) -> float:
         """Return its time by `time.monotonic`, after it has come."""
         return self.origin_time + float(self.origin.elapsed_time(self.event)) * 1e-3
 
 
-_Moment: TypeAlias = _HostMoment | _CudaMoment  # in which a stream has done what was issued before
+@cache
+def _cuda_stream(name: str, _purpose: str) -> Any:
+    """Return a stream of a GPU: the same in all runs, as memory is kept for each stream."""
+    new_stream: Any = torch.cuda.Stream
+    return new_stream(torch.device(name))
 
 
-class _HostStream:
-    """The stream of a CPU, which does at once what is issued."""
+class _Stream:
+    """A stream of a GPU for one purpose."""
 
-    def entered(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def set_clock(self) -> None:
-        """Do nothing, as it has the clock of the process."""
-
-    def mark(self) -> _HostMoment:
-        return _HostMoment(time.monotonic())
-
-    def wait(self, moment: _Moment) -> None:
-        if isinstance(moment, _CudaMoment):
-            moment.event.synchronize()
-
-    def keep(self, buffer: torch.Tensor) -> None:
-        """Do nothing, as all is done."""
-
-
-class _CudaStream:
-    """A stream of a GPU."""
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, purpose: str) -> None:
         self._device = torch.device(name)
-        new_stream: Any = torch.cuda.Stream
-        self._stream = new_stream(self._device)
+        self._stream = _cuda_stream(name, purpose)
         self.set_clock()
 
     def set_clock(self) -> None:
         """Note what time it is; times since then are 24-bit numbers of milliseconds."""
-        with self.entered():
+        with torch.cuda.device(self._device):
             self._origin = self._event()
         self._origin.synchronize()
         self._origin_time = time.monotonic()
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Let what is issued go to this stream, and its GPU be the current one."""
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            yield
+    def enter(self) -> None:
+        """Let what is issued from now on go to this stream, and its GPU be the current one."""
+        torch.cuda.set_stream(self._stream)
 
-    def mark(self) -> _CudaMoment:
-        return _CudaMoment(self._event(), self._origin, self._origin_time)
+    def mark(self) -> _Moment:
+        return _Moment(self._event(), self._origin, self._origin_time)
 
     def wait(self, moment: _Moment) -> None:
-        """Let what is issued from now on wait for a moment; those of CPUs have come."""
-        if isinstance(moment, _CudaMoment):
-            self._stream.wait_event(moment.event)
+        """Let what is issued from now on wait for a moment."""
+        self._stream.wait_event(moment.event)
 
     def keep(self, buffer: torch.Tensor) -> None:
         """Let the memory of a tensor be used anew only after what was issued so far."""
         if buffer.is_cuda:
             buffer.record_stream(self._stream)
+
+    def staging(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return memory of the CPU like buffers, which a GPU reads and writes by itself."""
+        return [torch.empty_like(each, device="cpu", pin_memory=True) for each in buffers]
 
     def _event(self) -> Any:
         new_event: Any = torch.cuda.Event
@@ -113,11 +100,16 @@ class _CudaStream:
         return event
 
 
-_Stream: TypeAlias = _HostStream | _CudaStream
+class _Leaving(NamedTuple):
+    """A message to a CPU, which is there for its process from a moment on."""
+
+    number: int
+    staging: Sequence[torch.Tensor]
+    moment: _Moment
 
 
 class StreamedDevices:
-    """Devices of which at least one is a GPU, run by this process; they run one placement.
+    """GPUs, run by this process, and processes of the CPUs beside them; they run one placement.
 
     Parameters
     ----------
@@ -137,21 +129,38 @@ class StreamedDevices:
         op_device: NDArray[np.int32],
     ) -> None:
         self._graph, self._program, self._devices = step.graph, program, devices
-        self._steps = [step.on_device(n, devices, op_device) for n in range(len(devices))]
-        self._streams = [_stream(name) for name in devices]
-        pairs = {(each.source, each.destination) for each in program.messages}
-        self._copy_streams = {pair: self._streams_of_pair(*pair) for pair in sorted(pairs)}
-        self._notes: list[Any] = []  # records with moments, which are still to come, for times
-        self._last: list[_Moment] = []  # moment of the last op of each device
+        self._processes = DeviceProcesses(step, program, devices, op_device, None)
+        self._gpus = [number for number, name in enumerate(devices) if is_cuda(name)]
+        self._steps = {number: step.on_device(number, devices, op_device) for number in self._gpus}
+        self._streams = {gpu: _Stream(devices[gpu], f"ops of {gpu}") for gpu in self._gpus}
+        self._instructions = [each for each in program.instructions if each[0] in self._streams]
+        pairs = sorted({(each.source, each.destination) for each in program.messages})
+        # PyTorch copies on the current streams of both GPUs.
+        self._copy_streams = {
+            pair: [
+                _Stream(devices[each], f"{each} of {pair}")
+                for each in reversed(pair)
+                if each in self._streams
+            ]
+            for pair in pairs
+        }
+        self._current: _Stream | None = None
+        self._notes: dict[int, Any] = {}  # records with moments, which are still to come, for times
+        self._last: dict[int, _Moment] = {}  # moment of the last op of each device
         self._rooms: dict[int, tuple[Sequence[torch.Tensor], _Moment]] = {}
         self._arrivals: dict[int, _Moment] = {}
+        self._leaving: deque[_Leaving] = deque()
 
     def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
         """Return the pieces of results of all devices."""
-        return {key: piece for step in self._steps for key, piece in step.pieces(names).items()}
+        found = dict(self._processes.pieces(names))
+        for step in self._steps.values():
+            found |= step.pieces(names)
+        return found
 
     def close(self) -> None:
-        """Do nothing: memory is given back with this object."""
+        """End the processes; memory of GPUs is given back with this object."""
+        self._processes.close()
 
     def run(self, feed: Any) -> tuple[list[Record], float]:
         """Run a step; return what the devices noted, and the time at which it began.
@@ -161,36 +170,45 @@ class StreamedDevices:
         ExecutionError
             If an op fails.
         """
+        self._processes.ask("begin", feed)
         with ExitStack() as stack:
-            for step in self._steps:
+            for step in self._steps.values():
                 stack.enter_context(step.entered())
-            for step, stream in zip(self._steps, self._streams, strict=True):
-                with stream.entered():
+            stack.enter_context(self._on_own_streams())
+            if gc.isenabled():  # a collection can take as long as a step
+                gc.disable()
+                stack.callback(gc.enable)
+            for device, step in self._steps.items():
+                with self._naming("begin", device):
+                    self._enter(self._streams[device])
                     step.begin(feed)
             self._finish()
-            for stream in (*self._streams, *chain.from_iterable(self._copy_streams.values())):
+            for stream in (*self._streams.values(), *chain(*self._copy_streams.values())):
                 stream.set_clock()
-            start = time.monotonic()
-            self._notes = [Record() for _ in self._streams]
-            self._last = [stream.mark() for stream in self._streams]
-            for device, instruction in self._program.instructions:
-                try:
-                    with self._streams[device].entered():
-                        self._issue(device, instruction)
-                except Exception as error:
-                    doing = self._program.text(instruction, self._graph)
-                    line = f"{doing} on {self._devices[device]}: {error_line(error)}"
-                    raise ExecutionError(line) from error
+            self._rooms, self._arrivals, self._leaving = {}, {}, deque()
+            start = time.monotonic() + processes.LEAD
+            self._processes.tell("run", start)
+            while time.monotonic() < start:
+                pass
+            self._notes = {device: Record() for device in self._gpus}
+            self._last = {device: stream.mark() for device, stream in self._streams.items()}
+            for device, instruction in self._instructions:
+                with self._naming(instruction, device):
+                    self._enter(self._streams[device])
+                    self._issue(device, instruction)
+                self._announce()
+            while self._leaving:
+                self._announce()
             self._finish()
-        return [_with_times(notes) for notes in self._notes], start
+        records = self._processes.answers() | {n: _timed(each) for n, each in self._notes.items()}
+        return [records[device] for device in range(len(self._devices))], start
 
     def _issue(self, device: int, instruction: Instruction) -> None:
         step, notes, last = self._steps[device], self._notes[device], self._last[device]
         if isinstance(instruction, Run):
             self._run(device, instruction)
         elif isinstance(instruction, Free):
-            freed = step.free(instruction.tensor)
-            notes.freed.append((instruction.tensor, last, freed))
+            notes.freed.append((instruction.tensor, last, step.free(instruction.tensor)))
         else:
             number = instruction.message
             message = self._program.messages[number]
@@ -204,10 +222,13 @@ class StreamedDevices:
     def _run(self, device: int, instruction: Run) -> None:
         stream, step, notes = self._streams[device], self._steps[device], self._notes[device]
         for number in instruction.messages:
-            stream.wait(self._arrivals.pop(number))
-            tensor = self._program.messages[number].tensor
-            if tensor is not None:
-                step.arrived(tensor)
+            message = self._program.messages[number]
+            if message.source not in self._streams:
+                self._take(number, message)
+            if number in self._arrivals:
+                stream.wait(self._arrivals.pop(number))
+            if message.tensor is not None:
+                step.arrived(message.tensor)
         start = stream.mark()
         more = step.run(instruction.op)
         end = self._last[device] = stream.mark()
@@ -216,40 +237,109 @@ class StreamedDevices:
 
     def _send(self, number: int, message: Message) -> None:
         source = self._streams[message.source]
-        if message.tensor is None:
-            self._arrivals[number] = source.mark()
-            return
-        values = self._steps[message.source].buffers(message.tensor, message.destination)
+        is_to_gpu = message.destination in self._streams
+        values: Sequence[torch.Tensor] = []
+        if message.tensor is not None:
+            values = self._steps[message.source].buffers(message.tensor, message.destination)
         made = source.mark()
-        buffers, is_there = self._rooms.pop(number)
-        streams = self._copy_streams[message.source, message.destination]
-        with ExitStack() as stack:
-            for stream in streams:
-                stream.wait(made)
-                stream.wait(is_there)
-                stack.enter_context(stream.entered())
-            start = streams[-1].mark()
-            for target, value in zip(buffers, values, strict=True):
-                target.copy_(value, non_blocking=True)
-                for stream in streams:
-                    stream.keep(target)
-                    stream.keep(value)
-            self._arrivals[number] = streams[-1].mark()
-        self._notes[message.source].sent.append((number, start))
-        self._notes[message.destination].arrived.append((number, self._arrivals[number]))
+        if message.tensor is None:
+            arrival, targets = made, values
+        else:
+            targets, is_there = (
+                self._rooms.pop(number) if is_to_gpu else (source.staging(values), made)
+            )
+            arrival = self._copy(number, message, values, targets, [made, is_there])
+        if is_to_gpu:
+            self._arrivals[number] = arrival
+        else:
+            self._leaving.append(_Leaving(number, targets, arrival))
 
-    def _streams_of_pair(self, source: int, destination: int) -> list[_Stream]:
-        """Return streams for what is sent: PyTorch copies on the current ones of both GPUs."""
-        names = self._devices[destination], self._devices[source]
-        return [_stream(name) for name in names if is_cuda(name)] or [_HostStream()]
+    def _take(self, number: int, message: Message) -> None:
+        """Get a message of the process of a CPU, which the GPU could not do without anyway."""
+        shared, since = self._processes.shared, time.monotonic()
+        while not shared.has_come(number):
+            self._announce()
+            if time.monotonic() - since > WATCH_INTERVAL:
+                self._processes.watch()
+                since = time.monotonic()
+        rooms, is_there = self._rooms.pop(number, ((), None))
+        stream = self._streams[message.destination]
+        staging = stream.staging(rooms)
+        shared.take(number, staging)
+        if is_there is not None:
+            self._arrivals[number] = self._copy(number, message, staging, rooms, [is_there])
+            self._enter(stream)
+
+    def _copy(
+        self,
+        number: int,
+        message: Message,
+        values: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+        moments: Sequence[_Moment],
+    ) -> _Moment:
+        """Copy after some moments; return that in which it is done."""
+        streams = self._copy_streams[message.source, message.destination]
+        for stream in streams:
+            for moment in moments:
+                stream.wait(moment)
+            self._enter(stream)
+        start = streams[-1].mark()
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(value, non_blocking=True)
+            for stream in streams:
+                stream.keep(target)
+                stream.keep(value)
+        arrival = streams[-1].mark()
+        if message.source in self._notes:
+            self._notes[message.source].sent.append((number, start))
+        if message.destination in self._notes:
+            self._notes[message.destination].arrived.append((number, arrival))
+        return arrival
+
+    def _announce(self) -> None:
+        """Give processes of CPUs what has left the GPUs."""
+        while self._leaving and self._leaving[0].moment.has_come:
+            number, staging, _ = self._leaving.popleft()
+            self._processes.shared.put(number, staging)
+            self._processes.shared.announce(number, time.monotonic())
+
+    def _enter(self, stream: _Stream) -> None:
+        if stream is not self._current:
+            stream.enter()
+            self._current = stream
+
+    @contextmanager
+    def _on_own_streams(self) -> Iterator[None]:
+        """Let the streams that are current before be current after it."""
+        before = [torch.cuda.current_stream(self._devices[device]) for device in self._gpus]
+        self._current = None
+        try:
+            yield
+        finally:
+            for stream in before:
+                torch.cuda.set_stream(stream)
 
     def _finish(self) -> None:
-        for name in self._devices:
-            if is_cuda(name):
-                torch.cuda.synchronize(name)
+        for device in self._gpus:
+            with self._naming("end of the step", device):
+                torch.cuda.synchronize(self._devices[device])
+
+    @contextmanager
+    def _naming(self, doing: str | Instruction, device: int) -> Iterator[None]:
+        """Let an error say what a device was doing."""
+        try:
+            yield
+        except ExecutionError:
+            raise  # of a process, which says what it was doing
+        except Exception as error:
+            if not isinstance(doing, str):
+                doing = self._program.text(doing, self._graph)
+            line = f"{doing} on {self._devices[device]}: {error_line(error)}"
+            raise ExecutionError(line) from error
 
 
-def _with_times(notes: Any) -> Record:
+def _timed(notes: Any) -> Record:
     """Return a record with the times of its moments, all of which have come."""
     return Record(
         ops=[(op, start.seconds(), end.seconds()) for op, start, end in notes.ops],
@@ -258,7 +348,3 @@ def _with_times(notes: Any) -> Record:
         made=[(moment.seconds(), num_bytes) for moment, num_bytes in notes.made],
         freed=[(tensor, moment.seconds(), size) for tensor, moment, size in notes.freed],
     )
-
-
-def _stream(name: str) -> _Stream:
-    return _CudaStream(name) if is_cuda(name) else _HostStream()

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import click
 
+from placeto_execution.measuring.real_devices import RealDevices
 from placeto_experiments.arena import run_arena
 from placeto_experiments.ledger.command import run_ledger
 from placeto_experiments.model_check import check_models
 from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.fidelity import fidelity
+from placeto_experiments.paper.fidelity_tasks import WORKERS
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.measured_curves import measured_curves
 from placeto_experiments.paper.plan import Plan
@@ -21,6 +23,7 @@ from placeto_tools.groups import Group
 from placeto_tools.options import (
     Command,
     NearestChoice,
+    devices_options,
     force_option,
     jobs_option,
     output_option,
@@ -116,17 +119,22 @@ def run_table1(plan: Plan, run: Run) -> None:
 @experiment_options(
     "fidelity", without=["--gpus", "--link", "--preset", "--hparam", "--rnn-hparam", "--jobs"]
 )
-def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run) -> None:
-    """Run placements of models on two workers of this machine, beside the simulator.
+@devices_options
+def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDevices) -> None:
+    """Run placements of models on two devices of this machine, beside the simulator.
 
     Op times are measured first. Nothing else should run meanwhile; --seeds is how many runs of each
-    placement count. MODELS are some of inception-v3, nasnet, nmt-2, cifar10:3, ptb:3 and
-    transformers:gpt2, in sizes of the experiment's own; all of them by default.
+    placement count. MODELS are some of inception-v3, nasnet, nmt-2, cifar10:3, ptb:3, nmt:3,
+    transformers:resnet and transformers:gpt2, in sizes of the experiment's own; all of them by
+    default. With a GPU they are some of inception-v3, nasnet and nmt-2, in larger sizes.
 
     \b
     placeto experiment fidelity inception-v3 -o results/fidelity
+    placeto experiment fidelity --devices cuda:0,cpu:0 -o results/fidelity-gpu
     """
-    run(fidelity(models, plan), *models)
+    options = [f"--devices {','.join(devices.names)}", f"--threads {devices.threads}"]
+    chosen = [] if devices == WORKERS else options
+    run(fidelity(models, plan, devices), *models, *chosen)
 
 
 @experiment.command("measured-curves", cls=Command)

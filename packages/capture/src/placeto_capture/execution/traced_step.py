@@ -287,9 +287,15 @@ class TracedDevice:
         if call.takes_generator:
             generator = self._generator.manual_seed(seed)
             return call.kernel(*args, **{**keywords, "generator": generator})
-        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        is_cpu = self._device.type == "cpu"
+        index = self._device.index or 0
+        default = torch.default_generator if is_cpu else torch.cuda.default_generators[index]
+        state = default.get_state()
+        try:
+            default.manual_seed(seed)
             return call.kernel(*args, **keywords)
+        finally:
+            default.set_state(state)
 
 
 def _values_of(placeholder: Placeholder, value_of: ValueOf) -> list[tuple[View, torch.Tensor]]:

@@ -200,6 +200,8 @@ class ExecutableTraining(TracedStep):
                 raise CaptureError(
                     f"{name}: expected shape {view.size}, got {tuple(state[name].shape)}"
                 )
+        for storage, memory in self._memory_of_storage.items():
+            self._memory_of_storage[storage] = memory.to("cpu")  # processes that are forked need it
         for name, view in self._kept.items():
             self._tensor(view).copy_(state[name])
         self._numbers.go_on_from(

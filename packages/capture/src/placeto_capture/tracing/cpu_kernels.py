@@ -1,7 +1,8 @@
-"""Kernels for CPUs of functions that PyTorch has for GPUs alone.
+"""Kernels for CPUs of functions that PyTorch has for GPUs alone, and for GPUs of those for CPUs.
 
 A step that was captured for a GPU has these functions in it, and so runs on a CPU, too: to be tried
-out or profiled. They are plain and slow. PyTorch has them as long as `LIBRARY` is there.
+out or profiled. They are plain and slow. Attention without dropout is captured as the function for
+CPUs, and runs on a GPU as that for GPUs. PyTorch has these kernels as long as `LIBRARY` is there.
 """
 
 from typing import Any
@@ -95,6 +96,73 @@ def _kept(scores: torch.Tensor, dropout_p: float, seed: torch.Tensor) -> torch.T
     return (drawn >= dropout_p).to(scores.dtype) / (1 - dropout_p)
 
 
+def _attention_on_gpu(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what attention gives, and the logarithms of its sums."""
+    bias = _aligned_bias(query, key, attn_mask)
+    attended, log_sumexp, *_ = aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, dropout_p, is_causal, scale=scale
+    )
+    return attended, log_sumexp[..., : query.shape[2]]
+
+
+def _attention_on_gpu_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    log_sumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of queries, keys and values."""
+    bias = _aligned_bias(query, key, attn_mask)
+    rows = -(-query.shape[2] // 32) * 32  # whole blocks
+    sums = log_sumexp.new_full((*query.shape[:2], rows), torch.inf)
+    sums[..., : query.shape[2]] = log_sumexp
+    no_draw = torch.zeros((), dtype=torch.int64)
+    needed = [True, True, True, False]
+    options: Any = {"scale": scale}
+    gradients = aten._scaled_dot_product_efficient_attention_backward(
+        gradient,
+        query,
+        key,
+        value,
+        bias,
+        out,
+        sums,
+        no_draw,
+        no_draw,
+        dropout_p,
+        needed,
+        is_causal,
+        **options,
+    )
+    return tuple(gradients[:3])
+
+
+def _aligned_bias(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return a mask with rows that begin at multiples of 16 numbers, as the GPU takes it."""
+    if mask is None:
+        return None
+    room = query.new_empty((*query.shape[:3], -(-key.shape[2] // 16) * 16))
+    return room[..., : key.shape[2]].copy_(mask)
+
+
 # Older versions of PyTorch have no kernel for RMSNorm on GPUs either.
 HAS_RMS_NORM = hasattr(aten, "_fused_rms_norm_backward")
 KERNELS: dict[Any, Any] = {
@@ -107,3 +175,10 @@ if HAS_RMS_NORM:
 for function, kernel in KERNELS.items():
     if not torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CPU"):
         LIBRARY.impl(function, kernel, "CPU")
+KERNELS_FOR_GPUS: dict[Any, Any] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention_on_gpu,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_on_gpu_backward,
+}
+for function, kernel in KERNELS_FOR_GPUS.items():
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CUDA"):
+        LIBRARY.impl(function, kernel, "CUDA")

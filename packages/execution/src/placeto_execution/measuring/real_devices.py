@@ -1,6 +1,7 @@
 """The devices of this machine, as a user names them."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 CPU = "cpu"
 
@@ -34,3 +35,8 @@ class RealDevices:
     def are_cpus(self) -> bool:
         """Whether all of them are."""
         return set(self.kinds) == {CPU}
+
+    @property
+    def target(self) -> Literal["cpu", "gpu"]:
+        """What a step is captured for that runs on all of them."""
+        return "cpu" if self.are_cpus else "gpu"

@@ -1,6 +1,6 @@
 """``placeto experiment fidelity``: how far simulated steps are from steps that ran."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -13,12 +13,18 @@ from placeto.errors import InputError
 from placeto.texts import seconds_text, share_text
 from placeto.trials.records import Measured
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
-from placeto_experiments.paper.fidelity_tasks import MeasurePlacements, RunnableModel, profiling
+from placeto_execution.measuring.real_devices import RealDevices
+from placeto_experiments.paper.fidelity_tasks import (
+    WORKERS,
+    MeasurePlacements,
+    RunnableModel,
+    profiling,
+)
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
 from placeto_experiments.paper.wording import markdown_table
 
-SHARES = (None, 0.1, 0.4)  # None: real links
+SHARES = (None, 0.4)  # None: real links
 SINGLE = "single"
 # Models in sizes of which a step takes some tenths of a second on one core.
 MODELS: Mapping[str, Mapping[str, int]] = {
@@ -30,6 +36,12 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "nmt:3": {"units": 32, "vocabulary_size": 1000},
     "transformers:resnet": {"batch_size": 2},
     "transformers:gpt2": {"n_layer": 2, "batch_size": 2, "sequence_length": 64, "vocab_size": 5000},
+}
+# With a GPU: those of table 1, in sizes of which a step takes some seconds on some cores.
+GPU_MODELS: Mapping[str, Mapping[str, int]] = {
+    "inception-v3": {"batch_size": 16},
+    "nasnet": {"batch_size": 16},
+    "nmt-2": {"steps": 16, "batch_size": 64, "units": 1024, "vocabulary_size": 10_000},
 }
 SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
     "nmt-2": {"steps": 3, "batch_size": 4, "units": 16, "vocabulary_size": 20},
@@ -59,28 +71,34 @@ class Agreement:
         return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
 
 
-def runnable_models(chosen: Sequence[str], plan: Plan) -> dict[Graph, RunnableModel]:
-    """Return models that run on two CPU devices of this machine, by their problems.
+def runnable_models(
+    chosen: Sequence[str], plan: Plan, devices: RealDevices = WORKERS
+) -> dict[Graph, RunnableModel]:
+    """Return models that run on two devices of this machine, by their problems.
 
     They are those that were chosen, or all; to try it, there is one tiny model. Another one is an
     `InputError`.
     """
-    known = SMOKE_MODELS if plan.is_smoke else MODELS
+    known = SMOKE_MODELS if plan.is_smoke else MODELS if devices.are_cpus else GPU_MODELS
     for source in chosen:
         if source not in known:
             raise InputError(f"{source}: expected one of {', '.join(known)}")
     return {
         Graph(name_of(source)): RunnableModel(
-            source, tuple(known[source].items()), plan.scale.num_groups
+            source, tuple(known[source].items()), plan.scale.num_groups, devices
         )
         for source in chosen or known
     }
 
 
-def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
-    """Return the experiment on two CPU devices of this machine; ``seeds`` are runs that count."""
-    models = runnable_models(chosen, plan)
-    shares = SHARES[1:2] if plan.is_smoke else SHARES
+def fidelity(chosen: Sequence[str], plan: Plan, devices: RealDevices = WORKERS) -> Experiment:
+    """Return the experiment on two devices of this machine; ``seeds`` are runs that count."""
+    if len(devices.names) != 2:
+        raise InputError(f"--devices: expected two, got {', '.join(devices.names)}")
+    models = runnable_models(chosen, plan, devices)
+    shares: Sequence[float | None] = SHARES[1:2] if plan.is_smoke else SHARES
+    if not devices.are_cpus:
+        shares = SHARES[:1]  # links of GPUs are not emulated
     trials: list[Trial] = []
     for graph, model in models.items():
         profile = profiling(graph, model)
@@ -93,40 +111,70 @@ def fidelity(chosen: Sequence[str], plan: Plan) -> Experiment:
     return Experiment(
         name="fidelity",
         title="Simulated steps and steps that ran",
-        options={"models": {model.source: dict(model.sizes) for model in models.values()}},
+        options={
+            "models": {model.source: dict(model.sizes) for model in models.values()},
+            "devices": devices.names,
+            "threads": devices.threads,
+        },
         problems={},
         trials=trials,
-        page=partial(_page, names=names, shares=shares, runs=plan.scale.seeds),
+        page=partial(_page, names=names, shares=shares, runs=plan.scale.seeds, devices=devices),
     )
 
 
 def _page(
-    results: Results, names: Sequence[str], shares: Sequence[float | None], runs: int
+    results: Results,
+    names: Sequence[str],
+    shares: Sequence[float | None],
+    runs: int,
+    devices: RealDevices,
 ) -> Page:
     records = [
         (name, share, results.record(Measured, f"{share}", name, 0))
         for name in names
         for share in shares
     ]
-    return Page(
-        [
-            f"Each placement ran {runs + 1} times on two CPU devices, processes that are each "
-            "pinned to a core; the first run does not count, of the others the median. Devices "
-            "keep the simulated order. *Links* are those between the processes (*real*), or "
-            "emulated ones: bytes leave a process at a bandwidth with which, in a step that is cut "
-            "in two halves, the busier link carries tensors for this share of it. Op times are "
-            "those of the whole step on one device. *Error* is the mean, and *worst* the largest, "
-            "difference of the simulated runtime from the measured one, as a fraction of that.",
-            _table(records),
-            "- *with slowdown*: the error if each op is slower in the simulation while the other "
-            "device is busy, by as much as in runs of the whole step on both devices at once.\n"
-            "- *with own times*: the error that is left if each op takes in the simulation what it "
-            "took in these very runs.\n"
-            "- *winner*: by how much the placement that wins in simulation is slower than the "
-            "fastest of all that were measured.\n"
-            "- *speed-up*: the measured step of the winner, relative to everything on one device.",
+    parts = [
+        f"Each placement ran {runs + 1} times on {' and '.join(devices.names)}, with "
+        f"{devices.threads} threads for each op on a CPU; the first run does not count, of the "
+        "others the median. Devices keep the simulated order. *Links* are those between the "
+        "devices (*real*), or emulated ones: bytes leave a process at a bandwidth with which, in a "
+        "step that is cut in two halves, the busier link carries tensors for this share of it. Op "
+        "times are those of the whole step on one device of each kind. *Error* is the mean, and "
+        "*worst* the largest, difference of the simulated runtime from the measured one, as a "
+        "fraction of that.",
+        _table(records),
+        "- *with slowdown*: the error if each op is slower in the simulation while the other "
+        "device is busy, by as much as in runs of the whole step on both devices at once.\n"
+        "- *with own times*: the error that is left if each op takes in the simulation what it "
+        "took in these very runs.\n"
+        "- *winner*: by how much the placement that wins in simulation is slower than the "
+        "fastest of all that were measured.\n"
+        "- *speed-up*: the measured step of the winner, relative to everything on one device.",
+    ]
+    if not devices.are_cpus:
+        parts += [
+            "Step of each placement, measured and (simulated):",
+            _placements_table([(name, record) for name, _, record in records]),
         ]
-    )
+    return Page(parts)
+
+
+def _placements_table(records: Sequence[tuple[str, Measured]]) -> str:
+    steps = {
+        name: {
+            row.placement: f"{seconds_text(row.measured)} ({seconds_text(row.simulated)})"
+            for row in record.rows
+        }
+        for name, record in records
+    }
+    columns = {f">{name}": _step_of(own) for name, own in steps.items()}
+    placements = list(next(iter(steps.values())))
+    return markdown_table(placements, {"placement": lambda placement: placement, **columns})
+
+
+def _step_of(steps: Mapping[str, str]) -> Callable[[str], str]:
+    return lambda placement: steps.get(placement, "")
 
 
 def _agreement(record: Measured, simulated: str = "simulated") -> Agreement:
@@ -136,6 +184,8 @@ def _agreement(record: Measured, simulated: str = "simulated") -> Agreement:
 
 def _table(records: Sequence[tuple[str, float | None, Measured]]) -> str:
     def error_of(record: Measured, simulated: str) -> str:
+        if any(getattr(row, simulated) is None for row in record.rows):
+            return ""
         return share_text(_agreement(record, simulated).errors.mean())
 
     def speed_up(record: Measured, agreement: Agreement) -> float:

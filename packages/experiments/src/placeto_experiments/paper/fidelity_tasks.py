@@ -1,4 +1,4 @@
-"""Trials that run placements on CPU devices of this machine, beside the simulator."""
+"""Trials that run placements on two devices of this machine, beside the simulator."""
 
 import time
 from dataclasses import dataclass, replace
@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.placers import make_placer
-from placeto.problems.options import ProblemOptions, SourceOptions
-from placeto.problems.runnable_steps import runnable_problem, runnable_source
+from placeto.problems.making import make_problem
+from placeto.problems.options import GroupingOptions, SourceOptions
+from placeto.problems.runnable_steps import runnable_source, step_on
+from placeto.problems.sources import Source, SourceModel
 from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
 from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name
 from placeto_capture import executable_step
@@ -17,58 +19,55 @@ from placeto_execution import Executor
 from placeto_execution.measuring.calibration import Calibration
 from placeto_execution.measuring.contention import contended_timeline, profile_beside
 from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
-from placeto_execution.measuring.profiles import (
-    profile_in_place,
-    with_measured_times,
-    with_overheads,
-)
+from placeto_execution.measuring.profiles import StepProfile, profile_in_place, with_overheads
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
 from placeto_simulator import Simulator
 
 WORKERS = RealDevices(("cpu:0", "cpu:1"))
 BESIDE = "cpu beside cpu"  # the kind whose times are those of a CPU while the other one is busy
-PROFILE_RUNS = 9
+PROFILE_RUNS = 7
 SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretrained")
-NUM_RANDOM = 4
-NUM_NEIGHBOURS = 8
+NUM_RANDOM = 2
+NUM_NEIGHBOURS = 6
 NEIGHBOURHOOD = 0.08  # of the groups are elsewhere than in the best placement
 SIZES = (4, 1 << 20)  # bytes of the tensors that say how fast links are
 
 
 @dataclass(frozen=True)
 class RunnableModel:
-    """A model whose steps run on two CPU devices of this machine."""
+    """A model whose steps run on two devices of this machine."""
 
     source: str
     sizes: tuple[tuple[str, Any], ...]
     num_groups: int | None = None
+    devices: RealDevices = WORKERS
 
-    def placed(self) -> tuple[PlacementProblem, ExecutableStep]:
-        """Return the problem with the times of a cost model, and the step."""
-        options = ProblemOptions()
-        options = replace(options, grouping=replace(options.grouping, num_groups=self.num_groups))
-        found = runnable_source(self.source, SourceOptions(dict(self.sizes)))
-        return runnable_problem(found, options, WORKERS)
+    def _found(self) -> SourceModel:
+        return runnable_source(self.source, SourceOptions(dict(self.sizes)))
+
+    def step(self) -> ExecutableStep:
+        """Return the step."""
+        return step_on(self._found(), self.devices)
 
     def profiled(self) -> PlacementProblem:
-        """Measure the ops, and what it takes to transfer a tensor; return the problem with that."""
-        problem, step = self.placed()
-        profiles = {"cpu": profile_in_place(step, WORKERS.names[0], PROFILE_RUNS)}
-        one, other = WORKERS.names
-        beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
-        problem = with_measured_times(problem, profiles)
-        calibration = Calibration(WORKERS.names, executable_step, PROFILE_RUNS)
-        there, back = calibration.links(SIZES)
-        cluster = with_overheads(problem.cluster, profiles)
-        measured = {**problem.graph.measured_time, BESIDE: beside.seconds}
-        latency = np.array([[0.0, there.latency], [back.latency, 0.0]])
-        bandwidth = np.array([[np.inf, there.bandwidth], [back.bandwidth, np.inf]])
-        return replace(
-            problem,
-            graph=replace(problem.graph, measured_time=measured),
-            cluster=replace(cluster, latency=latency, bandwidth=bandwidth),
-        )
+        """Measure ops, and what it takes to transfer a tensor; return the problem with that."""
+        found, step = self._found(), self.step()
+        one, other = names = self.devices.names
+        profiles: dict[str, StepProfile] = {}
+        for kind, name in zip(self.devices.kinds, names, strict=True):
+            if kind not in profiles:
+                profiles[kind] = profile_in_place(step, name, PROFILE_RUNS)
+        measured = {kind: profile.seconds for kind, profile in profiles.items()}
+        if self.devices.are_cpus:
+            beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
+            measured[BESIDE] = beside.seconds
+        calibration = Calibration(names, executable_step, PROFILE_RUNS, self.devices.threads)
+        cluster = calibration.cluster(calibration.links(SIZES), self.devices.kinds)
+        graph = replace(step.graph, measured_time=measured)
+        source = Source(found.name, graph, rules=found.rules, num_groups=found.num_groups)
+        grouping = GroupingOptions(num_groups=self.num_groups)
+        return make_problem(source, with_overheads(cluster, profiles), grouping)
 
 
 @dataclass(frozen=True)
@@ -122,13 +121,12 @@ class MeasurePlacements:
             problem = with_links_of_share(problem, self.share)
             # Real latency comes on top of what is emulated.
             emulated = replace(problem.cluster, latency=np.zeros((2, 2)))
-        _, step = self.model.placed()
-        placements = placements_of(problem)
-        rows = []
+        step, placements = self.model.step(), placements_of(problem)
+        rows, times = [], problem.graph.measured_time
         with Executor(
             problem,
             step,
-            WORKERS.names,
+            self.model.devices.names,
             emulated_links=emulated,
             schedule=lambda placement: _simulated(problem, placement),
         ) as executor:
@@ -141,9 +139,7 @@ class MeasurePlacements:
                         placement=name,
                         simulated=measured.simulated.runtime,
                         measured=measured.runtime,
-                        slowed=contended_timeline(
-                            problem, problem.graph.measured_time[BESIDE], placement, _simulated
-                        ).runtime,
+                        slowed=_slowed(problem, placement) if BESIDE in times else None,
                         own_times=_with_own_times(measured, placement),
                     )
                 )
@@ -156,6 +152,11 @@ class MeasurePlacements:
 
 def _simulated(problem: PlacementProblem, placement: NDArray[np.int32]) -> StepTimeline:
     return Simulator(problem, num_threads=1).timeline(placement)
+
+
+def _slowed(problem: PlacementProblem, placement: NDArray[np.int32]) -> float:
+    beside = problem.graph.measured_time[BESIDE]
+    return contended_timeline(problem, beside, placement, _simulated).runtime
 
 
 def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> float:
@@ -190,9 +191,11 @@ def placements_of(problem: PlacementProblem) -> list[tuple[str, NDArray[np.int32
     """Return placements of a problem, from bad ones to good ones, by name."""
     generator = np.random.default_rng(0)
     simulator = Simulator(problem, num_threads=1)
+    one, other = (device.kind for device in problem.cluster.devices)
     found: list[tuple[str, NDArray[np.int32]]] = [
         ("single", np.zeros(problem.num_groups, np.int32)),
-        *((f"first {part:.0%}", halves(problem, part)) for part in (0.25, 0.4, 0.5, 0.6, 0.75)),
+        *([("CPU only", np.ones(problem.num_groups, np.int32))] if other != one else []),
+        *((f"first {part:.0%}", halves(problem, part)) for part in (0.25, 0.5, 0.75)),
     ]
     for number in range(NUM_RANDOM):
         draw = generator.integers(0, 2, problem.num_groups, np.int32)

@@ -16,7 +16,7 @@ from placeto.trials.trials import Experiment, Graph, Page, Results, Watch, Works
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import run_steps
 from placeto_experiments.paper.fidelity import runnable_models
-from placeto_experiments.paper.fidelity_tasks import WORKERS, RunnableModel, profiling
+from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.figures import bands_figure
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.published import SOURCE
@@ -56,11 +56,11 @@ class LearnOn:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return what it learned, and how long the steps of the result take for real."""
         problem = workspace.problem(self.graph)
-        _, step = self.model.placed()
+        step = self.model.step()
         with ExitStack() as stack:
             simulator = Simulator(problem, num_threads=1)
             executor = stack.enter_context(
-                Executor(problem, step, WORKERS.names, schedule=simulator.timeline)
+                Executor(problem, step, self.model.devices.names, schedule=simulator.timeline)
             )
             cost: Evaluator = executor if self.where == HARDWARE else simulator
             episodes: list[tuple[int, float]] = []

@@ -13,7 +13,6 @@ from placeto.problems.sources import (
     WHAT_CAN_RUN,
     Source,
     SourceModel,
-    Target,
     is_graph_file,
     source_model,
 )
@@ -26,6 +25,11 @@ def runnable_source(text: str, choice: SourceOptions) -> SourceModel:
     if is_graph_file(text):
         raise InputError(f"{text}: expected {WHAT_CAN_RUN}; other sources have no model to run")
     return source_model(text, choice)
+
+
+def step_on(model: SourceModel, devices: RealDevices) -> ExecutableStep:
+    """Return the step of a model with the kernels of devices, ready to run."""
+    return executable(model.make(CPU), devices.target, devices.threads)
 
 
 def runnable_problem(
@@ -66,8 +70,7 @@ def runnable_problem(
             f"--devices: expected {cluster.num_devices}, one for each of "
             f"{', '.join(cluster.device_names)}, got {len(devices.names)}"
         )
-    target: Target = "cpu" if devices.are_cpus else "gpu"
-    step = executable(model.make(CPU), target, devices.threads)
+    step = step_on(model, devices)
     if problem_file is None:
         graph = step.graph
         if is_measured:

@@ -104,15 +104,16 @@ class MeasuredPlacement(msgspec.Struct, frozen=True):
     """What a step takes with one placement, in seconds."""
 
     placement: str  # what it is called
-    # Simulated, also with ops that slow each other down, or that take what they took
+    # Simulated, also with ops that slow each other down, if that was measured, or that take what
+    # they took
     simulated: float
-    slowed: float
+    slowed: float | None
     own_times: float
     measured: float
 
 
 class Measured(_Record, frozen=True, kw_only=True):
-    """What placements of a problem take on CPU devices; ``op_seconds`` is the sum of its ops."""
+    """What placements of a problem take; ``op_seconds`` of all ops on the first device."""
 
     ops: int
     op_seconds: float

@@ -1,0 +1,116 @@
+"""Messages of a step, in memory that all processes share."""
+
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+
+import torch
+
+from placeto_execution.programs import Message
+
+ALIGNMENT = 64  # bytes
+
+
+class SharedMessages:
+    """Messages that processes leave for each other; to be made before the processes are forked.
+
+    Each message is put, announced and taken once in a step. The memory has no name that could be
+    left behind, and is given back when all processes have ended.
+
+    Parameters
+    ----------
+    messages
+        Messages of the step.
+    num_devices
+        Number of devices.
+
+    Examples
+    --------
+    >>> shared = SharedMessages([Message(op=0, tensor=0, source=0, destination=1, link=0)], 2)
+    >>> numbers, room = torch.arange(3.0), torch.zeros(3)
+    >>> shared.put(0, [numbers])
+    >>> shared.announce(0, time.monotonic())
+    >>> shared.has_come(0)
+    True
+    >>> shared.take(0, [room])
+    >>> room
+    tensor([0., 1., 2.])
+    >>> shared.close()
+    """
+
+    def __init__(self, messages: Sequence[Message], num_devices: int) -> None:
+        self._messages = messages
+        self._arrival: Any = RawArray("d", len(messages))  # 0 of what has not been announced
+        self._place: Any = RawArray("q", len(messages))  # in the file of its source
+        self._tensors: dict[int, list[torch.Tensor]] = {}  # of each message
+        self._mapped = [torch.empty(0, dtype=torch.uint8)] * num_devices
+        self._num_bytes = 0  # of all messages of this process
+        self._files: list[int] = []
+        try:
+            for _ in range(num_devices):
+                self._files.append(_nameless_file())
+        except OSError:
+            self.close()
+            raise
+
+    def put(self, number: int, buffers: Sequence[torch.Tensor]) -> None:
+        """Write a message, which other processes see when it is announced."""
+        if number not in self._tensors:
+            self._place[number] = self._num_bytes
+            self._num_bytes += sum(_aligned(buffer.nbytes) for buffer in buffers)
+            file = self._files[self._messages[number].source]
+            if self._num_bytes > os.fstat(file).st_size:
+                os.ftruncate(file, 2 * self._num_bytes)
+        for target, buffer in zip(self._tensors_of(number, buffers), buffers, strict=True):
+            target.copy_(buffer)
+
+    def announce(self, number: int, arrival: float) -> None:
+        """Let a message be there from a time of `time.monotonic` on."""
+        self._arrival[number] = arrival
+
+    def has_come(self, number: int) -> bool:
+        """Return whether a message is there."""
+        return 0.0 < self._arrival[number] <= time.monotonic()
+
+    def take(self, number: int, rooms: Sequence[torch.Tensor]) -> None:
+        """Read a message that has come."""
+        self._arrival[number] = 0.0  # for the next step
+        for room, values in zip(rooms, self._tensors_of(number, rooms), strict=True):
+            room.copy_(values)
+
+    def close(self) -> None:
+        """Give up the memory in this process."""
+        self._tensors.clear()
+        self._mapped.clear()
+        while self._files:
+            os.close(self._files.pop())
+
+    def _tensors_of(self, number: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if number not in self._tensors:
+            source, place, tensors = self._messages[number].source, self._place[number], []
+            for each in like:
+                end = place + each.nbytes
+                if end > len(self._mapped[source]):
+                    size = os.fstat(self._files[source]).st_size
+                    mapped = mmap.mmap(self._files[source], size)
+                    self._mapped[source] = torch.frombuffer(mapped, dtype=torch.uint8)
+                values = self._mapped[source][place:end]
+                tensors.append(values.view(each.dtype).view(each.shape))
+                place += _aligned(each.nbytes)
+            self._tensors[number] = tensors
+        return self._tensors[number]
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("placeto")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
