@@ -1,6 +1,7 @@
 """Kernels for CPUs of what PyTorch has for GPUs: as autograd has it of their formulas."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -57,12 +58,13 @@ def test_attention_is_its_formula_and_drops_the_same_in_both_directions(
 def test_attention_on_a_gpu_is_that_on_a_cpu(is_causal: bool, has_mask: bool) -> None:
     """The function that it calls has a kernel for CPUs here."""
     query, key, value = some(2, 3, ROWS, WIDTH), some(2, 3, KEYS, WIDTH), some(2, 3, KEYS, WIDTH)
-    options = {"attn_mask": some(2, 1, ROWS, KEYS) if has_mask else None, "scale": 0.3}
+    mask = some(2, 1, ROWS, KEYS) if has_mask else None
+    options: Any = {"attn_mask": mask, "scale": 0.3}
     given = query, key, value, 0.0, is_causal
     expected = aten._scaled_dot_product_flash_attention_for_cpu(*given, **options)
     found = cpu_kernels._attention_on_gpu(*given, **options)
     torch.testing.assert_close(found, expected)
-    backward = some(2, 3, ROWS, WIDTH), query, key, value, *expected, 0.0, is_causal
+    backward: Any = some(2, 3, ROWS, WIDTH), query, key, value, *expected, 0.0, is_causal
     torch.testing.assert_close(
         cpu_kernels._attention_on_gpu_backward(*backward, **options),
         aten._scaled_dot_product_flash_attention_for_cpu_backward(*backward, **options),

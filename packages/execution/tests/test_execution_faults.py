@@ -77,6 +77,17 @@ def test_a_process_that_is_killed() -> None:
     check_failure(happens, r"^op9 on cpu:1: its process has ended \(SIGKILL\)$")
 
 
+def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+
+    def happens(what: str, number: int) -> None:
+        if (what, number) == ("run", 9):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.5)  # in which all of its threads stop
+
+    check_failure(happens, r"^op9 on cpu:1: its process is stopped$")
+
+
 def test_a_process_that_is_killed_between_two_steps() -> None:
     problem = random_problem(0, NUM_OPS, 2, "fifo")
     with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:

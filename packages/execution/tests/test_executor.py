@@ -232,6 +232,17 @@ def test_devices_that_cannot_be(names: list[str], line: str) -> None:
         Executor(problem, NumericStep(problem.graph), names)
 
 
+def test_links_of_gpus_are_not_emulated() -> None:
+    problem = random_problem(1, 12, 2, "fifo")
+    with pytest.raises(ExecutionError, match=r"^emulated_links: expected none with a GPU"):
+        Executor(
+            problem,
+            NumericStep(problem.graph),
+            ["cuda:0", "cpu:0"],
+            emulated_links=problem.cluster,
+        )
+
+
 def test_more_processes_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     problem = random_problem(1, 12, 2, "fifo")

@@ -65,8 +65,8 @@ class Executor:
 
     Each ``"cpu:N"`` is a process that is pinned to a core; all are forked from this one when a
     placement runs that is not the one before, and end with `close`, with the ``with`` block that
-    the executor is used in, or when a run fails. Tensors are sent from process to process. As soon
-    as one device is a GPU, all devices are run by this process, with streams of CUDA.
+    the executor is used in, or when a run fails. Tensors are sent from process to process. GPUs are
+    run by this process, with streams of CUDA.
 
     Each device follows a program that is compiled before anything runs (`compile_step`). New
     processes begin with the weights that the step has in this process: a step that trains goes on
@@ -82,8 +82,8 @@ class Executor:
     devices
         The real device behind each device of the cluster, such as ``["cpu:0", "cpu:1"]``.
     emulated_links
-        Cluster of which the links are emulated: bytes leave the process of a CPU only when the
-        link would have carried them. By default they leave as fast as they can.
+        Cluster of which the links between CPUs are emulated: a tensor arrives when the link would
+        have carried it. By default it arrives as fast as it can.
     schedule
         Returns the schedule of a placement of the groups, whose order devices keep, such as a
         simulated step (``Simulator(problem).timeline``). By default ops run in topological order.
@@ -98,8 +98,8 @@ class Executor:
     Raises
     ------
     ExecutionError
-        If the step is of another graph, or the devices are not as many as the cluster has, none
-        that can be, or not there.
+        If the step is of another graph, the devices are not as many as the cluster has, none that
+        can be, or not there, or links of a GPU are to be emulated.
 
     Examples
     --------
@@ -141,6 +141,10 @@ class Executor:
             step.check_devices(self.devices)
         except ValueError as error:
             raise ExecutionError(str(error)) from None
+        if emulated_links is not None and any(is_cuda(name) for name in self.devices):
+            raise ExecutionError(
+                "emulated_links: expected none with a GPU, as only links between CPUs are emulated"
+            )
         self.emulated_links = emulated_links
         self.schedule = schedule or (lambda each: topological_schedule(problem, each))
         self.repeats = repeats

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import connection, get_context
 from typing import Any
@@ -152,8 +152,9 @@ class DeviceProcesses:
             if self._far() != far or not self._all_wait():
                 far, since = self._far(), time.monotonic()
             elif time.monotonic() - since > PATIENCE:
+                line = self._stalled_text()
                 self.close()
-                raise ExecutionError(self._stalled_text())
+                raise ExecutionError(line)
         return dict(sorted(self._answers.items()))
 
     def watch(self, timeout: float = 0.0) -> None:
@@ -195,8 +196,15 @@ class DeviceProcesses:
         return [*self._progress.instruction, *self._progress.awaited]
 
     def _all_wait(self) -> bool:
-        """Return whether all devices that are not done wait for others, and no link is busy."""
-        awaited = [self._progress.awaited[n] for n in self._pipes if n not in self._answers]
+        """Return whether all devices that are not done wait for others, and no link is busy.
+
+        A process that has been stopped waits, too.
+        """
+        awaited = [
+            self._progress.awaited[number]
+            for number in self._pipes
+            if number not in self._answers and not _is_stopped(self._processes[number])
+        ]
         links_are_busy = self._links is not None and self._links.are_busy
         return NOT_WAITING not in awaited and not links_are_busy
 
@@ -214,11 +222,23 @@ class DeviceProcesses:
         return f"{self._doing(device)} on {name}: its process has ended ({how})"
 
     def _stalled_text(self) -> str:
-        (device, *_) = [number for number in self._pipes if number not in self._answers]
+        pending = [number for number in self._pipes if number not in self._answers]
+        stopped = [number for number in pending if _is_stopped(self._processes[number])]
+        (device, *_) = stopped or pending
+        if stopped:
+            return f"{self._doing(device)} on {self._devices[device]}: its process is stopped"
         return (
             f"{self._doing(device)} on {self._devices[device]}: "
             f"it has waited for {PATIENCE:.0f} s, and no device does anything"
         )
+
+
+def _is_stopped(process: Any) -> bool:
+    """Return whether a process is stopped, as by SIGSTOP."""
+    with suppress(ChildProcessError):
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, process.pid, options) is not None
+    return False
 
 
 @contextmanager

@@ -74,7 +74,8 @@ class SharedMessages:
 
     def has_come(self, number: int) -> bool:
         """Return whether a message is there."""
-        return 0.0 < self._arrival[number] <= time.monotonic()
+        arrival: float = self._arrival[number]
+        return 0.0 < arrival <= time.monotonic()
 
     def take(self, number: int, rooms: Sequence[torch.Tensor]) -> None:
         """Read a message that has come."""

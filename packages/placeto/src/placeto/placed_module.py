@@ -144,7 +144,7 @@ def place_module(
         As of `placeto_capture.capture`.
     devices
         Devices of this machine, such as ``["cpu:0", "cpu:1"]``, each of which is a process that
-        is forked from this one. If one is a GPU, this process runs all of them.
+        is forked from this one; this one runs GPUs itself.
     cluster
         Description of the devices for the simulator: a spec, or a cluster file, with as many
         devices. For CPUs by default CPUs whose transfers take no time; the command ``placeto

@@ -42,7 +42,7 @@ from placeto_tools.tables import show, show_json
     "--emulate-links",
     is_flag=True,
     help="Let CPUs send at the latency and bandwidth of the cluster's links; by default as fast as "
-    "they can.",
+    "they can. Not with a GPU.",
 )
 @click.option(
     "--trace",
@@ -71,7 +71,7 @@ def run(
     name of a device of the problem, or a placer.
 
     Each CPU is a process; ops run in the order of the simulated step, and tensors are sent from
-    process to process. If one of the devices is a GPU, one process runs all of them.
+    process to process. The process of the command runs all GPUs.
 
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
