@@ -120,3 +120,24 @@ def test_what_is_not_there_is_said_in_one_line() -> None:
         executable_step(nn.Linear(2, 2), torch.ones(1, 2), values={"gain": torch.ones(1)})
     with pytest.raises(CaptureError, match=r"^threads_per_device: expected at least 1, got 0$"):
         executable_step(nn.Linear(2, 2), torch.ones(1, 2), threads_per_device=0)
+
+
+class Dropping(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return attention of inputs to themselves, with dropout."""
+        attend = nn.functional.scaled_dot_product_attention
+        return attend(inputs, inputs, inputs, dropout_p=0.5)
+
+
+def test_masks_of_attention_are_not_drawn_again_on_devices_of_another_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    model = nn.Sequential(nn.Linear(8, 8), Dropping())
+    step = executable_step(model, torch.ones(2, 3, 4, 8))
+    backward = [name.endswith("attention_backward") for name in step.graph.op_names]
+    assert sum(backward) == 1
+    places = np.array(backward, np.int32)
+    step.on_device(1, ["cpu:0", "cpu:1"], places)
+    with pytest.raises(CaptureError, match=r"its gradient on a device of .* cuda:0 and cpu:0$"):
+        step.on_device(1, ["cuda:0", "cpu:0"], places)

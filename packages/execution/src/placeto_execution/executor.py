@@ -233,15 +233,17 @@ class Executor:
         program = compile_step(self.schedule(placement))
         arguments = self.step, program, self.devices, op_device
         devices: DeviceProcesses | StreamedDevices
-        if any(is_cuda(name) for name in self.devices):
-            devices = StreamedDevices(*arguments)
-        else:
-            cluster = self.emulated_links
-            links = None if cluster is None else EmulatedLinks(cluster)
-            try:
+        try:
+            if any(is_cuda(name) for name in self.devices):
+                devices = StreamedDevices(*arguments)
+            else:
+                cluster = self.emulated_links
+                links = None if cluster is None else EmulatedLinks(cluster)
                 devices = DeviceProcesses(*arguments, links)
-            except OSError as error:  # such as no room for files, or too many processes
-                raise ExecutionError(f"devices: no process for each: {error}") from None
+        except OSError as error:  # such as too many files or processes
+            raise ExecutionError(f"devices: no process for each: {error}") from None
+        except ValueError as error:
+            raise ExecutionError(str(error)) from None
         self._placed = _Placed(placement.copy(), op_device, program, devices)
         return self._placed
 

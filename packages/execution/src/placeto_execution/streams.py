@@ -129,7 +129,6 @@ class StreamedDevices:
         op_device: NDArray[np.int32],
     ) -> None:
         self._graph, self._program, self._devices = step.graph, program, devices
-        self._processes = DeviceProcesses(step, program, devices, op_device, None)
         self._gpus = [number for number, name in enumerate(devices) if is_cuda(name)]
         self._steps = {number: step.on_device(number, devices, op_device) for number in self._gpus}
         self._streams = {gpu: _Stream(devices[gpu], f"ops of {gpu}") for gpu in self._gpus}
@@ -144,6 +143,7 @@ class StreamedDevices:
             ]
             for pair in pairs
         }
+        self._processes = DeviceProcesses(step, program, devices, op_device, None)
         self._current: _Stream | None = None
         self._notes: dict[int, Any] = {}  # records with moments, which are still to come, for times
         self._last: dict[int, _Moment] = {}  # moment of the last op of each device

@@ -20,6 +20,9 @@ from placeto_capture.tracing.replay import ValueOf, example_values, view_of
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import ExecutableStep, OpGraph
 
+REDRAWN = torch.ops.aten._scaled_dot_product_efficient_attention.default
+REDRAWN_BY = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+
 
 class TracedStep:
     """A traced step, prepared to run.
@@ -75,6 +78,14 @@ class TracedStep:
             for op, placeholder in enumerate(trace.ops)
             if isinstance(placeholder, Placeholder)
         }
+        self._redrawn = [  # ops whose random numbers another op draws again
+            (op, reader)
+            for op, call in enumerate(trace.ops)
+            if isinstance(call, Call) and call.function is REDRAWN and call.rng_index is not None
+            for tensor in self.graph.tensors_of_op[op].tolist()
+            for reader in self.graph.consumers_of_tensor[tensor].tolist()
+            if getattr(trace.ops[reader], "function", None) is REDRAWN_BY
+        ]
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
         self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # the parts that an op leaves
         for name in results:
@@ -96,7 +107,21 @@ class TracedStep:
     def on_device(
         self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> "TracedDevice":
-        """Return the part of the step that is on one device."""
+        """Return the part of the step that is on one device.
+
+        Raises
+        ------
+        CaptureError
+            If attention with dropout and its gradient are on devices of different kinds, which draw
+            different masks from one seed.
+        """
+        for op, gradient in self._redrawn:
+            names = [devices[op_device[each]] for each in (op, gradient)]
+            if len({name.partition(":")[0] for name in names}) > 1:
+                raise CaptureError(
+                    f"{self.graph.op_names[op]}: expected its gradient on a device of the same "
+                    f"kind, as it draws the dropout again, got {names[0]} and {names[1]}"
+                )
         return TracedDevice(self, number, _device(number, devices[number]), op_device.tolist())
 
     def feed(self) -> Any:
