@@ -2,9 +2,9 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import click
 import msgspec
@@ -16,7 +16,7 @@ from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from fork_join_graphs import fork_join_problem
 from placeto.progress import clock
 from placeto.texts import share_text
-from placeto.trials.records import Trained
+from placeto.trials.records import Measured, MeasuredPlacement, Trained
 from placeto.trials.store import content_digest
 from placeto.trials.trials import (
     Experiment,
@@ -25,9 +25,10 @@ from placeto.trials.trials import (
     Watch,
     Workspace,
 )
+from placeto_execution.measuring.profiles import StepProfile
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
-from placeto_experiments.paper import fidelity_tasks
+from placeto_experiments.paper import fidelity, fidelity_tasks
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.training_tasks import TrainPlaceto
 from placeto_graphs import load_problem, save_problem
@@ -50,7 +51,14 @@ def test_fidelity_is_told_of_placements_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "results"
-    few = {"PROFILE_RUNS": 2, "SEARCHES": ("expert", "local-search")}
+    measured = fidelity_tasks.profile_beside
+
+    def slower(*arguments: Any) -> StepProfile:
+        found = measured(*arguments)
+        return replace(found, op_seconds=10 * found.op_seconds)  # whatever else this machine does
+
+    few: dict[str, object] = {"profile_beside": slower, "PROFILE_RUNS": 2}
+    few |= {"SEARCHES": ("expert", "local-search")}
     with monkeypatch.context() as patched:
         for name, value in (few | {"NUM_RANDOM": 1, "NUM_NEIGHBOURS": 1}).items():
             patched.setattr(fidelity_tasks, name, value)
@@ -71,6 +79,19 @@ def test_fidelity_is_told_of_placements_that_ran(
     assert cell(page, "nmt-2", 3) == share_text(np.mean(errors))
     refused = fail("experiment", "fidelity", "nmt-3", SMOKE, "-o", tmp_path / "other")
     assert "nmt-3: expected one of nmt-2" in refused
+
+
+def test_steps_on_a_gpu_are_told_of_each_placement_and_without_slowdown() -> None:
+    rows = [
+        MeasuredPlacement("single", simulated=0.2, slowed=None, own_times=0.1, measured=0.1),
+        MeasuredPlacement("metis", simulated=0.3, slowed=None, own_times=0.3, measured=0.4),
+    ]
+    record = Measured(ops=10, op_seconds=0.1, rows=rows)
+    told = fidelity._placements_table([("nmt-2", record)])
+    assert "| single | 100.0 ms (200.0 ms) |" in told
+    assert "| 62.5 % | 100.0 % | 1.00 |  | 12.5 % |" in fidelity._table([("nmt-2", None, record)])
+    refused = fail("experiment", "fidelity", "--devices=cuda:0", SMOKE, "-o", "results")
+    assert "--devices: expected two, got cuda:0" in refused
 
 
 def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) -> None:
