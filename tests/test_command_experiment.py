@@ -25,6 +25,7 @@ from placeto.trials.trials import (
     Watch,
     Workspace,
 )
+from placeto_execution.measuring.contention import profile_beside
 from placeto_execution.measuring.profiles import StepProfile
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
@@ -51,7 +52,7 @@ def test_fidelity_is_told_of_placements_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "results"
-    measured = fidelity_tasks.profile_beside
+    measured = profile_beside
 
     def slower(*arguments: Any) -> StepProfile:
         found = measured(*arguments)
