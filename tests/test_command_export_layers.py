@@ -41,7 +41,7 @@ from placeto_graphs import (
     micro_batched_problem,
     parse_cluster,
 )
-from placeto_simulator import Simulator
+from placeto_simulator import Simulator, ThroughputEvaluator
 from placeto_workloads import library_step
 
 
@@ -279,6 +279,35 @@ def test_a_placement_of_stages_stays_as_it_is(seed: int) -> None:
     )
     assert (split.bounds, split.devices, split.as_placed) == (wanted.bounds, wanted.devices, True)
     assert split.price.runtime == split.price.runtime_as_placed
+
+
+@pytest.mark.parametrize(
+    ("form", "excess"),
+    [
+        *(("torch", 1.02), ("vllm", 1.02), ("deepspeed", 1.02), ("exo", 1.02)),
+        ("llama.cpp", 1.4),  # which has what runs between two layers with the output
+    ],
+)
+def test_a_pipeline_stays_one_where_a_form_cannot_have_it_as_placed(
+    form: str, excess: float, tmp_path: Path
+) -> None:
+    """One step is fastest on one device, many are on both; layers in turn are no stages."""
+    problem = decoder(400, 400, 400, 400, cluster="2xv100")
+    placement = by_layer(problem, [0, 1, 0, 1])
+    every = [by_layer(problem, each.device_of_part().tolist()) for each in all_stages(4, range(2))]
+    slowest = ThroughputEvaluator(problem).loads(np.stack(every)).max(axis=1)
+    assert 1.7 * slowest.min() < slowest.max()
+    export = ["export", *saved(tmp_path, problem, placement), "--to", form]
+    report = succeed_json(*export, "--objective=throughput")
+    assert len(report["devices"]) == 2
+    assert report["objective"] == "time per sample"
+    assert report["runtime"] <= excess * slowest.min()
+    placed_load = ThroughputEvaluator(problem).loads(placement[None]).max()
+    assert report["runtime_as_placed"] == pytest.approx(placed_load)
+    assert "time per sample: " in invoke(*export, "--objective=throughput").stderr
+    if form != "llama.cpp":
+        fastest = costs(Simulator(problem), np.stack(every)).min()
+        assert succeed_json(*export)["runtime"] <= 1.02 * fastest
 
 
 def test_a_tied_weight_is_on_the_devices_of_both_ends() -> None:

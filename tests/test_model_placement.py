@@ -92,6 +92,14 @@ def test_the_device_map_is_one_for_this_model(placed: ModelPlacement, seed: int)
     forward_on_fake_gpus(model, found.modules, found.main_device, [inputs])
 
 
+def test_forms_are_priced_as_the_placement_was() -> None:
+    placed = placeto.place(
+        Mixed(), features(4, 3), cluster="2xv100", seconds=0.1, quiet=True, evaluator="throughput"
+    )
+    price = placed.device_map().price
+    assert price.runtime_as_placed == placed.runtime < placed.timeline().runtime
+
+
 def test_a_loss_function_is_no_module_of_the_map() -> None:
     target = torch.zeros(4, 2)
     placed = placeto.place(

@@ -7,10 +7,18 @@ import click
 
 from placeto.exporting.formats import FORMATS
 from placeto.outputs import check_file, write_text
+from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
-from placeto_tools.options import Command, NearestChoice, force_option, json_option, output_option
+from placeto_tools.options import (
+    Command,
+    NearestChoice,
+    evaluator_option,
+    force_option,
+    json_option,
+    output_option,
+)
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
@@ -27,6 +35,7 @@ from placeto_tools.tables import show_json
     help="accelerate: for dispatch_model; torch: split points for torch.distributed.pipelining; "
     "vllm, deepspeed, exo, llama.cpp: layers for each device; dot, graphml: the graph of groups.",
 )
+@evaluator_option
 @problem_options
 @output_option(
     "The file: .json for accelerate, torch and exo, .sh for vllm and llama.cpp, .py for deepspeed, "
@@ -39,6 +48,7 @@ def export(
     problem: str,
     placement: str,
     form: str,
+    evaluator: str | None,
     asked: ProblemOptions,
     output: Path | None,
     as_json: bool,
@@ -48,26 +58,35 @@ def export(
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate places whole modules; the others
     give each device whole layers in a row, and llama.cpp does, with feed-forward parts and experts
-    elsewhere. A placement that is none of this goes to where it costs least, and the simulated
-    price of that is shown.
+    elsewhere. A placement that is none of this goes to where it costs least, by the same
+    --objective as in `placeto place`, and the price of that is shown.
 
     \b
     placeto export problem.json.gz placement.json --to accelerate -o device_map.json
-    placeto export problem.json.gz placement.json --to vllm
+    placeto export problem.json.gz placement.json --to vllm --objective throughput
     """
     if output is not None:
         check_file(output, force=force, suffixes=FORMATS[form].suffixes)
+    priced_by = evaluator_spec(evaluator or STEP.name)
     read = read_problem(problem, asked)
     with showing_progress() as progress:
         read, found = resolve_placement(placement, read, progress)
         progress.update(f"{form} ...")
-        exported = FORMATS[form].export(read, found)
+        exported = FORMATS[form].export(read, found, priced_by)
     if output is not None:
         write_text(output, exported.content)
     if as_json:
         price = {} if exported.price is None else asdict(exported.price)
         file = None if output is None else str(output)
-        show_json({"output": file, "format": form, **price, **exported.details})
+        show_json(
+            {
+                "output": file,
+                "format": form,
+                "objective": priced_by.objective,
+                **price,
+                **exported.details,
+            }
+        )
         return
     if output is None:
         click.echo(exported.content, nl=False)

@@ -11,8 +11,8 @@ from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, paren
 from placeto.exporting.restriction import Price, price, problem_of_labels
 from placeto.exporting.whole_modules import WholeModules, whole_modules
 from placeto.placing.costs import costs
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, PlacementProblem
-from placeto_simulator import Simulator
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +44,9 @@ class DeviceMap:
     price: Price
 
 
-def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> DeviceMap:
+def device_map(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> DeviceMap:
     """Return where whole modules go, for a placement of groups of ops.
 
     Modules that the placement has on one device are whole, and stay there. Others go to where a
@@ -58,6 +60,8 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
     placement : int32[G]
         The device of each group. As accelerate computes nothing on CPUs where there are GPUs, what
         is on a CPU goes to a GPU then.
+    evaluator
+        What placements of modules are priced by.
 
     Raises
     ------
@@ -85,13 +89,13 @@ def device_map(problem: PlacementProblem, placement: NDArray[np.int32]) -> Devic
     kept = [name for name, devices in devices_of_module.items() if len(devices) == 1]
     modules = whole_modules(scopes, set(kept) - {ROOT})
     restricted = problem_of_labels(problem, modules.labels)
-    found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets))
+    found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets), evaluator)
     found_devices = restricted.expand(found)
     return DeviceMap(
         modules=_named(scopes, modules, [targets[device] for device in found_devices.tolist()]),
         main_device=targets[int(found_devices[modules.first_op[ROOT]])],
         split=tuple(name for name in modules.first_op if name and name not in kept),
-        price=price(problem, placement, restricted, found),
+        price=price(problem, placement, restricted, found, evaluator),
     )
 
 
@@ -157,6 +161,7 @@ def _cheapest(
     op_devices: NDArray[np.int32],
     is_forward: NDArray[np.bool_],
     devices: list[int],
+    evaluator: EvaluatorSpec,
 ) -> NDArray[np.int32]:
     """Return int32[G], with groups where their forward ops are, or else where they cost least."""
     group_of = problem.grouping.group_of
@@ -177,14 +182,14 @@ def _cheapest(
         placement[group] = devices[int(seconds[group, devices].argmin())]
     free = np.union1d(apart, np.flatnonzero(elsewhere))
     free = free[np.argsort(-seconds[free, placement[free]], kind="stable")]
-    simulator = Simulator(problem)
+    priced_by = evaluator.make(problem, None)
     for _ in range(MOST_SWEEPS):
         before = placement.copy()
         for group in free.tolist():
             possible = [each for each in devices if np.isfinite(seconds[group, each])]
             moved = np.repeat(placement[None], len(possible), axis=0)
             moved[:, group] = possible
-            placement = moved[int(costs(simulator, moved).argmin())]
+            placement = moved[int(costs(priced_by, moved).argmin())]
         if np.array_equal(before, placement):
             break
     return placement

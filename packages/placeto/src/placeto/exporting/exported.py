@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from placeto.exporting.restriction import Price
 from placeto.placing.costs import overflow_text
-from placeto.texts import seconds_text
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import PlacementProblem
 
 
@@ -42,10 +42,15 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def price_text(problem: PlacementProblem, price: Price, what: str) -> str:
-    """Return how long a step takes with a form, and as placed."""
+def price_text(
+    problem: PlacementProblem, price: Price, what: str, evaluator: EvaluatorSpec = STEP
+) -> str:
+    """Return what a step costs with a form, and as placed."""
     overflow = overflow_text(problem.cluster, price.peak_memory)
+    start, simulated = f"{evaluator.objective}:", ""
+    if evaluator.simulates:
+        start, simulated = "a step takes", ", simulated"
     return (
-        f"a step takes {seconds_text(price.runtime)} with {what}, simulated, and "
-        f"{seconds_text(price.runtime_as_placed)} as placed{overflow}"
+        f"{start} {evaluator.text(price.runtime)} with {what}{simulated}, and "
+        f"{evaluator.text(price.runtime_as_placed)} as placed{overflow}"
     )

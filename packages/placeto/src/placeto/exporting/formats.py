@@ -1,7 +1,7 @@
 """The forms that a placement can be exported in, by name."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,23 @@ from placeto.exporting.layer_formats import deepspeed, exo, vllm
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
 from placeto.json_files import json_text
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import PlacementProblem
 
 ACCELERATE = "accelerate"
+
+
+class Export(Protocol):
+    """A function that returns a placement in another form, as an evaluator prices it."""
+
+    def __call__(
+        self,
+        problem: PlacementProblem,
+        placement: NDArray[np.int32],
+        evaluator: EvaluatorSpec = STEP,
+        /,
+    ) -> Exported:
+        """Return a placement int32[G] in the form."""
 
 
 @dataclass(frozen=True)
@@ -24,39 +38,54 @@ class Format:
     """A form that a placement can be exported in."""
 
     suffixes: tuple[str, ...]  # of its files
-    export: Callable[[PlacementProblem, NDArray[np.int32]], Exported]
+    export: Export
 
 
-def exported_map(problem: PlacementProblem, found: DeviceMap) -> Exported:
+def exported_map(
+    problem: PlacementProblem, found: DeviceMap, evaluator: EvaluatorSpec = STEP
+) -> Exported:
     """Return a device map as accelerate takes it."""
     modules = counted(len(found.modules), "module")
     split = f"the placement splits {len(found.split):,} of those that have to be whole"
     use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
-    remarks = (f"{modules}; {split}", price_text(problem, found.price, "whole modules"), use)
+    remarks = (
+        f"{modules}; {split}",
+        price_text(problem, found.price, "whole modules", evaluator),
+        use,
+    )
     details = {"device_map": found.modules, "main_device": found.main_device}
     return Exported(json_text(found.modules) + "\n", remarks, found.price, details)
 
 
-def _torch(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def _accelerate(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> Exported:
+    return exported_map(problem, device_map(problem, placement, evaluator), evaluator)
+
+
+def _torch(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> Exported:
     try:
-        found, note = pipeline_stages(problem, placement), ""
+        found, note = pipeline_stages(problem, placement, evaluator), ""
     except NoChainError:
-        found, note = nearest_stages(problem, placement), ": the fastest chain of layers found"
+        found = nearest_stages(problem, placement, evaluator)
+        note = ": the fastest chain of layers found"
     content: dict[str, object] = {"split_points": found.split_points, "devices": found.devices}
     stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}{note}"
-    remarks = (stages, price_text(problem, found.price, "stages of whole modules"))
+    remarks = (stages, price_text(problem, found.price, "stages of whole modules", evaluator))
     return Exported(json_text(content) + "\n", remarks, found.price, content)
 
 
 FORMATS = {
-    ACCELERATE: Format((".json",), lambda *placed: exported_map(placed[0], device_map(*placed))),
+    ACCELERATE: Format((".json",), _accelerate),
     "torch": Format((".json",), _torch),
     "vllm": Format((".sh",), vllm),
     "deepspeed": Format((".py",), deepspeed),
     "exo": Format((".json",), exo),
     "llama.cpp": Format((".sh",), llama_cpp),
-    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed))),
-    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed))),
+    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2]))),
+    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2]))),
 }
 
 

@@ -10,12 +10,15 @@ from placeto.exporting.exported import Exported, counted, price_text
 from placeto.exporting.layer_split import LayerSplit, all_layers, layer_split, one_stack
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.json_files import json_text
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, PlacementProblem
 
 WHOLE_LAYERS = "whole layers in a row"
 
 
-def vllm(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def vllm(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> Exported:
     """Return the command that starts vLLM with the layers of a placement in stages.
 
     ``VLLM_PP_LAYER_PARTITION`` has the number of layers of each stage: as many as
@@ -24,7 +27,7 @@ def vllm(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
     """
     layers = one_stack(ModuleScopes(problem.graph), "vLLM")
     gpus = gpus_of(problem.cluster)
-    split = layer_split(problem, placement, layers, gpus)
+    split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     partition = ",".join(map(str, split.sizes))
     numbers = [gpus.index(device) for device in split.devices]
     usual = numbers == list(range(len(numbers))) or CPU in targets_of(problem.cluster).values()
@@ -33,22 +36,27 @@ def vllm(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
         f"{visible}VLLM_PP_LAYER_PARTITION={partition} "
         f"vllm serve MODEL --pipeline-parallel-size {len(split.sizes)}\n"
     )
-    return _exported(problem, split, command, {"partition": split.sizes})
+    return _exported(problem, split, evaluator, command, {"partition": split.sizes})
 
 
-def deepspeed(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def deepspeed(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> Exported:
     """Return a ``PipelineModule`` of DeepSpeed whose ``parts`` are those of a placement.
 
     No ``partition_method`` takes bounds: ``uniform``, ``parameters`` and ``type:REGEX`` balance
     what they count. So the class sets ``parts`` where PipelineModule does.
     """
     layers = all_layers(ModuleScopes(problem.graph))
-    split = layer_split(problem, placement, layers, gpus_of(problem.cluster))
+    gpus = gpus_of(problem.cluster)
+    split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     names = "".join(f"    {name!r},\n" for name in split.layers)
     content = DEEPSPEED.format(
         names=names, parts=list(split.bounds), devices=", ".join(_device_names(problem, split))
     )
-    return _exported(problem, split, content, {"layers": split.layers, "parts": split.bounds})
+    return _exported(
+        problem, split, evaluator, content, {"layers": split.layers, "parts": split.bounds}
+    )
 
 
 DEEPSPEED = '''\
@@ -71,10 +79,13 @@ class PlacedPipeline(PipelineModule):
 '''
 
 
-def exo(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def exo(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> Exported:
     """Return the shards of exo: for each device the layers from one to before another."""
     layers = one_stack(ModuleScopes(problem.graph), "exo")
-    split = layer_split(problem, placement, layers, gpus_of(problem.cluster))
+    gpus = gpus_of(problem.cluster)
+    split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     shards = [
         {
             "device": name,
@@ -88,7 +99,7 @@ def exo(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
             zip(_device_names(problem, split), pairwise(split.bounds), strict=True)
         )
     ]
-    return _exported(problem, split, json_text(shards) + "\n", {"shards": shards})
+    return _exported(problem, split, evaluator, json_text(shards) + "\n", {"shards": shards})
 
 
 def gpus_of(cluster: Cluster) -> list[int]:
@@ -109,7 +120,11 @@ def _device_names(problem: PlacementProblem, split: LayerSplit) -> list[str]:
 
 
 def _exported(
-    problem: PlacementProblem, split: LayerSplit, content: str, details: dict[str, object]
+    problem: PlacementProblem,
+    split: LayerSplit,
+    evaluator: EvaluatorSpec,
+    content: str,
+    details: dict[str, object],
 ) -> Exported:
     names = _device_names(problem, split)
     stages = zip(split.sizes, names, strict=True)
@@ -117,7 +132,7 @@ def _exported(
     found = "as placed" if split.as_placed else "the fastest split found, as the placement is none"
     return Exported(
         content,
-        (f"{where}: {found}", price_text(problem, split.price, WHOLE_LAYERS)),
+        (f"{where}: {found}", price_text(problem, split.price, WHOLE_LAYERS, evaluator)),
         split.price,
         {"devices": names, **details},
     )

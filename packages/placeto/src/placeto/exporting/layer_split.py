@@ -1,7 +1,7 @@
 """Layers that run one after another, some on each device: the form that pipelines take.
 
 vLLM, DeepSpeed and exo give each device some layers that run one after another. `layer_split`
-returns the split that is the placement, or else the fastest one that the simulator finds.
+returns the split that is the placement, or else the fastest one that is found.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.restriction import Price
 from placeto.exporting.stage_search import Stages, fastest_stages, neighbours, stages_of
 from placeto.placing.costs import costs_of, fits
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import (
     SECONDS_PER_BYTE,
     EvaluationBatch,
@@ -24,7 +25,6 @@ from placeto_graphs import (
     Phase,
     PlacementProblem,
 )
-from placeto_simulator import Simulator
 
 MOST_ROUNDS = 20
 NO_TIME = 1e-15  # seconds, so that ops without any count at all
@@ -103,6 +103,7 @@ def layer_split(
     devices: Sequence[int],
     *,
     in_order: bool = False,
+    evaluator: EvaluatorSpec = STEP,
 ) -> LayerSplit:
     """Return which device runs which layers, one after another.
 
@@ -122,6 +123,8 @@ def layer_split(
         The devices that can be named; a stage may be on any of them.
     in_order
         Whether the stages have to be on devices in the order of ``devices``.
+    evaluator
+        What a split is priced by: by default the simulated time of a step.
 
     Raises
     ------
@@ -130,43 +133,44 @@ def layer_split(
     """
     scopes = ModuleScopes(problem.graph)
     chain = layer_chain(problem, scopes, layers)
-    evaluator = _ChainSimulator(chain)
+    priced_by = _ChainEvaluator(chain, evaluator)
     nearest, as_placed = _nearest(chain, scopes, problem.expand(placement))
     stages = stages_of(nearest)
     if stages is not None and not _can_be(chain, stages, devices, in_order=in_order):
         stages = None
     as_placed = as_placed and stages is not None
     if stages is None or not as_placed:
-        stages = _fastest(evaluator, stages, devices, in_order=in_order)
+        stages = _fastest(priced_by, stages, devices, in_order=in_order)
     return LayerSplit(
         layers=chain.layers,
         bounds=stages.bounds,
         devices=stages.devices,
         op_devices=stages.device_of_part()[chain.labels],
         as_placed=as_placed,
-        price=_price(problem, placement, evaluator, stages),
+        price=_price(problem, placement, priced_by, stages),
     )
 
 
-class _ChainSimulator:
-    """Simulates stages of a chain of N layers, with a copy of a shared weight on each device."""
+class _ChainEvaluator:
+    """Prices stages of a chain of N layers, with a copy of a shared weight on each device."""
 
-    def __init__(self, chain: LayerChain) -> None:
+    def __init__(self, chain: LayerChain, spec: EvaluatorSpec) -> None:
         self.chain = chain
-        self._simulator = Simulator(chain.problem)
+        self.spec = spec
+        self._evaluator = spec.make(chain.problem, None)
 
     def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of int32[B, N], the device of each layer."""
         placements = np.empty((len(device_of_layer), self.chain.problem.num_groups), np.int32)
         placements[:, self.chain.group_of_layer] = device_of_layer
-        simulated = self._simulator.evaluate(placements)
-        peaks = simulated.peak_memory.copy()
+        priced = self._evaluator.evaluate(placements)
+        peaks = priced.peak_memory.copy()
         everyone = np.arange(self.chain.problem.num_devices)
         for weight in self.chain.shared:
             reads = device_of_layer[:, weight.layers, None] == everyone
             copies = reads.any(axis=1) & ~reads[:, 0]
             peaks += copies * weight.num_bytes
-        return EvaluationBatch(runtime=simulated.runtime, peak_memory=peaks)
+        return EvaluationBatch(runtime=priced.runtime, peak_memory=peaks)
 
     def costs(self, stages: Sequence[Stages]) -> NDArray[np.float64]:
         """Return float64[B], the memory-penalised runtimes, in seconds."""
@@ -202,7 +206,7 @@ def _runs(chain: LayerChain) -> NDArray[np.bool_]:
 
 
 def _fastest(
-    evaluator: _ChainSimulator, start: Stages | None, devices: Sequence[int], *, in_order: bool
+    evaluator: _ChainEvaluator, start: Stages | None, devices: Sequence[int], *, in_order: bool
 ) -> Stages:
     """Return the fastest stages near those of a start, and of dynamic programming."""
     chain = evaluator.chain
@@ -301,10 +305,10 @@ def _kept_bytes(graph: OpGraph) -> NDArray[np.int64]:
 def _price(
     problem: PlacementProblem,
     placement: NDArray[np.int32],
-    evaluator: _ChainSimulator,
+    evaluator: _ChainEvaluator,
     stages: Stages,
 ) -> Price:
-    before = Simulator(problem).evaluate(placement[None])
+    before = evaluator.spec.make(problem, None).evaluate(placement[None])
     after = evaluator.evaluate(stages.device_of_part()[None])
     peaks = tuple(after.peak_memory[0].tolist())
     return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))

@@ -12,6 +12,7 @@ from placeto.errors import InputError
 from placeto.exporting.exported import Exported, counted, price_text
 from placeto.exporting.llama_cpp_parts import LlamaCppParts, nearest_arrangement
 from placeto.exporting.restriction import Price, price, problem_of_labels
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, PlacementProblem
 
 # Names of devices in llama.cpp begin with that of the backend; what none of these is runs CUDA.
@@ -67,14 +68,16 @@ class LlamaCppArguments:
         return shlex.join(words)
 
 
-def llama_cpp(problem: PlacementProblem, placement: NDArray[np.int32]) -> Exported:
+def llama_cpp(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> Exported:
     """Return the arguments of llama.cpp for a placement, see `llama_cpp_arguments`."""
-    found = llama_cpp_arguments(problem, placement)
+    found = llama_cpp_arguments(problem, placement, evaluator)
     moved = f"{counted(len(found.moved), 'layer')} on another device than in the placement"
     what = "whole layers, on the CPU first and then on one GPU after another"
     return Exported(
         f"llama-server --model MODEL {found.command_line}\n",
-        (moved, price_text(problem, found.price, what)),
+        (moved, price_text(problem, found.price, what, evaluator)),
         found.price,
         {
             "n_gpu_layers": found.gpu_layers,
@@ -86,7 +89,7 @@ def llama_cpp(problem: PlacementProblem, placement: NDArray[np.int32]) -> Export
 
 
 def llama_cpp_arguments(
-    problem: PlacementProblem, placement: NDArray[np.int32]
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
 ) -> LlamaCppArguments:
     """Return arguments for a placement of a language model.
 
@@ -103,6 +106,8 @@ def llama_cpp_arguments(
         The problem, with a graph whose scopes are names of modules.
     placement : int32[G]
         The device of each group.
+    evaluator
+        What arrangements are priced by.
 
     Raises
     ------
@@ -131,7 +136,7 @@ def llama_cpp_arguments(
     parts = LlamaCppParts(problem.graph, has_cpu=cpu is not None)
     restricted = problem_of_labels(problem, parts.labels)
     placed = parts.devices(problem.expand(placement), len(names))
-    found = nearest_arrangement(parts, placed, cpu, restricted)
+    found = nearest_arrangement(parts, placed, cpu, evaluator.make(restricted, None))
     layers, output, slots = found[parts.layers], int(found[parts.output]), parts.slots(found, cpu)
     overrides = _overrides(parts, names, found[parts.feed_forward], layers)
     if output != slots[-1]:
@@ -145,7 +150,7 @@ def llama_cpp_arguments(
         overrides=overrides,
         moved=tuple(np.flatnonzero(layers != placed[parts.layers]).tolist()),
         op_devices=restricted.expand(after),
-        price=price(problem, placement, restricted, after),
+        price=price(problem, placement, restricted, after, evaluator),
     )
 
 

@@ -13,8 +13,7 @@ from placeto.exporting.layer_split import one_stack
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, parents_of
 from placeto.exporting.restriction import UNKNOWN, labels_of_step
 from placeto.placing.costs import costs
-from placeto_graphs import OpGraph, PlacementProblem
-from placeto_simulator import Simulator
+from placeto_graphs import Evaluator, OpGraph
 
 FEED_FORWARD = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
 EXPERTS = "experts"
@@ -120,7 +119,7 @@ def _feed_forward_part(layer: str, scopes: Iterable[str]) -> str | None:
 
 
 def nearest_arrangement(
-    parts: LlamaCppParts, placed: NDArray[np.int32], cpu: int | None, problem: PlacementProblem
+    parts: LlamaCppParts, placed: NDArray[np.int32], cpu: int | None, evaluator: Evaluator
 ) -> NDArray[np.int32]:
     """Return int32[P], devices of parts that llama.cpp can express.
 
@@ -135,8 +134,8 @@ def nearest_arrangement(
         The devices of the parts in a placement.
     cpu
         The number of the CPU, if there is one.
-    problem
-        The problem, with a group for each part.
+    evaluator
+        What placements cost, of a problem with a group for each part.
     """
     found = placed.copy()
     found[parts.layers] = layers = _in_order(placed[parts.layers], cpu)
@@ -145,11 +144,11 @@ def nearest_arrangement(
     found = parts.completed(found, cpu)
     if np.array_equal(layers, placed[parts.layers]):
         return found
-    simulator = Simulator(problem)
+    problem = evaluator.problem
     least, candidates = np.inf, [found]
     for _ in range(MOST_ROUNDS):
         placements = [problem.placement_of_ops(each[parts.labels]) for each in candidates]
-        prices = costs(simulator, np.stack(placements))
+        prices = costs(evaluator, np.stack(placements))
         if not prices.min() < least:
             break
         found, least = candidates[int(prices.argmin())], prices.min()

@@ -17,6 +17,7 @@ from placeto.exporting.restriction import (
     price,
     problem_of_labels,
 )
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import PlacementProblem, colocate, colocate_by_id
 
 
@@ -43,7 +44,9 @@ class PipelineStages:
     price: Price
 
 
-def pipeline_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> PipelineStages:
+def pipeline_stages(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> PipelineStages:
     """Return where a pipeline is split, for a placement that is a chain of stages.
 
     It is one if the forward pass, op by op in the order in which it runs, never comes back to a
@@ -56,6 +59,8 @@ def pipeline_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> 
         The problem, with a graph whose scopes are names of modules.
     placement : int32[G]
         The device of each group.
+    evaluator
+        What the stages are priced by.
 
     Raises
     ------
@@ -87,11 +92,13 @@ def pipeline_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> 
     return PipelineStages(
         split_points=tuple(forward.outermost_beginning_at(stage.first) for stage in stages[1:]),
         devices=tuple(problem.cluster.device_names[stage.device] for stage in stages),
-        price=price(problem, placement, restricted, found),
+        price=price(problem, placement, restricted, found, evaluator),
     )
 
 
-def nearest_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> PipelineStages:
+def nearest_stages(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> PipelineStages:
     """Return the stages of a pipeline for a placement that is no chain: of layers, on any devices.
 
     They are those of `layer_split`.
@@ -102,10 +109,11 @@ def nearest_stages(problem: PlacementProblem, placement: NDArray[np.int32]) -> P
         When the layers are no chain, or two stages would read one weight.
     """
     graph, every = problem.graph, range(problem.num_devices)
-    split = layer_split(problem, placement, all_layers(ModuleScopes(graph)), every)
+    layers = all_layers(ModuleScopes(graph))
+    split = layer_split(problem, placement, layers, every, evaluator=evaluator)
     grouping = colocate(graph, [colocate_by_id])
     ops = replace(problem, grouping=grouping, hierarchy=None, rules=None)
-    found = pipeline_stages(ops, ops.placement_of_ops(split.op_devices))
+    found = pipeline_stages(ops, ops.placement_of_ops(split.op_devices), evaluator)
     as_placed = replace(found.price, runtime_as_placed=split.price.runtime_as_placed)
     return replace(found, price=as_placed)
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.costs import fits
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import (
     OpGraph,
     PlacementProblem,
@@ -15,19 +16,18 @@ from placeto_graphs import (
     colocate_updates,
     grouping_of_labels,
 )
-from placeto_simulator import Simulator
 
 UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class Price:
-    """The cost of a restriction on placements, by the simulator.
+    """The cost of a restriction on placements, by the simulator or another evaluator.
 
     Attributes
     ----------
     runtime_as_placed, runtime : float
-        Seconds of a step, before and with the restriction.
+        Seconds of a step, or what the evaluator returns, before and with the restriction.
     peak_memory : D of int
         Bytes on each device, with the restriction.
     fits : bool
@@ -77,9 +77,10 @@ def price(
     placement: NDArray[np.int32],
     restricted: PlacementProblem,
     restricted_placement: NDArray[np.int32],
+    evaluator: EvaluatorSpec = STEP,
 ) -> Price:
-    """Return what a step takes before and after a restriction, int32[G] placements of each."""
-    before = Simulator(problem).evaluate(placement[None])
-    after = Simulator(restricted).evaluate(restricted_placement[None])
+    """Return what a step costs before and after a restriction, int32[G] placements of each."""
+    before = evaluator.make(problem, None).evaluate(placement[None])
+    after = evaluator.make(restricted, None).evaluate(restricted_placement[None])
     peaks = tuple(after.peak_memory[0].tolist())
     return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))

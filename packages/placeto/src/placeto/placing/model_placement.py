@@ -18,7 +18,7 @@ from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
-from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import place_graph
 from placeto.problems.factories import PARTS, step_of
@@ -49,6 +49,8 @@ class ModelPlacement:
         bound is known.
     autocast : `torch.dtype` or None
         Dtype of the autocast with which the step was captured.
+    evaluator : `placeto.placing.evaluators.EvaluatorSpec`
+        What placements are priced by, here and in other forms.
     """
 
     step: TrainingStep
@@ -56,6 +58,7 @@ class ModelPlacement:
     result: PlacementResult
     lower_bound: float
     autocast: torch.dtype | None = None
+    evaluator: EvaluatorSpec = STEP
 
     def __repr__(self) -> str:
         devices = ", ".join(self.problem.cluster.device_names)
@@ -133,7 +136,7 @@ class ModelPlacement:
         InputError
             When the model has no modules inside.
         """
-        found = device_map(self.problem, self.placement)
+        found = device_map(self.problem, self.placement, self.evaluator)
         modules = with_all_names(found.modules, found.main_device, self.step.model)
         return replace(found, modules=modules)
 
@@ -145,7 +148,7 @@ class ModelPlacement:
         InputError
             When the placement is no chain of stages.
         """
-        return pipeline_stages(self.problem, self.placement)
+        return pipeline_stages(self.problem, self.placement, self.evaluator)
 
     def export(self, path: str | Path, to: str, *, force: bool = False) -> None:
         """Write the placement as ``placeto export`` does.
@@ -168,9 +171,9 @@ class ModelPlacement:
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
         if to == ACCELERATE:
-            exported = exported_map(self.problem, self.device_map())
+            exported = exported_map(self.problem, self.device_map(), self.evaluator)
         else:
-            exported = form.export(self.problem, self.placement)
+            exported = form.export(self.problem, self.placement, self.evaluator)
         write_text(file, exported.content)
 
     def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> MeasuredSteps:
@@ -302,7 +305,7 @@ def place(
             placer=placer,
             evaluator=priced_by,
         )
-    placed = ModelPlacement(step, *found, autocast)
+    placed = ModelPlacement(step, *found, autocast, priced_by)
     if not placed.fits:
         warnings.warn(f"no placement that fits the memory was found: {placed!r}", stacklevel=2)
     return placed
