@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from numeric_step import Happens, NumericStep, cpus, expected_results, random_problem
-from placeto_execution import ExecutionError, Executor, processes
+from host_streams import host_streams
+from numeric_step import FEED, Happens, NumericStep, cpus, expected_results, random_problem
+from placeto_execution import ExecutionError, Executor, compile_step, processes
+from placeto_execution.schedules import topological_schedule
+from placeto_execution.streams import StreamedDevices
 
 NUM_OPS = 20
 HALVES: NDArray[np.int32] = np.array([0, 1] * (NUM_OPS // 2), np.int32)
@@ -86,6 +89,46 @@ def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(0.5)  # in which all of its threads stop
 
     check_failure(happens, r"^op9 on cpu:1: its process is stopped$")
+
+
+def test_a_process_that_is_stopped_while_a_gpu_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+
+    def happens(what: str, number: int) -> None:
+        if (what, number) == ("run", 9):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.5)  # in which all of its threads stop
+
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    schedule = topological_schedule(problem, HALVES)
+    with host_streams():
+        devices = StreamedDevices(
+            NumericStep(problem.graph, happens),
+            compile_step(schedule),
+            ["cuda:0", "cpu:1"],
+            schedule.op_device,
+        )
+        (process,) = multiprocessing.active_children()
+        end = threading.Timer(20.0, process.kill)
+        end.start()
+        with pytest.raises(ExecutionError, match=r"^op9 on cpu:1: its process is stopped$"):
+            devices.run(FEED)
+        end.cancel()
+        devices.close()
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_before_its_results_are_asked_for() -> None:
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
+        executed = executor.execute(HALVES)
+        victim, _ = multiprocessing.active_children()
+        victim.kill()
+        with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process has ended"):
+            executed.results()
+        assert executor.execute(HALVES).results() == expected_results(problem.graph)
 
 
 def test_a_process_that_is_killed_between_two_steps() -> None:

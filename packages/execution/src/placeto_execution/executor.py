@@ -253,7 +253,12 @@ class Executor:
                 "results: expected to be asked for before the next run begins or the executor "
                 "is closed, got asked after it"
             )
-        return self.step.results(names, self._placed.devices.pieces(names))
+        try:
+            pieces = self._placed.devices.pieces(names)
+        except (ExecutionError, KeyboardInterrupt):  # all processes have ended
+            self.close()
+            raise
+        return self.step.results(names, pieces)
 
 
 @dataclass(frozen=True)

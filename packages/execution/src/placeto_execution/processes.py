@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import connection, get_context
@@ -146,18 +146,38 @@ class DeviceProcesses:
 
     def answers(self) -> dict[int, Any]:
         """Return the answers to what processes were told."""
+        self.wait_until(lambda: len(self._answers) == len(self._pipes), timeout=1.0)
+        return dict(sorted(self._answers.items()))
+
+    def wait_until(
+        self,
+        is_so: Callable[[], bool],
+        *,
+        timeout: float = 0.0,
+        others_send: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take answers until something is so; fail if a process does, or if all wait in vain.
+
+        Parameters
+        ----------
+        is_so
+            Returns whether it is so.
+        timeout
+            Seconds between two calls of it in which no answer comes.
+        others_send
+            Returns whether processes may still get messages of devices that are none.
+        """
         far, since = self._far(), time.monotonic()
-        while len(self._answers) < len(self._pipes):
-            self.watch(timeout=1.0)
-            if self._far() != far or not self._all_wait():
+        while not is_so():
+            self._watch(timeout)
+            if self._far() != far or others_send() or not self._all_wait():
                 far, since = self._far(), time.monotonic()
             elif time.monotonic() - since > PATIENCE:
                 line = self._stalled_text()
                 self.close()
                 raise ExecutionError(line)
-        return dict(sorted(self._answers.items()))
 
-    def watch(self, timeout: float = 0.0) -> None:
+    def _watch(self, timeout: float) -> None:
         """Take the answers that come within some seconds, and fail if a process does."""
         pending = {pipe: n for n, pipe in self._pipes.items() if n not in self._answers}
         with self._closing():

@@ -256,12 +256,17 @@ class StreamedDevices:
 
     def _take(self, number: int, message: Message) -> None:
         """Get a message of the process of a CPU, which the GPU could not do without anyway."""
-        shared, since = self._processes.shared, time.monotonic()
-        while not shared.has_come(number):
-            self._announce()
-            if time.monotonic() - since > WATCH_INTERVAL:
-                self._processes.watch()
-                since = time.monotonic()
+        shared = self._processes.shared
+
+        def has_come() -> bool:
+            until = time.monotonic() + WATCH_INTERVAL
+            while not shared.has_come(number):
+                self._announce()
+                if time.monotonic() > until:
+                    return False
+            return True
+
+        self._processes.wait_until(has_come, others_send=lambda: bool(self._leaving))
         rooms, is_there = self._rooms.pop(number, ((), None))
         stream = self._streams[message.destination]
         staging = stream.staging(rooms)
