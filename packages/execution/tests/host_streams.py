@@ -15,7 +15,10 @@ from placeto_execution import streams
 @dataclass(frozen=True)
 class HostMoment:
     time: float
-    has_come: bool = True
+
+    @property
+    def has_come(self) -> bool:
+        return True
 
     def seconds(self) -> float:
         return self.time

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from host_streams import host_streams
+from host_streams import HostMoment, HostStream, host_streams
 from numeric_step import FEED, Happens, NumericStep, cpus, expected_results, random_problem
 from placeto_execution import ExecutionError, Executor, compile_step, processes
 from placeto_execution.schedules import topological_schedule
@@ -118,6 +118,41 @@ def test_a_process_that_is_stopped_while_a_gpu_waits_for_it(
         end.cancel()
         devices.close()
     assert not multiprocessing.active_children()
+
+
+class LateStream(HostStream):
+    """Has done at a time what was issued up to then."""
+
+    done_at = 0.0
+
+    def mark(self) -> HostMoment:
+        return LateMoment(max(time.monotonic(), self.done_at))
+
+
+class LateMoment(HostMoment):
+    @property
+    def has_come(self) -> bool:
+        return time.monotonic() >= self.time
+
+
+def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    schedule = topological_schedule(problem, HALVES)
+    with host_streams(LateStream):
+        devices = StreamedDevices(
+            NumericStep(problem.graph),
+            compile_step(schedule),
+            ["cuda:0", "cpu:1"],
+            schedule.op_device,
+        )
+        monkeypatch.setattr(LateStream, "done_at", time.monotonic() + 2.0)
+        (_, record), _ = devices.run(FEED)
+        assert min(moment for _, moment in record.arrived) >= LateStream.done_at
+        assert devices.pieces(None) == expected_results(problem.graph)
+        devices.close()
 
 
 def test_a_process_that_is_killed_before_its_results_are_asked_for() -> None:
