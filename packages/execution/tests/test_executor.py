@@ -1,6 +1,7 @@
 """What runs on several devices gives what one op after the other gives, with either interpreter."""
 
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -214,6 +215,26 @@ def test_processes_end_with_the_executor() -> None:
         with pytest.raises(ExecutionError, match=r"^results: expected to be asked for before the"):
             first.results()
     assert not multiprocessing.active_children()
+
+
+def test_an_executor_that_nothing_holds_leaves_no_process_and_no_file() -> None:
+    problem = random_problem(1, 12, 2, "fifo")
+    files = os.listdir("/proc/self/fd")
+    executed = Executor(problem, NumericStep(problem.graph), cpus(2)).execute(
+        np.zeros(12, np.int32)
+    )
+    assert executed.results() == expected_results(problem.graph)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        child = os.fork()
+    if not child:  # it has a copy of the executor, which it drops
+        del executed
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert executed.results() == expected_results(problem.graph)
+    del executed
+    assert not multiprocessing.active_children()
+    assert os.listdir("/proc/self/fd") == files
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ class Executor:
 
     Each ``"cpu:N"`` is a process that is pinned to a core; all are forked from this one when a
     placement runs that is not the one before, and end with `close`, with the ``with`` block that
-    the executor is used in, or when a run fails. Tensors are sent from process to process. GPUs are
-    run by this process, with streams of CUDA.
+    the executor is used in, when a run fails, or when nothing holds the executor or its last step.
+    Tensors are sent from process to process. GPUs are run by this process, with streams of CUDA.
 
     Each device follows a program that is compiled before anything runs (`compile_step`). New
     processes begin with the weights that the step has in this process: a step that trains goes on

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -70,6 +71,10 @@ class DeviceProcesses:
         self._pipes: dict[int, connection.Connection] = {}
         self._answers: dict[int, Any] = {}
         self.shared = SharedMessages(program.messages, len(devices))
+        # It is called at the latest when nothing holds this object any more.
+        self._end = weakref.finalize(
+            self, _end, os.getpid(), self._processes, self._pipes, self.shared
+        )
         try:
             with _without_interrupts():
                 for number, name in enumerate(devices):
@@ -122,14 +127,7 @@ class DeviceProcesses:
 
     def close(self) -> None:
         """End the processes."""
-        started = [process for process in self._processes.values() if process.pid is not None]
-        for process in started:
-            process.kill()
-        for process in started:
-            process.join()
-        for pipe in self._pipes.values():
-            pipe.close()
-        self.shared.close()
+        self._end()
 
     def ask(self, what: str, value: Any) -> dict[int, Any]:
         """Tell all processes to do something, and return the answer for each device."""
@@ -251,6 +249,24 @@ class DeviceProcesses:
             f"{self._doing(device)} on {self._devices[device]}: "
             f"it has waited for {PATIENCE:.0f} s, and no device does anything"
         )
+
+
+def _end(
+    owner: int,
+    processes: Mapping[int, Any],
+    pipes: Mapping[int, connection.Connection],
+    shared: SharedMessages,
+) -> None:
+    if os.getpid() != owner:
+        return  # a copy, in a process that was forked later
+    started = [process for process in processes.values() if process.pid is not None]
+    for process in started:
+        process.kill()
+    for process in started:
+        process.join()
+    for pipe in pipes.values():
+        pipe.close()
+    shared.close()
 
 
 def _is_stopped(process: Any) -> bool:
