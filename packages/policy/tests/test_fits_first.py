@@ -139,6 +139,28 @@ def test_where_nothing_fits_the_least_cost_is_kept() -> None:
     assert result.placement.tolist() == [0, 0]
 
 
+class NothingRuns(TightMemory):
+    """Nothing fits, and on the first device nothing runs, which counts as 20 s."""
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        runtime = np.where((placements == 0).all(axis=1), np.inf, 3.0)
+        peak_memory = np.full((len(placements), 2), K80_BYTES + 500 * LACKS, np.int64)
+        return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+
+def test_what_cannot_run_is_last(tmp_path: Path) -> None:
+    evaluator = NothingRuns()
+    environment = PlacementEnvironment(evaluator)
+    assert environment.costs_of(np.array([[0, 0]], np.int32)).tolist() == [20.0]
+    assert environment.best.placement.tolist() == [0, 0]
+    assert environment.costs_of(np.array([[0, 1]], np.int32)).tolist() == [103.0]
+    assert environment.best.placement.tolist() == [0, 1]
+    trainer = Trainer([evaluator], QUICK)
+    trainer.best = [Best(True, np.inf, np.zeros(2, np.int32))]
+    save_training(trainer, tmp_path / "training.safetensors")
+    assert resume_training(tmp_path / "training.safetensors", [evaluator]).best == [None]
+
+
 def test_what_was_only_looked_at_counts() -> None:
     environment = PlacementEnvironment(TightMemory(), device_features="loads-and-lookahead")
     environment.reset(num_episodes=1)

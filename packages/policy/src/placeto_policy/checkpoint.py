@@ -128,7 +128,7 @@ def save_training(trainer: Trainer, path: Path) -> None:
     graphs = [
         _GraphProgress(
             num_groups=baseline.means.shape[1],
-            best_cost=best.cost if best else None,
+            best_cost=_number_or_none(best.cost) if best else None,
             best_lacks_memory=best is not None and best.lacks_memory,
         )
         for baseline, best in zip(trainer.baselines, trainer.best, strict=True)

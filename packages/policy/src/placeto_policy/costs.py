@@ -40,7 +40,7 @@ class Best:
     lacks_memory : bool
         Whether a device lacks memory, or the placement cannot run.
     cost : float
-        Its memory-penalised runtime, seconds.
+        Its memory-penalised runtime, seconds; infinity if it cannot run.
     placement : int32[G]
         The device of each group.
     """
@@ -96,11 +96,12 @@ class PlacementCosts:
                 self.best = found
             if len(self._known) + len(rows) > MAX_REMEMBERED:
                 self._known = {key: self._known[key] for key in keys if key in self._known}
-            self._known.update(zip(unknown, (cost for _, cost in ranks), strict=True))
+            costs = (self._unrunnable if isinf(cost) else cost for _, cost in ranks)
+            self._known.update(zip(unknown, costs, strict=True))
         return np.array([self._known[key] for key in keys])
 
     def _evaluated(self, placements: NDArray[np.int32]) -> list[tuple[bool, float]]:
-        """Return whether each placement lacks memory or cannot run, and R; check what is told."""
+        """Return the ranks of placements, after a check of what the evaluator returns."""
         problem, count = self._evaluator.problem, len(placements)
         batch = self._evaluator.evaluate(placements)
         check_field(batch, "runtime", (count,))
@@ -110,8 +111,7 @@ class PlacementCosts:
             raise PolicyError(
                 f"evaluator: expected a runtime >= 0, got runtime[{row}] = {batch.runtime[row]}"
             )
-        ranks = placement_ranks(batch, problem.cluster.memory_bytes, self._penalty)
-        return [(lacks, self._unrunnable if isinf(cost) else cost) for lacks, cost in ranks]
+        return placement_ranks(batch, problem.cluster.memory_bytes, self._penalty)
 
 
 def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Settings) -> int:
