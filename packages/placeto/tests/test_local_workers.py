@@ -1,6 +1,7 @@
 """What the launcher of several processes says of how they end; the processes need no torch."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -51,3 +52,11 @@ def test_what_another_process_says_at_last_is_repeated() -> None:
 def test_the_first_process_has_a_line_of_its_own() -> None:
     assert run("sys.exit(3)", WAIT) == 3
     assert run("None", "None") == 0
+
+
+def test_options_of_the_command_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker resumes what the command has begun, where such an option is an error."""
+    monkeypatch.setenv("PLACETO_TRAIN_SEED", "3")
+    found = "sys.exit(int('PLACETO_TRAIN_SEED' in os.environ))"
+    assert run(found, found) == 0
+    assert os.environ["PLACETO_TRAIN_SEED"] == "3"

@@ -15,6 +15,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from placeto.errors import RUN_FAILED, STOPPED, RunError
 from placeto.stopping import PARENT_VARIABLE
 
+# Of variables that give options of the command a value: what they say is in the folder by then.
+OPTION_VARIABLES = "PLACETO_TRAIN_"
 RUN_VARIABLE = "TORCHELASTIC_RUN_ID"  # by which torchrun marks its processes
 SECONDS_TO_STOP = 3600  # for the update that Ctrl-C interrupts; before PyTorch 2.12 it is 30
 
@@ -75,6 +77,9 @@ def run_workers(command: Sequence[str], count: int) -> int:
 def _environment_of_workers() -> Iterator[None]:
     """Set what workers inherit, and silence the launcher, which tells of each signal."""
     before = dict(os.environ)
+    for name in before:
+        if name.startswith(OPTION_VARIABLES):
+            del os.environ[name]
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
