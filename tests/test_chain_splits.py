@@ -333,3 +333,30 @@ def test_equal_devices_are_told_once() -> None:
         (0, 1),
         (0, 1, 2),
     ]
+
+
+def test_devices_of_a_kind_on_which_ops_take_other_times_are_told_apart() -> None:
+    """The first device cannot run the first layer; the third is faster than the second."""
+    seconds = [[math.inf, 2.0, 1.5], [2.0, 2.0, 1.5]]
+    problem = Chain(seconds, [0], [0.0] * 3, [0.0] * 3, [1e6] * 3, [4] * 3).problem()
+    devices = tuple(replace(device, kind="same") for device in problem.cluster.devices)
+    problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    result, _, choices = search_with_choices(
+        problem, PlainProgress(None), seconds=None, max_evaluations=200
+    )
+    alone = {choice.devices: choice.result.runtime for choice in choices if choice.how == ALONE}
+    assert alone == {(1,): 4.0, (2,): 3.0}
+    assert result.runtime == 3.0
+    searched = [choice.devices for choice in choices if choice.how == SEARCHED]
+    assert searched == [(0, 1), (0, 2), (1, 2)]
+
+
+def test_what_fits_no_device_is_not_advised() -> None:
+    """One of two layers fits the second device, nothing the first; a transfer costs an hour."""
+    for fit, title in (([0, 1], "All on d1. Other"), ([0, 2], "All on d1: do not split. Other")):
+        chain = Chain([[1.0] * 2] * 2, [10**9], [0.0] * 2, [0.0] * 2, [2.5e5] * 2, fit)
+        problem = chain.problem()
+        result, _, choices = search_with_choices(
+            problem, PlainProgress(None), seconds=None, max_evaluations=100
+        )
+        assert choices_table(problem, result, choices, STEP).title.startswith(title)

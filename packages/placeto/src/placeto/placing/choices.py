@@ -165,8 +165,14 @@ def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, 
     """Yield subsets of a number of devices, without those that are like an earlier one."""
     cluster, seen = problem.cluster, set()
     alike = [
-        (device.kind, device.memory_bytes, device.op_overhead, device.transfer_overhead)
-        for device in cluster.devices
+        (
+            device.kind,
+            device.memory_bytes,
+            device.op_overhead,
+            device.transfer_overhead,
+            problem.compute_time[:, index].tobytes(),  # measured ones differ between equal devices
+        )
+        for index, device in enumerate(cluster.devices)
     ]
     for devices in combinations(range(cluster.num_devices), size):
         ordered = sorted(devices, key=lambda device: alike[device])
@@ -293,7 +299,8 @@ def choices_table(
         and choice.result.runtime <= AS_FAST * result.runtime
     ]
     if len(used) == 1:
-        title = f"All on {used[0]}: do not split"
+        fitting = fits(problem, result.peak_memory)
+        title = f"All on {used[0]}" + (": do not split" if fitting else "")
     elif as_fast:
         title = f"{as_fast[0]} alone is within 1 % of this: do not split"
     else:
