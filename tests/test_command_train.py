@@ -311,6 +311,15 @@ def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> No
         cost = Simulator(read).runtimes(best[None])[0]
         assert cost == report["best"][str(path)]
     assert np.isfinite(list(report["best"].values())).all()
+    assert report["fits"] == dict.fromkeys(report["best"], True)
+
+
+def test_a_best_placement_that_does_not_fit_is_called_so(tmp_path: Path) -> None:
+    source, folder = tmp_path / "graph.txt", tmp_path / "run"
+    source.write_text(profile(4, parameter_bytes=10**11))
+    train = ["train", source, "--updates=1", *SMALL, "-o", folder]
+    assert succeed(*train).splitlines()[0].endswith(" s, out of memory")
+    assert succeed_json(*train)["fits"] == {str(source): False}
 
 
 def test_the_preset_of_the_paper_has_one_granularity(problem: Path, tmp_path: Path) -> None:

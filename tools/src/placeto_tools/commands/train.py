@@ -234,7 +234,8 @@ def _train(
     if not as_json:
         for name, found in zip(problems, trainer.best, strict=True):
             if found:
-                click.echo(f"{name}: best {seconds_text(found.cost)}")
+                lacking = ", out of memory" if found.lacks_memory else ""
+                click.echo(f"{name}: best {seconds_text(found.cost)}{lacking}")
         click.echo(f"{folder.path}: {trainer.updates} updates, {trainer.evaluations:,} placements")
 
 
@@ -269,6 +270,10 @@ def _summary(
         "evaluations": trainer.evaluations,
         "best": {
             name: found.cost if found else None
+            for name, found in zip(names, trainer.best, strict=True)
+        },
+        "fits": {
+            name: found is not None and not found.lacks_memory
             for name, found in zip(names, trainer.best, strict=True)
         },
         "placements": [str(path) for path in placements],
