@@ -1,14 +1,16 @@
 """Trials of an experiment: how they run, what makes one the same as a finished one, their page."""
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import Event, Thread, get_ident
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -18,7 +20,7 @@ from experiment_tasks import Count, Die, Fail, Wrong
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
 from placeto.progress import PlainProgress
-from placeto.trials import store
+from placeto.trials import running, store
 from placeto.trials.folder import experiment_folder
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Episode, Failed, Placed, Record
@@ -29,6 +31,7 @@ from placeto.trials.trials import (
     Graph,
     Page,
     Results,
+    StoppedError,
     Task,
     Trial,
     Watch,
@@ -308,6 +311,43 @@ def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="a process of a trial was killed; the same command goes on"):
         finished.extend(name for name, _ in counted(run))
     assert finished == ["a"]
+
+
+def test_trials_stop_when_they_are_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With threads in place of processes; without a stop the trials end after a while, too."""
+
+    @dataclass(frozen=True)
+    class RunUntilStopped:
+        kind: ClassVar[str] = "endless"
+
+        def run(self, workspace: Workspace, watch: Watch) -> Record:
+            began = time.monotonic()
+            try:
+                while time.monotonic() < began + 10:
+                    (workspace.path / "begun").touch()
+                    watch.update("running")
+                    time.sleep(0.01)
+            except StoppedError:
+                (workspace.path / f"stopped-{get_ident()}").touch()
+                raise
+            raise AssertionError
+
+    @contextmanager
+    def threads(jobs: int, workspace: Workspace) -> Iterator[Any]:
+        stopping = Event()
+        monkeypatch.setattr(running, "_stopping", [stopping])
+        with ThreadPoolExecutor(jobs) as pool:
+            run = partial(running._run_in_process, workspace=workspace)
+            yield running._Workers(partial(pool.submit, run), stopping.set)
+
+    monkeypatch.setattr(running, "_processes", threads)
+    begun: Callable[[], bool] = (tmp_path / "begun").exists
+    trials = [Trial("endless", RunUntilStopped()), Trial("other", RunUntilStopped())]
+    with pytest.raises(StoppedError):
+        list(run_trials(trials, Workspace(tmp_path), Watch(begun), jobs=2))
+    assert len(list(tmp_path.glob("stopped-*"))) == 2
 
 
 # The folder of an experiment.

@@ -54,6 +54,13 @@ def test_the_first_process_has_a_line_of_its_own() -> None:
     assert run("None", "None") == 0
 
 
+def test_what_the_first_process_has_said_is_not_repeated() -> None:
+    """It left its error to the launcher, which ends it before it ends by itself."""
+    error = '{"message": {"message": "it broke", "extraInfo": {"timestamp": "1"}}}'
+    said = f"(open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('{error}'), {WAIT})"
+    assert run(said, "(time.sleep(0.5), sys.exit('another process went away'))") == 1
+
+
 def test_options_of_the_command_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker resumes what the command has begun, where such an option is an error."""
     monkeypatch.setenv("PLACETO_TRAIN_SEED", "3")

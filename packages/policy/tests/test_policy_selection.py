@@ -103,6 +103,17 @@ def test_graphs_to_choose_by_have_as_many_devices() -> None:
         Trainer(evaluators(1), UNSTEADY, validation=[*evaluators(1), three])
 
 
+def test_the_best_placements_are_none_of_the_graphs_to_choose_by() -> None:
+    longer = ListSchedule(heavy_chain())
+    shorter = ListSchedule(two_chains())
+    trainer = Trainer([longer], replace(UNSTEADY, updates=1), validation=[shorter])
+    trainer.update()
+    (best,) = trainer.best
+    assert best is not None
+    assert trainer.best_policy.weights
+    assert longer.evaluate(best.placement[None]).runtime[0] == best.cost
+
+
 def test_the_last_policy_can_be_had_instead() -> None:
     trainer = Trainer(evaluators(1), replace(UNSTEADY, selection="last"), seed=4)
     train(trainer)
