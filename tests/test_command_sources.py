@@ -327,6 +327,8 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     assert placed["chain"]["runtime"] == pytest.approx(4.5e-3)
     assert placed["fork"]["evaluator"] == "contention-free"
     assert placed["fork"]["runtime"] == 1 + 1 + 3
+    text = succeed("place", doppler, *written)
+    assert "is faster than 5.000 s; this one takes 0.0 % more" in text
     report = succeed_json("inspect", doppler, "--set", "devices=3")
     assert [device["runtime"] for device in report["devices"]] == [7.0, 7.0, 7.0]
     report = succeed_json("inspect", partitioning)

@@ -397,6 +397,10 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
     assert "expected PROBLEMS and -o FOLDER" in fail("train", problem)
     assert "--hparam x: expected one of embedding," in fail(*train, "--hparam=x=1")
     assert "--hparam workers: expected a number, got 'x'" in fail(*train, "--hparam=workers=x")
+    near = "--hparam reward: expected terminal, or another of counterfactual, intermediate"
+    assert near in fail(*train, "--hparam=reward=termnal")
+    both = fail(*train, "--updates=1", "--hparam=updates=3")
+    assert "--hparam updates: expected no --updates beside it" in both
     assert "workers: expected an integer >= 1, got 0" in fail(*train, "--hparam=workers=0")
     assert "discount: expected at most 1" in fail(*train, "--hparam=discount=2")
     assert "--workers: expected at most 8" in fail(*train, "--workers=9")

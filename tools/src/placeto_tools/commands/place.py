@@ -245,7 +245,7 @@ def _show(
         f"; peak memory {peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
     )
     if bound:
-        click.echo(_distance(problem, result, bound, report["least_excess"]))
+        click.echo(_distance(problem, result, bound, report.get("least_excess", 0)))
 
 
 def _checked_placer(

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import msgspec
 
-from placeto.errors import InputError, check_once
+from placeto.errors import InputError, check_once, not_among
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance  # pants: no-infer-dep
@@ -35,6 +35,8 @@ def parse_settings(
     from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)
 
     given = {} if updates is None else {"updates": updates}
+    if given and "updates" in dict(pairs):
+        raise InputError("--hparam updates: expected no --updates beside it")
     return changed_fields(preset(preset_name or "default"), pairs, given)
 
 
@@ -48,7 +50,7 @@ def changed_fields(
     """Return a dataclass of hyperparameters with other values.
 
     Values are those by name, and before them the pairs of texts, which ``option`` gave. A name that
-    is not known or given twice, or a text where a number is needed, is an `InputError`.
+    is not known or given twice, or a text that is no value of the field, is an `InputError`.
     """
     kinds = {field.name: field.type for field in fields(settings)}
     check_once([name for name, _ in pairs], f"{option} ")
@@ -59,7 +61,9 @@ def changed_fields(
         try:
             chosen[name] = msgspec.convert(text, kinds[name], strict=False)
         except msgspec.ValidationError:
-            raise InputError(f"{option} {name}: expected a number, got {text!r}") from None
+            texts = get_args(kinds[name])
+            expected = not_among(text, texts) if texts else f"expected a number, got {text!r}"
+            raise InputError(f"{option} {name}: {expected}") from None
     return replace(settings, **chosen)
 
 
