@@ -16,7 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 import training_script
-from placeto_policy import PolicyError, Settings, Trainer, load_policy, save_training, workers
+from placeto_policy import (
+    PlacementPolicy,
+    PolicyError,
+    Settings,
+    Trainer,
+    load_policy,
+    save_training,
+    workers,
+)
 from placeto_policy.workers import OneProcess
 from scheduled_problems import ListSchedule, heavy_chain, two_chains
 
@@ -196,12 +204,17 @@ def test_processes_that_go_on_come_to_the_same_weights(tmp_path: Path) -> None:
         assert all(torch.equal(state[name], expected) for state in states)
 
 
-@pytest.mark.parametrize("trained_before", [[0, 1], [1, 0]])
-def test_processes_with_different_trainings_refuse_to_go_on(trained_before: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("trained_before", "seeds"), [([0, 1], [3, 3]), ([1, 0], [3, 3]), ([0, 0], [3, 4])]
+)
+def test_processes_with_different_trainings_refuse_to_go_on(
+    trained_before: list[int], seeds: list[int]
+) -> None:
     def go_on(process: SideBySide) -> str:
-        trainer = Trainer(
-            [ListSchedule(two_chains())], Settings(workers=2), seed=7, processes=process
-        )
+        settings = Settings(workers=2)
+        policy = PlacementPolicy(2, settings, seed=seeds[process.rank])
+        evaluators = [ListSchedule(two_chains())]
+        trainer = Trainer(evaluators, settings, seed=7, policy=policy, processes=process)
         trainer.updates = trained_before[process.rank]
         with pytest.raises(PolicyError) as refused:
             trainer.update()

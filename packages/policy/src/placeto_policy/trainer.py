@@ -249,7 +249,7 @@ class Trainer:
         if not self._is_checked:
             groups = [environment.topology.num_groups for environment in self.environments]
             so_far = (self.seed, self.updates, self.evaluations, groups)
-            check_same(self.processes, f"{so_far} {self.settings}")
+            check_same(self.processes, f"{so_far} {self.settings}", self.policy)
             self._is_checked = True
 
     def _decayed(self, start: float, end: float) -> float:

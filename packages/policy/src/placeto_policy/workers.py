@@ -59,7 +59,7 @@ class Processes(Protocol):
         ...
 
 
-def check_same(processes: Processes, training: str) -> None:
+def check_same(processes: Processes, training: str, policy: torch.nn.Module) -> None:
     """Check that all processes are about to go on with the same training.
 
     Sums of gradients of different trainings would be of no policy, and nothing else would tell.
@@ -69,14 +69,19 @@ def check_same(processes: Processes, training: str) -> None:
     processes
         The processes, each of which calls this.
     training
-        What tells one training from another.
+        What tells one training from another, but for the policy.
+    policy
+        Policy of the training, whose weights have to be the same.
 
     Raises
     ------
     PolicyError
         When one of them has another training than the first.
     """
-    digest = hashlib.sha256(training.encode()).digest()[:6]  # a float holds so many bits exactly
+    content = hashlib.sha256(training.encode())
+    for tensor in policy.state_dict().values():
+        content.update(tensor.numpy().tobytes())
+    digest = content.digest()[:6]  # a float holds so many bits exactly
     digests = processes.gather(np.array([[float(int.from_bytes(digest, "big"))]]))[:, 0]
     if (digests != digests[0]).any():
         other = int(np.argmax(digests != digests[0]))
