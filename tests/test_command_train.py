@@ -252,7 +252,7 @@ def test_a_folder_of_others_is_not_taken(problem: Path, tmp_path: Path) -> None:
     assert (tmp_path / "log.jsonl").read_text() == "mine"
 
 
-def test_another_machine_goes_on_from_what_the_first_sends(whole: Path, tmp_path: Path) -> None:
+def test_another_machine_goes_on_from_what_the_first_sends(copied: Path, tmp_path: Path) -> None:
     class OneOfTwo(OneProcess):
         count = 2
 
@@ -263,7 +263,8 @@ def test_another_machine_goes_on_from_what_the_first_sends(whole: Path, tmp_path
             self.sent = content or self.sent
             return self.sent
 
-    first, given = OneOfTwo(0), RunFolder(whole)
+    first, given = OneOfTwo(0), RunFolder(copied)
+    given.first_policy.write_bytes(b"weights")
     assert given.as_on_first_machine(first, tmp_path) is given
     copies = tmp_path / "copies"
     copies.mkdir()
@@ -271,7 +272,7 @@ def test_another_machine_goes_on_from_what_the_first_sends(whole: Path, tmp_path
     assert other.read() == given.read()
     assert other.checkpoint.read_bytes() == given.checkpoint.read_bytes()
     assert {path.name for path in copies.iterdir()} == {
-        *("run.json", "problem-0.json.gz", "training.safetensors")
+        *("run.json", "problem-0.json.gz", "training.safetensors", "first-policy.safetensors")
     }
 
 
