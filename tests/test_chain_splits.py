@@ -162,7 +162,8 @@ def time_per_sample_of(chain: Chain) -> float:
         return max((chain.transfer(layer, device, other) for other in others), default=0.0)
 
     def worth(cost: float, first: int, end: int, device: int, _last: int | None) -> float:
-        load = sum(chain.seconds[layer][device] for layer in range(first, end))
+        run = [chain.seconds[layer][device] for layer in range(first, end)]
+        load = sum(run) + sum(chain.overhead[device] for seconds in run if seconds > 0)
         load += moves(first - 1, device) if first else 0.0
         load += moves(end - 1, device) if end < layers else 0.0
         return max(cost, load)

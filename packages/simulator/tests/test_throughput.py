@@ -12,7 +12,7 @@ from test_walking import random_moves
 
 from placeto_graphs import Cluster, Device, MoveEvaluator, PlacementProblem, plain_walk
 from placeto_graphs.testing import check_walks
-from placeto_simulator import SimulationError, ThroughputEvaluator
+from placeto_simulator import SimulationError, Simulator, ThroughputEvaluator
 from simulated_problems import Placed, placed_problems
 
 
@@ -20,9 +20,11 @@ def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list
     """Return the load of each device by the definition, one tensor at a time."""
     graph, cluster, device_of = problem.graph, problem.cluster, problem.expand(placement)
     kinds = [device.kind.split("-")[0] for device in cluster.devices]
-    loads = [
-        float(problem.compute_time[device_of == d, d].sum()) for d in range(problem.num_devices)
-    ]
+    loads = []
+    for number, device in enumerate(cluster.devices):
+        seconds_of_ops = problem.compute_time[device_of == number, number]
+        overheads = device.op_overhead * float((seconds_of_ops > 0).sum())
+        loads.append(float(seconds_of_ops.sum()) + overheads)
 
     def seconds(ends: list[tuple[int, int]], size: int) -> float:
         return max(float(cluster.latency[way] + size / cluster.bandwidth[way]) for way in ends)
@@ -30,12 +32,12 @@ def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list
     for tensor, size in enumerate(graph.tensor_bytes.tolist()):
         home = int(device_of[graph.tensor_producer[tensor]])
         readers = {int(device_of[op]) for op in graph.consumers_of_tensor[tensor]} - {home}
-        for device in {home, *readers} if readers else ():
-            if kinds[device] == "cpu":
+        for end in {home, *readers} if readers else ():
+            if kinds[end] == "cpu":
                 continue
             hosts = [kinds.index("cpu")] if "cpu" in kinds else range(len(kinds))
-            ways = [(device, other) for other in hosts if other != device]
-            loads[device] += seconds(ways if device == home else [w[::-1] for w in ways], size)
+            ways = [(end, other) for other in hosts if other != end]
+            loads[end] += seconds(ways if end == home else [w[::-1] for w in ways], size)
     return loads
 
 
@@ -76,7 +78,10 @@ def test_walks_are_those_of_one_evaluation_after_the_other(
 
 
 def test_loads_by_hand() -> None:
-    """Accelerators of a machine: 0.125 s and 1 s for 10 bytes, twice as long for 20."""
+    """Accelerators of a machine: 0.125 s and 1 s for 10 bytes, twice as long for 20.
+
+    An op of a second is followed by an overhead of 0.25 s there, and by none on the host.
+    """
     chains = two_chains()
     host = Device("cpu:0", "cpu", 10**9, 0.0, 0.0)
     problem = replace(
@@ -91,12 +96,12 @@ def test_loads_by_hand() -> None:
     evaluator = ThroughputEvaluator(problem)
     placements = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [0, 0, 2, 2]], np.int32)
     assert evaluator.loads(placements).tolist() == [
-        [4.0, 0.0, 0.0],
-        [2.0, 2.0, 0.0],
-        [2 + 1.125 + 2.125, 2 + 1.125 + 2.125, 0.0],
-        [2 + 1.125 + 2.125, 0.0, 8.0],  # what a CPU reads from its memory is free
+        [5.0, 0.0, 0.0],
+        [2.5, 2.5, 0.0],
+        [2.5 + 1.125 + 2.125, 2.5 + 1.125 + 2.125, 0.0],
+        [2.5 + 1.125 + 2.125, 0.0, 8.0],  # what a CPU reads from its memory is free
     ]
-    assert evaluator.evaluate(placements).runtime.tolist() == [4.0, 2.0, 5.25, 8.0]
+    assert evaluator.evaluate(placements).runtime.tolist() == [5.0, 2.5, 5.75, 8.0]
     assert evaluator.evaluate(placements).peak_memory[2].tolist() == [1000, 0, 0]
     assert evaluator.critical_groups(placements).tolist() == [
         [True] * 4,
@@ -106,12 +111,22 @@ def test_loads_by_hand() -> None:
     ]
 
 
+def test_what_one_device_does_for_a_sample_is_its_simulated_step() -> None:
+    problem = two_chains()
+    first, *others = problem.cluster.devices
+    slow = replace(problem.cluster, devices=(replace(first, op_overhead=0.5), *others))
+    problem = replace(problem, cluster=slow)
+    alone = np.zeros((1, 4), np.int32)
+    step = Simulator(problem).evaluate(alone).runtime[0]
+    assert ThroughputEvaluator(problem).evaluate(alone).runtime[0] == step + 0.5 == 6.0
+
+
 def test_a_tensor_leaves_once_and_comes_in_once() -> None:
     chains = two_chains()
     shared = replace(chains.graph, edges=np.array([[0, 2], [0, 3], [0, 1]], np.int32))
     evaluator = ThroughputEvaluator(replace(chains, graph=shared))
     loads = evaluator.loads(np.array([[0, 0, 1, 1]], np.int32))
-    assert loads.tolist() == [[2 + 1.125, 2 + 1.125]]
+    assert loads.tolist() == [[2.5 + 1.125, 2.5 + 1.125]]
 
 
 def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() -> None:

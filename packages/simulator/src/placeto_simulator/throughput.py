@@ -57,11 +57,11 @@ class ThroughputEvaluator:
 
     While the devices work on samples one behind the other, each of them is busy for its load at
     every sample, and the largest load is the time per sample: the ``runtime`` of a placement. The
-    load of a device is the compute time of its ops. A device that is no CPU also spends the time of
+    load of a device is the compute time of its ops, and the overhead after each of them. A device that is no CPU also spends the time of
     each tensor that leaves it, once however many devices read it, and of each tensor that comes in,
     once however many of its ops read it. Tensors go through the memory of the host: the time of a
     tensor is that of a transfer to or from the first CPU of the cluster, and without one that over
-    the slowest link of the device. Overheads between ops and transfers are not counted.
+    the slowest link of the device. Overheads of transfers are not counted.
 
     The memory of a device is the sum of what its ops hold: parameters, and tensors that are held
     until a step ends. Other activations are not counted: how many there are depends on how many
@@ -201,7 +201,9 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         for group in (maker, *others):
             touched[group].append(net)
 
-    compute = np.where(np.isinf(problem.compute_time), 0.0, problem.compute_time)
+    overhead = np.array([device.op_overhead for device in problem.cluster.devices])
+    busy = np.where(problem.compute_time > 0, problem.compute_time + overhead, 0.0)
+    compute = np.where(np.isinf(busy), 0.0, busy)
     tensors = [tensor for each in tensors_of.values() for tensor in each]
     net_of_tensor = np.repeat(np.arange(len(tensors_of)), [len(t) for t in tensors_of.values()])
     leaves, enters = _seconds_through_the_host(problem, tensors)
