@@ -57,11 +57,12 @@ class ThroughputEvaluator:
 
     While the devices work on samples one behind the other, each of them is busy for its load at
     every sample, and the largest load is the time per sample: the ``runtime`` of a placement. The
-    load of a device is the compute time of its ops, and the overhead after each of them. A device that is no CPU also spends the time of
-    each tensor that leaves it, once however many devices read it, and of each tensor that comes in,
-    once however many of its ops read it. Tensors go through the memory of the host: the time of a
-    tensor is that of a transfer to or from the first CPU of the cluster, and without one that over
-    the slowest link of the device. Overheads of transfers are not counted.
+    load of a device is the compute time of its ops, and the overhead after each of them. A device
+    that is no CPU also spends the time of each tensor that leaves it, once however many devices
+    read it, and of each tensor that comes in, once however many of its ops read it. Tensors go
+    through the memory of the host: the time of a tensor is that of a transfer to or from the first
+    CPU of the cluster, and without one that over the slowest link of the device. Overheads of
+    transfers are not counted.
 
     The memory of a device is the sum of what its ops hold: parameters, and tensors that are held
     until a step ends. Other activations are not counted: how many there are depends on how many
