@@ -96,7 +96,9 @@ def test_the_best_of_a_walk_is_what_fits_however_dear(
     ops.add_nodes_from("ab", parameter_bytes=600)
     graph = from_networkx(ops)
     cluster = parse_cluster("2xk80")
-    devices = tuple(replace(device, memory_bytes=1000) for device in cluster.devices)
+    devices = tuple(
+        replace(device, memory_bytes=1000, op_overhead=0.0) for device in cluster.devices
+    )
     problem = PlacementProblem(
         graph=graph,
         cluster=replace(cluster, devices=devices),
