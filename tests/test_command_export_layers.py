@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from command_runs import invoke, succeed_json
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
-from placeto.exporting.layer_formats import gpus_of
 from placeto.exporting.layer_split import all_layers, layer_split, one_stack
 from placeto.exporting.layers import layer_stacks
 from placeto.exporting.module_scopes import ModuleScopes
@@ -275,7 +274,10 @@ def test_a_placement_of_stages_stays_as_it_is(seed: int) -> None:
     wanted = stages[int(generator.integers(len(stages)))]
     placement = by_layer(problem, wanted.device_of_part().tolist())
     split = layer_split(
-        problem, placement, one_stack(ModuleScopes(problem.graph), ""), gpus_of(problem.cluster)
+        problem,
+        placement,
+        one_stack(ModuleScopes(problem.graph), ""),
+        problem.cluster.accelerators.tolist(),
     )
     assert (split.bounds, split.devices, split.as_placed) == (wanted.bounds, wanted.devices, True)
     assert split.price.runtime == split.price.runtime_as_placed

@@ -31,6 +31,7 @@ def test_every_export_shows_an_example() -> None:
     del (
         exports["DEFAULT_RULES"],
         exports["DEVICE_KINDS"],
+        exports["FREE_TYPE"],
         exports["LEVEL_SIZES"],
         exports["LINK_NAMES"],
         exports["NAMED_RULES"],

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     EvaluationBatch,
-    Evaluator,
-    PlacementProblem,
-    PlacementResult,
     ScheduleBatch,
 )
 from placeto_policy import (
@@ -26,7 +23,7 @@ from placeto_policy import (
 from placeto_policy.costs import Best
 from placeto_policy.placer import sweep
 from placeto_policy.reports import WorkerReport, from_rows, to_rows
-from scheduled_problems import K80_BYTES, QUICK, problem_of
+from scheduled_problems import K80_BYTES, QUICK, Given, problem_of
 
 LACKS = 10**8  # bytes of the first device with both groups on it: 0.2 s
 
@@ -51,34 +48,12 @@ class TightMemory:
         )
 
 
-class Given:
-    """A placer that has one placement."""
-
-    name = "given"
-
-    def __init__(self, *placement: int) -> None:
-        self.placement = np.array(placement, np.int32)
-
-    def place(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
-    ) -> PlacementResult:
-        del problem, seed
-        found = evaluator.evaluate(self.placement[None])
-        return PlacementResult(
-            placement=self.placement,
-            runtime=float(found.runtime[0]),
-            peak_memory=found.peak_memory[0],
-            evaluations=1,
-            seconds=0.0,
-            curve=np.array([[1.0, found.runtime[0]]]),
-        )
-
-
 @pytest.mark.parametrize("starts", [[(0, 0), (0, 1)], [(0, 1), (0, 0)]])
 def test_of_what_others_place_that_is_kept_which_fits(starts: list[tuple[int, int]]) -> None:
     evaluator = TightMemory()
     placer = PlacetoPlacer(
-        policy=PlacementPolicy(2, QUICK), starts=[Given(*each) for each in starts]
+        policy=PlacementPolicy(2, QUICK),
+        starts=[Given(np.array(each, np.int32)) for each in starts],
     )
     result = placer.place(evaluator.problem, evaluator)
     assert result.fits(evaluator.problem.cluster)
@@ -88,7 +63,9 @@ def test_of_what_others_place_that_is_kept_which_fits(starts: list[tuple[int, in
 
 def test_a_round_of_descent_into_too_little_memory_is_not_kept() -> None:
     evaluator = TightMemory()
-    placer = PlacetoPlacer(policy=PlacementPolicy(2, QUICK), starts=[Given(0, 1)], sweeps=3)
+    placer = PlacetoPlacer(
+        policy=PlacementPolicy(2, QUICK), starts=[Given(np.array([0, 1], np.int32))], sweeps=3
+    )
     result = placer.place(evaluator.problem, evaluator)
     # A round from there goes where the cost is least, which is where memory lacks.
     environment = PlacementEnvironment(evaluator)
@@ -132,7 +109,7 @@ def test_a_resumed_training_has_not_forgotten_that_its_best_placement_lacks_memo
 
 def test_where_nothing_fits_the_least_cost_is_kept() -> None:
     evaluator = TightMemory(lacks_everywhere=True)
-    starts = [Given(0, 1), Given(0, 0)]
+    starts = [Given(np.array([0, 1], np.int32)), Given(np.array([0, 0], np.int32))]
     result = PlacetoPlacer(policy=PlacementPolicy(2, QUICK), starts=starts).place(
         evaluator.problem, evaluator
     )

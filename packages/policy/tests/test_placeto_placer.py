@@ -1,4 +1,4 @@
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,9 +7,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     EvaluationBatch,
-    Evaluator,
     PlacementProblem,
-    PlacementResult,
     Placer,
     memory_penalised_runtime,
 )
@@ -18,6 +16,7 @@ from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, Reward
 from random_states import random_problem
 from scheduled_problems import (
     QUICK,
+    Given,
     ListSchedule,
     heavy_chain,
     partly_possible,
@@ -279,28 +278,6 @@ def test_each_update_is_reported() -> None:
     result = placer.place(evaluator.problem, evaluator)
     assert [(update, total) for update, _, total in reports] == [(1, 3), (2, 3), (3, 3)]
     assert [evaluations for _, evaluations, _ in reports] == result.curve[:3, 0].tolist()
-
-
-@dataclass
-class Given:
-    """A placer that says one placement, and that it took three evaluations to find it."""
-
-    placement: NDArray[np.int32]
-    name: str = "given"
-
-    def place(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
-    ) -> PlacementResult:
-        del problem, seed
-        found = evaluator.evaluate(self.placement[None])
-        return PlacementResult(
-            placement=self.placement,
-            runtime=float(found.runtime[0]),
-            peak_memory=found.peak_memory[0],
-            evaluations=3,
-            seconds=0.0,
-            curve=np.array([[3.0, found.runtime[0]]]),
-        )
 
 
 def test_where_others_place_counts_and_sweeps_go_on_from_the_best() -> None:

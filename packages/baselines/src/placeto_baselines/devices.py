@@ -84,12 +84,6 @@ def cpus(problem: PlacementProblem) -> NDArray[np.intp]:
     return np.flatnonzero([device.is_cpu for device in problem.cluster.devices])
 
 
-def accelerators(problem: PlacementProblem) -> NDArray[np.intp]:
-    """Return the indices of the devices that are no CPUs; of all devices if there are only CPUs."""
-    found = np.flatnonzero([not device.is_cpu for device in problem.cluster.devices])
-    return found if len(found) else np.arange(problem.num_devices)
-
-
 def accelerated(problem: PlacementProblem) -> NDArray[np.bool_]:
     """Return bool[G, D], the devices among which schedulers for equal devices choose.
 
@@ -98,7 +92,7 @@ def accelerated(problem: PlacementProblem) -> NDArray[np.bool_]:
     """
     runs = allowed_devices(problem)
     fast = np.zeros_like(runs)
-    here = accelerators(problem)
+    here = problem.cluster.accelerators
     fast[:, here] = runs[:, here]
     return np.where(fast.any(axis=1, keepdims=True), fast, runs)
 

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import NOWHERE, accelerators, majority, repaired
+from placeto_baselines.devices import NOWHERE, majority, repaired
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.trials import RulePlacer
 from placeto_graphs import Phase, PlacementProblem
@@ -146,7 +146,7 @@ class ExpertPlacer(RulePlacer):
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
         """Return int32[1, G], the expert's placement."""
-        devices = accelerators(problem)
+        devices = problem.cluster.accelerators
         if self.scopes is None:
             turn = devices_by_regions(problem, len(devices))
         else:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators, cpus, random_placements, repaired
+from placeto_baselines.devices import cpus, random_placements, repaired
 from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.trials import RulePlacer, Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -29,7 +29,7 @@ class SingleDevice(RulePlacer):
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
         """Return int32[B, G], everything on each of the GPUs."""
-        return _on_each(problem, accelerators(problem))
+        return _on_each(problem, problem.cluster.accelerators)
 
 
 class CpuOnly(RulePlacer):

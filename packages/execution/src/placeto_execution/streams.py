@@ -29,9 +29,7 @@ from placeto_execution.programs import Free, Instruction, Message, Receive, Run,
 from placeto_execution.records import Record
 from placeto_graphs import ExecutableStep, error_line
 
-WATCH_INTERVAL = (
-    0.1  # seconds after which it is seen whether a process that is waited for has ended
-)
+WATCH_INTERVAL = 0.1  # seconds after which it is seen whether an awaited process has ended
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ from placeto_graphs.schema.cluster import Cluster, Device
 from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
 from placeto_graphs.schema.group_graph import GroupGraph, group_graph
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
 from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch
 from placeto_graphs.timeline import StepTimeline
@@ -71,6 +71,7 @@ __version__ = "0.3.0"
 __all__ = [
     "DEFAULT_RULES",
     "DEVICE_KINDS",
+    "FREE_TYPE",
     "LEVEL_SIZES",
     "LINK_NAMES",
     "NAMED_RULES",

@@ -136,10 +136,8 @@ def device_costs(
 
 def busy_time(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G, D], how long each device is busy with each group, overheads included."""
-    overhead = np.array([device.op_overhead for device in problem.cluster.devices])
-    each = problem.compute_time + np.where(problem.compute_time > 0, overhead, 0.0)
     group_of, size = problem.grouping.group_of, problem.num_groups
-    return np.stack([np.bincount(group_of, seconds, size) for seconds in each.T], axis=1)
+    return np.stack([np.bincount(group_of, each, size) for each in problem.busy_time.T], axis=1)
 
 
 def traffic(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

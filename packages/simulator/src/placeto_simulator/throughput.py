@@ -202,9 +202,7 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         for group in (maker, *others):
             touched[group].append(net)
 
-    overhead = np.array([device.op_overhead for device in problem.cluster.devices])
-    busy = np.where(problem.compute_time > 0, problem.compute_time + overhead, 0.0)
-    compute = np.where(np.isinf(busy), 0.0, busy)
+    compute = np.where(np.isinf(problem.compute_time), 0.0, problem.busy_time)
     tensors = [tensor for each in tensors_of.values() for tensor in each]
     net_of_tensor = np.repeat(np.arange(len(tensors_of)), [len(t) for t in tensors_of.values()])
     leaves, enters = _seconds_through_the_host(problem, tensors)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerators, majority, repaired, work_of
+from placeto_baselines.devices import majority, repaired, work_of
 from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
@@ -62,7 +62,7 @@ class Partitioner:
         """Return the placement that the library finds with the random numbers of a seed."""
         trials = Trials(problem, evaluator)
         every_device = np.arange(problem.num_devices)
-        devices = accelerators(problem) if self.only_accelerators else every_device
+        devices = problem.cluster.accelerators if self.only_accelerators else every_device
         graph = graph_of_nodes(problem, self.nodes, devices)
         for parts in self.parts(graph, problem.cluster, devices, seed):
             trials.evaluate(placement_of_parts(problem, self.nodes, devices, parts)[None])

@@ -5,7 +5,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import accelerated, accelerators, allowed_devices
+from placeto_baselines.devices import accelerated, allowed_devices
 from placeto_baselines.scheduling.earliest_first import EarliestFirst, demand
 from placeto_baselines.scheduling.favourite_children import NOBODY, favourite_children
 from placeto_baselines.scheduling.schedule import Schedule, Timetable
@@ -170,7 +170,7 @@ class MTopo(RulePlacer):
         """Return int32[1, G], the placement that fills the devices."""
         memory = problem.cluster.memory_bytes
         need = demand(problem).total
-        devices = accelerators(problem)
+        devices = problem.cluster.accelerators
         even = int(need.sum()) // len(devices) + int(need.max())
         limit = np.minimum(memory, even)
         used = np.zeros(problem.num_devices, np.int64)

@@ -138,8 +138,7 @@ class _Life:
 def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     """Return the lives without which the peak would be too low."""
     lives = _lives(trace)
-    there_before = [storage for made in trace.placeholders for storage in made.storages]
-    resident = sum(trace.held_bytes.get(each, trace.storage_bytes[each]) for each in there_before)
+    resident = sum(trace.bytes_before(made.storages) for made in trace.placeholders)
     intervals = [(life.maker, life.end, trace.storage_bytes[life.storage]) for life in lives]
     real = resident + _curve(intervals, len(trace.ops))
     read = real - _curve((each for life in lives for each in life.kept), len(trace.ops))

@@ -55,9 +55,7 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
     groups = np.array([groups_of(op) for op in ops], np.int32).reshape(-1, 2)
     workspace = [0 if tensors.is_dataflow else op.workspace_bytes for op in ops]
     resident_bytes = [
-        sum(trace.held_bytes.get(each, trace.storage_bytes[each]) for each in op.storages)
-        if isinstance(op, Placeholder) and op.is_resident
-        else 0
+        trace.bytes_before(op.storages) if isinstance(op, Placeholder) and op.is_resident else 0
         for op in ops
     ]
     return OpGraph(

@@ -4,18 +4,17 @@ A tensor argument is kept as a `View` of a storage. Views need no calls of their
 storage, not a tensor, is what ops hand to each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 
-from placeto_graphs import Phase
+from placeto_graphs import FREE_TYPE, Phase
 
 UPDATE_TYPE = "placeto.update"
 BARRIER_TYPE = "placeto.barrier"
-FREE_TYPE = "placeto.free"
 
 Updates = Literal["after-backward", "as-ready"]
 UPDATES: tuple[Updates, ...] = get_args(Updates)
@@ -233,6 +232,10 @@ class Trace:
     deaths: Mapping[int, int] = field(default_factory=dict)
     updates: Updates = "after-backward"
     held_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    def bytes_before(self, storages: Iterable[int]) -> int:
+        """Return the bytes of storages before the step: of weights those that they are held in."""
+        return sum(self.held_bytes.get(each, self.storage_bytes[each]) for each in storages)
 
     @property
     def placeholders(self) -> list[Placeholder]:

@@ -159,9 +159,8 @@ class Inference(_InStages):
         stages = problem.grouping.group_of
         is_of_layer = [LAYER.match(scope) is not None for scope in graph.scopes]
         times = np.where(is_of_layer, np.array(layers)[stages], 1)
-        own = problem.compute_time[np.arange(len(stages)), stages]
-        overhead = np.array([device.op_overhead for device in problem.cluster.devices])[stages]
-        return np.bincount(stages, times * (own + overhead * (own > 0))).astype(np.float64)
+        own = problem.busy_time[np.arange(len(stages)), stages]
+        return np.bincount(stages, times * own).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

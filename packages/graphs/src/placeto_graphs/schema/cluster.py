@@ -228,6 +228,19 @@ class Cluster(Record):
         """int64[D], the bytes that a placement may use on each device."""
         return np.array([device.memory_bytes for device in self.devices])
 
+    @property
+    def accelerators(self) -> NDArray[np.intp]:
+        """The indices of the devices that are no CPUs; of all devices if there are only CPUs.
+
+        Examples
+        --------
+        >>> from placeto_graphs import parse_cluster
+        >>> parse_cluster("1xcpu+2xk80").accelerators, parse_cluster("2xcpu").accelerators
+        (array([1, 2]), array([0, 1]))
+        """
+        found = np.flatnonzero([not device.is_cpu for device in self.devices])
+        return found if len(found) else np.arange(self.num_devices)
+
 
 def _records(field: str, given: Any, record_type: type[Named]) -> tuple[Named, ...]:
     """Check records of one type, whose names are unique."""

@@ -29,7 +29,8 @@ from placeto_graphs.topology import (
 )
 
 FREE = -1  # the colocation id of an op that may go anywhere
-FREE_TYPE = "placeto.free"  # of ops that only keep what they read, where that was made
+FREE_TYPE = "placeto.free"
+"""Type of ops that only keep what they read, where that was made."""
 MAX_CYCLE_SHOWN = 6
 _DEFAULT: Any = None  # for what is the same of every op or tensor
 

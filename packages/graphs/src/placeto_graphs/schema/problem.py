@@ -100,6 +100,12 @@ class PlacementProblem(Record):
         """D, the number of devices."""
         return self.cluster.num_devices
 
+    @property
+    def busy_time(self) -> NDArray[np.float64]:
+        """float64[V, D], the seconds that each op keeps each device busy: overheads included."""
+        overhead = np.array([device.op_overhead for device in self.cluster.devices])
+        return self.compute_time + np.where(self.compute_time > 0, overhead, 0.0)
+
     @cached_property
     def group_graph(self) -> GroupGraph:
         """The graph of groups that placers see."""

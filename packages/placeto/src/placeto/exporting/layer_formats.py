@@ -11,7 +11,7 @@ from placeto.exporting.layer_split import LayerSplit, all_layers, layer_split, o
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.json_files import json_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_graphs import Cluster, PlacementProblem
+from placeto_graphs import PlacementProblem
 
 WHOLE_LAYERS = "whole layers in a row"
 
@@ -26,7 +26,7 @@ def vllm(
     first stage, the last norm and the head on the last one; tied weights are on both.
     """
     layers = one_stack(ModuleScopes(problem.graph), "vLLM")
-    gpus = gpus_of(problem.cluster)
+    gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     partition = ",".join(map(str, split.sizes))
     numbers = [gpus.index(device) for device in split.devices]
@@ -48,7 +48,7 @@ def deepspeed(
     what they count. So the class sets ``parts`` where PipelineModule does.
     """
     layers = all_layers(ModuleScopes(problem.graph))
-    gpus = gpus_of(problem.cluster)
+    gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     names = "".join(f"    {name!r},\n" for name in split.layers)
     content = DEEPSPEED.format(
@@ -84,7 +84,7 @@ def exo(
 ) -> Exported:
     """Return the shards of exo: for each device the layers from one to before another."""
     layers = one_stack(ModuleScopes(problem.graph), "exo")
-    gpus = gpus_of(problem.cluster)
+    gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     shards = [
         {
@@ -100,19 +100,6 @@ def exo(
         )
     ]
     return _exported(problem, split, evaluator, json_text(shards) + "\n", {"shards": shards})
-
-
-def gpus_of(cluster: Cluster) -> list[int]:
-    """Return the devices that are no CPUs; all if there are only CPUs.
-
-    Examples
-    --------
-    >>> from placeto_graphs import parse_cluster
-    >>> gpus_of(parse_cluster("1xcpu+2xk80")), gpus_of(parse_cluster("2xcpu"))
-    ([1, 2], [0, 1])
-    """
-    gpus = [device for device, target in targets_of(cluster).items() if target != CPU]
-    return gpus or list(range(cluster.num_devices))
 
 
 def _device_names(problem: PlacementProblem, split: LayerSplit) -> list[str]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.exporting.layers import LayerChain, chain_modules, layer_chain, layer_stacks
 from placeto.exporting.module_scopes import ModuleScopes
-from placeto.exporting.restriction import Price
+from placeto.exporting.restriction import Price, steepest_descent
 from placeto.exporting.stage_search import Stages, fastest_stages, neighbours, stages_of
 from placeto.placing.costs import costs_of, fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
@@ -217,19 +217,19 @@ def _fastest(
     candidates = [Stages(each.bounds, tuple(devices[at] for at in each.devices)) for each in found]
     if start is not None:
         candidates.append(start)
-    best, least = None, np.inf
-    for _ in range(MOST_ROUNDS):
-        candidates = [
-            each for each in candidates if _can_be(chain, each, devices, in_order=in_order)
-        ]
-        if not candidates:
-            break
-        gains = 1 + LEAST_GAIN * np.array([len(each.devices) for each in candidates])
-        costs = evaluator.costs(candidates) * gains
-        if not costs.min() < least:
-            break
-        best, least = candidates[int(costs.argmin())], costs.min()
-        candidates = neighbours(best, devices, in_order=in_order)
+
+    def possible(stages: list[Stages]) -> list[Stages]:
+        return [each for each in stages if _can_be(chain, each, devices, in_order=in_order)]
+
+    best = steepest_descent(
+        possible(candidates),
+        lambda stages: (
+            evaluator.costs(stages)
+            * (1 + LEAST_GAIN * np.array([len(each.devices) for each in stages]))
+        ),
+        lambda stages: possible(neighbours(stages, devices, in_order=in_order)),
+        MOST_ROUNDS,
+    )
     if best is None:
         names = ", ".join(chain.problem.cluster.device_names[each] for each in devices)
         raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
@@ -245,12 +245,10 @@ def _chain_costs(
     held = np.bincount(labels, graph.parameter_bytes, parts)
     held += np.bincount(labels[graph.tensor_producer], _kept_bytes(graph), parts)
     load = np.empty((len(devices), parts + 1, parts + 1))
-    for at, number in enumerate(devices):
-        device = cluster.devices[number]
-        seconds = chain.problem.compute_time[:, number]
-        seconds = seconds + device.op_overhead * (seconds > 0)
-        excess = np.maximum(_sums(held) - device.memory_bytes, 0)
-        load[at] = _sums(np.bincount(labels, seconds, parts)) + SECONDS_PER_BYTE * excess
+    seconds = chain.problem.busy_time
+    for at, device in enumerate(devices):
+        excess = np.maximum(_sums(held) - cluster.devices[device].memory_bytes, 0)
+        load[at] = _sums(np.bincount(labels, seconds[:, device], parts)) + SECONDS_PER_BYTE * excess
 
     among = np.ix_(devices, devices)
     overhead = np.array([cluster.devices[each].transfer_overhead for each in devices])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto.exporting.layer_split import one_stack
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, parents_of
-from placeto.exporting.restriction import UNKNOWN, labels_of_step
+from placeto.exporting.restriction import UNKNOWN, labels_of_step, steepest_descent
 from placeto.placing.costs import costs
 from placeto_graphs import Evaluator, OpGraph
 
@@ -145,16 +145,17 @@ def nearest_arrangement(
     if np.array_equal(layers, placed[parts.layers]):
         return found
     problem = evaluator.problem
-    least, candidates = np.inf, [found]
-    for _ in range(MOST_ROUNDS):
-        placements = [problem.placement_of_ops(each[parts.labels]) for each in candidates]
-        prices = costs(evaluator, np.stack(placements))
-        if not prices.min() < least:
-            break
-        found, least = candidates[int(prices.argmin())], prices.min()
-        near = _neighbours(parts, found, problem.num_devices)
-        candidates = [parts.completed(each, cpu) for each in near]
-    return found
+    best = steepest_descent(
+        [found],
+        lambda near: costs(
+            evaluator, np.stack([problem.placement_of_ops(each[parts.labels]) for each in near])
+        ),
+        lambda each: [
+            parts.completed(near, cpu) for near in _neighbours(parts, each, problem.num_devices)
+        ],
+        MOST_ROUNDS,
+    )
+    return found if best is None else best
 
 
 def _neighbours(

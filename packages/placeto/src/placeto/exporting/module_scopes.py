@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto_graphs import OpGraph, Phase
+from placeto_graphs import FREE_TYPE, OpGraph, Phase
 
 Value = TypeVar("Value", bound=Hashable)
 
 ROOT = ""
 WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
 INPUT = "input"
-FREE_TYPE = "placeto.free"  # of ops that hold a tensor until others are done
 LOSS = "loss"  # the scope of what runs behind the model, see `placeto_capture.capture`
 
 

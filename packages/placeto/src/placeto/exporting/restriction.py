@@ -1,6 +1,8 @@
 """A placement of whole parts of a model: what runs with what, and what that costs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from placeto_graphs import (
     grouping_of_labels,
 )
 
+Candidate = TypeVar("Candidate")
 UNKNOWN = -1
 
 
@@ -84,3 +87,31 @@ def price(
     after = evaluator.make(restricted, None).evaluate(restricted_placement[None])
     peaks = tuple(after.peak_memory[0].tolist())
     return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))
+
+
+def steepest_descent(
+    candidates: Sequence[Candidate],
+    costs: Callable[[Sequence[Candidate]], NDArray[np.float64]],
+    neighbours: Callable[[Candidate], Sequence[Candidate]],
+    most_rounds: int,
+) -> Candidate | None:
+    """Return the best candidate, moved to its best neighbour as long as that costs less.
+
+    It is None if there is no candidate, or none of a finite cost.
+
+    Examples
+    --------
+    >>> steepest_descent(
+    ...     [0, 9], lambda some: np.array([(each - 4.0) ** 2 for each in some]),
+    ...     lambda each: [each - 1, each + 1], most_rounds=20,
+    ... )
+    4
+    """
+    best, least = None, np.inf
+    for _ in range(most_rounds):
+        found = costs(candidates) if candidates else np.array([np.inf])
+        if not found.min() < least:
+            break
+        best, least = candidates[int(found.argmin())], found.min()
+        candidates = neighbours(best)
+    return best

@@ -158,8 +158,8 @@ class ModelPlacement:
         path
             File to write.
         to
-            Form: ``"accelerate"``, ``"torch"``, ``"vllm"``, ``"deepspeed"``, ``"exo"``, ``"dot"``
-            or ``"graphml"``.
+            Form: ``"accelerate"``, ``"torch"``, ``"vllm"``, ``"deepspeed"``, ``"exo"``,
+            ``"llama.cpp"``, ``"dot"`` or ``"graphml"``.
         force
             Whether a file that is there is overwritten.
 
