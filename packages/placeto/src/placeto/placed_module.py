@@ -65,9 +65,9 @@ class PlacedModule:
         Raises
         ------
         CaptureError
-            When the batch is not like the example, or an earlier step has failed.
+            If the batch is not like the example, or an earlier step has failed.
         ExecutionError
-            When an op fails, or the process of a device ends. The weights are lost then; steps are
+            If an op fails, or the process of a device ends. The weights are lost then; steps are
             refused until `load_checkpoint` puts others in their place.
         """
         if not np.array_equal(self.placement, self._last_placement):
@@ -94,7 +94,7 @@ class PlacedModule:
         Raises
         ------
         CaptureError
-            When it is of another module.
+            If it is of another module.
         """
         self._training.load_state(checkpoint)
         self._last_step = None
@@ -165,7 +165,7 @@ def place_module(
     Raises
     ------
     InputError
-        When the cluster is not of so many devices, or not said and not of CPUs alone.
+        If the cluster is not of so many devices, or not said and not of CPUs alone.
     CaptureError
         As of `placeto_capture.executable_training`.
 

@@ -31,7 +31,7 @@ class DeviceMap:
     modules : texts to int or text
         The number of the GPU of each module, or ``"cpu"``. ``""`` is the whole model.
     main_device : int or text
-        ``main_device`` of ``dispatch_model``: where inputs go, and what the model itself has.
+        ``main_device`` of ``dispatch_model``: the device of inputs, and of the model's own weights.
     split : texts
         The modules whose ops the placement has on several devices.
     price : `Price`
@@ -49,26 +49,26 @@ def device_map(
 ) -> DeviceMap:
     """Return where whole modules go, for a placement of groups of ops.
 
-    Modules that the placement has on one device are whole, and stay there. Others go to where a
-    step costs least, with the others where they are, until no such move helps, and so does what has
-    to share a device with them, see `whole_modules`.
+    A module whose ops are all on one device stays there. Each other module moves, together with
+    the modules that have to share its device (see `whole_modules`), to the device where a step
+    costs least. Moves repeat until none helps.
 
     Parameters
     ----------
     problem
         The problem, with a graph whose scopes are names of modules.
     placement : int32[G]
-        The device of each group. As accelerate computes nothing on CPUs where there are GPUs, what
-        is on a CPU goes to a GPU then.
+        The device of each group. If there are GPUs, accelerate computes nothing on CPUs, so
+        modules on a CPU move to a GPU.
     evaluator
-        What placements of modules are priced by.
+        Evaluator of the placements of modules.
 
     Raises
     ------
     InputError
-        When no op has a scope, or no GPU runs all ops of a module.
+        If no op has a scope, or no GPU runs all ops of a module.
     GraphError
-        When it is no placement of the problem.
+        If it is no placement of the problem.
 
     Examples
     --------
@@ -104,8 +104,8 @@ def with_all_names(
 ) -> dict[str, Target]:
     """Return a device map of what is in a model, with every name of its parameters and buffers.
 
-    Graphs have one name of each module, parameter and buffer. Others that a model has for it are on
-    the same device, as tied weights are.
+    A graph has one name for each module, parameter and buffer. Other names of it in the model, such
+    as those of tied weights, get the same device.
 
     Examples
     --------

@@ -16,11 +16,11 @@ class Exported:
     Attributes
     ----------
     content : text
-        What the library takes: text to paste, or of a file.
+        Text for the library: to paste, or of a file.
     remarks : texts
         Lines about it for the user.
     price : `Price` or None
-        What the form costs, where it cannot express every placement.
+        Cost of the form, if it cannot express every placement.
     details : mapping of text to values
         The same as ``content``, as values of JSON.
     """

@@ -20,7 +20,7 @@ def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str
     Raises
     ------
     InputError
-        When the name of a group or a device holds what XML cannot.
+        If the name of a group or a device holds what XML cannot.
     """
     for name in (*problem.grouping.group_names, *problem.cluster.device_names):
         if NOT_IN_XML.search(name):

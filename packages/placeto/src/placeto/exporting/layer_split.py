@@ -46,7 +46,7 @@ class LayerSplit:
     op_devices : int32[V]
         The device of each op of the step.
     as_placed : bool
-        Whether the placement has the layers there already.
+        True if the placement has the layers there already.
     price : `Price`
         Cost of the split.
     """
@@ -70,7 +70,7 @@ def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        When it has none, or several.
+        If it has none, or several.
     """
     stacks = layer_stacks(scopes)
     if len(stacks) != 1:
@@ -88,7 +88,7 @@ def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
     Raises
     ------
     InputError
-        When there are no modules.
+        If there are no modules.
     """
     modules = chain_modules(scopes)
     if not modules:
@@ -107,9 +107,9 @@ def layer_split(
 ) -> LayerSplit:
     """Return which device runs which layers, one after another.
 
-    Where the placement has each layer on one device, and those of a device one after another, that
-    is the split. Otherwise it is the fastest one that is found: by dynamic programming, of which
-    the simulator tries what is near. A weight that several layers read is on each of their devices.
+    If the placement has each layer on one device, and the layers of a device in a row, it is the
+    split. Otherwise the split is the fastest one found: dynamic programming proposes it, and the
+    evaluator tries its neighbours. A weight that several layers read is on each of their devices.
 
     Parameters
     ----------
@@ -122,14 +122,14 @@ def layer_split(
     devices
         The devices that can be named; a stage may be on any of them.
     in_order
-        Whether the stages have to be on devices in the order of ``devices``.
+        True if stages have to be on devices in the order of ``devices``.
     evaluator
-        What a split is priced by: by default the simulated time of a step.
+        Evaluator of splits: by default the simulated time of a step.
 
     Raises
     ------
     InputError
-        When the layers are no chain, or no split can run.
+        If the layers are no chain, or no split can run.
     """
     scopes = ModuleScopes(problem.graph)
     chain = layer_chain(problem, scopes, layers)

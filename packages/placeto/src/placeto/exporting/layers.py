@@ -37,9 +37,9 @@ class LayerStack:
 def layer_stacks(scopes: ModuleScopes) -> tuple[LayerStack, ...]:
     """Return the stacks of layers of a model, in the order in which they begin to run.
 
-    A stack is a module of which two or more parts have numbers for names, as those of a
-    ``ModuleList`` or a ``Sequential`` have, and run in the forward pass. Stacks inside a layer of
-    another stack, such as the experts of a layer, belong to that layer.
+    A stack is a module with two or more numbered parts that run in the forward pass, such as a
+    ``ModuleList`` or a ``Sequential``. A stack inside a layer of another stack, such as the experts
+    of a layer, belongs to that layer.
     """
     parts: dict[str, dict[str, None]] = {}
     for op in scopes.computing:
@@ -126,13 +126,13 @@ def layer_chain(
 ) -> LayerChain:
     """Return the step of a problem as a chain of layers.
 
-    What runs between two layers, and in none, runs with the layer whose outputs it reads. What runs
-    before them runs with the first layer that reads it.
+    An op between two layers runs with the layer whose outputs it reads. An op before all layers
+    runs with the first layer that reads it.
 
     Raises
     ------
     InputError
-        When a layer reads what a later one makes.
+        If a layer reads an output of a later one.
     """
     graph = problem.graph
     forward = _forward_labels(scopes, layers)

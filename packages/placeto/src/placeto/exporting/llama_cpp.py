@@ -93,12 +93,12 @@ def llama_cpp_arguments(
 ) -> LlamaCppArguments:
     """Return arguments for a placement of a language model.
 
-    llama.cpp puts the first layers on the CPU, and those behind them on one GPU after another. It
-    keeps the embedding of tokens on the CPU, if there is one, and the output behind the last layer.
-    The feed-forward part of a layer, or its experts if it has some, and the output may be
-    elsewhere. All else of a layer is where most of it is in the placement. Layers of which that is
-    no such order change places, so that each device has as many; from there on, ends of devices
-    and single parts move as long as a step costs less.
+    llama.cpp puts the first layers on the CPU, and the next ones on one GPU after another. It
+    keeps the embedding of tokens on the CPU, if there is one, and the output with the last layer.
+    The output, and the feed-forward part or the experts of a layer, may be elsewhere. All else of a
+    layer goes to the device that has most of it in the placement. If layers are then out of order,
+    they change places, so that each device has as many as before. After that, boundaries between
+    devices and single parts move as long as a step costs less.
 
     Parameters
     ----------
@@ -107,14 +107,14 @@ def llama_cpp_arguments(
     placement : int32[G]
         The device of each group.
     evaluator
-        What arrangements are priced by.
+        Evaluator of arrangements.
 
     Raises
     ------
     InputError
-        When there is no stack of layers, or more than one, or the cluster has several CPUs.
+        If there is no stack of layers, or more than one, or the cluster has several CPUs.
     GraphError
-        When it is no placement of the problem.
+        If it is no placement of the problem.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def device_names(cluster: Cluster) -> list[str]:
     Raises
     ------
     InputError
-        When there are several CPUs, which are one to llama.cpp.
+        If there are several CPUs, which are one to llama.cpp.
 
     Examples
     --------

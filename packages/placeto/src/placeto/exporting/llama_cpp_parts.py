@@ -124,7 +124,7 @@ def nearest_arrangement(
     """Return int32[P], devices of parts that llama.cpp can express.
 
     They are those of ``placed`` if it can express these. Otherwise layers change places until they
-    are in order, and then what is near that is tried as long as it costs less.
+    are in order, and then neighbours of that are tried as long as they cost less.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def nearest_arrangement(
     cpu
         The number of the CPU, if there is one.
     evaluator
-        What placements cost, of a problem with a group for each part.
+        Evaluator of a problem with a group for each part.
     """
     found = placed.copy()
     found[parts.layers] = layers = _in_order(placed[parts.layers], cpu)

@@ -49,9 +49,8 @@ def pipeline_stages(
 ) -> PipelineStages:
     """Return where a pipeline is split, for a placement that is a chain of stages.
 
-    It is one if the forward pass, op by op in the order in which it runs, never comes back to a
-    device that it has left, and each stage begins between modules. What is computed between two
-    modules may be on either side.
+    A placement is a chain if the forward pass never returns to a device that it has left, and each
+    stage begins between modules. Ops between two modules may be on either side.
 
     Parameters
     ----------
@@ -60,14 +59,14 @@ def pipeline_stages(
     placement : int32[G]
         The device of each group.
     evaluator
-        What the stages are priced by.
+        Evaluator of the stages.
 
     Raises
     ------
     InputError
-        When it is no such chain, two stages read one weight, or no op has a scope.
+        If it is no such chain, two stages read one weight, or no op has a scope.
     GraphError
-        When it is no placement of the problem.
+        If it is no placement of the problem.
 
     Examples
     --------
@@ -106,7 +105,7 @@ def nearest_stages(
     Raises
     ------
     InputError
-        When the layers are no chain, or two stages would read one weight.
+        If the layers are no chain, or two stages would read one weight.
     """
     graph, every = problem.graph, range(problem.num_devices)
     layers = all_layers(ModuleScopes(graph))

@@ -1,4 +1,4 @@
-"""A placement of whole parts of a model: what runs with what, and what that costs."""
+"""Placements of whole parts of a model: the ops of each part, and the cost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Price:
     peak_memory : D of int
         Bytes on each device, with the restriction.
     fits : bool
-        Whether these are within the memory of the devices.
+        True if these are within the memory of the devices.
     """
 
     runtime_as_placed: float
@@ -48,9 +48,9 @@ def labels_of_step(
 ) -> NDArray[np.int64]:
     """Label all ops of a step by those of its forward pass, int64[V], with which they run.
 
-    Ops that are to be labelled have -1. A backward op runs where the forward op did that it belongs
-    to, an update with its parameter; where that is not known, an op runs where its last input is
-    made, and an op of which nothing is known is labelled ``otherwise``.
+    Ops without a label have -1. A backward op gets the label of its forward op, and an update that
+    of its parameter. If that is unknown, an op gets the label of the producer of its last input. An
+    op without known inputs is labelled ``otherwise``.
     """
     together = colocate(graph, [colocate_by_id, colocate_gradients, colocate_updates])
     of_group = np.full(together.num_groups, UNKNOWN, np.int64)
@@ -82,7 +82,7 @@ def price(
     restricted_placement: NDArray[np.int32],
     evaluator: EvaluatorSpec = STEP,
 ) -> Price:
-    """Return what a step costs before and after a restriction, int32[G] placements of each."""
+    """Return the costs of a step before and after a restriction, for an int32[G] of each."""
     before = evaluator.make(problem, None).evaluate(placement[None])
     after = evaluator.make(restricted, None).evaluate(restricted_placement[None])
     peaks = tuple(after.peak_memory[0].tolist())

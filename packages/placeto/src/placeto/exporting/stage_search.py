@@ -1,7 +1,7 @@
-"""The fastest stages of a chain: where to cut it, and which device runs which part.
+"""The fastest stages of a chain: the cuts, and the device of each part.
 
-`fastest_stages` is dynamic programming over cut points and sets of devices. It is exact for a chain
-whose stages add up, or of which the slowest one counts.
+`fastest_stages` is dynamic programming over cut points and sets of devices. It is exact if the cost
+of a chain is the sum of its stages, or its slowest stage.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,9 +69,9 @@ def fastest_stages(
     transfer : float64[D, D, N + 1]
         Seconds that a cut before part i costs, from one device to another.
     combine
-        How stages add up: ``np.add``, or ``np.maximum`` for the slowest stage.
+        Function that adds up stages: ``np.add``, or ``np.maximum`` for the slowest stage.
     in_order
-        Whether stages are on devices in ascending order. They are if there are more than 8.
+        True if stages are on devices in ascending order. They are if there are more than 8.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def neighbours(stages: Stages, devices: Sequence[int], *, in_order: bool = False
     devices
         All devices that may run some.
     in_order
-        Whether stages have to be on devices in the order of ``devices``.
+        True if stages have to be on devices in the order of ``devices``.
     """
     bounds, used = list(stages.bounds), list(stages.devices)
     unused = [device for device in devices if device not in used]

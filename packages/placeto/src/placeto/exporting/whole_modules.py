@@ -1,8 +1,8 @@
-"""Which modules of a model have to be on one device where accelerate dispatches it.
+"""The modules of a model that have to be on one device if accelerate dispatches it.
 
-accelerate moves what a module is called with to the device of that module, if its device map names
-the module. What the forward pass of a module that is not named computes itself runs where its
-tensors are, and so has to find all of them on one device.
+accelerate moves the arguments of a module that its device map names to the device of the module.
+A module that the map does not name computes where its tensors are. So all tensors that its own
+forward pass reads have to be on one device.
 """
 
 from collections.abc import Collection
@@ -31,9 +31,9 @@ class WholeModules:
 def whole_modules(scopes: ModuleScopes, kept: Collection[str] = ()) -> WholeModules:
     """Return the smallest modules that can be on devices of their own.
 
-    A module that has weights of its own is whole, and so is one whose forward pass itself reads
-    tensors of several places, one of them outside. Where all of them are inside, these are on one
-    device. So are modules that share a weight, and those that are to be ``kept`` whole in any case.
+    A module that has weights of its own is whole. So is one whose own forward pass reads tensors of
+    several places, one of them outside; if all are inside, these places share a device. Modules
+    that share a weight share a device. Modules in ``kept`` are whole in any case.
     """
     whole = scopes.indivisible.union(kept)
     while True:

@@ -78,7 +78,7 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
     Raises
     ------
     InputError
-        When there is no such evaluator.
+        If there is no such evaluator.
 
     Examples
     --------

@@ -123,7 +123,7 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            When there is no such group.
+            If there is no such group.
         """
         number = group_number(self.problem, group)
         return explain_group(Simulator(self.problem), self.placement, self.timeline(), number)
@@ -134,7 +134,7 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            When the model has no modules inside.
+            If the model has no modules inside.
         """
         found = device_map(self.problem, self.placement, self.evaluator)
         modules = with_all_names(found.modules, found.main_device, self.step.model)
@@ -146,7 +146,7 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            When the placement is no chain of stages.
+            If the placement is no chain of stages.
         """
         return pipeline_stages(self.problem, self.placement, self.evaluator)
 
@@ -166,7 +166,7 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            When there is no such form, or the placement cannot be said in it.
+            If there is no such form, or the placement cannot be said in it.
         """
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
@@ -193,9 +193,9 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            When these are not as many.
+            If these are not as many.
         ExecutionError
-            When there is no such device, an op fails, or the process of a device ends.
+            If there is no such device, an op fails, or the process of a device ends.
         """
         if len(devices) != self.problem.num_devices:
             raise InputError(
@@ -264,16 +264,16 @@ def place(
     Warns
     -----
     UserWarning
-        When no placement that fits the memory of the devices was found.
+        If no placement that fits the memory of the devices was found.
 
     Raises
     ------
     InputError
-        When the optimizer is none, or there is no such placer or evaluator.
+        If the optimizer is none, or there is no such placer or evaluator.
     GraphError
-        When there is no such cluster.
+        If there is no such cluster.
     CaptureError
-        When the step cannot be captured.
+        If the step cannot be captured.
 
     Examples
     --------

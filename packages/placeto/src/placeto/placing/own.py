@@ -76,7 +76,7 @@ def own_class(text: str, group: str) -> OwnClass:
     Raises
     ------
     InputError
-        When there is no such module, no such class in it, or an argument is given twice.
+        If there is no such module, no such class in it, or an argument is given twice.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class CheckedPlacer:
     Raises
     ------
     InputError
-        When it is none. In `place`, when the placer fails, or returns something else.
+        If it is none. In `place`, when the placer fails, or returns something else.
     """
 
     def __init__(self, name: str, placer: Any) -> None:
@@ -176,7 +176,7 @@ def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> E
     Raises
     ------
     InputError
-        When it is none, or one of another problem. In its methods, when the evaluator fails, or
+        If it is none, or one of another problem. In its methods, when the evaluator fails, or
         returns something else.
     """
     if not isinstance(evaluator, Evaluator):

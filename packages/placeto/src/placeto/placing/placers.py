@@ -193,7 +193,7 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
     Raises
     ------
     InputError
-        When there is no such placer, or its class cannot be made with these arguments.
+        If there is no such placer, or its class cannot be made with these arguments.
 
     Examples
     --------

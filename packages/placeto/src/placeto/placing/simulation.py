@@ -68,7 +68,7 @@ def speed_of_kind(
     Raises
     ------
     InputError
-        When it uses several devices, or the graph has measured times for their kind.
+        If it uses several devices, or the graph has measured times for their kind.
     """
     used = [problem.cluster.devices[device] for device in np.unique(placement)]
     if len(used) > 1:

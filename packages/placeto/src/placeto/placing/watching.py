@@ -106,7 +106,7 @@ class WatchedEvaluator:
         Raises
         ------
         InputError
-            When none of them can run.
+            If none of them can run.
         """
         if self._found is None:
             raise InputError("evaluator: expected a placement that can run, got none")

@@ -66,7 +66,7 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
     Raises
     ------
     InputError
-        When it fails, or does not return a step; ``text`` is its name in the message.
+        If it fails, or does not return a step; ``text`` is its name in the message.
     """
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
 

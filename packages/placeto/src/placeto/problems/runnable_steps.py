@@ -49,7 +49,7 @@ def runnable_problem(
     Raises
     ------
     InputError
-        When the problem is of another graph or of other devices, nothing says what devices are
+        If the problem is of another graph or of other devices, nothing says what devices are
         that are no CPUs, or the step is one in micro-batches.
     """
     if asked.micro_batches != 1:

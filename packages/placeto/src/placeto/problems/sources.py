@@ -123,7 +123,7 @@ def load_source(
     Raises
     ------
     InputError
-        When it is nothing of that, cannot be read, or its batch cannot be divided.
+        If it is nothing of that, cannot be read, or its batch cannot be divided.
     """
     choice = choice or SourceOptions()
     if is_graph_file(text):
@@ -145,7 +145,7 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     Raises
     ------
     InputError
-        When there is no such model, or its batch cannot be divided.
+        If there is no such model, or its batch cannot be divided.
     """
     if _is_of_weights(text):
         text = f"transformers:{text}"
@@ -391,7 +391,7 @@ def parse_sizes(
     Raises
     ------
     InputError
-        When one of them is given twice.
+        If one of them is given twice.
 
     Examples
     --------

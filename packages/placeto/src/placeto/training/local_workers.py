@@ -40,7 +40,7 @@ def run_workers(command: Sequence[str], count: int) -> int:
     Raises
     ------
     RunError
-        When a process ended, and the first one did not say why.
+        If a process ended, and the first one did not say why.
     """
     with TemporaryDirectory() as folder, _environment_of_workers():
         config = LaunchConfig(

@@ -37,7 +37,7 @@ def run_training(
     Raises
     ------
     RunError
-        When an update fails, or a file cannot be written.
+        If an update fails, or a file cannot be written.
     """
     with _logs(trainer, folder) as write:
         while trainer.updates < trainer.settings.updates:
