@@ -1,8 +1,7 @@
-"""The placement schemes that Placeto is compared with.
+"""The placers that Placeto is compared with.
 
-One ``Placer`` each; all of them take the same problem and the same evaluator, so that results
-compare. Every placer minimises the memory-penalised runtime, with the memory of the devices as the
-limits.
+All take the same problem and the same evaluator, so that results compare. Every placer minimises
+the memory-penalised runtime, with the memory of the devices as the limits.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Devices as placers see them: which are CPUs, where groups can run, and how long they take."""
+"""Devices as placers see them: CPUs, devices that can run a group, and seconds."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +54,9 @@ def speeds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
 def work_of(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[N], the seconds that each of N ops or groups would take on the fastest device.
 
-    Seconds on a slower device count times its speed, and as much as the part of all work that a
-    device of that speed gets: where all differ by one factor, this is the time on the fastest.
+    Seconds on a device are multiplied by its speed, and weighted by the share of work that a device
+    of that speed gets. If devices differ by one factor for all ops, this is the time on the fastest
+    one.
 
     Parameters
     ----------
@@ -87,8 +88,8 @@ def cpus(problem: PlacementProblem) -> NDArray[np.intp]:
 def accelerated(problem: PlacementProblem) -> NDArray[np.bool_]:
     """Return bool[G, D], the devices among which schedulers for equal devices choose.
 
-    Those that ask only where something starts first would give work to a slow CPU. They see the
-    accelerators, and other devices for the groups that no accelerator can run.
+    Schedulers that compare only starts would give work to a slow CPU. They see the accelerators,
+    and other devices for the groups that no accelerator can run.
     """
     runs = allowed_devices(problem)
     fast = np.zeros_like(runs)

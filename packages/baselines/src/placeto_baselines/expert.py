@@ -17,7 +17,7 @@ ENTRY, EXIT = "entry", "exit"
 
 @dataclass(frozen=True)
 class ExpertScopes:
-    r"""What an expert reads in the scopes of a model's ops: data that comes with the model.
+    r"""Patterns by which an expert reads the scopes of a model's ops.
 
     Each is a regular expression, matched at the beginning of a scope, or None. An op that several
     match follows the first of them.
@@ -25,12 +25,12 @@ class ExpertScopes:
     Attributes
     ----------
     branch : text or None
-        With two groups: what names a module, and what names one of its parallel branches. The
-        branches of each module go to the devices in turn, in the order of their first ops.
+        Pattern with two groups: the name of a module, and the name of one of its parallel branches.
+        The branches of each module go to the devices in turn, in the order of their first ops.
     layer : text or None
-        With one group, the number of the layer. Layer ``l`` goes to device ``l``, of encoder and
-        decoder alike (Wu et al. 2016); more layers than devices are shared out in
-        order, so that neighbours stay together.
+        Pattern with one group, the number of a layer. Layer ``l`` of encoder and decoder goes to
+        device ``l`` (Wu et al. 2016). More layers than devices are divided in order, so that
+        neighbours stay together.
     with_last_layer : text or None
         Scopes that stay with the last layer: attention and softmax of a translation model.
 
@@ -121,12 +121,11 @@ def _check_pattern(field: str, text: str, groups: int) -> None:
 class ExpertPlacer(RulePlacer):
     """Layers and branches on devices of their own ("Human expert" of Addanki et al. 2019).
 
-    With the scopes of a model, one device for each layer of a translation model, and the parallel
-    branches of each module of a vision model on the devices in turn (`ExpertScopes`). Without, a
-    general rule takes the parallel branches between forks and joins of the graph. A group of
-    several branches goes with most of its work on these devices. What neither names goes with the
-    neighbour with which it shares most bytes, and where there is none to the first device. Devices
-    are the accelerators, in their order.
+    `ExpertScopes` give one device to each layer of a translation model. They give devices in turn
+    to the parallel branches of each module of a vision model. Without scopes, a general rule takes
+    the parallel branches between forks and joins of the graph. A group with ops of several branches
+    goes to the device of most of its work. Any other group joins the neighbour with which it shares
+    most bytes, or goes to the first device. Devices are the accelerators, in their order.
 
     Parameters
     ----------
@@ -190,9 +189,9 @@ def forward_graph(problem: PlacementProblem) -> nx.DiGraph:
 def parallel_branches(graph: nx.DiGraph) -> list[list[set[int]]]:
     """Return the fork-join regions of a graph, each as its parallel branches.
 
-    A fork is a node with several successors, its join the first node that all paths from it pass
-    (its immediate post-dominator), and its branches the parts into which the nodes between the two
-    fall. A region has two branches or more. Regions within a branch of another are part of that
+    A fork is a node with several successors. Its join is the first node that all paths from it pass
+    (its immediate post-dominator). Its branches are the connected parts of the nodes between the
+    two. A region has two branches or more. Regions within a branch of another are part of that
     branch; of regions that overlap the first counts. Separate parts of a graph are branches, too.
 
     Parameters
@@ -230,7 +229,7 @@ def parallel_branches(graph: nx.DiGraph) -> list[list[set[int]]]:
 def devices_by_regions(problem: PlacementProblem, num_devices: int) -> NDArray[np.int64]:
     """Return int64[G], a device for each group, or -1 for those that go with their neighbours.
 
-    The branches of each region go to the devices in turn, and what joins them, the trunk, to the
+    The branches of each region go to the devices in turn, and the trunk between regions to the
     first. Groups that read nothing, such as weights, and those of other phases are left open.
     """
     graph = forward_graph(problem)

@@ -67,13 +67,13 @@ def _on_each(problem: PlacementProblem, devices: NDArray[np.intp]) -> NDArray[np
 
 
 class RandomPlacer:
-    """Each group on any device that can run it, all equally likely; the best of several draws.
+    """Each group on any device that can run it, sampled uniformly; the best of several samples.
 
     Parameters
     ----------
     samples
-        Number of placements that are drawn. The best is the result; `runtimes` gives them all,
-        so that their mean can be told, too.
+        Number of placements that are sampled. The best is the result; `runtimes` returns the
+        runtimes of all.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a placer has tried so far, and the base of those that try what a rule makes."""
+"""The placements that a placer has tried, and the base of placers that follow a rule."""
 
 import time
 from collections.abc import Callable
@@ -106,9 +106,9 @@ class Trials:
     def result(self) -> PlacementResult:
         """Return the best placement so far.
 
-        Its curve holds the memory-penalised runtime of the best after so many placements: that is
-        what the search minimises, and the runtime itself wherever placements fit the memory. It
-        rises where the first placement that fits costs more than one that does not.
+        Its curve has the memory-penalised runtime of the best placement after so many evaluations,
+        which is the runtime if the placement fits. The curve rises if the first placement that fits
+        costs more than one that does not.
         """
         if self._best is None:
             raise BaselineError("evaluator: expected a placement that can run, got none")

@@ -1,10 +1,10 @@
 """How loops that NumPy cannot express are compiled, and where the code is kept on disk.
 
-Numba keeps the code of a function by the source file that it lies in. It compiles it anew when that
-file changes, but not when another one does whose functions are compiled into it. So the sources of
-a package are copied into a folder that is named by what they hold, and Numba is told that each
-function lies there: what it keeps is then found from wherever the same sources lie, and is of no
-use to any others. Code that cannot be read or kept there costs a compilation, and nothing else.
+Numba keeps the code of a function by its source file. It compiles the function anew if that file
+changes, but not if another file changes whose functions are compiled into it. Therefore the sources
+of a package are copied into a folder named by a hash of their contents, and Numba is told that each
+function lies there. Compiled code is then found from any folder with the same sources, and by no
+others. Code that cannot be read or kept there costs a compilation, and nothing else.
 """
 
 import hashlib
@@ -45,10 +45,10 @@ def compiled(
     that modules with compiled functions are best imported by the functions that need them.
 
     The code of a function in a package is kept in ``placeto/compiled`` in the user's cache folder
-    (``$XDG_CACHE_HOME`` or ``~/.cache``), or in ``$NUMBA_CACHE_DIR``. What is kept there is of no
-    use once any source file of the package changes, or of `placeto_graphs`: a function may call
-    compiled functions of these two packages, and of no other. A function that is not in a package,
-    or when that folder cannot be used, is compiled in each process.
+    (``$XDG_CACHE_HOME`` or ``~/.cache``), or in ``$NUMBA_CACHE_DIR``. It is compiled anew after any
+    change to a source file of the package or of `placeto_graphs`. A function may call compiled
+    functions of these two packages only. A function outside a package is compiled in each process,
+    and so is every function if that folder cannot be used.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ def _folder(package: str) -> Path:
 def _is_private(folder: Path) -> bool:
     """Return whether only this user and the superuser can write to a folder, and this one does.
 
-    What Numba reads there is unpickled, and then run.
+    Numba unpickles and runs the files there.
     """
     status = folder.stat()
     is_own = status.st_uid in {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
@@ -236,8 +236,8 @@ def _kept_code() -> Any:
 def _alone_in(folder: str) -> Iterator[None]:
     """Hold the lock of a folder.
 
-    Numba numbers the code of a function's signatures: of two processes that save different ones of
-    one function at once both could take the same number.
+    Numba numbers the code of a function's signatures. Two processes that save code of one function
+    at the same time could take the same number.
     """
     import fcntl  # noqa: PLC0415
 

@@ -50,7 +50,7 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``dtype``, ``groups``,
     ``group_channels``, ``measured_time`` (kind to seconds), ``outputs`` (tensor to its bytes, in
     order), ``held`` (the outputs that stay until the step ends) and ``waits_for`` (names of ops).
-    An edge stands for all tensors that one op reads from another: ``bytes`` is their sum,
+    An edge stands for all tensors that one op reads from another. ``bytes`` is their sum,
     ``tensors`` has their numbers, and ``positions`` their rows in `OpGraph.edges`.
 
     Examples
@@ -98,10 +98,10 @@ def groups_to_networkx(
 ) -> nx.DiGraph:
     """Return the graph of groups, whose nodes are the names of groups, in order.
 
-    All attributes are texts and numbers, as files such as GraphML and DOT have them. A node has
-    ``ops`` (how many), ``output_bytes`` and ``parameter_bytes``, and if the groups are placed
-    ``device`` and ``seconds``, what its ops take there. An edge runs from the group that comes
-    earlier and has ``bytes``, what flows between the two in either direction.
+    All attributes are texts and numbers, as files such as GraphML and DOT have them. A node has the
+    number of its ``ops``, ``output_bytes`` and ``parameter_bytes``. If the groups are placed, it
+    also has ``device``, and ``seconds`` of its ops there. An edge runs from the earlier group to
+    the later one. Its ``bytes`` are those of the tensors in both directions.
 
     Parameters
     ----------
@@ -156,13 +156,12 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     """Return the graph of ops that a networkx graph describes.
 
     The attributes are those of `to_networkx`, and all of them may be missing. The name of an op is
-    the text of its node. An op without ``outputs`` makes one tensor, of as many bytes as each of
-    its edges says in ``bytes`` (default 0), and all who read from it read that. An op that makes
-    several has their names and bytes in ``outputs``, and each of its edges says in ``tensors``
-    which of them it carries; ``bytes`` may then say what these have together. ``held`` is a
-    sequence of such names, and ``waits_for`` one of nodes. Without
-    ``positions`` edges keep the order of the networkx graph. What the whole graph has as
-    attributes is left alone.
+    the text of its node. An op without ``outputs`` makes one tensor, which all its edges carry;
+    ``bytes`` (default 0) is the same on each. An op that makes several tensors has their names and
+    bytes in ``outputs``, and each of its edges names in ``tensors`` those that it carries. Such an
+    edge may also have ``bytes``, their sum. ``held`` is a sequence of such names, and ``waits_for``
+    one of nodes. Without ``positions``, edges keep the order of the networkx graph. Attributes of
+    the whole graph are ignored.
 
     Parameters
     ----------

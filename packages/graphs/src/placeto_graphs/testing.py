@@ -1,6 +1,7 @@
 """Conformance suites for placers and evaluators of your own, run by pytest.
 
-Subclass `PlacerSuite` or `EvaluatorSuite` in a test module, say how yours is made, and run pytest::
+Subclass `PlacerSuite` or `EvaluatorSuite` in a test module, return your own from its method, and
+run pytest::
 
     from placeto_graphs.testing import PlacerSuite
     from my_package import MyPlacer
@@ -9,7 +10,7 @@ Subclass `PlacerSuite` or `EvaluatorSuite` in a test module, say how yours is ma
         def make_placer(self, problem):
             return MyPlacer()
 
-What passes works with ``placeto compare``, with every other placer and with every evaluator.
+A placer that passes works with ``placeto compare`` and with every evaluator.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ SEED = 2019
 class LoadEvaluator:
     """Prices placements by the busiest device: its compute time and the bytes that reach it.
 
-    It is short, exact in any order, and has nothing of the simulator: what placers are tested with.
+    It is short, exact in any order, and independent of the simulator. Placers are tested with it.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ def _refuses(call: Callable[[], object]) -> bool:
 
 
 class PlacerSuite:
-    """What every placer does; subclass it and define `make_placer`.
+    """Tests that every placer passes; subclass it and define `make_placer`.
 
     Examples
     --------
@@ -276,7 +277,7 @@ class PlacerSuite:
         assert first.evaluations == again.evaluations
 
     def test_a_placer_can_be_used_again(self) -> None:
-        """What it did before makes no difference, and the problem is as it was."""
+        """Earlier problems make no difference, and the problem is unchanged."""
         problem = example_problem()
         placer = self.make_placer(problem)
         first, again = (
@@ -287,7 +288,7 @@ class PlacerSuite:
 
 
 class EvaluatorSuite:
-    """What every evaluator does; subclass it and define `make_evaluator`.
+    """Tests that every evaluator passes; subclass it and define `make_evaluator`.
 
     One that also is a `SchedulingEvaluator`, a `MoveEvaluator` or a `CriticalEvaluator` is tested
     as such; the tests of what it is not are skipped.

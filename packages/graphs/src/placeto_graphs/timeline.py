@@ -120,7 +120,7 @@ class StepTimeline:
         Parameters
         ----------
         device
-            Its number.
+            Number of the device.
 
         Returns
         -------

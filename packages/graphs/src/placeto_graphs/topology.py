@@ -15,7 +15,7 @@ class CompressedRows:
     Attributes
     ----------
     offsets : int32[N + 1]
-        Where each row starts in ``values``; the last entry is the length of ``values``.
+        Start of each row in ``values``; the last entry is the length of ``values``.
     values : int32[K]
         The rows, one after the other.
 
@@ -77,9 +77,8 @@ def topological_order(
 ) -> NDArray[np.int32]:
     """Return the topological order that takes, at each step, the ready node with the lowest index.
 
-    Where every edge already runs from a lower to a higher index, that is the order of the indices,
-    and no search is needed: graphs that were recorded as they ran are of this kind. A graph with a
-    cycle raises a `CycleError`.
+    If every edge already runs from a lower to a higher index, it is the order of the indices,
+    without a search. Recorded graphs are of this kind. A graph with a cycle raises a `CycleError`.
     """
     if bool(np.all(sources < destinations)):
         order = np.arange(num_nodes, dtype=np.int32)

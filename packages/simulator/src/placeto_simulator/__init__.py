@@ -1,4 +1,4 @@
-"""What a placement costs: a simulator of a training step on several devices."""
+"""Costs of placements: a simulator of a training step on several devices."""
 
 import warnings
 from typing import TYPE_CHECKING, Any

@@ -80,7 +80,7 @@ def evaluate(
 ) -> None:
     """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D].
 
-    When groups are at work goes into start and end[B, G], unless these are of shape [B, 0].
+    Start and end of each group go into start and end[B, G], unless these are of shape [B, 0].
     """
     for row in range(len(placements)):
         runtime[row] = simulate(tables, state, memory, log, placements[row])
@@ -189,10 +189,10 @@ def critical_pairs(
 def mark_critical(tables: Tables, state: State, is_critical: NDArray[np.bool_]) -> None:
     """Mark the groups of bool[G] whose ops are on the critical path of what was simulated last.
 
-    From the op that ends last it goes back to what each op waited for: an input that was made on
-    its device, an op that had to be done, the op before it on its device, or else the input from
-    another device that could be there last. Queues of links are passed over. Each was done before
-    the op was taken, so that the way ends.
+    The path is followed backwards from the op that ends last, to the cause of each start: an input
+    that was made on the same device, an op that had to be done, the op before it on the device, or
+    else the input from another device that could arrive last. Queues of links are passed over. Each
+    cause was done before the op started, so that the path ends.
     """
     group_of, compute_time = tables.group_of, tables.compute_time
     first_input, producer_of_input = tables.first_input, tables.producer_of_input

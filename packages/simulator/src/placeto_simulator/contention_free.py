@@ -13,7 +13,7 @@ OP_DONE, DEVICE_FREE, OP_READY = range(3)  # what happens first at one time
 
 
 class Precedences(NamedTuple):
-    """What ops take, and what waits for them.
+    """Seconds of ops, and the ops that wait for them.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Precedences(NamedTuple):
     size : float64[E + W]
         Bytes that each of them gets; -1 where it only waits.
     latency, bandwidth : float64[D, D]
-        Of each pair of devices, seconds and bytes per second.
+        Seconds, and bytes per second, of each pair of devices.
     """
 
     compute: NDArray[np.float64]
@@ -47,13 +47,13 @@ class ContentionFreeEvaluator:
     """Prices placements by the time of a step in which no transfer waits for another one.
 
     Devices work as in `Simulator`: one op at a time, in the order in which ops become ready. A
-    tensor begins to travel to each device where it is read as soon as it is made, and takes
-    latency and bytes over bandwidth, however many others travel then. Ops that become ready at one
-    time queue by their numbers. This is the model of most list schedulers, and that of DOPPLER's
-    simulator, which may order ops otherwise that become ready at the same time.
+    transfer to each device that reads a tensor starts as soon as the tensor is made. It takes the
+    latency and the bytes over the bandwidth, however many other transfers run. Ops that become
+    ready at one time queue by their numbers. This is the model of most list schedulers and of
+    DOPPLER's simulator, which may order such ops differently.
 
-    The memory of a device is the sum of what its ops hold for the whole step: parameters, and
-    tensors that are held until it ends. Other activations are not counted.
+    The memory of a device is the sum of the bytes that its ops hold during the whole step:
+    parameters, and tensors that are held until it ends. Other activations are not counted.
 
     Parameters
     ----------

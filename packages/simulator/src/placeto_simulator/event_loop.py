@@ -1,6 +1,6 @@
 """The event loop, compiled: what `reference.py` does, with the same names, on flat arrays.
 
-In short, which is all of it but the account of memory and of what happened::
+In short, without the account of memory and the log::
 
     while something is ahead:
         now = the time of the first event ahead
@@ -10,15 +10,15 @@ In short, which is all of it but the account of memory and of what happened::
             if it is at rest and its queue is not empty:  # its overhead may not be over yet
                 start_op or start_transfer                # puts an event ahead
 
-The reference lets a resource pick when its overhead is over. Nothing that comes between its last
-completion and that moment changes what it picks, so here it picks at once what starts then, and has
-one event ahead of it, not two. Only what takes no time may not be picked early: it would complete
-one round too soon. Such a resource gets a wakeup ahead, and picks then.
+In the reference a resource picks when its overhead is over. No event between its last completion
+and that moment changes its choice. Here it picks at once the element that starts then, and has one
+event ahead, not two. An element that takes no time may not be picked early, because it would
+complete one round too soon. Such a resource gets a wakeup ahead, and picks then.
 
-Where the next element goes in a queue, and whether it counts, is computed rather than branched on:
-of a random placement a processor can foresee nothing, and a wrong guess costs as much as the rest
-of an event. Each array has a local name, because Numba counts a reference at every access to a
-field; and what happens at an event is a function inside the loop's, because it is compiled into it.
+The place of the next element in a queue is computed rather than branched on: in a random placement
+a processor mispredicts most branches, and a misprediction costs as much as the rest of an event.
+Each array has a local name, because Numba counts a reference at every access to a field. The
+handlers of events are functions inside the loop's, because they are compiled into it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the simulator does, written to be read: plain Python, a hundred times slower.
+"""The definition of the simulator, written to be read: plain Python, a hundred times slower.
 
 `simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests
 compare the two event by event. Times are float64, and a duration is computed before it is added to
@@ -72,9 +72,9 @@ class Resource(Generic[Element]):
     running : op or transfer
         The op or transfer that runs, or nothing.
     end : float
-        When what runs is done; seconds.
+        End of the element that runs; seconds.
     free_at : float
-        When the overhead after it is over; seconds.
+        End of the overhead after it; seconds.
     """
 
     queue: deque[Element] = field(default_factory=deque)
@@ -93,16 +93,16 @@ class Resource(Generic[Element]):
 
 @dataclass
 class SimulatedStep:
-    """What happened in one simulated step.
+    """Record of one simulated step.
 
     Attributes
     ----------
     op_start, op_end : V of float
-        When each op ran; seconds.
+        Start and end of each op; seconds.
     transfers : list of `Transfer`
-        In the order in which they were done.
+        Transfers in the order in which they were done.
     events : list of `Happening`
-        In the order in which they happened.
+        Events in the order in which they happened.
     runtime : float
         Seconds until the last op is done.
     peak_memory : D of int

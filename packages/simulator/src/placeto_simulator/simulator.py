@@ -25,9 +25,10 @@ NO_LOG = new_log(0, 0)
 class Simulator:
     """Predicts runtime and peak memory of placements of one problem (an `Evaluator`).
 
-    Every device works off a FIFO queue of runnable ops, and its outgoing bus a FIFO queue of
-    transfers; communication overlaps with compute (Addanki et al. 2019). Times are float64, and
-    equal inputs give equal results on every machine and with any number of threads.
+    Every device has a FIFO queue of runnable ops, and every link, by default one outgoing bus per
+    device, a FIFO queue of transfers. Communication overlaps with compute (Addanki et al. 2019).
+    Times are float64. Equal inputs give equal results on every machine and with any number of
+    threads.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ class Simulator:
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Simulate a batch of placements, and say when each group is at work.
+        """Simulate a batch of placements, and return when each group runs.
 
         Parameters
         ----------
@@ -131,7 +132,7 @@ class Simulator:
         return ScheduleBatch(runtime=runtime, peak_memory=peak_memory, start=start, end=end)
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Simulate a batch of placements without looking at memory, which is faster.
+        """Simulate a batch of placements without memory, which is faster.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
-r"""What changes while a step is simulated: arrays that are used again for every placement.
+r"""The state of a simulated step: arrays that are reused for every placement.
 
 Resources are numbered: the D devices, then the L links. Elements of queues are numbered: the V ops,
-then the E reads, where a transfer is named by the first read of its tensor on its destination, then
-a sentinel for each resource, which stands before the first element of its queue::
+then the E reads, then a sentinel for each resource. A transfer has the number of the first read of
+its tensor on its destination. A sentinel stands before the first element of its queue::
 
     taken[r]                       last[r]
        |                              |
@@ -45,9 +45,9 @@ class State(NamedTuple):
         The event ahead of each resource, seconds; `NEVER` where it is at rest, and from R on: N is
         the next power of two.
     free_at : float64[R]
-        When the overhead of what each resource took last is over, seconds.
+        End of the overhead of the element that each resource took last, seconds.
     is_waking : bool[R]
-        Whether the event ahead is no completion, but the end of an overhead.
+        True if the event ahead is the end of an overhead, and no completion.
     winner : uint32[2 N]
         A knockout among the resources: N + r is resource r, the nodes 2 n and 2 n + 1 play for
         node n, and the resource in node 1 has the first event of all, of several at one time the
@@ -59,7 +59,7 @@ class State(NamedTuple):
     first_ready, num_ready : uint32[D]
         Start of the heap of each device, and the number of ops on it.
     op_start, op_end : float64[V]
-        When each op ran, seconds; not written where only runtimes are wanted.
+        Start and end of each op, seconds; not written if only runtimes are wanted.
     op_before : uint32[V]
         The element that the device of each op took before it; not written there either.
     """
@@ -85,7 +85,7 @@ class State(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Who holds how many bytes besides parameters: T tensors, E reads, D devices.
+    """Bytes that are held besides parameters: T tensors, E reads, D devices.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class Memory(NamedTuple):
     num_holds : int64[1]
         Number of what follows.
     hold_start, hold_device, hold_bytes : float64[V + E], uint32[V + E], int64[V + E]
-        From when on (seconds) what was started takes how many bytes where, until the clock has
-        passed that time.
+        Times (seconds) from which started elements hold bytes, their devices and these bytes, until
+        the clock has passed that time.
     held, peak : int64[D]
         Bytes on each device now, and at most so far.
     """
@@ -116,7 +116,7 @@ class Memory(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What happened in one step; all arrays are empty where nobody wants to know.
+    """Log of one step; all arrays are empty if no log is wanted.
 
     Attributes
     ----------
@@ -126,9 +126,9 @@ class Log(NamedTuple):
         Events: when (seconds), in which round, whether a resource at rest started something
         or what it ran was done, and what that was.
     memory_time, memory_device, memory_bytes : [4 (V + E)]
-        From when on (seconds) which device holds how many bytes more, or fewer.
+        Times (seconds) from which a device holds so many bytes more, or fewer.
     transfer_start, transfer_end : float64[E]
-        When each transfer ran, seconds.
+        Start and end of each transfer, seconds.
     """
 
     num_events: NDArray[np.int64]
@@ -212,8 +212,8 @@ def new_log(num_ops: int, num_reads: int) -> Log:
 def _alone(length: int, dtype: type[np.generic] = np.float64) -> NDArray[Any]:
     """Return zeros in lines of the cache of their own.
 
-    Two threads that write to one line wait for each other, whatever each writes there: with the
-    arrays of two states side by side, two threads were hardly faster than one.
+    Two threads that write to one line wait for each other. With the arrays of two states side by
+    side, two threads were barely faster than one.
     """
     size = length * np.dtype(dtype).itemsize
     memory = np.zeros(size + 3 * LINE, np.uint8)

@@ -17,12 +17,12 @@ OP = np.uint32(LAST_OF_OP - 1)
 
 
 class Tables(NamedTuple):
-    """What does not depend on the placement: V ops, T tensors, E reads, G groups, D devices.
+    """Tables that do not depend on the placement: V ops, T tensors, E reads, G groups, D devices.
 
     Tensors are renumbered so that those of one op follow each other. A read is a position in
-    ``readers``, where the reads of one tensor follow each other in the order of the edges. What a
-    read holds on to is a store: the tensor on its producer's device (store E + tensor), or a copy
-    of it on another one (the store of the first read there).
+    ``readers``, where the reads of one tensor follow each other in the order of the edges. Each
+    read holds a store: the tensor on its producer's device (store E + tensor), or a copy of it on
+    another device (the store of the first read there).
 
     Indices are unsigned: Numba then need not look for negative ones, which count from the end.
 

@@ -1,7 +1,7 @@
-"""The steady state of a pipeline as an objective: what its fullest device does for each sample.
+"""The steady state of a pipeline as an objective: the largest load of a device for each sample.
 
-All times are whole numbers of ticks, so that what a move takes off a device and puts on another one
-adds up exactly, in any order. `loads_of` is the definition; `walk` keeps loads up to date.
+All times are whole numbers of ticks, so that loads add up exactly after any sequence of moves.
+`loads_of` is the definition; `walk` keeps loads up to date.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ FEWEST_TICKS = 10**9  # of all ops on their fastest devices, so that no rounding
 
 
 class Nets(NamedTuple):
-    """What groups hand to others: N sets of tensors with one maker and the same readers.
+    """Tensors between groups: N sets of tensors with one maker and the same readers.
 
     Attributes
     ----------
@@ -55,18 +55,18 @@ class Nets(NamedTuple):
 class ThroughputEvaluator:
     """Prices placements by the time per sample of a pipeline (a `placeto_graphs.MoveEvaluator`).
 
-    While the devices work on samples one behind the other, each of them is busy for its load at
-    every sample, and the largest load is the time per sample: the ``runtime`` of a placement. The
-    load of a device is the compute time of its ops, and the overhead after each of them. A device
-    that is no CPU also spends the time of each tensor that leaves it, once however many devices
-    read it, and of each tensor that comes in, once however many of its ops read it. Tensors go
-    through the memory of the host: the time of a tensor is that of a transfer to or from the first
-    CPU of the cluster, and without one that over the slowest link of the device. Overheads of
-    transfers are not counted.
+    In the steady state the devices work on different samples, and each is busy for its load at
+    every sample. The largest load is the time per sample: the ``runtime`` of a placement. The load
+    of a device is the compute time of its ops, and the overhead after each of them. A device that
+    is no CPU adds the time of each tensor that leaves it, once however many devices read it. It
+    also adds the time of each tensor that enters it, once however many of its ops read it. Tensors
+    go through the memory of the host: the time of a tensor is that of a transfer to or from the
+    first CPU of the cluster. Without a CPU it is that over the slowest link of the device.
+    Overheads of transfers are not counted.
 
-    The memory of a device is the sum of what its ops hold: parameters, and tensors that are held
-    until a step ends. Other activations are not counted: how many there are depends on how many
-    samples are on their way.
+    The memory of a device is the sum of the bytes that its ops hold: parameters, and tensors that
+    are held until a step ends. Other activations are not counted, because their number depends on
+    how many samples are in the pipeline.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class ThroughputEvaluator:
         )
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from each of several placements; a move costs what touches its groups.
+        """Walk from each of several placements; a move takes time for the nets of its groups only.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ def _seconds_through_the_host(
 def add_net(
     nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: NDArray[np.int64]
 ) -> None:
-    """Add what a net costs each device to its load, or take it off."""
+    """Add the seconds of a net on each device to its load, or subtract them."""
     home = placement[nets.maker[net]]
     start, end = nets.first_reader[net], nets.first_reader[net + 1]
     leaves = False
@@ -323,7 +323,7 @@ def move_group(
     loads: NDArray[np.int64],
     memory: NDArray[np.int64],
 ) -> None:
-    """Take a group to a device, and keep loads and memory up to date."""
+    """Move a group to a device, and keep loads and memory up to date."""
     here = placement[group]
     if here == there:
         return

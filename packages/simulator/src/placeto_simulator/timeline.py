@@ -138,8 +138,8 @@ class Timeline(StepTimeline):
     def critical_path(self) -> list[PathStep]:
         """Return a chain of ops and transfers that makes the runtime, from first to last.
 
-        Each step starts when the one before it ends, or, where it waits for the same device or
-        link, when the overhead of the one before is over.
+        Each step starts when the one before it ends. If it waits for the same device or link, it
+        starts when the overhead of the one before is over.
         """
         steps: list[PathStep] = []
         member: _Member | None = ("op", int(np.argmax(self.op_end)))

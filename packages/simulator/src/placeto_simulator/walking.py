@@ -1,4 +1,4 @@
-"""What the walks of both evaluators share, and the pairs that critical moves pick from."""
+"""The common part of the walks of both evaluators, and the pairs that critical moves pick from."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from placeto_simulator.placements import checked_placements
 
 
 class Sets(NamedTuple):
-    """What all walks share: S sets of groups, D devices.
+    """Tables that all walks share: S sets of groups, D devices.
 
     Attributes
     ----------

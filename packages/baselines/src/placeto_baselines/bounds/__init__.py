@@ -1,1 +1,1 @@
-"""What no placement can beat."""
+"""Lower bounds of the runtime and the memory of all placements."""

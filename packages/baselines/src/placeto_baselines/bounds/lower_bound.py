@@ -1,4 +1,4 @@
-"""A runtime that no placement can beat: begin to read here."""
+"""A lower bound of the runtime: begin to read here."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +19,20 @@ ROUNDING = 1e-9  # in parts of the bound: more than sums of a million float64 ca
 def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -> float:
     """Return seconds that no placement beats, as the simulated step of the design counts them.
 
-    It bounds the memory-penalised runtime, which is the runtime for a placement that fits the
-    memory. (The bare runtime of one that does not may be lower: a scale of 0 bounds that, also
-    where no transfer waits for a link.) It is the largest of
+    It bounds the memory-penalised runtime, which is the runtime of a placement that fits the
+    memory. The bare runtime of a placement that does not fit may be lower. A scale of 0 bounds
+    that, and also the runtime without contention of links. The bound is the largest of
 
     - the longest path of ops, each on the device of its group where that path is shortest,
       transfers between groups, waits and overheads included (`bounds.paths`);
     - the work of all groups over the devices, as a linear programme over devices of different
       speed and memory, with the paths through each group (`bounds.work`);
-    - what ops that could run side by side take because there are too few devices for them, between
-      each two ops that they lie between, transfers there and back included, and in windows of time
-      (`fork_join_bound`; of graphs of up to 20,000 ops, where it takes seconds);
-    - for each connected part of the graph, the lesser of its work on one device with the penalty
-      of the memory that it lacks, and of the shortest path with a transfer in it: what memory
-      forces to be transferred (`split_bound`).
+    - the fork-join bound (`fork_join_bound`): parallel ops between two dependent ones, for which
+      there are too few devices, with transfers there and back; and energetic reasoning in windows
+      of time. It takes seconds, and is left out of graphs of more than 20,000 ops;
+    - for each connected part of the graph, the lesser of two costs (`split_bound`): its work on one
+      device with the penalty of the memory that it lacks, and the shortest path with a transfer in
+      it.
 
     Where nothing fits, the penalty of `least_excess` is in each of them. Each is proven where it is
     computed, and lowered by a billionth against rounding.
@@ -65,7 +65,7 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     Parameters
     ----------
     problem, scale
-        As for `lower_bound`.
+        Arguments of `lower_bound`.
 
     Raises
     ------
@@ -94,15 +94,15 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
 
 
 def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramme) -> float:
-    """Return a lower bound on the memory-penalised runtime from the parts that hang together.
+    """Return a lower bound on the memory-penalised runtime from the connected parts of the graph.
 
     Proof. Take a connected part of the graph of groups, where tensors connect, and waits do not.
-    Either all of it runs on one device, which
-    then does all its work and holds what it needs, so that the penalty of that device's memory is
-    due; or two of its groups that share a tensor are on different devices, and that tensor is
-    transferred: the step lasts no less than the path to its producer, the transfer, and the path
-    from its reader. The lesser of the two holds for every placement, the greatest over all parts.
-    Either way the penalty of the least excess of all placements is due.
+    Either all of it runs on one device. That device then does all its work and holds all its bytes,
+    so that the penalty of its memory is due. Or two of its groups that share a tensor are on
+    different devices, and that tensor is transferred. The step then lasts no less than the path to
+    its producer, the transfer, and the path from its reader. The lesser of the two bounds every
+    placement; the greatest over all parts counts. Either way the penalty of the least excess of all
+    placements is due.
     """
     groups = problem.group_graph
     joined = csr_array(
@@ -164,10 +164,10 @@ def _least_transfers(
 
 
 def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
-    """Return a lower bound from regions between ops (`bounds.regions`) and windows of time.
+    """Return a lower bound from regions between ops and from windows of time (`bounds.windows`).
 
-    Devices are told apart by their number and speed only, so that it holds for any of them, for
-    any links and any order in which a device takes its ops. It needs no solver.
+    Only the number and the speeds of the devices count. The bound therefore holds for any links,
+    and for any order in which a device runs its ops. It needs no solver.
     """
     # Numba takes half a second to import.
     from placeto_baselines.bounds import windows  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What memory every placement needs: of one device for a group, and of all devices together."""
+"""Memory that every placement needs: of one device for a group, and of all devices together."""
 
 import math
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ MOST_VISITED = 20_000_000  # ops, in about half a second
 
 @dataclass(frozen=True, eq=False)
 class MemoryNeeds:
-    """What is held at the least, and what there is, in bytes.
+    """Least bytes that are held, and bytes that there are.
 
     Attributes
     ----------
     resident : int64[G]
-        For the whole step, on the device of each group: its parameters.
+        Parameters of each group, which its device holds for the whole step.
     running : int64[G, D]
-        On top of the resident bytes of the device, while one op of the group runs.
+        Bytes on top of the resident ones of the device while one op of the group runs.
     held : `HeldTensors` or None
-        On top of the resident bytes of all devices together, while one op runs.
+        Tensors on top of the resident bytes of all devices together while one op runs.
     memory : int64[D]
         The memory of each device.
     mean_excess : int
-        What all devices lack together, over their number.
+        Bytes that all devices lack together, over their number.
     """
 
     resident: NDArray[np.int64]
@@ -42,14 +42,14 @@ class MemoryNeeds:
 
     @property
     def lack(self) -> NDArray[np.int64]:
-        """int64[G, D], what some device exceeds its memory by, if a group is on a device."""
+        """int64[G, D], the excess of some device over its memory, if a group is on a device."""
         needed = self.resident[:, None] + self.running
         lack: NDArray[np.int64] = np.maximum(needed - self.memory, self.mean_excess)
         return lack
 
     @property
     def least_excess(self) -> int:
-        """What some device exceeds its memory by, whatever the placement."""
+        """The bytes by which some device exceeds its memory, whatever the placement."""
         return int(self.lack.min(axis=1).max())
 
 
@@ -86,14 +86,14 @@ def least_memory(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
-    """Return what memory each group needs on each device, and all groups together.
+    """Return the memory that each group needs on each device, and that all groups need together.
 
     Proof. Parameters are held for the whole step where their op runs. While an op runs, its device
     also holds its workspace; its outputs, from its start on, unless they live in its parameters;
     and its inputs until its end, be it the tensor itself or a copy of it. An input whose producer
     owns parameters is not counted, as it may live in them on the same device. All this is held at
-    one time only if the op takes any: ops without compute time count nothing, nor do those whose
-    time vanishes when float64 adds it to the time of day.
+    one time only if the op takes any. Ops without compute time do not count, nor do those whose
+    time vanishes when float64 adds it to the clock.
 
     The peaks of all devices sum to no less than all parameters and what is held at one time, on
     whichever devices (`most_held`). Some device exceeds its memory by no less than the mean.
@@ -155,15 +155,16 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
     """Return the op during which the most bytes are held, and its tensors; None without ops.
 
     Proof that they are held. While an op ``L`` runs, all ops that it depends on have ended, and
-    none that depends on it has. A tensor of one of the former, which one of the latter or ``L``
-    itself reads, is on its producer's device until the last reader there has ended and the last
-    copy has arrived; a copy is held from the start of its transfer until its last reader there has
+    none that depends on it has. Take a tensor of one of the former that ``L`` or one of the latter
+    reads. It is on its producer's device until the last reader there has ended and the last copy
+    has arrived. A copy is held from the start of its transfer until its last reader there has
     ended. So one of the two is held on some device. A tensor that stays until the step ends is held
     from its producer's start on, and the outputs of ``L`` from its own. Tensors that live in
     parameters are left out. If ``L`` takes time, all this is held at one time.
 
     Any ``L`` gives a bound. The tensors that are alive at an op in one order of execution are no
-    fewer, and quickly counted: ops are tried by these, until none can hold more or many were tried.
+    fewer, and quickly counted. Ops are tried in the order of these counts, until none can hold more
+    or many were tried.
 
     Parameters
     ----------

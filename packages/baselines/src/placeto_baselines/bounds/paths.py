@@ -43,14 +43,14 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     Proof that ``end`` is a lower bound, by induction in topological order. Op ``v`` on device
     ``d`` starts when each of its inputs is there, and each op that it waits for is done. Take an op
     ``u``, on some device ``s``, that makes an input or is waited for. If ``s = d``, the device is
-    busy with ``u`` until its end and with the overhead after it, so ``v`` starts no earlier than
-    ``end[u, d] + overhead[d]`` (no overhead if ``u`` takes no time). If not, a transfer starts no
-    earlier than ``u`` ends and takes ``latency[s, d] + bytes / bandwidth[s, d]``, whichever link
-    carries it, and however long it waits for the link; an op that is only waited for sends nothing.
-    The device ``s`` is ``d`` when both ops are in one group, and otherwise no better than the best
-    of all devices. All inputs and ops must be there, so the latest counts. The proof for ``tail``
-    is the same in the reverse order: after ``u``, each op that reads it or waits for it still has
-    to get its input, to run, and to be followed by its own tail.
+    busy with ``u`` and with the overhead after it. Then ``v`` starts no earlier than ``end[u, d] +
+    overhead[d]`` (no overhead if ``u`` takes no time). If not, a transfer starts no earlier than
+    ``u`` ends, and takes ``latency[s, d] + bytes / bandwidth[s, d]`` on any link, besides its
+    waiting time. An op that is only waited for sends nothing. The device ``s`` is ``d`` when both
+    ops are in one group, and otherwise no better than the best of all devices. All inputs and ops
+    must be there, so the latest counts. The proof for ``tail`` is the same in the reverse order.
+    After ``u``, each op that reads it or waits for it still gets its input, runs, and is followed
+    by its own tail.
     """
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of

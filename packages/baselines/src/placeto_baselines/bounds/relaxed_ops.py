@@ -12,9 +12,9 @@ from placeto_graphs import PlacementProblem
 class RelaxedOps(NamedTuple):
     """The ops of a problem in an order of execution, with the least costs over all devices.
 
-    Ops are in the order in which they can end at the earliest, so that ops that run at about the
-    same time are close to each other; producers come before their consumers. An op that is only
-    waited for is a producer of an input that takes no time to another device.
+    Ops are in the order of their earliest ends, so that ops that run at about the same time are
+    close to each other. Producers come before their consumers. An op that is only waited for is a
+    producer of an input that takes no time to another device.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
     Proof that ``share`` is right. Device ``d`` is busy for ``busy[v, d]`` seconds with op ``v`` and
     the overhead after it. With any ``speed >= 0`` of sum 1, let
     ``share[v] = min_d speed[d] busy[v, d]``. The ops that device ``d`` runs in ``L_d`` seconds then
-    have shares of ``speed[d] L_d`` at most. (For equal devices this is the work over their
-    number.) The speeds are in proportion to how fast a device runs what it can run, beside the
-    fastest device for each op: any would do, these are good.
+    have shares of ``speed[d] L_d`` at most. (For equal devices this is the work over their number.)
+    Any speeds give a bound. Here the speed of a device is the time of its ops on their fastest
+    devices, relative to their time on this device.
     """
     graph, cluster = problem.graph, problem.cluster
     can_run = np.isfinite(paths.seconds)

@@ -1,7 +1,8 @@
-"""What must run between two ops, or in a window of time, has to fit into it: compiled loops.
+"""Fork-join regions and energetic reasoning: ops that must run in an interval have to fit into it.
 
-`region_lags` is what two devices or more can save between two ops, after the transfers that it
-takes; `heads` and `window_bound` are energetic reasoning over a whole step.
+`region_lags` returns the least time between two ops on any number of devices, with the transfers
+that more devices need. `heads` and `window_bound` are energetic reasoning over a whole step. The
+loops are compiled.
 """
 
 from typing import NamedTuple
@@ -49,23 +50,23 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
 
     Proof, by induction over the distance. *Paths:* let ``u`` be a producer of ``v`` that is ``a``
     or depends on it. If ``u`` and ``v`` share a device, ``v`` starts after the overhead of ``u``;
-    if not, after the transfer. In a group they share it. Whether ``a`` shares a device with ``v``
-    follows from the two answers, or is open when both are no, which is no better than one yes.
+    if not, after the transfer. In a group they share it. The two answers decide if ``a`` shares a
+    device with ``v``. If both are no, that is open, and no better than with one yes.
 
     *Regions:* let ``R`` be any of the ops that depend on ``a`` and on which ``v`` depends, and
-    ``L`` the seconds from the end of ``a`` to the start of ``v``. Whatever of ``R`` a device runs,
-    it starts no earlier than the least lag from ``a`` to an op in ``R`` after the end of ``a``
-    (``together`` on the device of ``a``, ``apart`` on others), and ends no later than the least
-    lag to ``v`` before its start. The two lags on a device make its *delay*; all of ``R`` fits into
-    ``L`` only if ``sum_d speed[d] max(0, L - delay[d]) >= sum_R share``, where the overhead that
-    may follow the last op is taken off each delay. If ``a`` and ``v`` share a device, this has the
-    least delay and all others the longest; if not, one device is close to ``a`` and one to ``v``.
-    The left side is largest when shorter delays are those of faster devices, and so the least
-    ``L`` for which it holds is a bound. Left out of ``R`` are ops with short ways to other devices,
-    by falling thresholds: any choice is right, and the best counts.
+    ``L`` the seconds from the end of ``a`` to the start of ``v``. Take the ops of ``R`` on one
+    device. They start no earlier after the end of ``a`` than the least lag from ``a`` to an op in
+    ``R``: ``together`` on the device of ``a``, ``apart`` on others. They end before the start of
+    ``v`` by the least lag to ``v`` or more. The sum of the two lags on a device is its *delay*,
+    less the overhead that may follow the last op. All of ``R`` fits into ``L`` only if ``sum_d
+    speed[d] max(0, L - delay[d]) >= sum_R share``. If ``a`` and ``v`` share a device, that device
+    has the least delay and all others the longest. If not, one device is close to ``a`` and one to
+    ``v``. The left side is largest if faster devices have shorter delays. The least ``L`` for which
+    it holds is therefore a bound. Ops with short ways to other devices are left out of ``R``, by
+    falling thresholds: any choice is right, and the best counts.
 
-    This is "one device or a transfer" at each fork and join, for any number of devices; bounds of
-    regions one after the other add up, as they are lags of further paths.
+    This is "one device or a transfer" at each fork and join, for any number of devices. Bounds of
+    consecutive regions add up, as they are lags of further paths.
 
     Parameters
     ----------
@@ -200,10 +201,10 @@ def heads(ops: RelaxedOps, lags: Lags) -> NDArray[np.float64]:
 
     Proof, by induction in the order of ops. Op ``v`` starts a lag after each op on which it depends
     (`region_lags`). Take any of those ops: all end before ``v`` starts, and start no earlier than
-    the least of their heads. The devices have a capacity of 1 per second together, so the shares of
-    these ops, less one overhead that may follow the last op on each device, fit into the time
-    between. Those of one group run on one device, one after the other. What is taken are the last
-    ones in the order of ops, as many as is best.
+    the least of their heads. The devices have a capacity of 1 per second together. The shares of
+    these ops, less one overhead that may follow the last op on each device, therefore fit into the
+    time between. Ops of one group run on one device, one after the other. The last ops in the order
+    are taken, as many as give the best bound.
 
     The same ops backwards in time give tails: seconds from the end of an op to the end of the step.
     """
@@ -244,12 +245,12 @@ def window_bound(
     order: NDArray[np.int64],
     ends: NDArray[np.float64],
 ) -> float:
-    """Return what the step takes at least, from what must run in windows of time.
+    """Return least seconds of the step, from the ops that must run in windows of time.
 
     Proof. A step of ``T`` seconds runs an op between its head and ``T`` less its tail. Ops with
-    heads ``>= t`` and tails ``>= s`` run within ``T - t - s`` seconds: their shares fit into these,
-    one overhead for each device aside, and so do the seconds of any one group. Each op also runs
-    for itself.
+    heads ``>= t`` and tails ``>= s`` run within ``T - t - s`` seconds. Their shares fit into these,
+    except for one overhead of each device, and so do the seconds of any one group. Each op alone
+    also gives a bound.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The work of all devices, and the memory it takes, shared out as fractions of groups allow."""
+"""The work and memory of all devices, if groups may be divided among them: a linear programme."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,21 +21,21 @@ LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is l
 class WorkProgramme:
     """A linear programme below the memory-penalised runtime of every placement.
 
-    A placement puts the part ``x[g, d]``, 0 or 1, of group ``g`` on device ``d``. With its runtime
-    ``T`` and the bytes ``e`` that it exceeds the memory by, these hold:
+    A placement puts the part ``x[g, d]``, 0 or 1, of group ``g`` on device ``d``. Let ``T`` be its
+    runtime and ``e`` the bytes by which it exceeds the memory. Then these hold:
 
     - work: ``sum_g work[g, d] x[g, d] - overhead[d] <= T``. A device runs its ops one after the
-      other, and is busy for the overhead after each of them that takes time, but for the last,
-      whose overhead may come after the end of the step;
+      other, and is busy for the overhead after each of them that takes time. Only the overhead of
+      the last op may come after the end of the step;
     - paths: ``sum_d path[g, d] x[g, d] <= T``, see `bounds.paths`;
     - memory: ``sum_h resident[h] x[h, d] + running[g, d] x[g, d] - memory[d] <= e`` for each ``g``
       and ``d``, see `memory_needs`;
-    - lack: ``sum_d lack[g, d] x[g, d] <= e``, where ``lack[g, d]`` is what the group alone exceeds
-      the memory by, and no less than the mean of what all devices lack, see `MemoryNeeds`.
+    - lack: ``sum_d lack[g, d] x[g, d] <= e``, where ``lack[g, d]`` is the excess of the group alone
+      over the memory, and no less than the mean excess of all devices, see `MemoryNeeds`.
 
-    Where parts may be fractions, the least ``T + scale e`` is a lower bound. Any multipliers
-    ``>= 0`` of these inequalities give one, too (weak duality): that is how `bound` works, so that
-    the precision of the solver does not matter, which only finds good multipliers.
+    If parts may be fractions, the least ``T + scale e`` is a lower bound. Any multipliers ``>= 0``
+    of these inequalities give one, too (weak duality). `bound` uses this: the solver only proposes
+    multipliers, so that its precision does not matter.
 
     Attributes
     ----------
@@ -60,8 +60,8 @@ class WorkProgramme:
     def solve(self) -> float:
         """Return the best bound that the solver's multipliers give.
 
-        Of more groups than `MOST_SOLVED` they are those of as many sets of similar groups: the time
-        of the solver grows faster than with the square of the groups.
+        For more groups than `MOST_SOLVED` they are those of as many sets of similar groups, because
+        the time of the solver grows faster than the square of the groups.
         """
         if len(self.work) <= MOST_SOLVED:
             return self.bound(*self.solver_multipliers())
@@ -110,7 +110,8 @@ class WorkProgramme:
 
         Add up the inequalities, each times its multiplier, and take of every group the part on the
         device where it adds least. ``T`` and ``e`` drop out if the multipliers of work and paths
-        sum to 1 at most, and those of memory and lack to ``scale``; they are scaled down to that.
+        sum to at most 1, and those of memory and lack to at most ``scale``. Larger ones are scaled
+        down.
 
         Parameters
         ----------

@@ -14,21 +14,21 @@ from placeto_graphs import Cluster, GroupGraph
 class MetisPlacer(Partitioner):
     """METIS (Karypis and Kumar 1998): parts in proportion to speed, with little traffic.
 
-    The library itself cuts the graph into as many parts as there are devices: nodes weigh their
-    seconds on the devices that get a part, edges their bytes. It knows no distances, no order of
-    execution and no memory. Fewer
-    nodes than devices are not cut at all: each gets a device of its own, the fastest first.
+    The library itself cuts the graph into as many parts as there are devices. Nodes weigh their
+    seconds on the devices that get a part, edges their bytes. METIS ignores distances, the order of
+    execution and the memory. Fewer nodes than devices are not cut: each gets a device of its own,
+    the fastest first.
 
     Parameters
     ----------
     imbalance
-        Most that a device may get beyond its share of the work, as a fraction of it; at least a
+        Largest work of a device beyond its share, as a fraction of the share; at least a
         thousandth, which is METIS' unit.
     nodes
         Nodes that are partitioned: ``"groups"``, or ``"ops"``: each group then goes to where most
         of its work was mapped.
     only_accelerators
-        Whether CPUs get nothing but what no accelerator can run.
+        True if CPUs get only groups that no accelerator can run.
 
     Raises
     ------

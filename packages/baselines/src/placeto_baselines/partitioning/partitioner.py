@@ -86,8 +86,8 @@ def placement_of_parts(
 ) -> NDArray[np.int32]:
     """Return int32[G], the placement that a partition of the nodes over some devices means.
 
-    A group of ops goes to the device to which most of its work was mapped; a group goes to where it
-    runs fastest if it cannot run there.
+    If ops were mapped, a group goes to the device of most of its work. A group that cannot run on
+    its device goes to its fastest one.
     """
     if nodes == "ops":
         parts = majority(problem, parts, devices)
@@ -119,11 +119,11 @@ class WeightedGraph:
 def weighted_graph(graph: GroupGraph) -> WeightedGraph:
     """Return the graph that a partitioner sees.
 
-    A node weighs its work on the devices of the graph, which are those that get a part (`work_of`):
-    nothing where none of them can run it, as it then takes no time of theirs. An edge weighs its
-    bytes. Work is scaled up or down so that its sum is ``TOTAL_WORK``; bytes are exact where their
-    sum allows it, and scaled down to ``TOTAL_TRAFFIC`` where not. An edge without bytes keeps the
-    least weight. A graph without any work has nodes of equal weight.
+    A node weighs its work on the devices of the graph, which are those that get a part (`work_of`).
+    It weighs nothing if none of them can run it. An edge weighs its bytes. Work is scaled so that
+    its sum is ``TOTAL_WORK``. Bytes are exact if their sum allows it, and otherwise scaled down to
+    ``TOTAL_TRAFFIC``. An edge without bytes keeps the least weight. A graph without any work has
+    nodes of equal weight.
     """
     seconds = work_of(graph.compute_time)
     if not seconds.any():

@@ -23,7 +23,7 @@ MAX_DISTANCE = 10_000
 
 
 class Strategy(IntEnum):
-    """What Scotch spends its time on; numbered as in scotch.h."""
+    """Strategies of Scotch, numbered as in scotch.h."""
 
     DEFAULT = 0
     QUALITY = 1
@@ -32,21 +32,21 @@ class Strategy(IntEnum):
 class ScotchPlacer(Partitioner):
     """Scotch (Pellegrini 2009): balanced work, little traffic ("Scotch" of Addanki et al. 2019).
 
-    The library itself maps the graph onto the cluster: nodes weigh their seconds on the devices
-    that get a part, edges their bytes, devices their speed. Where links differ the cluster is an
-    architecture with distances, and the traffic over a link counts as often as it is far. It maps
-    with its default strategy and with the one for quality; the faster placement of the two is the
-    result. Scotch knows no order of execution and no memory.
+    The library itself maps the graph onto the cluster. Nodes weigh their seconds on the devices
+    that get a part, edges their bytes, devices their speed. If links differ, the cluster is an
+    architecture with distances, which multiply the traffic. The result is the better placement of
+    its default strategy and of the one for quality. Scotch ignores the order of execution and the
+    memory.
 
     Parameters
     ----------
     imbalance
-        Most that a device may get beyond its share of the work, as a fraction of it.
+        Largest work of a device beyond its share, as a fraction of the share.
     nodes
         Nodes that are mapped: ``"groups"``, or ``"ops"``: each group then goes to where most of its
         work was mapped.
     only_accelerators
-        Whether CPUs get nothing but what no accelerator can run: "MinCut" of Mirhoseini et al.
+        True if CPUs get only groups that no accelerator can run: "MinCut" of Mirhoseini et al.
         (2017), whose "Scotch" maps to the CPU, too.
 
     Raises

@@ -2,8 +2,8 @@
 
 Between L groups and M states of the decoder there are ``M L H`` hyperbolic tangents. Autograd would
 keep them all, 8 million for each sample of 128 groups; here they are made again for the gradient.
-``tanh x`` is written ``2 s(2 x) - 1`` with the logistic function ``s``: several times as fast on
-processors for which PyTorch has no vector code for the former.
+``tanh x`` is written ``2 s(2 x) - 1`` with the logistic function ``s``. That is several times as
+fast on processors for which PyTorch has no vector code for the former.
 
 While placements are sampled, each device is known only after the group before. The decoder's states
 of sampling are kept, and the gradient is computed from them: no second pass is needed. Its input is

@@ -19,12 +19,12 @@ LARGEST = float(np.log1p(2.0**40))  # brings the logarithms of sizes below 1, up
 class GroupEmbedding:
     """Turns the groups of a graph into the sequence of vectors that the policy reads.
 
-    Of each group: the part of its ops of each type, the logarithms of the sizes of its largest
-    outputs, padded with zeros, and which groups send to it and read from it (Mirhoseini et al.
-    2017; 2018). Groups are ordered topologically, of several possible ones
-    by their index, and neighbours are named by their place in that order: **the same graph with
-    its groups numbered otherwise may have another embedding, and get another placement**. That a
-    policy should not depend on this is the point of Addanki et al. (2019).
+    The vector of a group has the fraction of its ops of each type, the logarithms of the sizes of
+    its largest outputs, padded with zeros, and its neighbours in both directions (Mirhoseini et al.
+    2017; 2018). Groups are ordered topologically, and if several are possible, by index. Neighbours
+    are named by their place in that order: **the same graph with other group numbers may have
+    another embedding, and get another placement**. That a policy should not depend on this is the
+    point of Addanki et al. (2019).
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ from placeto_baselines.rnn.settings import RnnSettings
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What the encoder makes of N graphs of up to L groups.
+    """Encodings of N graphs of up to L groups.
 
     Attributes
     ----------
@@ -65,9 +65,9 @@ class Written:
 class PlacementModel(nn.Module):
     """The policy of Mirhoseini et al. (2017, figure 2): a device for each group in turn.
 
-    An LSTM in both directions reads the groups. Another writes their devices, one at a time: it
-    starts from the encoder's last states, its input is the embedding of the device of the group
-    before, and it attends to the encoder's states by their content (Bahdanau et al. 2015). The
+    An LSTM in both directions encodes the groups. Another decodes their devices, one at a time. It
+    starts from the encoder's last states, its input is the embedding of the device of the previous
+    group, and it attends to the encoder's states by their content (Bahdanau et al. 2015). The
     logits are ``C tanh(logits / T)``; a device that cannot run a group gets no probability.
 
     Parameters

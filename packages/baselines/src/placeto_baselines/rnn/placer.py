@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 class RnnPlacer:
     """The sequence-to-sequence policy of Mirhoseini et al. (2017, 2018), trained on the graph.
 
-    A bidirectional LSTM reads the groups, another with attention writes their devices; REINFORCE
-    on the square root of the memory-penalised runtime trains both, from nothing, for each graph
-    ("RNN-based approach" of Addanki et al. 2019). The policy reads groups in one order, and names
-    neighbours by their place in it: the same graph with its groups in another order may get another
-    placement.
+    A bidirectional LSTM encodes the groups, and another with attention decodes their devices.
+    REINFORCE on the square root of the memory-penalised runtime trains both from random weights,
+    for each graph ("RNN-based approach" of Addanki et al. 2019). The order of groups matters: the
+    same graph with other group numbers may get another placement.
 
     Parameters
     ----------
@@ -63,7 +62,7 @@ class RnnPlacer:
         evaluators
             Evaluators of problems on equally many devices.
         seed
-            Fixes every random choice.
+            Seed of all random choices.
 
         Raises
         ------

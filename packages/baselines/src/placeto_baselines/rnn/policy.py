@@ -25,7 +25,7 @@ VERSION = 2
 
 
 class StoredPolicy(msgspec.Struct, forbid_unknown_fields=True):
-    """What stands in the JSON file beside the weights."""
+    """Content of the JSON file beside the weights."""
 
     format: str
     version: int
@@ -164,8 +164,8 @@ def train_policy(
 def one_thread() -> Iterator[None]:
     """Let torch compute on one thread.
 
-    A step of an LSTM is a small product, between which torch's other threads spin: where something
-    else has a core, a sampled placement was measured to take 14 times as long with two threads.
+    A step of an LSTM is a small product, and torch's other threads spin between two of them. On a
+    busy core, a sampled placement was measured to take 14 times as long with two threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -186,11 +186,11 @@ class Trainer:
     """Trains a policy on some graphs (Mirhoseini et al. 2017).
 
     Each update samples placements of some of the graphs, in turn. The reward of a placement is the
-    square root of its memory-penalised runtime ``R(p)``, and is to become small: Addanki et al.
-    (2019, appendix) give ``R(p)`` to both methods, in place of one constant for all placements that
-    do not fit, which does not tell those from each other that miss by a little and by much. The
-    advantage is what the reward differs by from the moving average of the rewards of its graph. The
-    average starts from the first rewards. What cannot run at all does not count.
+    square root of its memory-penalised runtime ``R(p)``, and is minimised. Addanki et al. (2019,
+    appendix) use ``R(p)`` for both methods, instead of one constant for all placements that do not
+    fit, which would not rank these. The advantage is the difference of the reward from the moving
+    average of the rewards of its graph. The average starts from the first rewards. Placements that
+    cannot run do not count.
     """
 
     def __init__(

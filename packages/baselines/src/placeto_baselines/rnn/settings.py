@@ -23,12 +23,12 @@ class RnnSettings:
     tanh_constant : float
         ``C`` in ``C tanh(logits / T)``: 5 (2017).
     temperature : float
-        ``T`` in it: 10 (2017).
+        ``T`` in ``C tanh(logits / T)``: 10 (2017).
     learning_rate : float
-        Rate of Adam, fixed: 0.001. Published is 0.1 (2017), by which the policy puts all
-        groups on one device; lab/notes/recurrent-policy.md has what each gave.
+        Constant learning rate of Adam: 0.001. Published is 0.1 (2017), with which the policy puts
+        all groups on one device (lab/notes/recurrent-policy.md).
     gradient_norm : float
-        To which the norm of the gradient is clipped: 1 (2017).
+        Norm to which the gradient is clipped: 1 (2017).
     baseline_decay : float
         Fraction of the moving average of rewards that stays at each update: 0.9 (2018, Grappler).
     entropy_weight : float

@@ -52,7 +52,7 @@ def demand(problem: PlacementProblem) -> Demand:
 
 
 class MemoryBook:
-    """What memory is free on each device while groups are placed: int64[D] bytes."""
+    """Free memory of each device while groups are placed: int64[D] bytes."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.demand = demand(problem)
@@ -86,8 +86,8 @@ class Hold:
     child : int
         The task that it waits for.
     until : float
-        When the child's input from that task could be on any device, in seconds: from then on it
-        is no better off here than elsewhere.
+        Time at which the child's input from that task could be on any device, in seconds. From then
+        on the child starts no earlier here than elsewhere.
     """
 
     child: int
@@ -103,8 +103,9 @@ class EarliestFirst:
     With favourite children it is that of SCT (Hanen and Munier 1995; Jeon et al. 2020, section 3).
     A device that has run ``i`` is *awake* from then until what ``i`` sends to its favourite child
     ``j`` could be anywhere. As long as ``j`` can still become ready here within that time, the
-    device only takes ``j`` and *urgent* tasks, and these first: those whose inputs could by then be
-    on any device that the task may go to. ``favourite`` has the child of each task, or -1.
+    device only takes ``j`` and *urgent* tasks, and these first. A task is urgent if its inputs
+    could by then be on any device that it may go to. ``favourite`` has the child of each task, or
+    -1.
     """
 
     def __init__(self, problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> None:

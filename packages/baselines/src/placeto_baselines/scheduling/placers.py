@@ -29,10 +29,10 @@ class ListScheduler(RulePlacer):
 class Heft(ListScheduler):
     """HEFT (Topcuoglu, Hariri, Wu 2002): by upward rank, to the device that finishes first.
 
-    Ops are taken in the order of falling upward rank (`TaskGraph.upward_rank`); each goes to the
-    device where it finishes earliest, and may be inserted between two ops that are already there.
-    A group stays where its first op went. It may use all devices, a CPU, too, and so the means of
-    the rank are over all that can run an op, and all pairs of them, as the paper has it.
+    Ops are taken in the order of falling upward rank (`TaskGraph.upward_rank`). Each goes to the
+    device where it finishes earliest, and may be inserted between two ops that are already there. A
+    group stays where its first op went. All devices may be used, CPUs too. The means of the rank
+    are therefore over all devices that can run an op, and all pairs of them, as in the paper.
 
     Examples
     --------
@@ -64,11 +64,11 @@ class Heft(ListScheduler):
 class CriticalPathPlacer(ListScheduler):
     """Longest path first, to the device where it can start earliest (Kwok and Ahmad 1999).
 
-    This is the heuristic from which DOPPLER learns before it improves on it: of the ops whose
-    inputs are scheduled, the one with the longest path to an exit, computation and communication
-    by their means, goes to the device where it can start earliest; of several to where it finishes
-    first. A group stays where its first op went. Of a cluster with accelerators the CPU only gets
-    what no accelerator can run, and its times count for nothing else.
+    DOPPLER imitates this heuristic before it learns. Of the ops whose inputs are scheduled, it
+    takes the one with the longest path to an exit, by mean computation and communication. The op
+    goes to the device where it can start earliest, and of several to the one where it finishes
+    first. A group stays where its first op went. If there are accelerators, a CPU gets only groups
+    that no accelerator can run, and its times count for these only.
 
     Examples
     --------
@@ -103,13 +103,13 @@ class CriticalPathPlacer(ListScheduler):
 class MEtf(ListScheduler):
     """m-ETF of Baechi (Jeon et al. 2020): earliest task first, where memory allows.
 
-    Of all ops whose inputs are scheduled, and all devices that have the memory, the pair that can
-    start earliest is scheduled (ETF, Hwang et al. 1989); of several the op with the longest path of
-    work to an exit, then the device where it finishes first. A group stays where its first op went;
-    a device that cannot take the memory of the whole group is not eligible for that op. A group
-    that fits on no device goes to the one with the most memory to spare, and the placement may not
-    fit. Of a cluster with accelerators the CPU only gets what no accelerator can run, and its times
-    count for nothing else.
+    Of all pairs of an op whose inputs are scheduled and a device with enough memory, the one that
+    can start earliest is scheduled (ETF, Hwang et al. 1989). Of several pairs, it takes the op with
+    the longest path of work to an exit, then the device where it finishes first. A group stays
+    where its first op went. A device without memory for the whole group is not eligible for that
+    op. A group that fits on no device goes to the one with the most memory to spare, and the
+    placement may not fit. If there are accelerators, a CPU gets only groups that no accelerator can
+    run, and its times count for these only.
 
     Examples
     --------
@@ -128,12 +128,12 @@ class MEtf(ListScheduler):
 class MSct(ListScheduler):
     """m-SCT of Baechi (Jeon et al. 2020, section 3): keep each op with its favourite child.
 
-    A linear programme finds the child that each op should share its device with
-    (`favourite_children`); the device then waits for it, and runs only urgent ops meanwhile. It
-    waits as long as the child can become ready within the time that staying saves: until what it
-    would be sent could be on any device (Hanen and Munier 1995). Where communication is small, as
-    the name of SCT says (no transfer takes longer than an op), these are the children of which all
-    other parents run already. All else is as in m-ETF, see `MEtf`.
+    A linear programme finds the favourite child of each op, with which it should share its device
+    (`favourite_children`). The device waits for that child, and meanwhile runs urgent ops only. It
+    waits as long as the child can become ready before its input could be on any other device (Hanen
+    and Munier 1995). If no transfer takes longer than an op, as the small communication times of
+    SCT assume, these are the children whose other parents already run. All else is as in m-ETF, see
+    `MEtf`.
 
     Examples
     --------
@@ -153,10 +153,10 @@ class MTopo(RulePlacer):
     """m-TOPO of Baechi (Jeon et al. 2020): fill one device after the other.
 
     Ops are taken in topological order, and each brings its group with it. A device is filled up to
-    the mean memory per device plus that of the largest group, or to its own memory if that is less;
-    then comes the next device. What is left over goes to the device with the most memory to spare.
-    Only accelerators are filled if there are any; a group that cannot run where its turn comes goes
-    to where it runs fastest, and takes its memory there.
+    the mean memory per device plus that of the largest group, or to its own memory if that is less.
+    Then comes the next device. Groups that are left over go to the device with the most memory to
+    spare. If there are accelerators, only these are filled. A group that cannot run on its device
+    goes to its fastest one, and takes memory there.
 
     Examples
     --------

@@ -48,11 +48,11 @@ class Gaps:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """When and where each of V ops runs, as a list scheduler sees it.
+    """The schedule of V ops that a list scheduler makes: device, start and end of each.
 
-    A list scheduler thinks of links that carry any number of tensors at once, as its paper does: it
-    knows how long each pair of devices takes, and not which pairs share a link. An evaluator may
-    say something else.
+    List schedulers assume links that carry any number of tensors at once, as their papers do. They
+    use the time of a transfer between each pair of devices, and ignore that pairs share links. An
+    evaluator may return another runtime.
 
     Attributes
     ----------
@@ -78,16 +78,15 @@ class Schedule:
 class Timetable:
     """A schedule in the making.
 
-    A group is placed with the first of its tasks, and stays there: as Baechi does with the groups
-    of ops that have to be together (Jeon et al. 2020, section 4), so that the ops of a gradient go
-    where those of the forward pass went. Data are placed with who reads them first.
+    The first task of a group places the group, as in Baechi (Jeon et al. 2020, section 4). Gradient
+    ops thus go to the device of their forward ops. Data are placed with their first reader.
 
     Attributes
     ----------
     candidates : bool[G, D]
         Devices that each group may go to: at first those of the tasks.
     free : float64[D]
-        When each device has finished all that is scheduled on it.
+        End of all ops that are scheduled on each device, seconds.
     placement : int32[G]
         The device of each group; -1 where it has none yet.
     """

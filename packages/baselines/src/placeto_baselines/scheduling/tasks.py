@@ -10,14 +10,14 @@ from placeto_graphs import PlacementProblem
 class TaskGraph:
     """V tasks on D devices; a task is an op, and the ops of a group share a device.
 
-    A scheduler may put each group on its candidates only: times, and the means that rank tasks, are
-    those on them, and the mean of a transfer is over the pairs of devices that it may go between.
-    Devices that are not used, such as a CPU beside accelerators, count nowhere.
+    A scheduler puts each group on one of its candidates. Times, and the means that rank tasks, are
+    over these. The mean of a transfer is over the pairs of devices that it may go between. Devices
+    that are not used, such as a CPU with accelerators, count nowhere.
 
-    What is passed between two ops of a group is never sent, and where an op only waits for another
-    (`OpGraph.waits`) there is nothing to send. An op that takes no time and waits for
-    nothing, such as a weight, is no task but *data*: it is there from the beginning, where its
-    group is, and whoever reads it decides where that is.
+    Tensors between two ops of a group are never sent, and an op that only waits for another
+    (`OpGraph.waits`) gets no tensor from it. An op that takes no time and waits for nothing, such
+    as a weight, is *data* and no task. Data are there from the beginning, on the device of their
+    group. Their first reader decides which device that is.
 
     Parameters
     ----------

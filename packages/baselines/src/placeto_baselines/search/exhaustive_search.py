@@ -22,8 +22,8 @@ def exhaustive_search(
 ) -> PlacementResult:
     """Return the placement with the lowest memory-penalised runtime of all.
 
-    Every placement in which each group can run is evaluated, so that the result holds for any
-    evaluator: also where moving a group to an equal device changes who runs first.
+    Every placement in which each group can run is evaluated. The result therefore holds for any
+    evaluator, also if a move to an equal device changes the order of execution.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def exhaustive_search(
     evaluator
         Evaluator of its placements.
     max_placements
-        Refuse a problem that has more placements.
+        Largest number of placements; a problem with more is refused.
 
     Raises
     ------

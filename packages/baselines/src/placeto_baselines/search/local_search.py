@@ -20,8 +20,8 @@ class LocalSearch:
     Each start is a random placement. Annealing moves a random group to another device, and accepts
     what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically. Hill
     climbing then goes through the groups in random order, moves each to its best device, and ends
-    when no move of a single group helps. What is minimised is the memory-penalised runtime. If
-    there are at most 4,096 placements and the budget suffices for all, these are evaluated instead
+    when no move of a single group helps. It minimises the memory-penalised runtime. If there are at
+    most 4,096 placements and the budget suffices for all, they are evaluated instead
     (`exhaustive_search`).
 
     Parameters
@@ -32,9 +32,9 @@ class LocalSearch:
         Number of starts among which the budget is shared out. Each anneals with its share; hill
         climbing takes as much as it needs, so that there may be fewer starts, or more.
     annealing
-        The part of each share that is spent on annealing; 0 is hill climbing alone.
+        Fraction of each share that is spent on annealing; 0 is hill climbing alone.
     first_temperature, last_temperature
-        ``T`` at the beginning and at the end, in parts of the cost of the start.
+        ``T`` at the beginning and at the end, as fractions of the cost of the start.
 
     Raises
     ------

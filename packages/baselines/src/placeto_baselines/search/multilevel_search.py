@@ -1,4 +1,4 @@
-"""Multilevel search: annealing from coarse groups to fine ones, as well as a given time allows.
+"""Multilevel search: simulated annealing at coarse levels of groups first, then at finer ones.
 
 Read `MultilevelSearch.place` and `_search` first, then how `_Chains` move.
 """
@@ -44,32 +44,31 @@ Report = Callable[[int, float], None]
 
 @dataclass(frozen=True)
 class Temperatures:
-    """Between which temperatures annealing cools, in parts of what a random move uphill costs."""
+    """First and last temperature, in units of the mean cost of a random uphill move."""
 
     first: float
     last: float
 
     def at(self, share: float) -> float:
-        """Return the temperature after a share of the way, from 0 to 1."""
+        """Return the temperature after a share of the cooling, from 0 to 1."""
         return float(self.first * (self.last / self.first) ** share)
 
 
 class MultilevelSearch:
-    """Anneals the groups of coarse levels first, then those of finer ones, from where it is.
+    """Anneals groups of coarse levels first, then those of finer ones, from the best placement.
 
-    An annealing chain begins at a random placement of the level of about 128 groups: coarser groups
-    do not fit where memory is scarce. For half of the budget it is hot there; then the best
-    placement of all continues at the finer levels, which have equal shares of the rest. There the
-    temperature is low from the beginning, so that what was found is kept. Some moves still take
-    groups of coarser levels. Of an evaluator that says which groups are critical, such as those on
-    the critical path of the step, most moves take one of these to the device of a neighbour. What
-    is minimised is the memory-penalised runtime among placements that fit the memory; as long as
+    An annealing chain begins at a random placement of the level of about 128 groups, as coarser
+    groups do not fit if memory is scarce. That level cools for half of the budget. Then the best
+    placement of all continues at the finer levels, which have equal shares of the rest and low
+    temperatures. Some moves still take groups of coarser levels. If the evaluator names critical
+    groups (`CriticalEvaluator`), most moves take one of these to the device of a neighbour. The
+    search minimises the memory-penalised runtime among placements that fit the memory. As long as
     none is known, the penalty rises.
 
-    It is an anytime search: `KeyboardInterrupt` ends it with the best placement so far, and so does
-    reaching a bound that is known. Where there are few placements, all are evaluated. Multilevel
-    search is how graphs are partitioned (Hendrickson and Leland 1995, Karypis and Kumar 1998), with
-    a simulated step instead of a cut.
+    `KeyboardInterrupt` ends the search with the best placement so far, and so does a placement that
+    reaches a given bound. If there are few placements, all are evaluated. Graph partitioners are
+    multilevel, too (Hendrickson and Leland 1995, Karypis and Kumar 1998); they minimise a cut
+    instead of a simulated step.
 
     Parameters
     ----------
@@ -87,8 +86,8 @@ class MultilevelSearch:
         Function that returns the time in seconds; ``time.process_time`` leaves out what other
         processes take.
     chains
-        Number of annealing chains side by side, which an evaluator with as many threads runs at
-        once: two in the same time find what one finds in twice the time.
+        Number of annealing chains in parallel, which an evaluator with as many threads runs at
+        once. Two chains find in the same time what one finds in twice the time.
 
     Raises
     ------
@@ -153,11 +152,11 @@ class MultilevelSearch:
         evaluator
             Evaluator of its placements.
         seed
-            Fixes every random choice.
+            Seed of all random choices.
         start : int32[G]
-            A placement to start from, such as that of a policy: no result is worse than it, and a
-            chain begins there, the last of several or a second one, at a lower temperature than
-            from a random one.
+            Placement to start from, such as that of a policy. No result is worse. A chain begins
+            there, the last of several or a second one, at a lower temperature than from a random
+            placement.
         """
         trials = Trials(problem, evaluator)
         seconds = math.inf if self.seconds is None else self.seconds
@@ -198,7 +197,7 @@ class MultilevelSearch:
 
 
 class _Budget:
-    """How much of the seconds and evaluations is spent, and whether anything better can come."""
+    """The budget of seconds and evaluations, its spent share, and the bound."""
 
     def __init__(
         self,

@@ -1,22 +1,22 @@
 """The kinds of device that specs of clusters name, how they reach one another, and their sources.
 
-The peak of a kind is that of its ordinary float32 units, as Addanki et al. (2019) trained; products
-of other numbers, and of float32 that may be rounded to TensorFloat-32, have peaks of their own,
-those of tensor cores where a kind has them, without sparsity. What has none is computed at the peak
-of float32: bfloat16 on a V100, float16 on a K80.
+The peak of a kind is that of its float32 units, in which Addanki et al. (2019) trained. Products in
+other precisions, TensorFloat-32 among them, have peaks of their own: those of tensor cores, if a
+kind has them, without sparsity. A precision without a peak is computed at the peak of float32, such
+as bfloat16 on a V100 and float16 on a K80.
 
-A fixed cost is counted once. What an op takes on a device on top of its work, however small that
-is, is its `launch_overhead`. What a device needs between two ops is its `op_overhead`, which a
-simulator adds after every op: published on a K80 and its host, and on later GPUs what is left,
-without the launch overhead, of the time from one empty kernel to the next.
+Each fixed cost is counted once. The `launch_overhead` is the time that every op takes on top of its
+work. The `op_overhead` is the time that a device needs between two ops; a simulator adds it after
+every op. It is published for a K80 and its host. For later GPUs it is the time from one empty
+kernel to the next, less the launch overhead.
 
-What a copy takes on top of its bytes is either the latency of its way or the `transfer_overhead` of
-its source: latencies are measured as the time per copy, one copy after the other, and nothing is
-left for an overhead; a K80 and its host have the published overhead, and what they send within a
-machine no latency. Between machines the latency of the network comes on top of either.
+A copy takes some time on top of its bytes: either the latency between its devices or the
+`transfer_overhead` of its source. Latencies are measured as the time per copy, one copy after the
+other, so that they include the overhead. A K80 and its host have the published overhead instead,
+and no latency within a machine. Between machines the latency of the network is added to either.
 
-Kinds whose numbers need some words come first. Behind them stand tables with a row for each further
-card, Mac and processor.
+Kinds whose numbers need an explanation come first. Tables with a row for each further card, Mac and
+processor follow.
 """
 
 from collections.abc import Mapping
@@ -378,7 +378,7 @@ WAYS: dict[str, Ways] = {
 
 @dataclass(frozen=True)
 class Network:
-    """What joins machines: the network card of one, and the way that a message takes from there."""
+    """The interconnect of machines: a network card, and the path of a message from there."""
 
     bandwidth: float  # bytes per second
     latency: float  # seconds of a message, on top of its bytes

@@ -125,11 +125,11 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
 def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> Cluster:
     """Read a cluster from a TOML file.
 
-    The file gives the devices, and the links with the ordered pairs of devices that each carries:
-    all from one of its sources to another one of its destinations. A machine is a name for several
-    devices. Entries of one name are one link; ``for_each`` makes a link of its own for each
-    ``"pair"``, or for each ``"source"``. A link may leave out its bandwidth and latency where the
-    file has them for all::
+    The file lists the devices and the links. A link carries all ordered pairs of devices from one
+    of its sources to another one of its destinations. A machine is a name for several devices.
+    Entries of one name are one link; ``for_each`` makes a separate link for each ``"pair"``, or for
+    each ``"source"``. A link may leave out its bandwidth and latency if the file has them for all
+    links::
 
         format = "placeto-cluster"
         version = 3
@@ -166,16 +166,16 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
 
         # ... and back
 
-    ``queue = "backward-first"`` says in which order devices work off what waits for them, see
-    `Cluster`. ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`: its ``memory_bytes``,
-    ``memory_bandwidth`` and ``peak_flops``, and if they differ from those of an H100 its
-    ``peak_flops_in``, overheads and ``efficiency``. What it leaves out is as in the catalogue, of
-    its name or of the kind that it is ``like``; ``speed`` scales it. A device and a kind may have
-    ``memory = "21 GB"`` for bytes.
+    ``queue = "backward-first"`` is the order in which devices run the ops that wait, see `Cluster`.
+    ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`: ``memory_bytes``,
+    ``memory_bandwidth`` and ``peak_flops``. It also takes ``peak_flops_in``, overheads and
+    ``efficiency``, which by default are those of an H100. A kind of the catalogue, or one that is
+    ``like`` another kind, takes every missing field from there; ``speed`` scales it. A device and a
+    kind may have ``memory = "21 GB"`` instead of bytes.
 
     Without links, each device has one outgoing bus with the bandwidth and latency of the file.
-    Without a bandwidth either, devices are joined as by `parse_cluster`: ``link`` is as there, and
-    a device may have a ``host_link``, the slot that it is in::
+    Without a bandwidth either, the interconnect is that of `parse_cluster`. The file may then have
+    ``link``, and a device ``host_link``, the slot that it is in::
 
         [[devices]]
         name = "3060"

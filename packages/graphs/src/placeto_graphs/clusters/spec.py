@@ -190,7 +190,7 @@ def _check_count(count: int) -> None:
 
 
 class _Pairs:
-    """What is known of each ordered pair of D devices: bool[D, D], and columns of their kinds."""
+    """Properties of each ordered pair of D devices: bool[D, D], and columns of their kinds."""
 
     def __init__(
         self, devices: Sequence[Device], machines: Sequence[int], ways: Sequence[Ways]

@@ -17,7 +17,7 @@ Decoded = TypeVar("Decoded")
 
 
 class Header(msgspec.Struct):
-    """What every file of this project begins with."""
+    """First fields of every file of this project."""
 
     format: str
     version: int
@@ -47,7 +47,7 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Kind(_KindFields, forbid_unknown_fields=True):
-    """What a person may write of a kind besides."""
+    """Further fields of a kind, for files that people write."""
 
     memory: Any = None
     like: str | None = None

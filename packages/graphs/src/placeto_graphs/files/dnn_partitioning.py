@@ -56,10 +56,11 @@ def load_dnn_partitioning(
     Each node becomes an op, and nodes of one ``colorClass`` are one group. The cluster has
     ``maxFPGAs`` devices of kind ``"accelerator"`` with ``maxSizePerFPGA`` bytes each, and
     ``maxCPUs`` of kind ``"cpu"`` without a limit. A node takes ``fpgaLatency`` milliseconds on an
-    accelerator, where it can run there, and ``cpuLatency`` on a CPU; its ``size`` is memory for the
-    whole step. The output of a node is a tensor as large as takes its ``cost`` from an accelerator
-    to the host, at 1e12 bytes per second: times are right, bytes of tensors are not known. The
-    objective of the paper is that of ``placeto_simulator.ThroughputEvaluator``.
+    accelerator, if it can run there, and ``cpuLatency`` on a CPU. Its ``size`` is memory for the
+    whole step. The output of a node is a tensor that takes its ``cost`` in milliseconds from an
+    accelerator to the host, at 1e12 bytes per second. Times are therefore right, and the bytes of
+    tensors are not known. The objective of the paper is that of
+    ``placeto_simulator.ThroughputEvaluator``.
 
     Parameters
     ----------

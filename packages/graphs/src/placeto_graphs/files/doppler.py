@@ -1,9 +1,9 @@
 """Graphs in the text format of DOPPLER (Yao et al., ICLR 2026).
 
-Line 1 is the number of nodes, inputs included; line 2 the numbers of the inputs. The lines 3 and 4
+Line 1 is the number of nodes, inputs included; line 2 has the numbers of the inputs. Lines 3 and 4
 are the sources and the targets of the edges between the other nodes, which are numbered anew from
-0. Each line from the 5th on is one of these: ``compute,transfer``, whole numbers in units of
-1e-10 s, and a type behind another comma if it is known.
+0. Each further line describes one of these nodes: ``compute,transfer``, whole numbers in units of
+1e-10 s. If the type of the node is known, it follows after another comma.
 """
 
 import os
@@ -33,11 +33,12 @@ def load_doppler_graph(
 ) -> PlacementProblem:
     r"""Read a graph of the repository of DOPPLER as a problem.
 
-    Each node becomes an op, but the inputs, which DOPPLER does not place. An op takes ``compute``
-    units of 1e-10 s on every device, and its output ``transfer`` of them between any two. The
-    output has as many bytes, of which a link carries 1e10 a second: times are right, bytes are not
-    known. Memory is not limited. The objective of the paper is that of
-    ``placeto_simulator.ContentionFreeEvaluator``, where no tensor waits for a link.
+    Each node becomes an op, except the inputs, which DOPPLER does not place. An op takes
+    ``compute`` units of 1e-10 s on every device, and its output takes ``transfer`` units between
+    any two devices. The output has as many bytes as it has units, and links carry 1e10 bytes per
+    second. Times are therefore right, and bytes are not known. Memory is not limited. The objective
+    of the paper is that of ``placeto_simulator.ContentionFreeEvaluator``, in which no tensor waits
+    for a link.
 
     Parameters
     ----------

@@ -44,12 +44,11 @@ def load_pipedream_profile(
     r"""Read a PipeDream profile as the graph of one training step.
 
     Each layer becomes a forward op ``NAME/forward`` and a backward op ``NAME/backward``. A layer
-    reads all outputs of each layer before it; the backward edges run against the forward ones and
-    carry gradients of the same sizes; a backward op reads the outputs of its forward op, too. The
-    weights of a layer are an op of their own, ``NAME/parameters``, which takes no time and which
-    both others read: an op with ``parameter_bytes`` keeps its outputs in that storage, and the
-    activations of a layer need memory besides its weights. The two or three ops of a layer share
-    a device through ``colocation``.
+    reads all outputs of each layer before it. The backward edges run against the forward ones and
+    carry gradients of the same sizes. A backward op also reads the outputs of its forward op. The
+    weights of a layer are a separate op, ``NAME/parameters``, which takes no time and which both
+    other ops read. Otherwise the activations of a layer would live in the storage of its weights,
+    and need no memory. The two or three ops of a layer share a device through ``colocation``.
 
     FLOPs and bytes accessed are 0, as the profile does not have them. The scope of an op is
     ``"stage2"`` if PipeDream's optimizer put its layer into stage 2.

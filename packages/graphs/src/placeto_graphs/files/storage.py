@@ -43,9 +43,8 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace a file at once, or leave it as it was.
 
-    The bytes go to a temporary file in the same folder, which takes the place of the old one only
-    when all of them are on disk. A name that ends in ``.gz`` packs them; equal contents give equal
-    files.
+    The bytes go to a temporary file in the same folder. It replaces the old file after all bytes
+    are on disk. A name that ends in ``.gz`` packs them; equal contents give equal files.
 
     Parameters
     ----------

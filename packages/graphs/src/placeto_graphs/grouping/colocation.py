@@ -45,11 +45,11 @@ def colocate_by_id(graph: OpGraph) -> Grouping:
 def colocate_gradients(graph: OpGraph) -> Grouping:
     """Put each gradient op into the group of the forward op that it belongs to.
 
-    Where a gradient op shares its colocation id with a forward op, that is the one. Otherwise it is
-    told by what they read: of the forward ops in its own scope that make or read a tensor that the
-    gradient op reads, the last one in topological order. Weights are read by every use of a layer,
-    so tensors of ops with ``parameter_bytes`` count only where nothing else is shared. A gradient
-    op that shares nothing with a forward op of its scope stays on its own.
+    If a gradient op shares its colocation id with a forward op, it belongs to that op. Otherwise
+    the candidates are the forward ops of its own scope that make or read a tensor that the gradient
+    op reads. It belongs to the last of them in topological order. Every use of a layer reads its
+    weights, so tensors of ops with ``parameter_bytes`` count only if nothing else is shared. A
+    gradient op that shares nothing with a forward op of its scope stays on its own.
 
     Parameters
     ----------
@@ -120,11 +120,11 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     """Put an op whose output is read by one op only into the group of that op, recursively.
 
     Ops of type ``"placeto.free"`` do not count: they only keep what they read.
-    In a training graph most activations are read by a backward op, too, and so stay apart. The
-    gradient of an input that weights make stays apart as well: their update comes after it, whether
-    a tensor says so or not, and without that all layers of a chain would be one group. Where
-    backward ops are whole layers without weight updates, as in a PipeDream profile, each gradient
-    has one reader, and the rule leaves one group between one fork and the next: leave it out there.
+    In a training graph a backward op also reads most activations, which therefore stay apart. A
+    gradient of an input that is computed with weights stays apart as well, because their update
+    follows it. Otherwise all layers of a chain would be one group. In a PipeDream profile, backward
+    ops are whole layers without weight updates. Each gradient then has one reader, and the rule
+    makes one group between two forks: leave it out there.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """The compiled loop of merge-and-colocate, with the two structures that make it near-linear.
 
-Edges are given in order of priority, so that the number of an edge is its priority, and each group
-keeps its edges in a skew heap (Sleator and Tarjan 1986): two heaps meld in amortised logarithmic
-time, by relinking ``left`` and ``right``. Which group an old group belongs to now is found in a
-forest of parents with path halving.
+Edges are given in order of priority, so that the number of an edge is its priority. Each group
+keeps its edges in a skew heap (Sleator and Tarjan 1986). Two heaps meld in amortised logarithmic
+time, by relinking ``left`` and ``right``. A forest of parents with path halving maps each old group
+to its present group.
 """
 
 import heapq
@@ -34,9 +34,9 @@ def merge_cheapest_groups(
         Rows of (group, neighbour) in order of priority: the neighbours that a group joins, and
         those that it joins when it has none of the former.
     num_groups
-        Stop at that many groups.
+        Number of groups at which merging ends.
     min_cost
-        Stop when no group costs less.
+        Cost from which on no group is merged.
 
     Returns
     -------

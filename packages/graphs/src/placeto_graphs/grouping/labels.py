@@ -13,8 +13,8 @@ from placeto_graphs.schema.op_graph import OpGraph
 def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grouping:
     """Return the grouping in which ops with equal labels share a group.
 
-    Groups are numbered in the topological order of their first ops, and each has the name of its
-    first op, so that equal partitions give equal groupings.
+    Groups are numbered in the topological order of their first ops, and have the names of these.
+    Equal partitions thus give equal groupings.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def join_pairs(
 ) -> NDArray[np.int64]:
     """Return int64[N], the lowest node of each node's connected component.
 
-    Every node takes the lowest label among its neighbours until nothing changes, and labels are
-    shortened to their own label on the way, which takes logarithmically many rounds in practice.
+    Every node takes the lowest label among its neighbours until nothing changes. Each round also
+    replaces labels by their own labels, so that there are logarithmically many rounds in practice.
     """
     labels = np.arange(num_nodes)
     while True:

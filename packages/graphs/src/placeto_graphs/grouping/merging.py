@@ -25,15 +25,15 @@ def merge_and_colocate(
 ) -> Grouping:
     """Merge the cheapest group into a neighbour, again and again.
 
-    The cost of a group is the bytes of all tensors that its ops make. The group of lowest cost (of
-    equal ones the first) joins the group that reads the largest tensor it sends (of equal ones the
-    one that is read first); a group that sends none joins the one that makes the largest tensor it
-    reads. That goes on until ``num_groups`` groups are left, or no group costs less than
-    ``min_output_bytes``, whichever comes first. A group without neighbours, such as a counter that
-    nothing else reads, waits for the next one without neighbours, and joins that.
+    The cost of a group is the bytes of all tensors that its ops make. The group of lowest cost
+    joins the group that reads the largest tensor it sends. A group that sends none joins the one
+    that makes the largest tensor it reads. Of equal groups the first counts, and of equal tensors
+    the one that is read first. Merging ends when ``num_groups`` groups are left, or no group costs
+    less than ``min_output_bytes``. A group without neighbours, such as a counter that nothing else
+    reads, joins the next group without neighbours.
 
-    Time and memory grow nearly linearly with ops and edges: groups wait in a heap, and each keeps
-    its edges in a meldable heap, so that no merge looks at all groups or at all edges of a group.
+    Time and memory grow nearly linearly with ops and edges. Groups are in a heap, and the edges of
+    each group in a meldable heap. No merge therefore visits all groups, or all edges of a group.
 
     Parameters
     ----------
@@ -81,10 +81,10 @@ def merge_and_colocate(
 def nested_groupings(
     graph: OpGraph, grouping: Grouping, num_groups: Iterable[int] = LEVEL_SIZES
 ) -> tuple[Grouping, ...]:
-    """Return the groups that merge-and-colocate passes through on its way to the fewest.
+    """Return nested groupings, which merge-and-colocate passes through.
 
-    Each is what `merge_and_colocate` gives for that number of groups, and all are made in one
-    pass: what is together in one of them is so in all coarser ones.
+    Each is the result of `merge_and_colocate` for that number of groups, and all are made in one
+    run. Ops of one group are also in one group of every coarser grouping.
 
     Parameters
     ----------

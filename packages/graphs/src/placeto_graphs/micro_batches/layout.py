@@ -1,4 +1,4 @@
-"""What of a step is done for each micro-batch, and where its copies are in the step of several."""
+"""Ops that run once for each micro-batch, and the positions of their copies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     computed again. All else is the same for every micro-batch: weights, buffers, and what is
     computed of weights alone.
 
-    Where nothing that the step is there for depends on an input of the forward pass, as in a
-    profile whose first layer reads its weights only, the batch is not in the graph. Then all ops
-    depend on it but the update and those that do nothing but hold weights.
+    If no result of the step depends on an input of the forward pass, the batch is not in the graph.
+    An example is a profile whose first layer reads its weights only. Then all ops depend on the
+    batch but the update and those that only hold weights.
     """
     passes_on: NDArray[np.bool_] = graph.phases != Phase.UPDATE
     has_inputs = np.zeros(graph.num_ops, np.bool_)
@@ -67,8 +67,8 @@ def _accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArr
 def gradients_and_terms(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool[T], the gradients of weights and the terms that they are sums of.
 
-    What makes a gradient of tensors of the backward pass that are all as large as the gradient adds
-    or scales them: they are as large as the weight, too, whatever the batch.
+    An op whose inputs from the backward pass are all as large as the gradient that it makes adds or
+    scales them. Whatever the batch, these terms are as large as the weight.
     """
     result = _accumulated_gradients(graph, of_batch)
     candidates = _made_by_backward(graph, of_batch)
@@ -117,7 +117,7 @@ class Layout:
     gradients : int64[A]
         The tensors that are gradients of weights.
     of_batch : bool[V]
-        Whether an op runs once for each micro-batch.
+        True for ops that run once for each micro-batch.
     """
 
     op: NDArray[np.int64]
@@ -133,9 +133,9 @@ class Layout:
 def layout_of(graph: OpGraph, count: int) -> Layout:
     """Return where everything is in the step of ``count`` micro-batches.
 
-    Ops are in the order of their phases; in each phase first what runs once, then one micro-batch
-    after the other, each in the order of the graph, a sum right behind what makes the gradient.
-    Tensors are in the order of the ops that make them.
+    Ops are in the order of their phases. In each phase the ops that run once come first, then one
+    micro-batch after the other, each in the order of the graph. A sum follows the op that makes the
+    gradient. Tensors are in the order of the ops that make them.
     """
     of_batch = ops_of_batch(graph)
     gradients = np.flatnonzero(_accumulated_gradients(graph, of_batch))

@@ -31,33 +31,32 @@ Value = TypeVar("Value", np.int8, np.int32, np.int64, np.float64)
 def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     """Return the graph of the same step in m micro-batches, as GPipe runs it.
 
-    The batch is cut into m equal parts. What depends on it runs once for each of them; weights,
-    buffers, what is computed of these alone, and the update are there once. The gradients of a
-    weight, which are what the update reads of the backward pass, are added up as they come: from
-    the second micro-batch on by an op of type ``placeto.add_gradients`` in the backward phase.
+    The batch is cut into m equal parts. Ops that depend on it run once for each part. Weights,
+    buffers, ops that depend on these alone, and the update exist once. The gradients of a weight
+    are the tensors that the update reads from the backward pass. From the second micro-batch on, an
+    op of type ``placeto.add_gradients`` in the backward phase adds each to the sum.
 
-    - **Ops that depend on the batch** are those that can be reached from ops without inputs that
-      hold no weights, other than through the update. Where no gradient, or in a step without any
-      nothing that it ends with, can be reached from such an op of the forward pass, they are all
-      ops but weights and the update. The copy of ``conv`` for the fourth micro-batch is ``conv@3``.
-      If such an op holds weights, its copies share them out.
-    - **Parts.** A copy has one part of m of the FLOPs, bytes, measured times and tensors of its op;
-      bytes of tensors and workspaces are rounded up, so that none vanishes. Gradients of weights
-      and the terms that they are sums of keep their sizes. A smaller batch uses a device worse in
-      truth: `repeat_micro_batch_problem` takes a step that was captured or measured with it.
-    - **Tensors** of what runs once are read by all copies. What the update reads of the forward
-      pass, or with 0 bytes, is not added up: it reads that of each micro-batch.
+    - **Ops that depend on the batch** are those that follow, other than through the update, from
+      ops without inputs that hold no weights. If no gradient follows from such an op of the forward
+      pass, they are all ops but weights and the update. In a step without gradients its last ops
+      count instead. The copy of ``conv`` for the fourth micro-batch is ``conv@3``. If such an op
+      holds weights, each copy has a part of them.
+    - **Parts.** A copy has an m-th part of the FLOPs, bytes, measured times and tensors of its op.
+      Bytes of tensors and workspaces are rounded up, so that none vanishes. Gradients of weights
+      and the terms that they are sums of keep their sizes. In truth a smaller batch uses a device
+      worse: `repeat_micro_batch_problem` takes a step that was captured or measured with it.
+    - **Tensors** of ops that run once are read by all copies. The update reads tensors of the
+      forward pass, and those of 0 bytes, of each micro-batch; they are not added up.
     - **Sums** have three times the bytes of the gradient to read and write, and a FLOP for each of
       its float32 numbers. Each is a new tensor, on the device of the op that makes the gradient.
-      A sum takes no longer than an op of the update that reads the gradient, and if that one moves
-      more bytes, its part of that time: an update with a rule of one multiplication and addition
-      does the same work. For a kind of device that was not measured it has no time.
-      What clips or scales gradients belongs to the update: in the backward phase it would read
-      those of one micro-batch.
+      A sum takes as long as an op of the update that reads the gradient. If that op moves more
+      bytes, the sum takes its share of the time. On a kind of device that was not measured it has
+      no time. Ops that clip or scale gradients belong to the update: in the backward phase they
+      would read those of one micro-batch.
     - **Order.** First all forward ops, one micro-batch after the other, then all backward ops, then
       the update. In GPipe's figure the backward pass begins with the last micro-batch. Here it
       begins with the first one, which is ready first, as in PyTorch's ``ScheduleGPipe`` and in
-      1F1B; where all take equally long, the step does, too.
+      1F1B. If all micro-batches take equally long, the step takes as long either way.
 
     Parameters
     ----------
@@ -106,11 +105,11 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     """Return the problem of placing the same step in m micro-batches.
 
     The graph becomes `micro_batched`. The copies of an op are in its group, and the sum of a
-    gradient is in that of the op that makes it, so that a placement has as many entries as before,
-    at every level of a hierarchy. A copy takes an m-th part of the time of its op on each device;
-    for sums of gradients it is as in `micro_batched`. Devices run backward ops first, and the
-    earliest micro-batch of them (`Cluster.queue`), as executors of pipelines do: first in, first
-    out starts all micro-batches before it finishes one, and takes up to twice as long.
+    gradient is in the group of the op that makes it. A placement thus has as many entries as
+    before, at every level of a hierarchy. A copy takes an m-th part of the time of its op on each
+    device. Sums of gradients take the times of `micro_batched`. Devices run backward ops first, and
+    of these the earliest micro-batch (`Cluster.queue`), as executors of pipelines do. First in,
+    first out would start all micro-batches before it finishes one, and take up to twice as long.
 
     Parameters
     ----------
@@ -326,7 +325,7 @@ def _held(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
 def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     """Return the waits of each copy for the same copy, and of what runs once for all of them.
 
-    What waits for the maker of a gradient of all micro-batches waits for the sum of these, too.
+    An op that waits for the maker of a gradient of all micro-batches also waits for their sum.
     """
     sums = [
         (op, graph.num_ops + number)
@@ -345,9 +344,9 @@ def _times_of_sums(
 ) -> NDArray[np.float64]:
     """Return float64[A, ...], what it takes to add to each gradient, from float64[V, ...].
 
-    It is the least time of an update op that reads the gradient, as a rule of one multiplication
-    and addition moves as many bytes; of one that reads several gradients, or moves more bytes, it
-    is that part. Where none is known to take time it is 0.
+    It is the least time of an update op that reads the gradient, whose multiplication and addition
+    move as many bytes. Of an op that reads several gradients, or moves more bytes, it is the share
+    of the sum. If none is known to take time, it is 0.
     """
     tensors, readers = graph.edges.T
     place = np.full(graph.num_tensors, -1)

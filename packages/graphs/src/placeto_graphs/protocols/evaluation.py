@@ -71,7 +71,7 @@ def placement_ranks(
     Parameters
     ----------
     batch, limit, scale
-        As for `memory_penalised_runtime`.
+        Arguments of `memory_penalised_runtime`.
 
     Returns
     -------
@@ -148,7 +148,7 @@ class SchedulingEvaluator(Evaluator, Protocol):
 
 @runtime_checkable
 class CriticalEvaluator(Evaluator, Protocol):
-    """An evaluator that also says which groups a placement's cost hangs on.
+    """An evaluator that also returns the groups that determine the cost of a placement.
 
     A search takes those first: moving any other one alone cannot lower the cost much.
 

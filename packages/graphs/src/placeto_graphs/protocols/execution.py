@@ -20,8 +20,8 @@ from placeto_graphs.schema.op_graph import OpGraph
 class DeviceStep(Protocol):
     """The part of a step that is on one device, in the process that runs this device.
 
-    The caller runs an op after its inputs are on the device, takes the buffers of a tensor after
-    it was made or has arrived, and frees each tensor once.
+    The caller runs an op after its inputs are on the device. It takes the buffers of a tensor after
+    the tensor was made or has arrived, and frees each tensor once.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class DeviceStep(Protocol):
         Parameters
         ----------
         feed
-            What `ExecutableStep.feed` has returned for this run.
+            Result of `ExecutableStep.feed` for this run.
         """
 
     def run(self, op: int) -> int:
@@ -133,5 +133,5 @@ class ExecutableStep(Protocol):
         names
             Names of the results; None for all.
         pieces
-            What `DeviceStep.pieces` of all devices have returned.
+            Results of `DeviceStep.pieces` of all devices.
         """

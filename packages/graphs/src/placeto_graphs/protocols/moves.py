@@ -28,9 +28,9 @@ class Moves(Record):
     ``-T log(u)``, ``u`` uniform between 0 and 1, that is the criterion of simulated annealing at
     temperature ``T`` (Metropolis et al. 1953); with allowances of 0 it is hill climbing.
 
-    A critical move depends on where the walk is. Of all neighbours whose first group is critical
-    (`CriticalEvaluator`) and whose second group is on another device, it picks one; it takes the
-    set with the first group to the device of the second.
+    A critical move depends on the present placement. It picks one pair of neighbours whose first
+    group is critical (`CriticalEvaluator`) and whose second group is on another device. It takes
+    the set with the first group to the device of the second.
 
     Attributes
     ----------
@@ -45,12 +45,12 @@ class Moves(Record):
     members : int32[K]
         The groups of the sets, each at most once in a set.
     pick : float64[C, N], optional
-        For a critical move the neighbours that it picks, as a fraction of all that it may pick:
-        from 0 to below 1. Infinity for any other move, as all are by default.
+        Position of the neighbours that a critical move picks, as a fraction of all that it may
+        pick: from 0 to below 1. Infinity for any other move, as all are by default.
     neighbours : int32[P, 2], optional
         Pairs of groups that critical moves pick from; by default none.
     set_with : int32[L, G], optional
-        For each of L levels the set with each group; ``set_of`` of a critical move is a level.
+        Set with each group at each of L levels; ``set_of`` of a critical move is a level.
     seconds_per_byte : float, optional
         Seconds that a byte of memory costs that a device lacks; by default those of the
         memory-penalised runtime. A search raises it where nothing fits.

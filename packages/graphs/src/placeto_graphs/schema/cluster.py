@@ -40,7 +40,7 @@ class Device(Record):
     Attributes
     ----------
     name : text
-        Unique in its cluster, such as ``"k80:0"``.
+        Name, unique in its cluster, such as ``"k80:0"``.
     kind : text
         Type of hardware, such as ``"k80"``; devices of one kind take equal times. Processors are
         ``"cpu"``, and kinds that begin with ``"cpu-"``; all others are accelerators.
@@ -104,15 +104,15 @@ class Cluster(Record):
     """D devices and the L links between them.
 
     A transfer of n bytes from device s to device d takes ``latency[s, d] + n / bandwidth[s, d]``
-    seconds on link ``link[s, d]``, where one transfer at a time is on its way. A link of its own
-    for each pair is NVLink; a link that several pairs share is a bus, a PCIe switch, a host bridge,
-    or the network card of a machine. By default each device has one link for all that it sends,
-    its outgoing bus (Addanki et al. 2019).
+    seconds on link ``link[s, d]``. A link carries one transfer at a time. NVLink is a separate link
+    for each pair. A bus, a PCIe switch, a host bridge and the network card of a machine are links
+    that several pairs share. By default each device has one link for all that it sends, its
+    outgoing bus (Addanki et al. 2019).
 
     Attributes
     ----------
     devices : D of `Device`
-        Between 1 and 1024 devices; their names are unique.
+        Devices, 1 to 1024, with unique names.
     bandwidth : float64[D, D]
         Bytes per second, more than 0; infinity makes bytes free. Nothing is sent from a device to
         itself: the diagonal may be given as 0, and is kept as infinity.
@@ -122,17 +122,17 @@ class Cluster(Record):
         The number of the link that carries what one device sends another; each of 0 to L - 1 is
         there. The diagonal is -1. By default ``link[d, :] = d``.
     link_names : L of text
-        Unique. By default ``"DEVICE bus"`` for each outgoing bus, else ``"link NUMBER"``.
+        Unique names. By default ``"DEVICE bus"`` for each outgoing bus, else ``"link NUMBER"``.
     queue : text
-        In which order a device works off the ops that wait for it. ``"fifo"``: the first that came
-        is the first that runs, as in the paper. ``"backward-first"``: ops of the update, then
-        backward, then forward ones, and of these the one with the lowest number, which in a step of
-        micro-batches is of the earliest one. It takes as long as 1F1B (Narayanan et al. 2019) does,
-        but starts micro-batches while it has nothing better to do, where 1F1B waits: it may hold
-        three or four of them for each stage, 1F1B one. Links are first in, first out with both.
+        Order in which a device runs the ops that wait for it. ``"fifo"``: first in, first out, as
+        in the paper. ``"backward-first"``: ops of the update, then backward, then forward ones, and
+        of these the one with the lowest number. In a step in micro-batches that op is of the
+        earliest one. A step takes as long as with 1F1B (Narayanan et al. 2019), but an idle device
+        starts further micro-batches, while in 1F1B it waits. Three or four micro-batches per stage
+        may then be in memory, and one with 1F1B. Links are first in, first out with both.
     kinds : any number of `DeviceKind`
-        What a cost model is to take for kinds that are not in ``DEVICE_KINDS``, or instead of what
-        stands there; their names are unique.
+        Kinds for the cost model that are not in ``DEVICE_KINDS``, or that replace those; their
+        names are unique.
 
     Raises
     ------

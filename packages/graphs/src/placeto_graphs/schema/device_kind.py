@@ -1,4 +1,4 @@
-"""What the time of an op on a kind of device follows from, where nothing was measured."""
+"""Numbers from which the time of an op on a kind of device follows if it was not measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -56,7 +56,7 @@ class DeviceKind(Record):
     Attributes
     ----------
     name : text
-        As clusters name the kind: ``"k80"``.
+        Name of the kind in clusters: ``"k80"``.
     memory_bytes : int
         Bytes that a placement may use.
     memory_bandwidth : float
@@ -64,8 +64,8 @@ class DeviceKind(Record):
     peak_flops : float
         Float32 operations per second.
     peak_flops_in : mapping of text to float
-        Operations per second on other numbers than float32, by the name of their torch dtype, and
-        on float32 rounded to TensorFloat-32 by ``"tf32"``. What has no peak here is computed at
+        Operations per second in other precisions than float32, by the name of their torch dtype;
+        ``"tf32"`` is float32 rounded to TensorFloat-32. A precision without a peak is computed at
         that of float32.
     launch_overhead : float
         Seconds that an op takes on top of its work.

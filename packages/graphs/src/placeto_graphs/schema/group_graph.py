@@ -110,8 +110,8 @@ def group_graph(
     """Return the graph of groups, with the features that placers see.
 
     A group's position is the topological index of its first op. Any two groups between which
-    tensors flow are joined by one edge, from the earlier to the later position, so that the graph
-    has no cycles even where backward ops share a group with forward ops.
+    tensors flow are joined by one edge, from the earlier to the later position. The graph therefore
+    has no cycles, even if backward ops share a group with forward ops.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ class Grouping(Record):
     group_of : int32[V]
         The group of each op. Every group has at least one op.
     group_names : G texts
-        Unique and not empty.
+        Names, unique and not empty.
 
     Raises
     ------

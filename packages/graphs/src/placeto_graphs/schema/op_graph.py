@@ -53,14 +53,14 @@ class Phase(IntEnum):
 class OpGraph(Record):
     """One training (or inference) step of a model: V ops, T tensors, E edges from tensors to ops.
 
-    An op makes its tensors when it is done. It can run when all the tensors that it reads are on
-    its device and the ops that it waits for are done, wherever they run. The graph has no cycles.
+    An op makes its tensors when it is done. It can run after all the tensors that it reads are on
+    its device and the ops that it waits for are done on any device. The graph has no cycles.
     Everything is checked on construction; arrays are read-only afterwards.
 
     Attributes
     ----------
     op_names : V texts
-        Unique and not empty.
+        Names, unique and not empty.
     op_types : V texts
         Computation of each op, such as ``"aten.mm"``; not empty.
     scopes : V texts
@@ -78,7 +78,7 @@ class OpGraph(Record):
     workspace_bytes : int64[V]
         Bytes that the op needs only while it runs.
     colocation : int32[V]
-        Ops with equal ids >= 0 share a device; -1 is free.
+        Co-location ids: ops with equal ids >= 0 share a device; -1 is free.
     tensor_producer : int32[T]
         The op that makes each tensor. The order of an op's tensors is the order of their indices.
     tensor_bytes : int64[T]
@@ -87,7 +87,7 @@ class OpGraph(Record):
         Rows of (tensor, op that reads it), each at most once. The consumers of a tensor are
         ordered as their rows are.
     measured_time : mapping of text to float64[V]
-        For each device kind that was measured, the seconds that each op takes on it.
+        Seconds of each op on each kind of device that was measured.
     dtype : V texts
         Number format that each op computes in, such as ``"bfloat16"``; ``""`` if unknown. Empty
         for all ops unless given.

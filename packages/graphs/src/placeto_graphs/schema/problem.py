@@ -19,7 +19,7 @@ from placeto_graphs.schema.op_graph import OpGraph
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PlacementProblem(Record):
-    """A graph, a cluster, what each op costs on each device, and which ops move together.
+    """A graph, a cluster, the seconds of each op on each device, and the groups of ops.
 
     Attributes
     ----------
@@ -154,9 +154,9 @@ class PlacementProblem(Record):
     def levels(self) -> tuple[Grouping, ...]:
         """The groupings that the problem can be placed in, from coarse to fine.
 
-        Those of ``hierarchy``, in which every group has a device that can run all its ops. Where
-        nothing finer is known, the groups of the problem are merged: into 32, 64, 128, ... groups,
-        as long as these are fewer.
+        Those of ``hierarchy`` in which every group has a device that can run all its ops. If there
+        is no hierarchy, the groups of the problem are merged into 32, 64, 128, ... groups, as long
+        as these are fewer.
         """
         groupings = self.hierarchy
         if groupings is None:
@@ -210,12 +210,12 @@ class PlacementProblem(Record):
         """Return int32[G], the placement that comes nearest to a device for each op.
 
         Each group goes to the device on which its ops spend the largest share of their compute
-        time, of those that can run all of them; where no op takes time, to the device of most ops.
-        Of equal devices it is the first. Where the ops of each group are on one device, that is
-        exact: `expand` gives the same devices again.
+        time. Only devices that can run all of them count. If no op takes time, it goes to the
+        device of most ops. Of equal devices the first counts. If the ops of each group are on one
+        device, the result is exact: `expand` gives the same devices again.
 
-        A placement of another level of the problem is taken to this one so, too: exactly from
-        coarse to fine, and by the largest share from fine to coarse.
+        The same converts a placement of another level of the problem to this one: exactly from a
+        coarser level, and by the largest share from a finer one.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What placements cost, and what a placer found."""
+"""Costs of placements, and results of placers."""
 
 from dataclasses import dataclass
 
