@@ -224,6 +224,16 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: P
     assert [found["name"] for found in problem["schemes"]] == ["heft", "local-search"]
 
 
+def test_what_was_stopped_before_the_first_placement_has_no_ratios(tmp_path: Path) -> None:
+    chosen = ["--cluster=2xv100", "--cluster=3xv100", "--placers=single,heft"]
+    with pytest.MonkeyPatch.context() as patched:
+        stop_before("single", patched)
+        result = invoke("compare", build_profile(tmp_path), *chosen)
+    assert result.exit_code == 130
+    assert "10 groups" in result.stdout
+    assert "Ratio to the best" not in result.stdout
+
+
 def test_a_table_that_was_stopped_says_how_many_seeds_it_has(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     with pytest.MonkeyPatch.context() as patched:

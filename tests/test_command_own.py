@@ -226,6 +226,13 @@ class NegativeCost(MaxLoad):
 class Breaks(MaxLoad):
     def evaluate(self, placements):
         return 1 / 0
+
+
+class OfFewGroups(MaxLoad):
+    def __init__(self, problem):
+        super().__init__(problem)
+        if problem.num_groups > 4:
+            raise ValueError("expected few groups")
 '''
 
 
@@ -392,7 +399,7 @@ def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> No
     report = succeed_json("compare", "uneven.json", f"--placers={own}:Boasts,{own}:Spread")
     boasts, spread = (one["runs"][0] for one in report["problems"][0]["schemes"])
     assert (boasts["evaluations"], spread["evaluations"]) == (10, 1)
-    assert [point[0] for point in boasts["curve"]] == [2, 10]
+    assert [point[0] for point in boasts["curve"]] == [1, 10]
     assert boasts["curve"][-1][1] == boasts["runtime"] == found["runtime"]
     # 4 + 2 seconds on one device, 3 + 1 on the other.
     simulated = succeed_json("simulate", "uneven.json", f"{own}:Spread")["runtime"]
@@ -466,6 +473,15 @@ def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
     for placer in ([], *others):
         line = fail("place", "uneven.json", *placer, "--objective", name, "-o", "placement.json")
         assert expected in line
+
+
+def test_an_evaluator_is_tried_on_every_problem_before_anything_is_placed(own: str) -> None:
+    save_problem(independent_ops(*range(1, 14)), "many.json")
+    name = f"{own}:OfFewGroups"
+    result = invoke("compare", "uneven.json", "many.json", "--placers=heft", f"--objective={name}")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"placeto: error: {name}: ValueError: expected few groups (")
+    assert result.stdout == ""
 
 
 def test_walks_that_are_none_are_one_line(own: str) -> None:

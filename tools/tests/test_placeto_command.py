@@ -67,9 +67,16 @@ def test_the_help_fits_a_screen_and_has_a_line_for_each_command() -> None:
 
 
 def test_the_environment_sets_defaults() -> None:
-    runner = CliRunner(env={"PLACETO_PLACE_SECONDS": "x"})
-    result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json"], prog_name="placeto")
-    assert (result.exit_code, "'--seconds': 'x' is not" in result.stderr) == (2, True)
+    for variable, value, more, line in [
+        ("SECONDS", "x", [], "Invalid value for PLACETO_PLACE_SECONDS: 'x' is not a valid float"),
+        ("SECONDS", "1", ["--placer=heft"], "PLACETO_PLACE_SECONDS: expected --placer to be one"),
+        ("OBJECTIVE", "x", [], "Invalid value for PLACETO_PLACE_OBJECTIVE: expected one of lat"),
+        ("SECONDS", "x", ["--seconds=0"], "Invalid value for '--seconds': 0.0 is not in"),
+        ("SEED", "1", ["--seconds=1", "--placer=heft"], "--seconds: expected --placer to be one"),
+    ]:
+        runner = CliRunner(env={f"PLACETO_PLACE_{variable}": value})
+        result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json", *more])
+        assert (result.exit_code, line in result.stderr) == (2, True), result.stderr
 
 
 def test_the_module_is_the_command_and_shows_versions_and_devices() -> None:

@@ -14,11 +14,12 @@ from placeto.placing.placers import make_placer
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
-from placeto_baselines import LocalSearch
+from placeto_baselines import LocalSearch, MultilevelSearch, RandomPlacer
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
     PlacementResult,
+    Placer,
     SchedulingEvaluator,
     colocate,
     from_networkx,
@@ -90,6 +91,25 @@ def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
     with pytest.raises(SpentError):
         watched.evaluate(rows)
     assert (watched.result().runtime, watched.result().evaluations) == (runtime, 2)
+
+
+@pytest.mark.parametrize(
+    "placer", [MultilevelSearch(evaluations=300), LocalSearch(budget=300), RandomPlacer(300)]
+)
+def test_a_curve_has_the_evaluations_that_the_search_itself_counts(placer: Placer) -> None:
+    """So that a search that is stopped tells after how many it had found its best."""
+    watched = WatchedEvaluator(Simulator(ladder()), lambda _count, _best: None)
+    found = placer.place(watched.problem, watched, seed=1)
+    assert 1 < found.curve[-2, 0] < 300
+    assert watched.result().curve.tolist() == found.curve.tolist()
+
+
+def test_a_batch_counts_one_placement_after_the_other() -> None:
+    evaluator = FullThenRoomy()
+    watched = WatchedEvaluator(evaluator, lambda _count, _best: None, Limits(evaluations=4))
+    rows = np.array([[0], [1], [1], [0]], np.int32).repeat(evaluator.problem.num_groups, axis=1)
+    watched.evaluate(rows)
+    assert watched.result().curve.tolist() == [[1.0, 3.0], [2.0, 9.0], [4.0, 9.0]]
 
 
 def ladder() -> PlacementProblem:

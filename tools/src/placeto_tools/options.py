@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from placeto.errors import not_among
+from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES, current_name
@@ -49,6 +50,10 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; old names of options are still taken, with a warning."""
+        for param in self.params:  # variables have the names of options, not of parameters
+            if isinstance(param, click.Option) and ctx.auto_envvar_prefix:
+                name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
+                param.envvar = f"{ctx.auto_envvar_prefix}_{name}"
         own = {name for param in self.params for name in param.opts}
 
         def today(argument: str) -> str:
@@ -60,7 +65,30 @@ class Command(click.Command):
             warnings.warn(text, FutureWarning, stacklevel=1)
             return "=".join([new, *value])
 
-        return super().parse_args(ctx, [today(argument) for argument in args])
+        try:
+            return super().parse_args(ctx, [today(argument) for argument in args])
+        except click.BadParameter as error:
+            error.param_hint = error.param_hint or self._variable_of(ctx, error.param)
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of an option that a variable has set names the variable."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            option, _, said = str(error).partition(":")
+            named = next((param for param in self.params if option in param.opts), None)
+            if variable := self._variable_of(ctx, named):
+                raise InputError(f"{variable}:{said}") from error
+            raise
+
+    @staticmethod
+    def _variable_of(ctx: click.Context, param: click.Parameter | None) -> str | None:
+        """Return the environment variable that an option has its value from, if it has."""
+        if param is None or param.name is None:
+            return None
+        from_there = ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT
+        return str(param.envvar) if from_there else None
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):

@@ -81,9 +81,8 @@ class Trials:
         ranks = placement_ranks(found, self.memory)
         best = ranks.index(min(ranks))
         if ranks[best] < self._best_rank:
-            tried = walks.cost[~np.isnan(walks.cost)]
-            paid = memory_penalised_runtime(found, self.memory, moves.seconds_per_byte)[best]
-            count = self.count + int(np.argmax(tried == paid)) + 1
+            paid = memory_penalised_runtime(found, self.memory, moves.seconds_per_byte)
+            count = self.count + int(walks.evaluations_until(paid)[best])
             self._keep(walks.best_placement[best], found, best, ranks[best], count)
         self.count += walks.evaluations
         return walks

@@ -284,8 +284,9 @@ def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
     tables = comparison.speed_ups(results)
     if _is_as_published(comparison):
         tables.insert(0, paper_table(reports))
-    if len(reports) > 1 and len(comparison.schemes) > 1:
-        tables.append(profile_table(profiles(reports)))
+    found = profiles(reports)  # none before the first placement
+    if found and len(reports) > 1 and len(comparison.schemes) > 1:
+        tables.append(profile_table(found))
     return tables
 
 

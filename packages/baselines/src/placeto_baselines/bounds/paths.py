@@ -55,8 +55,7 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of
     seconds = op_seconds(problem)
-    overhead = np.array([device.op_overhead for device in cluster.devices])
-    rest = np.where(seconds > 0, overhead, 0.0)  # after each op, on each device
+    rest = problem.overhead_time
     before, after = graph.precedences.T
     seconds_per_byte = 1 / cluster.bandwidth
     elsewhere = ~np.eye(problem.num_devices, dtype=np.bool_)

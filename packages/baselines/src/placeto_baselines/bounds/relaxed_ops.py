@@ -72,11 +72,10 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
     Any speeds give a bound. Here the speed of a device is the time of its ops on their fastest
     devices, relative to their time on this device.
     """
-    graph, cluster = problem.graph, problem.cluster
+    graph = problem.graph
     can_run = np.isfinite(paths.seconds)
-    overhead = np.array([device.op_overhead for device in cluster.devices])
-    rest = np.where(paths.seconds > 0, overhead, 0.0)
-    busy = paths.seconds + rest
+    rest = problem.overhead_time
+    busy = np.where(can_run, problem.busy_time, np.inf)
     speed = _speeds(busy, can_run)
     weighted = np.where(can_run, np.where(can_run, busy, 0.0) * speed, np.inf)
     # No op can end before one that it depends on, also as sums of float64 are rounded.
@@ -95,7 +94,7 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
         producers=position[before][by_reader],
         transfer=_least_transfers(problem)[by_reader],
         speed=-np.sort(-speed),
-        overhead=float(overhead.max()),
+        overhead=max(device.op_overhead for device in problem.cluster.devices),
     )
 
 

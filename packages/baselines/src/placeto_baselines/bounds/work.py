@@ -235,10 +235,9 @@ def _ones(count: int) -> NDArray[np.float64]:
 def work_programme(problem: PlacementProblem, paths: Paths, scale: float) -> WorkProgramme:
     """Return the linear programme of a problem."""
     overhead = np.array([device.op_overhead for device in problem.cluster.devices])
-    # Sums of infinities are infinite: groups that cannot run keep an infinite work.
-    seconds = paths.seconds + np.where(paths.seconds > 0, overhead, 0.0)
     work = np.zeros((problem.num_groups, problem.num_devices))
-    np.add.at(work, problem.grouping.group_of, seconds)
+    # Sums of infinities are infinite, and so is the work of a group that cannot run.
+    np.add.at(work, problem.grouping.group_of, problem.busy_time)
     return WorkProgramme(
         work=work,
         path=through_groups(problem, paths),

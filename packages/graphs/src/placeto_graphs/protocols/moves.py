@@ -181,8 +181,8 @@ class Walks(Record):
     ...     best_runtime=np.array([0.25]),
     ...     best_peak_memory=np.array([[60, 40]]),
     ... )
-    >>> walks.evaluations
-    3
+    >>> walks.evaluations, walks.evaluations_until(walks.best_runtime)
+    (3, array([2]))
     """
 
     placement: NDArray[np.int32]
@@ -193,8 +193,23 @@ class Walks(Record):
 
     @property
     def evaluations(self) -> int:
-        """How many placements were evaluated, the starts included."""
+        """Number of placements that were evaluated, the starts included."""
         return int((~np.isnan(self.cost)).sum())
+
+    def evaluations_until(self, cost: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return int64[C], the evaluations until each walk first had a cost, that one included.
+
+        Walks count one after the other.
+
+        Parameters
+        ----------
+        cost : float64[C]
+            Seconds, one of the ``cost`` of each walk.
+        """
+        counts = np.cumsum(~np.isnan(self.cost)).reshape(self.cost.shape)
+        first = np.argmax(self.cost == cost[:, None], axis=1)
+        found: NDArray[np.int64] = counts[np.arange(len(first)), first]
+        return found
 
 
 @runtime_checkable

@@ -103,8 +103,16 @@ class PlacementProblem(Record):
     @property
     def busy_time(self) -> NDArray[np.float64]:
         """float64[V, D], the seconds that each op keeps each device busy: overheads included."""
+        return self.compute_time + self.overhead_time
+
+    @property
+    def overhead_time(self) -> NDArray[np.float64]:
+        """float64[V, D], the seconds that each device stays busy after each op.
+
+        After an op that takes no time that is 0.
+        """
         overhead = np.array([device.op_overhead for device in self.cluster.devices])
-        return self.compute_time + np.where(self.compute_time > 0, overhead, 0.0)
+        return np.where(self.compute_time > 0, overhead, 0.0)
 
     @cached_property
     def group_graph(self) -> GroupGraph:

@@ -22,6 +22,7 @@ from placeto_graphs import (
     ScheduleBatch,
     SchedulingEvaluator,
     Walks,
+    memory_penalised_runtime,
     placement_ranks,
 )
 
@@ -125,7 +126,7 @@ class WatchedEvaluator:
     ) -> Batch:
         count = self._allowed(len(placements))
         batch = evaluate(placements[:count])
-        self._see(placements, batch, len(batch.runtime))
+        self._see(placements, batch, np.arange(1, count + 1), count)
         if count < len(placements):
             raise SpentError
         return batch
@@ -146,7 +147,9 @@ class WatchedEvaluator:
             moves = moves.first(most)
         walks = walk(placements, moves)
         batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
-        self._see(walks.best_placement, batch, walks.evaluations)
+        paid = memory_penalised_runtime(batch, self._memory, moves.seconds_per_byte)
+        after = walks.evaluations_until(paid)
+        self._see(walks.best_placement, batch, after, walks.evaluations)
         if allowed < wanted:
             raise SpentError
         return walks
@@ -162,16 +165,21 @@ class WatchedEvaluator:
             raise SpentError
         return min(wanted, evaluations - self.evaluations)
 
-    def _see(self, placements: NDArray[np.int32], batch: EvaluationBatch, count: int) -> None:
-        self.evaluations += count
-        if len(batch.runtime):
-            ranks = placement_ranks(batch, self._memory)
-            row = ranks.index(min(ranks))
-            if ranks[row] < self._best_rank:
-                self._best_rank = ranks[row]
-                self._curve.append((self.evaluations, self.best))
+    def _see(
+        self,
+        placements: NDArray[np.int32],
+        batch: EvaluationBatch,
+        after: NDArray[np.int64],
+        count: int,
+    ) -> None:
+        """Keep the best of a batch, each known after so many of its ``count`` evaluations."""
+        for row, rank in enumerate(placement_ranks(batch, self._memory)):
+            if rank < self._best_rank:
+                self._best_rank = rank
+                self._curve.append((self.evaluations + int(after[row]), self.best))
                 peak_memory = batch.peak_memory[row].copy()
                 self._found = placements[row].copy(), float(batch.runtime[row]), peak_memory
+        self.evaluations += count
         now = time.monotonic()
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now

@@ -165,14 +165,14 @@ class Comparison:
 
     def try_own(self) -> None:
         """Make what is a user's own once, so that wrong arguments end the command at its start."""
-        first = self.cases[0]
         own = {name: spec for name, spec in self.schemes.items() if spec.modules}
-        if own or first.evaluator.modules:
-            problem = first.make()
-            for name, spec in own.items():
-                spec.make(problem, Budget(self.budgets[name] or 0, self.limits.seconds))
-            if first.evaluator.modules:
-                first.evaluator.make(problem, 1)
+        for case in self.cases:
+            if own or case.evaluator.modules:
+                problem = case.make()
+                for name, spec in own.items():
+                    spec.make(problem, Budget(self.budgets[name] or 0, self.limits.seconds))
+                if case.evaluator.modules:
+                    case.evaluator.make(problem, 1)
 
     def trial(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows.
