@@ -30,9 +30,11 @@ def test_it_places_on_any_number_and_kind_of_devices(cluster: str, tmp_path: Pat
         "place", path, "--placer", "pretrained", "-o", tmp_path / "placement.json"
     )
     starts = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
-    placer = PlacetoPlacer(policy=load_pretrained(), samples=15, starts=starts, sweeps=2)
+    placer = PlacetoPlacer(
+        policy=load_pretrained(), num_rollouts=15, starts=starts, refinement_rounds=2
+    )
     expected = placer.place(read, Simulator(read))
-    passes = PlacetoPlacer(policy=load_pretrained(), samples=15).place(read, Simulator(read))
+    passes = PlacetoPlacer(policy=load_pretrained(), num_rollouts=15).place(read, Simulator(read))
     others = [each.place(read, Simulator(read)).runtime for each in starts]
     assert report["runtime"] == expected.runtime <= min(passes.runtime, *others)
     assert report["evaluations"] == expected.evaluations

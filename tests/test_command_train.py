@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -122,7 +123,9 @@ def test_the_policy_places_as_it_is_or_trained_further(
     chosen = ["--rollouts=4", "--refinement-rounds=1"]
     report = succeed_json("place", problem, "--policy", whole, *chosen, "-o", placement)
     policy = load_policy(whole / "training.safetensors")
-    expected = PlacetoPlacer(policy=policy, samples=4, sweeps=1).place(read, Simulator(read))
+    expected = PlacetoPlacer(policy=policy, num_rollouts=4, refinement_rounds=1).place(
+        read, Simulator(read)
+    )
     assert report["runtime"] == expected.runtime
     one_pass = 1 + read.num_groups
     assert report["evaluations"] == 5 * one_pass + read.num_groups
@@ -362,6 +365,21 @@ def test_processes_learn_what_one_does_and_stop_together(
 
 
 @pytest.mark.slow
+def test_wrong_input_on_the_first_of_two_machines_ends_both(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    train = ["train", "missing.json", "-o", tmp_path / "run", "--machines=2"]
+    machines = [start(*train, f"--rendezvous=localhost:{port}") for _ in range(2)]
+    said = [machine.communicate(timeout=PATIENCE)[1].splitlines()[-1] for machine in machines]
+    assert [machine.returncode for machine in machines] == [2, 2]
+    assert all(line.startswith("placeto: error: ") for line in said)
+    assert all(
+        "InputError: missing.json: No such" in line or "placeto: error: missing.json" in line
+        for line in said
+    )
+
+
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_others_with_one_line(
     problem: Path, tmp_path: Path
 ) -> None:
@@ -405,6 +423,10 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
     assert "workers: expected an integer >= 1, got 0" in fail(*train, "--hparam=workers=0")
     assert "discount: expected at most 1" in fail(*train, "--hparam=discount=2")
     assert "--workers: expected at most 8" in fail(*train, "--workers=9")
+    assert "--machines, --rendezvous: expected both" in fail(*train, "--machines=2")
+    assert "expected HOST:PORT, got 'a:0'" in fail(*train, "--machines=2", "--rendezvous=a:0")
+    machines = ["--machines=2", "--rendezvous=localhost:29500"]
+    assert "--force: expected none with --machines" in fail(*train, *machines, "--force")
     assert not folder.exists()
     assert "missing.json: No such file" in fail("train", "missing.json", "-o", folder)
     assert "expected a folder, got a file" in fail("train", problem, "-o", problem)

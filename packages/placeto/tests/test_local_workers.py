@@ -3,13 +3,14 @@
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from placeto.errors import RunError
-from placeto.training.local_workers import run_workers
+from placeto.errors import LOST, InputError, LostRunError, RunError
+from placeto.training.local_workers import Machines, run_workers
 
 # The launcher leaves its files to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -28,10 +29,15 @@ def _signals() -> Iterator[None]:
     gc.collect()  # while warnings of those files are ignored
 
 
-def run(first: str, second: str) -> int:
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def run(first: str, second: str, machines: Machines | None = None) -> int:
     """Run two processes that wait for the signal by which the launcher ends them, or do better."""
     code = f"import os, signal, sys, time\n{first} if os.environ['RANK'] == '0' else {second}"
-    return run_workers([sys.executable, "-c", code], 2)
+    return run_workers([sys.executable, "-c", code], 2, machines)
 
 
 WAIT, KILL = "time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)"
@@ -67,3 +73,25 @@ def test_options_of_the_command_are_not_inherited(monkeypatch: pytest.MonkeyPatc
     found = "sys.exit(int('PLACETO_TRAIN_SEED' in os.environ))"
     assert run(found, found) == 0
     assert os.environ["PLACETO_TRAIN_SEED"] == "3"
+
+
+@pytest.mark.parametrize("second", [KILL, f"sys.exit({LOST})"])
+def test_a_process_that_is_lost_ends_a_machine_so_that_it_can_resume(second: str) -> None:
+    with pytest.raises(LostRunError, match="killed or lost"):
+        run(WAIT, second, Machines(1, "127.0.0.1", free_port()))
+
+
+def test_a_process_of_several_machines_that_failed_or_was_stopped_is_not_resumed() -> None:
+    codes = [
+        run(f"sys.exit({code})", WAIT, Machines(1, "127.0.0.1", free_port())) for code in (2, 130)
+    ]
+    assert codes == [2, 130]
+
+
+def test_the_host_is_the_first_of_the_machines() -> None:
+    """Launchers sort machines by these texts."""
+    here, other = (Machines(2, host, 29500).local_address for host in ("127.0.0.1", "192.0.2.1"))
+    assert here == "127.0.0.1"
+    assert sorted([other, "zoo.example", "192.0.2.1"])[-1] == other
+    with pytest.raises(InputError, match="--rendezvous not a host: "):
+        Machines(2, "not a host", 29500).wait()

@@ -21,7 +21,7 @@ from placeto_policy import (
     save_training,
 )
 from placeto_policy.costs import Best
-from placeto_policy.placer import sweep
+from placeto_policy.placer import descend
 from placeto_policy.reports import WorkerReport, from_rows, to_rows
 from scheduled_problems import K80_BYTES, QUICK, Given, problem_of
 
@@ -64,13 +64,15 @@ def test_of_what_others_place_that_is_kept_which_fits(starts: list[tuple[int, in
 def test_a_round_of_descent_into_too_little_memory_is_not_kept() -> None:
     evaluator = TightMemory()
     placer = PlacetoPlacer(
-        policy=PlacementPolicy(2, QUICK), starts=[Given(np.array([0, 1], np.int32))], sweeps=3
+        policy=PlacementPolicy(2, QUICK),
+        starts=[Given(np.array([0, 1], np.int32))],
+        refinement_rounds=3,
     )
     result = placer.place(evaluator.problem, evaluator)
     # A round from there goes where the cost is least, which is where memory lacks.
     environment = PlacementEnvironment(evaluator)
     environment.reset(num_episodes=1, start=np.array([0, 1]))
-    sweep(environment)
+    descend(environment)
     assert environment.placement.tolist() == [[0, 0]]
     assert (result.runtime, environment.best.cost) == (3.0, 3.0)
     assert result.fits(evaluator.problem.cluster)
@@ -86,7 +88,7 @@ def test_a_training_keeps_what_fits(reward: str) -> None:
     best = trainer.best[0]
     assert best is not None
     assert (best.lacks_memory, best.cost) == (False, 3.0)
-    placed = PlacetoPlacer(training_evaluations=200, settings=settings, samples=8)
+    placed = PlacetoPlacer(training_evaluations=200, settings=settings, num_rollouts=8)
     result = placed.place(evaluator.problem, evaluator)
     assert result.runtime == 3.0
     assert result.fits(evaluator.problem.cluster)

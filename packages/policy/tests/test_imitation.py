@@ -74,7 +74,7 @@ def test_devices_are_wanted_by_what_the_step_costs_with_the_group_there(seed: in
     demonstration = replace(demonstrate(evaluator, placement), alike=np.arange(3))
     lesson = Lesson(demonstration, preset("general"))
     learned = lesson.demonstrated(ImitationSettings(states=9, misplaced=(0.4,)), generator)
-    for row, wanted in enumerate(learned.wanted):
+    for row, wanted in enumerate(learned.target_probs):
         own = learned.states.placement[row].numpy()
         moved = np.tile(np.where(own == NOWHERE, placement, own), (3, 1)).astype(np.int32)
         moved[:, int(learned.states.current[row])] = np.arange(3)
@@ -90,7 +90,7 @@ def test_a_device_that_cannot_run_a_group_is_not_wanted_for_it() -> None:
     learned = lesson.demonstrated(ImitationSettings(), np.random.default_rng(0))
     first = learned.states.current == 0
     assert bool(first.any())
-    assert {tuple(row) for row in learned.wanted[first].tolist()} == {(0.0, 1.0)}
+    assert {tuple(row) for row in learned.target_probs[first].tolist()} == {(0.0, 1.0)}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from placeto_policy.workers import OneProcess, Processes
 from scheduled_problems import ListSchedule, problem_of, two_chains
 
 SMALL = replace(preset("general"), hidden_units=16)
-SETTINGS = ImitationSettings(graphs=2, states=4, own_graphs=1, own_passes=2, own_states=3)
+SETTINGS = ImitationSettings(graphs=2, states=4, own_graphs=1, own_rollouts=2, own_states=3)
 
 
 def demonstrations() -> list[Demonstration]:

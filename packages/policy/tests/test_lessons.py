@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import Demonstration, PlacementPolicy, demonstrate, preset
-from placeto_policy.demonstrations import wanted_devices
-from placeto_policy.lessons import ImitationSettings, Lesson, WantedStates
+from placeto_policy.demonstrations import target_probs
+from placeto_policy.lessons import ImitationSettings, LabelledStates, Lesson
 from placeto_policy.states import NOWHERE
 from random_states import random_problem
 from scheduled_problems import ListSchedule, penalised, problem_of, two_speeds, with_room
 
 SMALL = replace(preset("general"), hidden_units=16)
-SETTINGS = ImitationSettings(own_passes=3, own_states=5)
+SETTINGS = ImitationSettings(own_rollouts=3, own_states=5)
 
 
 def three_chains() -> PlacementProblem:
@@ -28,7 +28,7 @@ def three_chains() -> PlacementProblem:
     return with_room(problem_of(graph, num_devices=3))
 
 
-def own_states(evaluator: Evaluator, placement: NDArray[np.int32]) -> WantedStates:
+def own_states(evaluator: Evaluator, placement: NDArray[np.int32]) -> LabelledStates:
     lesson = Lesson(demonstrate(evaluator, placement), SMALL)
     return lesson.own(PlacementPolicy(settings=SMALL), SETTINGS, np.random.default_rng(1))
 
@@ -60,7 +60,7 @@ def test_the_cost_to_go_is_that_of_the_demonstration_renumbered(seed: int) -> No
     assert demonstration.alike.tolist() == [0, 0, 0]
     learned = own_states(evaluator, placement)
     assert len(learned.states) == 15
-    for row, wanted in enumerate(learned.wanted.numpy()):
+    for row, wanted in enumerate(learned.target_probs.numpy()):
         own = learned.states.placement[row].numpy()
         visited = learned.states.visited[row].numpy()
         current = int(learned.states.current[row])
@@ -69,7 +69,7 @@ def test_the_cost_to_go_is_that_of_the_demonstration_renumbered(seed: int) -> No
             completed = np.tile(np.where(visited, own, numbering[placement]), (3, 1))
             completed[:, current] = np.arange(3)
             costs = penalised(evaluator, completed.astype(np.int32))
-            possible.append(wanted_devices(costs[None], np.ones((1, 3), bool))[0])
+            possible.append(target_probs(costs[None], np.ones((1, 3), bool))[0])
         assert min(np.abs(each - wanted).max() for each in possible) < 1e-6
 
 
@@ -79,13 +79,13 @@ def test_devices_of_unequal_speeds_keep_their_numbers() -> None:
     evaluator = ListSchedule(problem)
     demonstration = demonstrate(evaluator, placement)
     learned = own_states(evaluator, placement)
-    for row, wanted in enumerate(learned.wanted.numpy()):
+    for row, wanted in enumerate(learned.target_probs.numpy()):
         own, visited = learned.states.placement[row].numpy(), learned.states.visited[row].numpy()
         completed = np.tile(np.where(visited, own, demonstration.placement), (2, 1))
         completed[:, int(learned.states.current[row])] = np.arange(2)
         costs = penalised(evaluator, completed.astype(np.int32))
         np.testing.assert_allclose(
-            wanted, wanted_devices(costs[None], np.ones((1, 2), bool))[0], atol=1e-6
+            wanted, target_probs(costs[None], np.ones((1, 2), bool))[0], atol=1e-6
         )
 
 
@@ -107,7 +107,7 @@ def test_a_state_is_labelled_alike_however_it_came_about() -> None:
         ("demonstrated", lesson.demonstrated(exact, generator)),
         ("own", lesson.own(PlacementPolicy(settings=SMALL), exact, generator)),
     ):
-        for row, wanted in enumerate(learned.wanted.numpy()):
+        for row, wanted in enumerate(learned.target_probs.numpy()):
             state = (int(learned.states.current[row]), *learned.states.placement[row].tolist())
             labels.setdefault(state, []).append((origin, wanted))
     both = [each for each in labels.values() if len({origin for origin, _ in each}) == 2]
@@ -120,4 +120,4 @@ def test_a_state_is_labelled_alike_however_it_came_about() -> None:
 def test_a_device_that_cannot_run_a_group_is_never_wanted() -> None:
     costs = np.array([[np.inf, 2.0, 1.0], [3.0, 3.0, 3.0]])
     allowed = np.array([[True, True, False], [False, True, True]])
-    assert wanted_devices(costs, allowed).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]
+    assert target_probs(costs, allowed).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5]]

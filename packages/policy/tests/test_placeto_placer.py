@@ -121,7 +121,9 @@ def test_all_costs_have_the_memory_penalty_of_the_training() -> None:
     evaluator = ListSchedule(too_large_for_one())
     policy = PlacementPolicy(2, Settings(memory_penalty=0.0, hidden_units=8))
     chosen = Settings(memory_penalty=1e-6, hidden_units=8, workers=2)
-    placer = PlacetoPlacer(policy=policy, training_evaluations=200, sweeps=1, settings=chosen)
+    placer = PlacetoPlacer(
+        policy=policy, training_evaluations=200, refinement_rounds=1, settings=chosen
+    )
     result = placer.place(evaluator.problem, evaluator)
     batch = evaluator.evaluate(result.placement[None])
     memory = [device.memory_bytes for device in evaluator.problem.cluster.devices]
@@ -149,7 +151,7 @@ def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
 ) -> None:
     evaluator = Recorded(random_problem(9, 3, np.random.default_rng(0)))
     settings = replace(QUICK, reward=reward, device_features=features, workers=2)
-    placer = PlacetoPlacer(training_evaluations=300, samples=2, settings=settings)
+    placer = PlacetoPlacer(training_evaluations=300, num_rollouts=2, settings=settings)
     result = placer.place(evaluator.problem, evaluator, seed=0)
     costs = penalised(evaluator, np.concatenate(evaluator.placements))
     assert penalised(evaluator, result.placement[None])[0] == costs.min()
@@ -194,36 +196,45 @@ def test_with_schedules_alone_a_pass_asks_for_the_placements_on_its_way() -> Non
 
 
 @pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
-def test_sweeps_go_on_from_the_best_placement_until_no_move_helps(
+def test_rounds_of_descent_continue_from_the_best_placement_until_no_move_helps(
     features: DeviceFeaturesName,
 ) -> None:
     evaluator = ListSchedule(random_problem(9, 3, np.random.default_rng(2)))
     policy = PlacementPolicy(3, Settings(device_features=features))
-    passes = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
-    placers = [PlacetoPlacer(policy=policy, sweeps=sweeps) for sweeps in (1, 100)]
-    swept, still = (placer.place(evaluator.problem, evaluator) for placer in placers)
-    assert still.runtime <= swept.runtime < passes.runtime
-    assert swept.evaluations == passes.evaluations + 9 * 2
-    sweeps = len(still.curve) - 1
-    assert 1 < sweeps < 100
-    assert still.evaluations == passes.evaluations + sweeps * 9 * 2
+    greedy = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
+    placers = [PlacetoPlacer(policy=policy, refinement_rounds=rounds) for rounds in (1, 100)]
+    once, still = (placer.place(evaluator.problem, evaluator) for placer in placers)
+    assert still.runtime <= once.runtime < greedy.runtime
+    assert once.evaluations == greedy.evaluations + 9 * 2
+    rounds = len(still.curve) - 1
+    assert 1 < rounds < 100
+    assert still.evaluations == greedy.evaluations + rounds * 9 * 2
     moves = np.tile(still.placement, (27, 1))
     moves[np.arange(27), np.repeat(np.arange(9), 3)] = np.tile(np.arange(3), 9)
     assert penalised(evaluator, moves).min() == pytest.approx(still.runtime)
 
 
-def test_samples_can_only_help_and_follow_from_the_seed() -> None:
+def test_old_names_of_what_a_placer_does_are_taken_with_a_warning() -> None:
+    policy = PlacementPolicy(2)
+    with pytest.warns(DeprecationWarning, match=r"PlacetoPlacer\(\w+=\) is \w+="):
+        old = PlacetoPlacer(policy=policy, samples=3, sweeps=2)
+    assert (old.num_rollouts, old.refinement_rounds) == (3, 2)
+    again = replace(old, num_rollouts=4)
+    assert (again.num_rollouts, again.refinement_rounds) == (4, 2)
+
+
+def test_sampled_rollouts_can_only_help_and_follow_from_the_seed() -> None:
     evaluator = ListSchedule(two_chains())
     policy = PlacementPolicy(2)
     greedy = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
-    placer = PlacetoPlacer(policy=policy, samples=40)
+    placer = PlacetoPlacer(policy=policy, num_rollouts=40)
     sampled = placer.place(evaluator.problem, evaluator)
     assert sampled.runtime <= greedy.runtime
     assert sampled.evaluations == 41 * 7
     evaluated = []
     for seed in (0, 0, 1):
         recorded = Recorded(two_chains())
-        PlacetoPlacer(policy=policy, samples=3).place(recorded.problem, recorded, seed=seed)
+        PlacetoPlacer(policy=policy, num_rollouts=3).place(recorded.problem, recorded, seed=seed)
         evaluated.append(np.concatenate(recorded.placements).tolist())
     assert evaluated[0] == evaluated[1] != evaluated[2]
 
@@ -244,7 +255,7 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
 
 def test_devices_that_cannot_run_a_group_are_left_out() -> None:
     evaluator = ListSchedule(partly_possible())
-    placer = PlacetoPlacer(training_evaluations=240, samples=10, settings=QUICK)
+    placer = PlacetoPlacer(training_evaluations=240, num_rollouts=10, settings=QUICK)
     result = placer.place(evaluator.problem, evaluator)
     assert result.placement[0] == 1
     assert np.isfinite(result.runtime)
@@ -259,10 +270,10 @@ def test_a_policy_for_another_number_of_devices() -> None:
 def test_placers_that_cannot_be() -> None:
     with pytest.raises(PolicyError, match="training_evaluations: expected some"):
         PlacetoPlacer()
-    with pytest.raises(PolicyError, match="samples: expected at least 0, got -1"):
-        PlacetoPlacer(training_evaluations=1, samples=-1)
-    with pytest.raises(PolicyError, match="sweeps: expected at least 0, got -2"):
-        PlacetoPlacer(training_evaluations=1, sweeps=-2)
+    with pytest.raises(PolicyError, match="num_rollouts: expected at least 0, got -1"):
+        PlacetoPlacer(training_evaluations=1, num_rollouts=-1)
+    with pytest.raises(PolicyError, match="refinement_rounds: expected at least 0, got -2"):
+        PlacetoPlacer(training_evaluations=1, refinement_rounds=-2)
 
 
 def test_each_update_is_reported() -> None:
@@ -280,7 +291,7 @@ def test_each_update_is_reported() -> None:
     assert [evaluations for _, evaluations, _ in reports] == result.curve[:3, 0].tolist()
 
 
-def test_where_others_place_counts_and_sweeps_go_on_from_the_best() -> None:
+def test_placements_of_others_count_and_descent_continues_from_the_best() -> None:
     evaluator = ListSchedule(two_chains())
     untrained = PlacementPolicy(num_devices=2)
     best, worse = np.array([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]], np.int32)
@@ -292,7 +303,7 @@ def test_where_others_place_counts_and_sweeps_go_on_from_the_best() -> None:
     np.testing.assert_array_equal(result.placement, best)
     assert (result.runtime, result.evaluations) == (3.0, 3 + 3 + alone.evaluations)
     assert result.curve[:2].tolist() == [[3.0, 6.2], [6.0, 3.0]]
-    swept = PlacetoPlacer(policy=untrained, starts=[Given(worse)], sweeps=2)
+    swept = PlacetoPlacer(policy=untrained, starts=[Given(worse)], refinement_rounds=2)
     assert swept.place(evaluator.problem, evaluator).runtime == 3.0
 
 

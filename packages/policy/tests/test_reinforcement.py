@@ -1,4 +1,4 @@
-"""Learning from whole passes: the gradient, what it leads to, and how it goes on."""
+"""Reinforcement over whole rollouts: the gradient, what it leads to, and resuming."""
 
 from dataclasses import replace
 
@@ -28,12 +28,12 @@ from scheduled_problems import (
 )
 
 SMALL = replace(preset("general"), hidden_units=16)
-SETTINGS = ReinforcementSettings(graphs=2, passes=6, states=4)
+SETTINGS = ReinforcementSettings(graphs=2, rollouts=6, states=4)
 
 
-def test_the_gradient_is_that_of_reinforce_with_the_mean_of_the_passes() -> None:
+def test_the_gradient_is_that_of_reinforce_with_the_mean_of_the_rollouts() -> None:
     """Against autograd over each state of each pass alone, drawn again from the same streams."""
-    settings = ReinforcementSettings(graphs=1, passes=5, states=100, entropy_weight=0.07)
+    settings = ReinforcementSettings(graphs=1, rollouts=5, states=100, entropy_weight=0.07)
     policy, evaluator = PlacementPolicy(settings=SMALL), ListSchedule(two_chains())
     caught = Part(0, 1)
     run = Reinforcement(policy, [evaluator], steps=1, settings=settings, seed=3, processes=caught)
@@ -98,7 +98,7 @@ def test_it_learns_graphs_of_different_needs_at_once() -> None:
     for _ in range(150):
         run.step()
     found = [
-        PlacetoPlacer(policy=run.policy, samples=15).place(each.problem, each)
+        PlacetoPlacer(policy=run.policy, num_rollouts=15).place(each.problem, each)
         for each in evaluators
     ]
     assert [result.runtime for result in found[:2]] == [3.0, 6.0]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch._C._distributed_c10d import HashStore
 
 import training_script
 from placeto_policy import (
@@ -25,7 +26,7 @@ from placeto_policy import (
     save_training,
     workers,
 )
-from placeto_policy.workers import OneProcess
+from placeto_policy.workers import GlooProcesses, OneProcess
 from scheduled_problems import ListSchedule, heavy_chain, two_chains
 
 ENVIRONMENT = {
@@ -141,6 +142,18 @@ def test_what_gloo_says_is_told_in_one_sentence() -> None:
         "[/a/gloo/pair.cc:553] Connection closed by peer [10.0.0.2]:26022. This is typical. GLHF!"
     )
     assert workers.first_sentence(said) == "Connection closed by peer [10.0.0.2]:26022"
+
+
+def test_the_first_process_leaves_when_the_others_have_read_why_the_run_ended() -> None:
+    store = HashStore()
+    first, second = (GlooProcesses(store, rank, 2) for rank in range(2))
+    leaving = threading.Thread(target=first.leave)
+    leaving.start()
+    leaving.join(0.1)
+    assert leaving.is_alive()
+    second.leave()
+    leaving.join(2)
+    assert not leaving.is_alive()
 
 
 def test_more_processes_than_workers_are_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 RUN_FAILED = 1
 WRONG_INPUT = 2
 DOES_NOT_FIT = 3  # of a placement that was found and written
+LOST = 75  # of a process of a training, for the one that started it
 STOPPED = 130  # as shells count what Ctrl-C ends
 
 
@@ -23,6 +24,10 @@ class RunError(RuntimeError):
 
 class StoppedRunError(RunError):
     """What was asked for was begun, and stopped by Ctrl-C: exit code 130."""
+
+
+class LostRunError(RunError):
+    """A training whose other processes were lost, and which its last checkpoint resumes."""
 
 
 def reading(what: Any) -> AbstractContextManager[None]:
@@ -79,6 +84,8 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, StoppedRunError | KeyboardInterrupt):
         return STOPPED
+    if isinstance(error, LostRunError):
+        return LOST
     from_a_package = isinstance(error, ValueError) and _is_of_a_package(error)
     return WRONG_INPUT if from_a_package else RUN_FAILED
 

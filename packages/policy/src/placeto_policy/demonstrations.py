@@ -1,4 +1,4 @@
-"""Good placements to learn from, and what each of their choices is worth."""
+"""Good placements to learn from, and target probabilities of devices by their costs."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,23 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, Evaluator, PlacementProblem
 
-# In parts of the cost of the placement: what costs so much more is e times less wanted.
+# As a fraction of the least cost: a device that costs so much more is e times less probable.
 TEMPERATURE = 0.003
 
 
 @dataclass(frozen=True, eq=False)
 class Demonstration:
-    """A placement that is worth imitating.
+    """A good placement to imitate.
 
     Attributes
     ----------
     evaluator : `Evaluator`
-        Of the problem, which has G groups on D devices.
+        Evaluator of a problem of G groups on D devices.
     placement : int32[G]
         The device of each group.
     alike : int64[D]
-        Equal numbers for devices that can take each other's place; see `interchangeable_devices`.
+        Numbers that are equal for devices that can take each other's place; see
+        `interchangeable_devices`.
 
     Examples
     --------
@@ -37,14 +38,14 @@ class Demonstration:
 
 
 def demonstrate(evaluator: Evaluator, placement: NDArray[np.int32]) -> Demonstration:
-    """Return a placement as something to learn from.
+    """Return a placement as a demonstration.
 
     Parameters
     ----------
     evaluator
         Evaluator of the problem.
     placement : int32[G]
-        A good placement, as of a long search.
+        Good placement, as of a long search.
 
     Raises
     ------
@@ -63,42 +64,42 @@ def demonstrate(evaluator: Evaluator, placement: NDArray[np.int32]) -> Demonstra
     )
 
 
-def wanted_devices(costs: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return float64[N, D], how much each device is wanted where it would cost so much.
+def target_probs(costs: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return float64[N, D], target probabilities of devices by their costs.
 
-    That is ``exp(-more / (0.003 cost))``, with what it would cost more than the best device; rows
-    sum up to 1. Where a group could go elsewhere at hardly any cost, there is nothing to learn.
+    They are proportional to ``exp(-more / (0.003 least))``, where ``more`` is a cost less the least
+    one. If devices cost almost the same, they are almost equally probable.
 
     Parameters
     ----------
     costs : float64[N, D]
-        The cost with the group on each device, seconds.
+        Cost with the group on each device, seconds.
     allowed : bool[N, D]
-        Whether it can be there.
+        True for devices that can run the group.
 
     Examples
     --------
-    >>> wanted_devices(np.array([[1.0, 1.003, 0.5]]), np.array([[True, True, False]])).round(3)
+    >>> target_probs(np.array([[1.0, 1.003, 0.5]]), np.array([[True, True, False]])).round(3)
     array([[0.731, 0.269, 0.   ]])
     """
     least = np.where(allowed, costs, np.inf).min(axis=1, keepdims=True)
     more = costs - least
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        wanted = np.where(more > 0, np.exp(-more / (TEMPERATURE * least)), 1.0)
-    wanted[~allowed] = 0.0
-    shares: NDArray[np.float64] = wanted / wanted.sum(axis=1, keepdims=True)
+        weights = np.where(more > 0, np.exp(-more / (TEMPERATURE * least)), 1.0)
+    weights[~allowed] = 0.0
+    shares: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return shares
 
 
 def interchangeable_devices(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Return int64[D], equal numbers for devices that can take each other's place.
+    """Return int64[D], numbers that are equal for devices that can take each other's place.
 
-    If two of them change places, every time, memory and link of the problem is as before.
+    If two of them change places, all times, memories and links of the problem stay the same.
 
     Parameters
     ----------
     problem
-        G groups on D devices.
+        Problem of G groups on D devices.
 
     Examples
     --------

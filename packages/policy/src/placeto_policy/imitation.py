@@ -1,4 +1,4 @@
-"""Learning from good placements: how a policy comes to place a graph that it has never seen."""
+"""Imitation of good placements, by which one policy learns many graphs and clusters."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import torch
 
 from placeto_policy.demonstrations import Demonstration
 from placeto_policy.learning_run import LearningRun
-from placeto_policy.lessons import ImitationSettings, Lesson, WantedStates
+from placeto_policy.lessons import ImitationSettings, LabelledStates, Lesson
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.workers import Processes
@@ -15,45 +15,44 @@ SMALLEST_PROBABILITY = 1e-9
 
 
 class Imitation(LearningRun):
-    """Lets a policy learn to place as demonstrated, on any graphs and clusters at once.
+    """Trains a policy to place as demonstrated, on any graphs and clusters at once.
 
-    A step learns from some states on the way to good placements, and from some that the policy
-    comes to by itself (Ross et al. 2011, *A Reduction of Imitation Learning and Structured
-    Prediction to No-Regret Online Learning*): of errors of its own, only these tell. The loss is
-    the divergence of the policy from what is wanted. Devices that are alike and hold nothing yet
-    are one choice.
+    A step learns from states on the way to good placements, and from states of the policy's own
+    rollouts (Ross et al. 2011, *A Reduction of Imitation Learning and Structured Prediction to
+    No-Regret Online Learning*). Only the latter correct errors of the policy. The loss is the
+    divergence of the policy from `target_probs`. Devices that are alike and empty are one choice.
 
-    All of a step follows from the seed, its number and the weights, so that a run takes the same
-    course however often it was interrupted.
+    A step depends on the seed, its number and the weights alone. Interruptions therefore do not
+    change a run.
 
     Parameters
     ----------
     policy
-        The policy, for any number of devices; it stays as it is.
+        First policy, for any number of devices. It is copied.
     demonstrations
-        What to learn from.
+        Demonstrations to learn from.
     weights
-        How often each demonstration is drawn, beside the others; by default all as often.
+        Relative frequency of each demonstration, equal by default.
     steps
-        Over how many steps the learning rate falls.
+        Number of steps over which the learning rate falls.
     settings
-        How it learns.
+        Hyperparameters.
     seed
-        Fixes every random choice.
+        Seed of every random choice.
     processes
-        Which processes share the graphs of a step; see `join_processes`.
+        Processes that share the graphs of a step; see `join_processes`.
 
     Attributes
     ----------
     policy : `PlacementPolicy`
-        The policy as it is now.
+        Present policy.
     steps_done : int
-        How many steps were made.
+        Number of steps that were made.
 
     Raises
     ------
     PolicyError
-        When there is nothing to learn from, the policy is for a fixed number of devices, weights
+        When there is no demonstration, the policy is for a fixed number of devices, the weights
         are not as described, or there are more processes than graphs in a step.
 
     Examples
@@ -95,12 +94,12 @@ class Imitation(LearningRun):
         )
         self._states_of_step = (
             self.settings.graphs * self.settings.states
-            + self.settings.own_graphs * self.settings.own_passes * self.settings.own_states
+            + self.settings.own_graphs * self.settings.own_rollouts * self.settings.own_states
         )
         self._lessons = [Lesson(each, policy.settings) for each in demonstrations]
 
     def step(self) -> float:
-        """Learn from some graphs, and return the mean loss before that, in nats.
+        """Make a step, and return the mean loss before it, in nats.
 
         Raises
         ------
@@ -124,19 +123,19 @@ class Imitation(LearningRun):
         return self.apply(added)
 
 
-def divergence(policy: PlacementPolicy, learned: WantedStates) -> torch.Tensor:
-    """Return the sum over states of how far a policy is from what is wanted in them, in nats.
+def divergence(policy: PlacementPolicy, learned: LabelledStates) -> torch.Tensor:
+    """Return the divergence of a policy from target probabilities, summed over states, in nats.
 
     Parameters
     ----------
     policy
-        The policy.
+        Policy.
     learned
-        The states.
+        States with target probabilities.
     """
-    wanted, together = learned.wanted, learned.together
+    targets, together = learned.target_probs, learned.together
     probabilities = torch.einsum("nde,ne->nd", together, policy(learned.states).exp())
-    ideal = torch.einsum("nde,ne->nd", together, wanted)
+    ideal = torch.einsum("nde,ne->nd", together, targets)
     nats = torch.log(ideal + SMALLEST_PROBABILITY) - torch.log(probabilities + SMALLEST_PROBABILITY)
-    far: torch.Tensor = (wanted * nats).sum()
-    return far
+    total: torch.Tensor = (targets * nats).sum()
+    return total

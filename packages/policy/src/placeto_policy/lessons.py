@@ -1,4 +1,4 @@
-"""States that a policy learns from, and what is wanted in them, from one demonstration."""
+"""States that a policy learns from, with target probabilities, made of one demonstration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from placeto_policy.costs import PlacementCosts
-from placeto_policy.demonstrations import Demonstration, wanted_devices
+from placeto_policy.demonstrations import Demonstration, target_probs
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.policy import PlacementPolicy
@@ -19,22 +19,22 @@ from placeto_policy.states import NOWHERE, States
 
 @dataclass(frozen=True, kw_only=True)
 class ImitationSettings:
-    """The hyperparameters of learning from demonstrations.
+    """The hyperparameters of `Imitation`.
 
     Attributes
     ----------
     graphs, states : int
-        From how many demonstrations, and from how many states on the way to each, a step learns.
-    own_graphs, own_passes, own_states : int
-        For how many problems the policy makes passes of its own in a step, how many of each, and
-        from how many states of each pass it learns.
+        Number of demonstrations in a step, and of states on the way to each.
+    own_graphs, own_rollouts, own_states : int
+        Number of problems in a step that the policy places itself, of sampled rollouts of each, and
+        of states of each rollout.
     learning_rate : float
-        Of Adam, when it begins; it rises over the first 50 steps, and falls to a twentieth.
+        Learning rate of Adam. It rises over the first 50 steps, and falls to a twentieth.
     misplaced : floats
-        Shares of the placed groups that are not where the demonstration has them: each state draws
-        one of these.
+        Fractions of the placed groups that are not where the demonstration has them. Each state
+        draws one of these.
     max_gradient_norm : float
-        The gradient is scaled down to this norm.
+        Norm to which a longer gradient is scaled down.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class ImitationSettings:
     graphs: int = 3
     states: int = 24
     own_graphs: int = 1
-    own_passes: int = 6
+    own_rollouts: int = 6
     own_states: int = 8
     learning_rate: float = 2e-3
     misplaced: tuple[float, ...] = (0.0, 0.0, 0.02, 0.05)
@@ -53,21 +53,21 @@ class ImitationSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class WantedStates:
-    """N states of one problem, and what is wanted in them.
+class LabelledStates:
+    """N states of one problem, with target probabilities.
 
     Attributes
     ----------
     states : `States`
         The states.
-    wanted : float32[N, D]
-        How much each device is wanted for the current group; rows sum up to 1.
+    target_probs : float32[N, D]
+        Probabilities of the devices for the current group.
     together : float32[N, D, D]
-        1 where two devices are alike and hold nothing, or are the same: they are one choice.
+        1 for two devices that are one choice: the same, or alike and empty. Else 0.
     """
 
     states: States
-    wanted: torch.Tensor
+    target_probs: torch.Tensor
     together: torch.Tensor
 
 
@@ -79,7 +79,7 @@ class Lesson:
     demonstration
         The demonstration.
     network
-        What the policy is shown.
+        Settings of the policy.
     """
 
     def __init__(self, demonstration: Demonstration, network: Settings) -> None:
@@ -93,13 +93,13 @@ class Lesson:
 
     def demonstrated(
         self, settings: ImitationSettings, generator: np.random.Generator
-    ) -> WantedStates:
+    ) -> LabelledStates:
         """Return states on the way to the demonstrated placement, a few groups being elsewhere."""
         order, count = self.topology.order, settings.states
         current_time = generator.integers(len(order), size=count)
         visited = np.argsort(order) < current_time[:, None]
         placements = np.where(visited, self._misplaced(settings, generator), NOWHERE)
-        return self._wanted(
+        return self._labelled(
             States(
                 topology=self.topology,
                 placement=torch.from_numpy(placements.astype(np.int64)),
@@ -113,31 +113,30 @@ class Lesson:
         policy: PlacementPolicy,
         settings: ImitationSettings,
         generator: np.random.Generator,
-    ) -> WantedStates:
-        """Return states that the policy comes to by itself, in rollouts of its own."""
+    ) -> LabelledStates:
+        """Return states of sampled rollouts of the policy."""
         environment = self.environment
-        environment.reset(num_episodes=settings.own_passes)
-        generators = generator.spawn(settings.own_passes)
+        environment.reset(num_episodes=settings.own_rollouts)
+        generators = generator.spawn(settings.own_rollouts)
         choice = sampling(generators, self.topology.num_groups)
         episodes = run_episodes(policy, environment, choice)
         steps = np.sort(generator.integers(self.topology.num_groups, size=settings.own_states))
-        return self._wanted(_joined([states for _, states in episodes.states(steps)]))
+        return self._labelled(_joined([states for _, states in episodes.states(steps)]))
 
-    def _wanted(self, states: States) -> WantedStates:
-        """Return states with what is wanted in them, however they came about.
+    def _labelled(self, states: States) -> LabelledStates:
+        """Return states with target probabilities.
 
-        That is what the step would cost in the end, if the groups that are still to come went
-        where the demonstration has them: the cost to go of Ross and Bagnell 2014, *Reinforcement
-        and Imitation Learning via Interactive No-Regret Learning*. Devices that are alike have
-        other numbers in a rollout than in the demonstration; those that hold most in common count
-        as the same. A device that cannot run the group is not wanted.
+        These follow from the cost if the remaining groups go where the demonstration has them. It
+        is the cost to go of Ross and Bagnell 2014, *Reinforcement and Imitation Learning via
+        Interactive No-Regret Learning*. Devices that are alike have other numbers in a rollout
+        than in the demonstration. Those that have most work in common count as the same.
         """
         current = states.current.numpy()
         costs = self.costs.of_devices(self._completed(states), current)
-        wanted = wanted_devices(costs, self.allowed[current])
-        return WantedStates(
+        targets = target_probs(costs, self.allowed[current])
+        return LabelledStates(
             states=states,
-            wanted=torch.from_numpy(wanted).float(),
+            target_probs=torch.from_numpy(targets).float(),
             together=torch.from_numpy(one_choice(self.demonstration.alike, states)),
         )
 
@@ -156,7 +155,7 @@ class Lesson:
     def _numbering(
         self, placement: NDArray[np.int64], visited: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Return int64[D], which device of a pass is which one of the demonstration."""
+        """Return int64[D], the device of the rollout for each one of the demonstration."""
         alike = self.demonstration.alike
         work = self.topology.shares.numpy() + 1e-6  # groups that take no time count a little
         common = np.zeros((len(alike), len(alike)))
@@ -188,12 +187,12 @@ def _joined(parts: Sequence[States]) -> States:
 
 
 def one_choice(alike: NDArray[np.int64], states: States) -> NDArray[np.float32]:
-    """Return float32[N, D, D], 1 where two devices are alike and hold nothing, or are the same.
+    """Return float32[N, D, D], 1 for two devices that are the same, or alike and empty.
 
     Parameters
     ----------
     alike : int64[D]
-        Equal numbers for devices that can take each other's place.
+        Numbers that are equal for devices that can take each other's place.
     states
         N states.
     """

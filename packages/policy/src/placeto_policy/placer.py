@@ -1,8 +1,9 @@
-"""The policy as a placer: trained on the problem, used as it is, or trained further."""
+"""`PlacetoPlacer`: a policy that is trained on the problem, used as it is, or trained further."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,40 +19,40 @@ from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.trainer import Trainer, UpdateSummary
 
 SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
-SAMPLES_AT_ONCE = 32
+ROLLOUTS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacetoPlacer:
     """Places a problem with a policy, and returns the best placement that was seen on the way.
 
-    *Optimized* (no policy): trains a new one on the problem. *Zero-shot* (a policy and no training
-    evaluations): one greedy pass, or the best of that and some sampled ones. *Fine-tuned* (a
-    policy and training evaluations): trains that policy further on the problem, after
-    its zero-shot passes, so that the result is never worse than theirs. The policy itself stays as
-    it is. Sweeps then go on from the best placement without the policy. The best is what
-    fits the memory, and of that the one of the lowest memory-penalised runtime.
+    Without a policy it trains a new one on the problem. With a policy and no training evaluations
+    it places zero-shot: by one greedy rollout, and by sampled ones. With both it first places
+    zero-shot, then trains a copy of the policy on the problem, and places by that. Rounds of
+    coordinate descent, which use no policy, continue from the best placement.
+
+    Placements that fit the memory come first, then the least memory-penalised runtime decides.
 
     Parameters
     ----------
     policy
         A trained policy.
     training_evaluations
-        How many placements may be sampled in training, at most.
-    samples
-        How many passes are sampled after the greedy one.
+        Largest number of evaluations of the training.
+    num_rollouts
+        Number of sampled rollouts, besides the greedy one.
     starts
-        Placers whose placements count, too, such as one device for all and list schedulers: cheap
-        beside the passes, and sometimes better.
-    sweeps
-        How often, at most, each group is then moved to where the evaluator likes it best, in
-        topological order; see `sweep`.
+        Placers whose placements count, too, such as a single device and list schedulers.
+    refinement_rounds
+        Largest number of rounds of coordinate descent; see `descend`.
     settings
-        Of the training; `Settings.updates` is set to what the evaluations are enough for. By
-        default those of the policy, if there is one.
+        Hyperparameters of the training, by default those of the policy. `Settings.updates` follows
+        from the number of evaluations.
     on_update
-        Called after each update of the training with its summary, and with the number of updates
-        that there are to be.
+        Function that is called after each update, with its summary and the number of updates in
+        all.
+    samples, sweeps
+        Old names of `num_rollouts` and `refinement_rounds`, which go in 0.4.
 
     Raises
     ------
@@ -70,15 +71,24 @@ class PlacetoPlacer:
 
     policy: PlacementPolicy | None = None
     training_evaluations: int = 0
-    samples: int = 0
+    num_rollouts: int = 0
     starts: Sequence[Placer] = ()
-    sweeps: int = 0
+    refinement_rounds: int = 0
     settings: Settings | None = None
     on_update: Callable[[UpdateSummary, int], None] | None = None
     name: str = field(default="placeto", init=False)
+    samples: InitVar[int | None] = None
+    sweeps: InitVar[int | None] = None
 
-    def __post_init__(self) -> None:
-        for name in ("training_evaluations", "samples", "sweeps"):
+    def __post_init__(self, samples: int | None, sweeps: int | None) -> None:
+        for old, new, value in (
+            ("samples", "num_rollouts", samples),
+            ("sweeps", "refinement_rounds", sweeps),
+        ):
+            if value is not None:
+                warnings.warn(f"PlacetoPlacer({old}=) is {new}=", DeprecationWarning, stacklevel=3)
+                object.__setattr__(self, new, value)
+        for name in ("training_evaluations", "num_rollouts", "refinement_rounds"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if self.policy is None and not self.training_evaluations:
@@ -87,16 +97,16 @@ class PlacetoPlacer:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best placement that the policy comes across.
+        """Return the best placement of all that were evaluated.
 
         Parameters
         ----------
         problem
-            What to place.
+            Problem to place.
         evaluator
-            Says what placements of that problem cost.
+            Evaluator of its placements.
         seed
-            Fixes every random choice.
+            Seed of every random choice.
         """
         began = time.perf_counter()
         if self.policy:
@@ -111,25 +121,22 @@ class PlacetoPlacer:
         search = _Search(environment)
         self._start(search, seed)
         if self.policy:
-            self._pass(self.policy, search, seed)
+            self._roll_out(self.policy, search, seed)
         if self.training_evaluations:
-            self._pass(self._train(search, chosen, seed), search, seed)
-        self._sweep(search)
+            self._roll_out(self._train(search, chosen, seed), search, seed)
+        self._refine(search)
         return search.result(time.perf_counter() - began)
 
     def most_evaluations(self, problem: PlacementProblem) -> int:
-        """Return how many placements `place` samples at most, training included.
-
-        Those of ``starts`` come on top.
-        """
+        """Return the largest number of evaluations of `place`, without those of ``starts``."""
         settings = self.policy.settings if self.policy else self.settings or Settings()
         each = most_evaluations(problem, "terminal", settings)
         rounds = 2 if self.policy and self.training_evaluations else 1
-        passes = rounds * (1 + self.samples) * each
-        return self.training_evaluations + passes + self.sweeps * lookahead_evaluations(problem)
+        evaluations = self.training_evaluations + rounds * (1 + self.num_rollouts) * each
+        return evaluations + self.refinement_rounds * lookahead_evaluations(problem)
 
     def _start(self, search: "_Search", seed: int) -> None:
-        """Take what other placers place."""
+        """Evaluate the placements of other placers."""
         evaluator = search.environment.evaluator
         for placer in self.starts:
             found = placer.place(evaluator.problem, evaluator, seed=seed)
@@ -153,7 +160,7 @@ class PlacetoPlacer:
     def _with_updates(
         self, problem: PlacementProblem, settings: Settings, shown: Settings
     ) -> Settings:
-        """Return settings with as many updates as the evaluations are enough for."""
+        """Return settings with as many updates as the evaluations allow."""
         least = training_evaluations(problem, replace(settings, updates=1), shown)
         if self.training_evaluations < least:
             raise PolicyError(
@@ -166,41 +173,38 @@ class PlacetoPlacer:
             settings = replace(settings, updates=settings.updates - 1)
         return settings
 
-    def _pass(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
-        """Run the greedy pass and the sampled ones."""
+    def _roll_out(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
+        """Run the greedy rollout and the sampled ones."""
         environment = search.environment
         each = most_evaluations(environment.evaluator.problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
         with one_thread_of_torch():
             run_episodes(policy, environment, greedy)
             search.count(each)
-            for first in range(0, self.samples, SAMPLES_AT_ONCE):
+            for first in range(0, self.num_rollouts, ROLLOUTS_AT_ONCE):
                 generators = [
                     np.random.default_rng((seed, SAMPLING_STREAM, sample))
-                    for sample in range(first, min(first + SAMPLES_AT_ONCE, self.samples))
+                    for sample in range(first, min(first + ROLLOUTS_AT_ONCE, self.num_rollouts))
                 ]
                 environment.reset(num_episodes=len(generators))
                 choice = sampling(generators, environment.topology.num_groups)
                 run_episodes(policy, environment, choice)
                 search.count(len(generators) * each)
 
-    def _sweep(self, search: "_Search") -> None:
-        """Sweep on from the best placement, until a sweep moves nothing."""
+    def _refine(self, search: "_Search") -> None:
+        """Descend from the best placement, until a round moves nothing."""
         environment = search.environment
-        for _ in range(self.sweeps):
+        for _ in range(self.refinement_rounds):
             before = environment.best
             environment.reset(num_episodes=1, start=before.placement)
-            sweep(environment)
+            descend(environment)
             search.count(lookahead_evaluations(environment.evaluator.problem))
             if environment.best is before:
                 return
 
 
 class _Search:
-    """How many placements were evaluated, and how the best of them came to be so good.
-
-    All that is placed is evaluated in one environment, which knows the best of it.
-    """
+    """Number of evaluations, and the best cost after them, in one environment."""
 
     def __init__(self, environment: PlacementEnvironment) -> None:
         self.environment = environment
@@ -208,17 +212,17 @@ class _Search:
         self._curve: list[tuple[int, float]] = []
 
     def count(self, evaluations: int) -> None:
-        """Note what is the best after some more evaluations."""
+        """Note the best cost after some more evaluations."""
         self.evaluations += evaluations
         self._curve.append((self.evaluations, self.environment.best.cost))
 
     def take(self, placement: NDArray[np.int32], evaluations: int) -> None:
-        """Take a placement that another placer found in some evaluations."""
+        """Evaluate a placement that another placer found in some evaluations."""
         self.environment.costs_of(placement[None])
         self.count(evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
-        """Return what the search came to."""
+        """Return the best placement and the curve."""
         placement = self.environment.best.placement
         found = self.environment.evaluator.evaluate(placement[None])
         return PlacementResult(
@@ -231,24 +235,22 @@ class _Search:
         )
 
 
-def sweep(environment: PlacementEnvironment) -> None:
-    """Take an episode to its end, and put each group where the placement then costs least.
+def descend(environment: PlacementEnvironment) -> None:
+    """Run a round of coordinate descent: each group moves to the device of the least cost.
 
-    A group stays where no other device is better. Unlike the choices of a policy, those of a sweep
-    look no further than the next step; a placement that is good on the whole gains from a few of
-    them.
+    A group stays if no other device is better.
 
     Parameters
     ----------
     environment
-        An environment that was reset.
+        Environment that was reset; its episodes run to their end.
 
     Examples
     --------
     >>> from placeto_policy.example import BusiestDevice, two_chains
     >>> environment = PlacementEnvironment(BusiestDevice(two_chains()))
     >>> environment.reset(num_episodes=1)
-    >>> sweep(environment)
+    >>> descend(environment)
     >>> environment.placement, environment.costs
     (array([[1, 1, 1, 0, 0, 0]], dtype=int32), array([3.]))
     """

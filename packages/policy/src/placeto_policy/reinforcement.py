@@ -1,4 +1,4 @@
-"""Learning from whole passes over many graphs: what places them faster becomes more probable."""
+"""REINFORCE over whole rollouts, by which one policy learns many graphs and clusters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,36 +16,35 @@ from placeto_policy.policy import PlacementPolicy
 from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.workers import Processes
 
-SMALLEST_SPREAD = 0.01  # of logarithms of costs: passes that are nearer to each other are as good
+SMALLEST_SPREAD = 0.01  # of logarithms of costs: below, rollouts are equally good
 LEAST_LOG_PROBABILITY = -30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforcementSettings:
-    """The hyperparameters of learning from passes over many graphs.
+    """The hyperparameters of `Reinforcement`.
 
     Attributes
     ----------
-    graphs, passes, states : int
-        On how many graphs, by how many passes on each, and from how many states of each pass a
-        step learns.
+    graphs, rollouts, states : int
+        Number of graphs in a step, of rollouts of each, and of states of each rollout.
     learning_rate : float
-        Of Adam, when it begins; it rises over the first 50 steps, and falls to a twentieth.
+        Learning rate of Adam. It rises over the first 50 steps, and falls to a twentieth.
     entropy_weight : float
-        Of the entropy bonus.
+        Weight of the entropy bonus.
     largest_advantage : float
-        At which advantages are cut off, in parts of their spread.
+        Value at which advantages are clipped, in standard deviations.
     max_gradient_norm : float
-        The gradient is scaled down to this norm.
+        Norm to which a longer gradient is scaled down.
 
     Examples
     --------
-    >>> ReinforcementSettings(passes=8).graphs
+    >>> ReinforcementSettings(rollouts=8).graphs
     2
     """
 
     graphs: int = 2
-    passes: int = 16
+    rollouts: int = 16
     states: int = 48
     learning_rate: float = 5e-4
     entropy_weight: float = 3e-3
@@ -54,37 +53,37 @@ class ReinforcementSettings:
 
 
 class Reinforcement(LearningRun):
-    """Lets a policy learn from its own passes over any graphs and clusters at once.
+    """Trains a policy by its own rollouts on any graphs and clusters at once.
 
-    REINFORCE (Williams 1992) with the cost of the last placement alone, as a terminal reward. All
-    passes of a step over one graph begin alike, so that their mean is the baseline of each of
-    them. Costs are compared by their logarithms, in parts of their spread: a graph of seconds
-    counts as much as one of milliseconds.
+    This is REINFORCE (Williams 1992) with the cost of the last placement as a terminal reward. All
+    rollouts of a step on one graph begin equally, so their mean is the baseline. Advantages are
+    differences of logarithms of costs, as fractions of their standard deviation. A graph of
+    seconds therefore counts as much as one of milliseconds.
 
     Parameters
     ----------
     policy
-        The policy, for any number of devices; it stays as it is. A new one learns next to nothing
-        of whole passes: begin with `Imitation`.
+        First policy, for any number of devices. It is copied. A new one learns next to nothing from
+        whole rollouts: begin with `Imitation`.
     evaluators
-        One for each graph.
+        Evaluators, one for each graph.
     steps
-        Over how many steps the learning rate falls.
+        Number of steps over which the learning rate falls.
     weights
-        How often each graph is drawn, beside the others; by default all as often.
+        Relative frequency of each graph, equal by default.
     settings
-        How it learns.
+        Hyperparameters.
     seed
-        Fixes every random choice.
+        Seed of every random choice.
     processes
-        Which processes share the graphs of a step; see `join_processes`.
+        Processes that share the graphs of a step; see `join_processes`.
 
     Attributes
     ----------
     policy : `PlacementPolicy`
-        The policy as it is now.
+        Present policy.
     steps_done : int
-        How many steps were made.
+        Number of steps that were made.
 
     Raises
     ------
@@ -131,7 +130,7 @@ class Reinforcement(LearningRun):
         ]
 
     def step(self) -> float:
-        """Learn from passes over some graphs; return their mean logarithm of the cost in seconds.
+        """Make a step; return the mean logarithm of the costs in seconds before it.
 
         Raises
         ------
@@ -143,8 +142,8 @@ class Reinforcement(LearningRun):
         with one_thread_of_torch():
             for _, graph, generator in self.own_turns():
                 environment = self._environments[graph]
-                environment.reset(num_episodes=self.settings.passes)
-                streams = generator.spawn(self.settings.passes)
+                environment.reset(num_episodes=self.settings.rollouts)
+                streams = generator.spawn(self.settings.rollouts)
                 choice = sampling(streams, environment.topology.num_groups)
                 episodes = run_episodes(self.policy, environment, choice)
                 self._add_gradient(episodes, generator)
@@ -152,7 +151,7 @@ class Reinforcement(LearningRun):
         return self.apply(added)
 
     def _add_gradient(self, episodes: Episodes, generator: np.random.Generator) -> None:
-        """Add the gradient of what passes over one graph teach, in some of their states."""
+        """Add the gradient of some states of rollouts on one graph."""
         num_groups = episodes.order.shape[1]
         count = min(num_groups, self.settings.states)
         steps = np.sort(generator.choice(num_groups, size=count, replace=False))
@@ -175,14 +174,14 @@ def _logarithms(costs: NDArray[np.float64]) -> NDArray[np.float64]:
 def advantages_of(
     costs: NDArray[np.float64], settings: ReinforcementSettings
 ) -> NDArray[np.float32]:
-    """Return float32[B], how much better each of B passes over one graph was than all on the mean.
+    """Return float32[B], the advantages of B rollouts on one graph.
 
     Parameters
     ----------
     costs : float64[B]
-        Of their last placements, seconds.
+        Costs of their last placements, seconds.
     settings
-        Where advantages are cut off.
+        Hyperparameters, of which the clip of advantages is used.
 
     Examples
     --------

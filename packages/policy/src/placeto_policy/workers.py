@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -25,12 +26,17 @@ from torch.distributed.rendezvous import rendezvous
 from placeto_policy.errors import PolicyError
 
 FAILED = "placeto_policy/failed"
+LEFT = "placeto_policy/left"
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 FAREWELL = timedelta(seconds=5)
 # A machine whose link or power fails says nothing. The system asks a silent one every 5 s after the
 # first 10, and gives it up after 30, as long as what was sent to it may stay without an answer.
 SECONDS_OF_SILENCE, SECONDS_UNTIL_ASKED, SECONDS_BETWEEN = 30, 10, 5
 DESCRIPTORS = "/dev/fd"
+
+
+class LostProcessError(PolicyError):
+    """Another process was killed, or its machine does not answer."""
 
 
 class Processes(Protocol):
@@ -161,19 +167,30 @@ class GlooProcesses:
         with suppress(RuntimeError):  # the store may be gone, too
             self._store.compare_set(FAILED, "", text)
 
+    def leave(self) -> None:
+        """Keep the store, which may be in the first process, until all others have read why."""
+        with suppress(RuntimeError):  # the store may be gone
+            left = self._store.add(LEFT, 1)
+            end = time.monotonic() + FAREWELL.total_seconds()
+            while self.rank == 0 and left < self.count and time.monotonic() < end:
+                time.sleep(0.02)
+                left = self._store.add(LEFT, 0)
+
     @contextmanager
     def _named_failures(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            raise PolicyError(f"process {self.rank}: {self._reason(error)}") from error
+            raise self._reason(error) from error
 
-    def _reason(self, error: RuntimeError) -> str:
+    def _reason(self, error: RuntimeError) -> PolicyError:
         try:
             self._store.wait([FAILED], FAREWELL)
-            return f"the run ended in another process: {self._store.get(FAILED).decode()}"
+            reason = self._store.get(FAILED).decode()
         except RuntimeError:
-            return f"another process went away without a word: {first_sentence(error)}"
+            text = f"another process went away without a word: {first_sentence(error)}"
+            return LostProcessError(f"process {self.rank}: {text}")
+        return PolicyError(f"process {self.rank}: the run ended in another process: {reason}")
 
 
 @contextmanager
@@ -204,19 +221,27 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
     if not torch.distributed.is_torchelastic_launched():
         yield OneProcess()
         return
-    store, rank, count = next(rendezvous("env://", timeout=timeout))
-    torch.distributed.init_process_group(
-        "gloo", store=store, rank=rank, world_size=count, timeout=timeout
-    )
+    try:
+        store, rank, count = next(rendezvous("env://", timeout=timeout))
+        torch.distributed.init_process_group(
+            "gloo", store=store, rank=rank, world_size=count, timeout=timeout
+        )
+    except RuntimeError as error:
+        text = f"expected all processes to join: {first_sentence(error)}"
+        raise LostProcessError(f"processes: {text}") from error
     give_up_silent_machines()
     processes = GlooProcesses(store, rank, count)
     try:
         yield processes
+    except LostProcessError:
+        torch.distributed.destroy_process_group()
+        raise
     except BaseException as error:
         processes.report(error)
+        torch.distributed.destroy_process_group()  # the others notice
+        processes.leave()
         raise
-    finally:
-        torch.distributed.destroy_process_group()
+    torch.distributed.destroy_process_group()
 
 
 def first_sentence(error: RuntimeError) -> str:

@@ -274,8 +274,8 @@ def _learned(
     return PlacetoPlacer(
         policy=read_policy(policy),
         training_evaluations=max_evaluations,
-        samples=rollouts,
-        sweeps=refinement_rounds,
+        num_rollouts=rollouts,
+        refinement_rounds=refinement_rounds,
     )
 
 

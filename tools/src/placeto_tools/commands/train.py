@@ -1,5 +1,6 @@
 """``placeto train``."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -11,13 +12,18 @@ from typing import Any
 import click
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from placeto.errors import STOPPED, InputError, StoppedRunError
+from placeto.errors import InputError, LostRunError, StoppedRunError
 from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GROUPINGS_OF_MANY, ProblemOptions
 from placeto.progress import Progress, left_text
 from placeto.stopping import StopRequest
 from placeto.texts import seconds_text
-from placeto.training.local_workers import is_first_of_its_machine, run_workers, worker_rank
+from placeto.training.local_workers import (
+    Machines,
+    is_first_of_its_machine,
+    run_workers,
+    worker_rank,
+)
 from placeto.training.run_folder import RunFolder, read_policy
 from placeto.training.settings import parse_settings, restored_settings, with_network_of
 from placeto.training.training_run import run_training
@@ -32,6 +38,7 @@ from placeto_policy import (
     load_pretrained,
     resume_training,
 )
+from placeto_policy.workers import LostProcessError
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     Command,
@@ -49,6 +56,21 @@ FIXED = (
     "--resume: expected no PROBLEMS, -o, --from, --updates, --hparam, --preset, "
     "--groupings or --seed: they are fixed"
 )
+
+
+class HostAndPort(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT``."""
+
+    name = "host:port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Return the host and the port."""
+        host, _, port = str(value).rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+            self.fail(f"expected HOST:PORT, got {value!r}", param, ctx)
+        return host, int(port)
 
 
 @click.command(cls=Command)
@@ -94,7 +116,20 @@ FIXED = (
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes on this machine that train together.",
+    help="Number of processes on this machine that train together.",
+)
+@click.option(
+    "--machines",
+    "count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of machines that train together.",
+)
+@click.option(
+    "--rendezvous",
+    type=HostAndPort(),
+    help="One of the machines, which has the folder, and a free port of it, such as HOST:29500.",
 )
 @click.option(
     "--checkpoint-every",
@@ -118,6 +153,8 @@ def train(
     groupings: int | None,
     seed: int | None,
     workers: int,
+    count: int,
+    rendezvous: tuple[str, int] | None,
     checkpoint_every: int,
     asked: ProblemOptions,
     as_json: bool,
@@ -136,12 +173,10 @@ def train(
     placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run --workers 2
     placeto train problem.json.gz --from pretrained --updates 20 -o run
 
-    On several machines the same on each; the folder is on the first, as torchrun counts them:
+    On several machines the same on each; HOST reads the problems and has the folder:
 
     \b
-    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    until torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
-        -m placeto_tools train problem.json.gz -o run; do sleep 1; done
+    placeto train problem.json.gz -o run --workers 4 --machines 2 --rendezvous HOST:29500
     """
     if resume:
         given = (problems, output, first, updates, settings, preset_name, groupings)
@@ -151,13 +186,17 @@ def train(
             raise InputError("--resume: expected no options of PROBLEMS: they are fixed")
     elif not problems or not output:
         raise InputError("expected PROBLEMS and -o FOLDER")
+    if (count > 1) != (rendezvous is not None):
+        raise InputError("--machines, --rendezvous: expected both, or neither")
+    if rendezvous and force:
+        raise InputError("--force: expected none with --machines, where a training may restart")
     folder = RunFolder(resume or output or Path())
 
     def prepare() -> None:
         """Make or check the folder, before anything is done."""
         if resume:
             found, values, _ = folder.read()
-            _check(found, restored_settings(values), workers)
+            _check(found, restored_settings(values), workers * count)
             return
         policy = _first_policy(first) if first else None
         chosen = parse_settings(
@@ -167,7 +206,7 @@ def train(
             chosen = with_network_of(policy, chosen, settings)
         alone = len(problems) == 1 or preset_name == "paper"
         read = read_to_train_on(problems, groupings or (1 if alone else GROUPINGS_OF_MANY), asked)
-        _check(read, chosen, workers)
+        _check(read, chosen, workers * count)
         if policy:
             _check_devices(read, policy)
         described = (read, asdict(chosen), seed or 0)
@@ -175,6 +214,8 @@ def train(
             over = force or folder.is_half_made
             folder.create(*described, force=over, first_policy=policy)
 
+    if rendezvous and worker_rank() is None:
+        sys.exit(_run_on_machines(workers, Machines(count, *rendezvous)))
     if workers > 1 and worker_rank() is None:
         prepare()
         command = [sys.executable, "-m", "placeto_tools", "train"]
@@ -190,47 +231,66 @@ def _first_policy(text: str) -> PlacementPolicy:
     return load_pretrained() if text == "pretrained" else read_policy(Path(text))
 
 
+def _run_on_machines(workers: int, machines: Machines) -> int:
+    """Run this command in processes of this machine, once more if a process is lost."""
+    command = [sys.executable, "-m", "placeto_tools", *sys.argv[1:]]
+    click.echo(f"waiting for {machines}", err=True)
+    machines.wait()
+    try:
+        return run_workers(command, workers, machines)
+    except LostRunError as error:
+        click.echo(f"{error}; resuming from the last checkpoint", err=True)
+        time.sleep(1)
+        os.execv(command[0], command)  # noqa: S606 (this command, anew: the port is free again)
+
+
 def _train(
     folder: RunFolder, prepare: Callable[[], None], checkpoint_every: int, as_json: bool
 ) -> None:
-    with (
-        TemporaryDirectory() as copies,
-        StopRequest() as stop,
-        showing_progress(quiet=bool(worker_rank())) as progress,
-        join_processes() as processes,
-    ):
-        if not processes.rank:
-            prepare()
-        folder = folder.as_on_first_machine(processes, Path(copies))
-        problems, values, seed = folder.read()
-        evaluators = [Simulator(problem) for problem in problems.values()]
-        if folder.checkpoint.exists():
-            trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
-        else:
-            policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
-            settings = restored_settings(values)
-            trainer = Trainer(evaluators, settings, seed=seed, policy=policy, processes=processes)
-        progress.update("first update (compiles the simulator once) ...")
-        done = run_training(
-            trainer,
-            folder,
-            stop,
-            updates_between_checkpoints=checkpoint_every,
-            report=_Reporter(trainer, progress).report,
-        )
+    try:
+        with (
+            TemporaryDirectory() as copies,
+            StopRequest() as stop,
+            showing_progress(quiet=bool(worker_rank())) as progress,
+            join_processes() as processes,
+        ):
+            if not processes.rank:
+                prepare()
+            folder = folder.as_on_first_machine(processes, Path(copies))
+            problems, values, seed = folder.read()
+            evaluators = [Simulator(problem) for problem in problems.values()]
+            if folder.checkpoint.exists():
+                trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
+            else:
+                policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
+                settings = restored_settings(values)
+                trainer = Trainer(
+                    evaluators, settings, seed=seed, policy=policy, processes=processes
+                )
+            progress.update("first update (compiles the simulator once) ...")
+            done = run_training(
+                trainer,
+                folder,
+                stop,
+                updates_between_checkpoints=checkpoint_every,
+                report=_Reporter(trainer, progress).report,
+            )
+    except LostProcessError as error:
+        raise LostRunError(str(error)) from error
+    stopped = StoppedRunError(
+        f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
+        "command resumes it"
+    )
     if processes.rank:
         if not done and is_first_of_its_machine():
-            sys.exit(STOPPED)  # or its torchrun would take the training for done
+            raise stopped  # or its launcher would take the training for done
         return
     best = [found.placement if found else None for found in trainer.best]
     placements = folder.save_placements(list(problems.values()), best)
     if as_json:
         show_json(_summary(folder, trainer, list(problems), placements))
     if not done:
-        raise StoppedRunError(
-            f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
-            "command resumes it"
-        )
+        raise stopped
     if not as_json:
         for name, found in zip(problems, trainer.best, strict=True):
             if found:
@@ -293,7 +353,7 @@ def _check(problems: Mapping[str, PlacementProblem], settings: Settings, workers
     """Refuse what no training can begin with, before anything is written."""
     if workers > settings.workers:
         raise InputError(
-            f"--workers: expected at most {settings.workers}, the episodes of an update, "
+            f"--workers: expected at most {settings.workers} in all, the episodes of an update, "
             f"got {workers}"
         )
     if settings.embedding == "pairs":

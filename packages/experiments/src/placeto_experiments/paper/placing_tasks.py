@@ -46,7 +46,9 @@ class PlaceZeroShot(Place):
         policy = load_policy(workspace.policy_file(self.policy))
         if self.graph.order is not None:
             return PlaceInOrder(policy, self.graph.order)
-        return PlacetoPlacer(policy=policy, samples=self.samples, sweeps=self.sweeps)
+        return PlacetoPlacer(
+            policy=policy, num_rollouts=self.samples, refinement_rounds=self.sweeps
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

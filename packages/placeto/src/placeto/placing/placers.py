@@ -111,7 +111,9 @@ def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) ->
     from placeto_policy import PlacetoPlacer, load_pretrained  # noqa: PLC0415
 
     return PlacetoPlacer(
-        policy=policy or load_pretrained(), samples=SAMPLES_OF_PRETRAINED, sweeps=sweeps
+        policy=policy or load_pretrained(),
+        num_rollouts=SAMPLES_OF_PRETRAINED,
+        refinement_rounds=sweeps,
     )
 
 

@@ -16,7 +16,7 @@ from placeto_policy import (
     UpdateSummary,
     save_training,
 )
-from placeto_policy.workers import Processes
+from placeto_policy.workers import LostProcessError, Processes
 
 Report = Callable[[UpdateSummary], None]
 
@@ -36,6 +36,8 @@ def run_training(
 
     Raises
     ------
+    LostProcessError
+        When another process was killed or lost.
     RunError
         If an update fails, or a file cannot be written.
     """
@@ -43,9 +45,11 @@ def run_training(
         while trainer.updates < trainer.settings.updates:
             try:
                 summary = trainer.update()
+                stopping = agreed_to_stop(trainer.processes, stop)
+            except LostProcessError:
+                raise
             except PolicyError as error:
                 raise RunError(str(error)) from error
-            stopping = agreed_to_stop(trainer.processes, stop)
             if trainer.processes.rank == 0:
                 write(summary)
                 report(summary)
