@@ -28,9 +28,9 @@ PAGES = sorted(
         *Path("lab/notes").glob("*.md"),
     ]
 )
-PROGRAM = re.compile(r"^(?:\./pants run tools:placeto -- |placeto )")
-# README.md has a test of its own, test_first_steps.py. What other pages show takes minutes even at
-# its shortest: comparisons of the largest models, and the check of ninety others.
+PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
+# The tutorial has a test of its own, test_first_steps.py. What other pages show takes minutes even
+# at its shortest: comparisons of the largest models, and the check of ninety others.
 RUN = (
     *("docs/fidelity.md", "docs/report.md", "docs/serving.md", "docs/workloads.md"),
     "tools/README.md",
@@ -51,7 +51,7 @@ SMALL = {
     "num_key_value_heads": 2,
     "vocab_size": 512,
 }
-# What a page takes to be there, besides my_model.py of the README.
+# What a page takes to be there, besides my_model.py of the tutorial, made small.
 BEFORE = {
     "tools/README.md": [
         "placeto build my_model:make --cluster 2xk80 -o problem.json.gz",
@@ -68,7 +68,8 @@ def blocks(page: Path, language: str = "") -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """Return the arguments of each line of a page that runs ``placeto``."""
-    lines = "".join(blocks(page)).replace("\\\n", " ").splitlines()
+    shown = [*blocks(page), *blocks(page, "console")]
+    lines = "".join(shown).replace("\\\n", " ").splitlines()
     return [
         shlex.split(PROGRAM.sub("", line.strip()), comments=True)
         for line in lines
@@ -137,7 +138,7 @@ def test_the_lines_of_a_page_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Path(name).resolve()
-    model = blocks(Path("README.md"), "python")[0]
+    model = blocks(Path("docs/tutorial.md"), "python")[0].replace("width=1024", "width=32")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)  # other tests have one, too

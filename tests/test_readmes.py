@@ -10,9 +10,11 @@ import experiment_plugin  # noqa: F401
 from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
 
-# test_gymnasium_page.py and test_placer_page.py run them, and look what comes of it.
-APART = {Path("docs/gymnasium.md"), Path("docs/write-a-placer.md")}
+# test_first_steps.py, test_gymnasium_page.py and test_placer_page.py run them, and look what comes
+# of it.
+APART = {Path("docs/gymnasium.md"), Path("docs/tutorial.md"), Path("docs/write-a-placer.md")}
 PAGES = [
+    Path("README.md"),
     *sorted(Path("packages").glob("*/README.md")),
     Path("tools/README.md"),
     *sorted({*Path("docs").rglob("*.md")} - APART),

@@ -46,10 +46,10 @@ def exported_map(
 ) -> Exported:
     """Return a device map as accelerate takes it."""
     modules = counted(len(found.modules), "module")
-    split = f"the placement splits {len(found.split):,} of those that have to be whole"
+    split = f"{len(found.split):,} that must be whole" if found.split else "none of them"
     use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
     remarks = (
-        f"{modules}; {split}",
+        f"{modules}; the placement splits {split}",
         price_text(problem, found.price, "whole modules", evaluator),
         use,
     )
