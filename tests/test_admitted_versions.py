@@ -66,7 +66,7 @@ for line in open(sys.argv[1]):
 COMMANDS = """
 build graph.txt -o problem.json.gz
 build product.onnx --cluster 2xv100 -o product.json
-calibrate --devices cpu:0,cpu:1 --runs 1 --most-bytes 1000000 -o cluster.toml
+calibrate --devices cpu:0,cpu:1 --steps 1 --most-bytes 1000000 -o cluster.toml
 place problem.json.gz --placer metis -o metis.json
 place problem.json.gz --placer scotch -o scotch.json
 export problem.json.gz scotch.json --to dot -o groups.dot

@@ -255,7 +255,7 @@ def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
         if kind == "input"
     ]
     assert inputs == [2 * 4 * 4] * 3  # two rows of four numbers
-    assert "expected --batch-size beside it" in fail(
+    assert "needs --batch-size" in fail(
         "build", f"{factory}:make", "-o", tmp_path / "b.json", "--micro-batches=3"
     )
     succeed("build", f"{factory}:with_batch_size", "--force", "-o", path, "--micro-batches=4")

@@ -376,6 +376,10 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     )
     assert "expected graphml, or another" in fail(*arguments, "graph-ml")
     assert "expected a name that ends in .dot or .gv" in fail(*arguments, "dot")
+    shown = ["export", profile, "v100:0", "--to"]
+    assert "--force: needs -o" in fail(*shown, "accelerate", "--force")
+    for form in ("dot", "graphml"):  # which write the placement as it is
+        assert f"--objective: excludes --to {form}" in fail(*shown, form, "--objective=throughput")
     for form in ("accelerate", "torch"):
         assert "expected ops whose scopes are names of modules" in fail(*arguments, form)
     other = problem_of_ops(Chain(), features(4), "2xv100")

@@ -84,7 +84,7 @@ def test_inspection_shows_free_bytes(tmp_path: Path) -> None:
 def test_a_simulation_shows_how_busy_each_link_is(machines: Path, tmp_path: Path) -> None:
     problem = load_problem(machines)
     devices = scattered(problem, tmp_path / "placement.json")
-    report = succeed_json("simulate", machines, tmp_path / "placement.json", "--members=1000")
+    report = succeed_json("simulate", machines, tmp_path / "placement.json", "--longest=1000")
     assert [row["link"] for row in report["links"]] == list(problem.cluster.link_names)
     assert sum(row["transfers"] for row in report["links"]) == report["transfers"] > 0
     sent = [row["transferred_bytes"] for row in report["links"]]
@@ -127,10 +127,10 @@ def test_a_link_that_joins_nothing_is_said_in_one_line(tmp_path: Path) -> None:
     assert "link: expected two of one kind of" in fail(*build, "--cluster=2xk80", "--link=nvlink")
     save_cluster(parse_cluster("2xv100"), tmp_path / "cluster.toml")
     cluster = ["--cluster", tmp_path / "cluster.toml"]
-    assert "--link: expected none beside a file" in fail(*build, *cluster, "--link=pcie")
+    assert "--link: excludes the cluster file" in fail(*build, *cluster, "--link=pcie")
     old = ["build", path, "-o", tmp_path / "new.json"]
-    assert "--link: expected --cluster beside it" in fail(*old, "--link=pcie")
-    assert "--link: expected --cluster beside it" in fail("compare", path, "--link=pcie")
+    assert "--link: needs --cluster" in fail(*old, "--link=pcie")
+    assert "--link: needs --cluster" in fail("compare", path, "--link=pcie")
     assert not (tmp_path / "new.json").exists()
 
 

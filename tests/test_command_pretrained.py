@@ -110,7 +110,7 @@ def test_what_it_cannot_begin_with_is_said_in_one_line(problem: Path, tmp_path: 
     message = "expected 2 devices, as the policy of --from is for, got 3"
     assert message in fail("train", three, "--updates=1", "--from", folder, "-o", other)
     place = ["place", problem, "-o", tmp_path / "placement.json"]
-    assert "--start: expected no --placer or --policy beside it" in fail(
+    assert "--start: excludes --placer and --policy" in fail(
         *place, "--start=nothing", "--placer=single"
     )
     assert not (tmp_path / "placement.json").exists()

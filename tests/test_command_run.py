@@ -12,12 +12,13 @@ from placeto_graphs import load_cluster, load_problem, save_placement, save_prob
 from placeto_simulator import Simulator
 
 STEP = ["nmt-2", *SMALL_NMT]
+SIZES = SMALL_NMT[:-1]  # without the number of groups, which a problem file has
 
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("profile") / "problem.json.gz"
-    report = succeed_json("profile", *STEP, "--runs=3", "-o", path)
+    report = succeed_json("profile", *STEP, "--steps=3", "-o", path)
     (measured,) = report["kinds"].values()
     assert 0 < measured["op_seconds"] <= measured["runtime"]
     return path
@@ -43,7 +44,7 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
     placement = placement_of(problem, tmp_path)
     trace = tmp_path / "trace.json"
     options = ["--problem", problem, "--steps=2", "--trace", trace]
-    report = succeed_json("run", *STEP[:1], placement, *STEP[1:], *options)
+    report = succeed_json("run", "nmt-2", placement, *SIZES, *options)
     read = load_problem(problem)
     expected = Simulator(read).evaluate(np.arange(read.num_groups, dtype=np.int32)[None] % 2)
     assert report["simulated_runtime"] == expected.runtime[0]
@@ -69,7 +70,7 @@ def test_emulated_links_make_a_step_longer(problem: Path, tmp_path: Path) -> Non
     latency = np.where(np.eye(2, dtype=bool), 0.0, 0.1)
     slow = replace(slow, cluster=replace(slow.cluster, latency=latency))
     save_problem(slow, tmp_path / "slow.json.gz")
-    run = ["run", *STEP[:1], placement, *STEP[1:], "--steps=1", "--problem"]
+    run = ["run", "nmt-2", placement, *SIZES, "--steps=1", "--problem"]
     emulated = succeed_json(*run, tmp_path / "slow.json.gz", "--emulate-links")
     assert emulated["simulated_runtime"] > 1  # latencies, of which ops are a small part
     assert emulated["measured_runtime"] >= 0.9 * emulated["simulated_runtime"]
@@ -80,19 +81,17 @@ def test_emulated_links_make_a_step_longer(problem: Path, tmp_path: Path) -> Non
 def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
     placement = placement_of(problem, tmp_path)
     run = ["run", "nmt-2", placement, "--problem", problem]
-    other_sizes = fail(*run, *(size.replace("steps=3", "steps=4") for size in SMALL_NMT[:-1]))
+    other_sizes = fail(*run, *(size.replace("steps=3", "steps=4") for size in SIZES))
     assert "expected a problem of the graph of nmt-2 with these sizes" in other_sizes
-    one_device = fail(*run, *SMALL_NMT, "--devices=cpu:0")
+    one_device = fail(*run, *SIZES, "--devices=cpu:0")
     assert "--devices: expected 2, one for each of cpu:0, cpu:1, got 1" in one_device
     assert "expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1'" in fail(
-        *run, *SMALL_NMT, "--devices=cpu:0,tpu:1"
+        *run, *SIZES, "--devices=cpu:0,tpu:1"
     )
     assert "expected one that says what cuda:0, cuda:1 are" in fail(
         "run", *STEP[:1], "cpu:0", *STEP[1:], "--devices=cuda:0,cuda:1"
     )
-    assert "CUDA devices that PyTorch finds here" in fail(
-        *run, *SMALL_NMT, "--devices=cpu:0,cuda:99"
-    )
+    assert "CUDA devices that PyTorch finds here" in fail(*run, *SIZES, "--devices=cpu:0,cuda:99")
     assert "as steps in micro-batches are not run" in fail(
         "run", *STEP[:1], "cpu:0", *STEP[1:], "--micro-batches=2"
     )
@@ -101,13 +100,23 @@ def test_what_does_not_fit_together_is_said_in_one_line(problem: Path, tmp_path:
         "profile", *STEP, "--devices=cuda:99", "--cluster=1xv100", "-o", tmp_path / "p.json"
     )
     assert f"{tmp_path}/no/trace.json" in fail(
-        *run, *SMALL_NMT, "--steps=1", "--trace", tmp_path / "no" / "trace.json"
+        *run, *SIZES, "--steps=1", "--trace", tmp_path / "no" / "trace.json"
+    )
+
+
+def test_options_that_a_run_ignores_are_refused(problem: Path) -> None:
+    run = ["run", "nmt-2", "cpu:0", *SIZES]
+    for option in ("--cluster=2xcpu", "--groups=4", "--link=pcie", "--no-merging"):
+        assert "--problem: excludes --cluster, " in fail(*run, "--problem", problem, option)
+    assert "--force: needs --trace" in fail(*run, "--force")
+    assert "--threads: needs a CPU in --devices, got cuda:0" in fail(
+        *run, "--devices=cuda:0", "--threads=2", "--cluster=1xv100"
     )
 
 
 def test_a_calibrated_cluster_can_be_used(tmp_path: Path) -> None:
     output = tmp_path / "cluster.toml"
-    report = succeed_json("calibrate", "--runs=1", "--most-bytes=4096", "-o", output)
+    report = succeed_json("calibrate", "--steps=1", "--most-bytes=4096", "-o", output)
     cluster = load_cluster(output)
     assert cluster.device_names == ("cpu:0", "cpu:1")
     assert cluster.latency[0, 1] == report["links"][0]["seconds"][0] > 0

@@ -36,7 +36,7 @@ def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
     read = load_problem(problem)
     placement = np.random.default_rng(0).integers(0, 2, read.num_groups, np.int32)
     save_placement(placement, read, tmp_path / "placement.json")
-    report = succeed_json("simulate", problem, tmp_path / "placement.json", "--members=3")
+    report = succeed_json("simulate", problem, tmp_path / "placement.json", "--longest=3")
     expected = Simulator(read).evaluate(placement[None])
     assert report["runtime"] == report["penalised_runtime"] == expected.runtime[0]
     assert [row["peak_memory"] for row in report["devices"]] == expected.peak_memory[0].tolist()
@@ -132,7 +132,7 @@ def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
     assert sum(event["ph"] == "X" for event in events) == load_problem(problem).graph.num_ops
     assert "is there already" in fail("simulate", problem, "v100:0", "--trace", trace)
     succeed("simulate", problem, "v100:1", "--trace", trace, "--force")
-    assert "--force: expected --trace" in fail("simulate", problem, "v100:1", "--force")
+    assert "--force: needs --trace" in fail("simulate", problem, "v100:1", "--force")
 
 
 @pytest.mark.parametrize("name", [name for name in PLACER_NAMES if name != "cpu"])
@@ -210,9 +210,9 @@ def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> 
 def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
     output = tmp_path / "placement.json"
     place = ["place", problem, "-o", output]
-    assert "expected no --placer beside it" in fail(*place, "--placer=heft", "--policy=run")
+    assert "excludes --placer" in fail(*place, "--placer=heft", "--policy=run")
     assert "--seconds: expected --placer to be" in fail(*place, "--placer=heft", "--seconds=1")
-    assert "--rollouts: expected --policy" in fail(*place, "--placer=heft", "--rollouts=2")
+    assert "--rollouts: needs --policy" in fail(*place, "--placer=heft", "--rollouts=2")
     assert "got 'best'" in fail(*place, "--placer=best")
     assert "expected at least 179, one update" in fail(
         *place, "--placer=placeto", "--max-evaluations=178"

@@ -201,7 +201,7 @@ def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> Non
     model, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.ones(3, 4)
     path, problem = tmp_path / "model.pt2", tmp_path / "problem.json"
     torch.export.save(torch.export.export(model, (inputs,)), path)
-    assert "can run code that it brings along; --trust loads it" in fail("inspect", path)
+    assert "can run code that it contains; if you trust it, add --trust" in fail("inspect", path)
     succeed("build", path, "--trust", "-o", problem)
     assert set(load_problem(problem).graph.op_types) == set(capture(model, inputs).op_types)
     (tmp_path / "cut.pt2").write_bytes(path.read_bytes()[:100])
@@ -209,6 +209,13 @@ def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> Non
         "inspect", tmp_path / "cut.pt2", "--trust"
     )
     assert "none.pt2: No such file" in fail("inspect", tmp_path / "none.pt2")
+    assert "--trust: needs an exported program (.pt2), got nmt-2" in fail(
+        "inspect", "nmt-2", "--trust"
+    )
+    for other in (problem, "nmt-2"):
+        assert f"--family-seed: needs a graph of a family such as nmt:7, got {other}" in fail(
+            "inspect", other, "--family-seed=3"
+        )
     assert "--set batch_size: expected a whole number, got 'x'" in fail(
         "inspect", path, "--trust", "--set=batch_size=x"
     )
@@ -278,8 +285,8 @@ def test_a_problem_file_is_placed_on_other_devices(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     report = succeed_json("inspect", path, "--cluster=3xv100")
     assert [row["device"] for row in report["devices"]] == ["v100:0", "v100:1", "v100:2"]
-    assert "expected --cluster beside it" in fail("inspect", path, "--link=pcie")
-    assert "expected no options of PROBLEMS" in fail(
+    assert "needs --cluster" in fail("inspect", path, "--link=pcie")
+    assert "--resume: excludes PROBLEMS, their options" in fail(
         "train", "--resume", tmp_path / "run", "--batch-size=3"
     )
 

@@ -239,12 +239,12 @@ def test_another_training_is_not_resumed(whole: Path, tmp_path: Path) -> None:
     other = build_profile(tmp_path)
     train = ["train", other, "--updates=1", *SMALL, "-o", tmp_path / "run"]
     succeed(*train)
-    for option in ("--seed=6", "--updates=13", "--groupings=2"):
+    for option in ("--seed=6", "--updates=13", "--granularities=2"):
         assert "expected the training that the command describes" in fail(*train, option)
     # The same name, and another problem in it.
     succeed("build", tmp_path / "graph.txt", "--cluster", "3xv100", "--force", "-o", other)
     assert "expected the training that the command describes" in fail(*train)
-    assert "they are fixed" in fail("train", "--resume", whole, "--updates=1")
+    assert "--resume: excludes PROBLEMS" in fail("train", "--resume", whole, "--updates=1")
     succeed(*train, "--force")
     assert len(log_of(tmp_path / "run")) == 1
 
@@ -412,18 +412,18 @@ def rank_of(pid: int) -> int:
 def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train = ["train", problem, "-o", folder]
-    assert "expected PROBLEMS and -o FOLDER" in fail("train")
-    assert "expected PROBLEMS and -o FOLDER" in fail("train", problem)
+    assert "needs PROBLEMS and -o FOLDER" in fail("train")
+    assert "needs PROBLEMS and -o FOLDER" in fail("train", problem)
     assert "--hparam x: expected one of embedding," in fail(*train, "--hparam=x=1")
     assert "--hparam workers: expected a number, got 'x'" in fail(*train, "--hparam=workers=x")
     near = "--hparam reward: expected terminal, or another of counterfactual, intermediate"
     assert near in fail(*train, "--hparam=reward=termnal")
     both = fail(*train, "--updates=1", "--hparam=updates=3")
-    assert "--hparam updates: expected no --updates beside it" in both
+    assert "--hparam updates: excludes --updates" in both
     assert "workers: expected an integer >= 1, got 0" in fail(*train, "--hparam=workers=0")
     assert "discount: expected at most 1" in fail(*train, "--hparam=discount=2")
     assert "--workers: expected at most 8" in fail(*train, "--workers=9")
-    assert "--machines, --rendezvous: expected both" in fail(*train, "--machines=2")
+    assert "--machines, --rendezvous: each needs the other" in fail(*train, "--machines=2")
     assert "expected HOST:PORT, got 'a:0'" in fail(*train, "--machines=2", "--rendezvous=a:0")
     machines = ["--machines=2", "--rendezvous=localhost:29500"]
     assert "--force: expected none with --machines" in fail(*train, *machines, "--force")
@@ -437,9 +437,9 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
 
 
 def test_a_folder_that_is_no_training_is_not_resumed(copied: Path, problem: Path) -> None:
-    assert "they are fixed" in fail("train", problem, "--resume", copied)
-    assert "they are fixed" in fail("train", "--seed=1", "--resume", copied)
-    assert "they are fixed" in fail("train", "--preset=paper", "--resume", copied)
+    assert "--resume: excludes PROBLEMS" in fail("train", problem, "--resume", copied)
+    assert "--resume: excludes PROBLEMS" in fail("train", "--seed=1", "--resume", copied)
+    assert "--resume: excludes PROBLEMS" in fail("train", "--preset=paper", "--resume", copied)
     assert "No such file" in fail("train", "--resume", copied / "a")
     description = (copied / "run.json").read_text()
     for wrong in (

@@ -36,11 +36,11 @@ RUN = (
     "tools/README.md",
 )
 SHORTER = {
-    "calibrate": ["--runs=1", "--most-bytes=1000000"],
+    "calibrate": ["--steps=1", "--most-bytes=1000000"],
     "compare": ["--max-evaluations=100", "--groups=16"],
-    "profile": ["--runs=2"],
+    "profile": ["--steps=2"],
     "run": ["--steps=2"],
-    "train": ["--updates=1", "--groupings=1", "--hparam=workers=2"],
+    "train": ["--updates=1", "--granularities=1", "--hparam=workers=2"],
 }
 # Sizes of the models that a page serves.
 SMALL = {

@@ -254,9 +254,7 @@ def test_the_command_builds_steps_of_inference(tmp_path: Any) -> None:
     assert "ops in" in succeed("build", *llama, "--mode=decode", "-o", file)
     prefill = [*llama, "--mode=prefill", "--weight-bits=4", "--no-merging"]
     assert "ops in" in succeed("build", *prefill, "-o", tmp_path / "prefill.json")
-    assert "--context: expected --mode decode or prefill beside it" in fail(
-        "build", *output, *llama
-    )
+    assert "--context: needs --mode prefill or --mode decode" in fail("build", *output, *llama)
     refused = fail("build", *output, *llama, "--mode=decode", "--micro-batches=2")
     assert "--micro-batches: expected 1 with --mode decode" in refused
     refused = fail("build", *output, "timm:resnet18", "--mode=decode")

@@ -23,10 +23,10 @@ SECTIONS = {
     PLACE: {
         "models": "List the registered models and families of graphs.",
         "build": "Make a problem file from a model and devices.",
-        "inspect": "Show ops, bytes, groups, memory and the lower bound.",
+        "inspect": "Show the ops, bytes, groups, memory and lower bound of a problem.",
         "place": "Place a problem by search, another placer or a trained policy.",
         "simulate": "Simulate a step: runtime, memory, busy devices, critical path.",
-        "explain": "Show what groups cost on other devices, and what they wait for.",
+        "explain": "Show the costs of groups on other devices, and their waits.",
         "diff": "Compare two placements, group by group.",
         "export": "Write a placement in a form that another library takes.",
         "report": "Write a web page that shows placements.",
@@ -81,7 +81,7 @@ def _of_plugin(entry: EntryPoint) -> click.Command:
 
 
 def _summary(entry: EntryPoint) -> str:
-    """Return what its package says of itself: the command is not imported for a line of help."""
+    """Return the summary of its package: the command is not imported for a line of help."""
     if entry.dist is None or "Summary" not in entry.dist.metadata:
         return f"See {entry.value}."
     return entry.dist.metadata["Summary"]
@@ -141,7 +141,7 @@ class Commands(OneLineErrors, LazyGroup):
         "max_content_width": 100,
         "auto_envvar_prefix": "PLACETO",
     },
-    epilog="Exit codes: 0 done, 1 a run failed, 2 wrong input, 3 nothing found fits, 130 stopped.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 no placement fits, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="placeto", message="%(prog)s %(version)s")
 def placeto() -> None:

@@ -19,7 +19,7 @@ from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES, current_name
-from placeto_execution.measuring.real_devices import RealDevices
+from placeto_execution.measuring.real_devices import CPU, RealDevices
 from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 
 DEBUG = "--debug"
@@ -28,7 +28,10 @@ PRESETS = ("default", "general", "fine-tuning", "paper")
 # Old names of options, which go in 0.4, and the new ones.
 RENAMED = {
     "--budget": "--max-evaluations",
+    "--groupings": "--granularities",
+    "--members": "--longest",
     "--rnn-budget": "--rnn-max-evaluations",
+    "--runs": "--steps",
     "--samples": "--rollouts",
     "--sweeps": "--refinement-rounds",
 }
@@ -109,7 +112,7 @@ class KeyValue(click.ParamType[tuple[str, str]]):
 
 
 class NearestChoice(click.Choice[str]):
-    """One of some texts; of another one the error names the nearest."""
+    """One of some texts; the error of another one names the nearest."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002
         """Return the error for another text."""
@@ -117,14 +120,14 @@ class NearestChoice(click.Choice[str]):
 
 
 class OwnChoice(NearestChoice):
-    """One of some names; a class of the user's own, or what an installed package calls one."""
+    """One of some names, a class of the user's own, or the name that a package gives to one."""
 
     def __init__(self, choices: Sequence[str], plugins: str) -> None:
         super().__init__(choices)
         self._plugins = plugins
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, if it may be one; nothing is imported."""
+        """Return the name if it may be one; nothing is imported."""
         name = current_name(str(value))
         own = name.partition(":")[0] in self.choices or is_own(name, self._plugins)
         return name if own else super().convert(name, param, ctx)
@@ -196,16 +199,16 @@ def decorated(function: Any, decorators: Sequence[Decorator]) -> Any:
 
 
 def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Add options, of whose values one argument of the command is made.
+    """Add options whose values make one argument of the command.
 
     Parameters
     ----------
     argument
-        The name of the argument.
+        Name of the argument.
     make
         Function whose parameters are the names of the options' values.
     options
-        The decorators that add the options.
+        Decorators that add the options.
     """
     names = inspect.signature(make).parameters
 
@@ -227,8 +230,28 @@ def output_option(help_text: str, *, required: bool = True) -> Decorator:
     )
 
 
+def steps_option(default: int) -> Decorator:
+    """Return the option ``--steps`` of a command that measures."""
+    return click.option(
+        "--steps",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help="Number of measured steps; one more runs before them.",
+    )
+
+
+def check_force(option: str, output: object, *, force: bool) -> None:
+    """Refuse ``--force`` if the option that names a file or folder is not given."""
+    if force and output is None:
+        raise InputError(f"--force: needs {option}")
+
+
 def _devices(devices: str, threads: int) -> RealDevices:
-    return RealDevices(tuple(name.strip() for name in devices.split(",")), threads)
+    real = RealDevices(tuple(name.strip() for name in devices.split(",")), threads)
+    if threads > 1 and CPU not in real.kinds:
+        raise InputError(f"--threads: needs a CPU in --devices, got {devices}")
+    return real
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")
@@ -237,12 +260,17 @@ evaluator_option = click.option(
     "evaluator",
     type=OwnChoice(list(EVALUATORS), EVALUATOR_PLUGINS),
     metavar="NAME",
-    help="What placements are priced by: latency, the time of a simulated step; throughput, the "
-    "time per sample of a pipeline; contention-free, a step whose transfers do not wait; or one of "
-    "your own: package.module:Class.  [default: latency, or what the paper of a published graph "
-    "has]",
+    help="Objective of placements: latency, the time of a simulated step; throughput, the time per "
+    "sample of a pipeline; contention-free, the time of a step whose transfers do not wait; or "
+    "your own, package.module:Class.  [default: latency; for a published graph that of its paper]",
 )
-force_option = click.option("--force", is_flag=True, help="Overwrite what is there.")
+trace_option = click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Trace of a step to write, for Perfetto or chrome://tracing: .json or .json.gz.  "
+    "[default: none]",
+)
+force_option = click.option("--force", is_flag=True, help="Overwrite existing output.")
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -261,14 +289,15 @@ preset_option = click.option(
     "--preset",
     "preset_name",
     type=NearestChoice(PRESETS),
-    help="Hyperparameters: those that measured best, those of policies for any number and kind of "
-    f"devices, those for training a policy further, or the paper's.  [default: {PRESETS[0]}]",
+    help="Hyperparameters: default, the best measured; general, for any number and kind of "
+    "devices; fine-tuning, for further training of a policy; paper, those of the paper.  "
+    f"[default: {PRESETS[0]}]",
 )
 link_option = click.option(
     "--link",
     type=LinkNames(),
-    help="Links between the devices of a machine, and between machines such as 2x(4xv100): "
-    f"{', '.join(LINK_NAMES)}; one of each kind by a +.  [default: bus+ethernet-10g]",
+    help="Links inside a machine and between machines such as 2x(4xv100), with a + between the "
+    f"two: {', '.join(LINK_NAMES)}.  [default: bus+ethernet-10g]",
 )
 devices_options = gathered(
     "devices",
@@ -285,6 +314,6 @@ devices_options = gathered(
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Number of threads that work on one op on each CPU.",
+        help="Number of threads of an op on a CPU.",
     ),
 )

@@ -37,58 +37,62 @@ source_options = gathered(
     click.option(
         "--batch-size",
         type=int,
-        help="Examples in a step; short for --set batch_size=N.",
+        help="Number of examples in a step; short for --set batch_size=N.  "
+        "[default: that of the model]",
     ),
     click.option(
         "--sequence-length",
         type=int,
-        help="Tokens in an example; short for --set sequence_length=N.",
+        help="Number of tokens in an example; short for --set sequence_length=N.  "
+        "[default: that of the model]",
     ),
     click.option(
         "--set",
         "sizes",
         type=KeyValue(),
         multiple=True,
-        help="A size of the model, such as steps=16; `placeto models` lists them. Of a model "
-        "of a library a value of its configuration, of a factory an argument, as JSON.",
+        help="Size of the model, such as steps=16 (`placeto models` lists them); of a model of a "
+        "library, a value of its configuration; of a factory, an argument. Values are JSON or "
+        "text. May be repeated.",
     ),
     click.option(
         "--family-seed",
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="Seed of the draw of a family's 32 members.",
+        help="Seed of the 32 graphs of a family.",
     ),
     click.option(
         "--trust",
         is_flag=True,
-        help="Load a .pt2 file, which can run code that it brings along.",
+        help="Load a .pt2 file, which can run code that it contains.",
     ),
     click.option(
         "--mask-fraction",
         type=click.FloatRange(min=0, min_open=True, max=1),
-        help="Part of all elements that a mask of unknown values picks; 1 is an upper bound.  "
-        "[default: such a mask is refused]",
+        help="Fraction of elements that a mask of unknown values selects; 1 is an upper bound.  "
+        "[default: such a mask is an error]",
     ),
     click.option(
         "--mode",
         type=NearestChoice([TRAINING, "prefill", "decode"]),
         default=TRAINING,
         show_default=True,
-        help="Step of a model of transformers: training, or of inference with a cache of keys and "
-        "values: prefill, a prompt that fills it, or decode, one token with a full one.",
+        help="Step to capture. Models of transformers also have inference with a key-value cache: "
+        "prefill, a prompt that fills it, and decode, one token with a full cache.",
     ),
     click.option(
         "--context",
         type=click.IntRange(min=1),
         metavar="TOKENS",
-        help="Tokens of a sequence in that cache.  [default: 2048, or the configuration's longest]",
+        help="Number of tokens in the cache of prefill and decode.  [default: 2048, or the maximum "
+        "of the configuration if that is less]",
     ),
     click.option(
         "--weight-bits",
         type=click.Choice(["4", "8", "16"]),
-        help="Bits of each weight of linear layers and experts in prefill and decode; with the "
-        "scales of 4 and 8 they are 4.5 and 8.5.  [default: those of the dtype]",
+        help="Number of bits of each weight of linear layers and experts in prefill and decode; "
+        "with their scales, 4 and 8 take 4.5 and 8.5.  [default: that of the dtype]",
     ),
 )
 
@@ -101,23 +105,23 @@ def _grouping(
     no_merging: bool,
 ) -> GroupingOptions:
     if no_merging and (num_groups or min_output_bytes):
-        raise click.UsageError("--no-merging: expected no --groups or --min-output-bytes")
+        raise click.UsageError("--no-merging: excludes --groups and --min-output-bytes")
     return GroupingOptions(rules, patterns, num_groups, min_output_bytes, not no_merging)
 
 
 cluster_option = click.option(
     "--cluster",
     metavar="SPEC|FILE",
-    help="Devices: a text such as 2xk80 or 1xcpu+4xk80, or a TOML file.  [default: 2xk80, "
-    "or those that the source has or was measured on]",
+    help="Devices: a text such as 2xk80 or 1xcpu+4xk80, or a TOML file.  [default: those of the "
+    "source, else 2xk80]",
 )
 micro_batches_option = click.option(
     "--micro-batches",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of parts of its batch in which a step runs, as in GPipe. Models are captured with "
-    "a part as their batch, files are divided.",
+    help="Number of micro-batches of a step, as in GPipe. A model is captured with a micro-batch "
+    "as its batch; the ops of a file are divided.",
 )
 grouping_options = gathered(
     "grouping",
@@ -127,28 +131,29 @@ grouping_options = gathered(
         "rules",
         type=NearestChoice([*NAMED_RULES, "none"]),
         multiple=True,
-        help="Rule of ops that stay together; may be repeated.  [default: those of the source]",
+        help="Rule for ops that stay together; may be repeated.  [default: those of the source]",
     ),
     click.option(
         "--scope-pattern",
         "patterns",
         multiple=True,
         metavar="REGEX",
-        help="Also keep together ops whose scopes begin with the same match.",
+        help="Regular expression: ops whose scopes begin with the same match stay together, too; "
+        "may be repeated.",
     ),
     click.option(
         "--groups",
         "num_groups",
         type=click.IntRange(min=1),
-        help="Number of groups at which merging stops.  [default: 128, or those of the family]",
+        help="Number of groups at which merging stops.  [default: that of the source, else 128]",
     ),
     click.option(
         "--min-output-bytes",
         type=click.IntRange(min=1),
         metavar="BYTES",
-        help="Size of outputs from which on groups are not merged.",
+        help="Size of outputs, in bytes, from which on a group is not merged.  [default: none]",
     ),
-    click.option("--no-merging", is_flag=True, help="Keep the groups of the rules."),
+    click.option("--no-merging", is_flag=True, help="Keep the groups of the rules, unmerged."),
 )
 
 

@@ -19,7 +19,7 @@ from placeto_tools.tables import show_json
 @click.command(cls=Command)
 @click.argument("source")
 @problem_options
-@output_option("The problem file: .json, or .json.gz to pack it.")
+@output_option("Problem file to write: .json, or .json.gz to compress it.")
 @json_option
 @force_option
 def build(
@@ -31,12 +31,20 @@ def build(
 ) -> None:
     """Make a problem file from a model and devices.
 
-    SOURCE is a registered model, a member of a family (nmt:7), a model of a library
-    (transformers:gpt2, timm:resnet50, torchvision:vit_b_16), a PipeDream profile, an input of
-    dnn-partitioning, a graph of DOPPLER, a problem file, a GGUF or safetensors file, an ONNX file,
-    an exported program (.pt2), or package.module:factory, a function of yours that returns a
-    PyTorch model and its example inputs (then a loss function, an optimizer and a mode, where they
-    are others than usual).
+    By default the problem has two K80 GPUs and 128 groups. SOURCE is one of these:
+
+    \b
+    inception-v3       a registered model; `placeto models` lists them
+    nmt:7              a graph of a family
+    transformers:gpt2  a model of transformers, timm, torchvision or diffusers
+    my_module:make     your function that returns a model and example inputs
+    model.pt2          an exported program; model.onnx: an ONNX file
+    model.gguf         weights of a language model; also model.safetensors
+    problem.json.gz    a problem file
+    graph.txt          a PipeDream profile, or a graph of DOPPLER
+    graph.json         an input of dnn-partitioning
+
+    Your function may also return a loss function, an optimizer and a mode.
 
     \b
     placeto build inception-v3 --cluster 2xk80 --groups 128 -o problem.json.gz

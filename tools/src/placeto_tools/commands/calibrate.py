@@ -12,7 +12,14 @@ from placeto_capture import executable_step
 from placeto_execution.measuring.calibration import WORKS, Calibration
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import save_cluster
-from placeto_tools.options import Command, devices_options, force_option, json_option, output_option
+from placeto_tools.options import (
+    Command,
+    devices_options,
+    force_option,
+    json_option,
+    output_option,
+    steps_option,
+)
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
 
@@ -21,43 +28,38 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 
 @click.command(cls=Command)
 @devices_options
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=7,
-    show_default=True,
-    help="Number of runs of each measured step that count, after one that does not.",
-)
+@steps_option(7)
 @click.option(
     "--most-bytes",
     type=click.IntRange(min=4),
     default=SIZES[-1],
     show_default=True,
-    help="Size of the largest tensor that is sent, in bytes.",
+    metavar="BYTES",
+    help="Size of the largest transferred tensor, in bytes.",
 )
-@output_option("The cluster file: .toml.")
+@output_option("Cluster file to write: .toml.")
 @json_option
 @force_option
 def calibrate(
-    devices: RealDevices, runs: int, most_bytes: int, output: Path, as_json: bool, force: bool
+    devices: RealDevices, steps: int, most_bytes: int, output: Path, as_json: bool, force: bool
 ) -> None:
     """Measure the devices of this machine into a cluster file.
 
-    Measured are the time of a tensor from one device to another, the time between two ops, and how
-    much slower ops are while all devices are busy. The file has the latency and the bandwidth of
-    the smallest and the largest tensor. The last table is not in the file, as ops of a simulated
-    device do not slow down those of others.
+    By default it measures two CPUs: times of transfers, times between ops, and the slowdown of ops
+    while all devices are busy. The file holds the latency and bandwidth, from the smallest and the
+    largest tensor, and the time between ops. It does not hold the slowdown, because simulated
+    devices do not slow each other down.
 
     \b
     placeto calibrate --devices cpu:0,cpu:1 -o cluster.toml
     """
     check_file(output, force=force, suffixes=(".toml",))
-    calibration = Calibration(devices.names, executable_step, runs, devices.threads)
+    calibration = Calibration(devices.names, executable_step, steps, devices.threads)
     sizes = [size for size in SIZES if size < most_bytes] + [most_bytes // 4 * 4]
     with showing_progress() as progress:
-        progress.update("tensors from one device to another ...")
+        progress.update("transfers between devices ...")
         links = calibration.links(sizes)
-        progress.update("what lies between ops ...")
+        progress.update("time between ops ...")
         cluster = calibration.cluster(links, devices.kinds)
         slowdowns = []
         for what in WORKS:
@@ -107,7 +109,7 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
             ],
         ),
         TextTable(
-            "A tensor takes",
+            "Median time of a transfer",
             ["from", "to", *(f">{bytes_text(size)}" for size in sizes)],
             [
                 [
@@ -119,7 +121,7 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
             ],
         ),
         TextTable(
-            "An op takes, on the median",
+            "Median time of an op",
             ["op", ">alone", ">while all are busy", ">ratio"],
             [
                 [

@@ -44,6 +44,7 @@ from placeto_graphs import PlacementProblem
 from placeto_tools.options import (
     Command,
     PlacerNames,
+    check_force,
     evaluator_option,
     force_option,
     jobs_option,
@@ -58,7 +59,7 @@ from placeto_tools.reports.comparison_outputs import REPORT, write_best
 from placeto_tools.reports.page import MISSING, has_library
 from placeto_tools.tables import show, show_json
 
-# Which placers options mean something for: without one of them they are refused.
+# The placers that heed an option: without one of them it is refused.
 HEEDED_BY: Mapping[str, Callable[[PlacerSpec], bool]] = {
     "--max-evaluations": lambda spec: spec.searches,
     "--seconds": lambda spec: spec.searches,
@@ -75,15 +76,17 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     "--gpus",
     type=click.IntRange(min=1, max=1024),
     multiple=True,
-    help="On how many GPUs; may be repeated.  [default: 2]",
+    help="Number of GPUs; may be repeated.  [default: 2]",
 )
-@click.option("--gpu-kind", help="Of which kind.  [default: k80, or what was measured]")
+@click.option(
+    "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the source, else k80]"
+)
 @click.option(
     "--cluster",
     "clusters",
     multiple=True,
     metavar="SPEC|FILE",
-    help="Instead of --gpus: the devices, such as 1xcpu+2xk80; may be repeated.",
+    help="Devices instead of --gpus: a text such as 1xcpu+2xk80, or a TOML file; may be repeated.",
 )
 @link_option
 @click.option(
@@ -91,35 +94,34 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     type=PlacerNames(),
     multiple=True,
     metavar="NAME,...",
-    help=f"Placers: {', '.join(PLACER_NAMES)}; or your own: package.module:Class, with arguments "
-    "behind colons, such as package.module:Class:depth=3.  [default: all of the first]",
+    help=f"Placers: {', '.join(PLACER_NAMES)}; or your own, package.module:Class, with arguments "
+    "after colons, as in package.module:Class:depth=3.  [default: all of these names]",
 )
 @evaluator_option
 @click.option(
     "--max-evaluations",
     type=click.IntRange(min=1),
-    help="Number of placements that each placer evaluates at most.  [default: of the placer, as in "
+    help="Maximum number of evaluations of each placer.  [default: that of the placer, as in "
     "`placeto place`]",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Instead: CPU seconds of each placer. Searches use all of them; trainings keep their "
-    "number of evaluations, and are stopped.",
+    help="CPU seconds of each placer, instead of evaluations. Searches use all of them; trainings "
+    "keep their number of evaluations, and stop there.  [default: no limit]",
 )
 @click.option(
     "--rnn-max-evaluations",
     type=click.IntRange(min=1),
-    help="The same for the RNN alone, which takes far longer for each.",
+    help="Maximum number of evaluations of the RNN alone, which takes longer for each.  "
+    "[default: --max-evaluations, else that of the placer]",
 )
 @click.option(
     "--full",
     is_flag=True,
-    help="Train with as many evaluations as in the study, which takes much longer: "
+    help="Train with more evaluations, as in the study, which takes much longer: "
     + ", ".join(
-        f"{spec.full_budget:,} for {spec.budget:,} of {name}"
-        for name, spec in PLACERS.items()
-        if spec.full_budget
+        f"{spec.full_budget:,} with {name}" for name, spec in PLACERS.items() if spec.full_budget
     )
     + ".",
 )
@@ -128,21 +130,21 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="With how many seeds each scheme runs that draws at random.",
+    help="Number of seeds of each placer that draws random numbers.",
 )
 @source_options
 @click.option(
     "--micro-batches",
     type=click.IntRange(min=1),
     multiple=True,
-    help="In how many parts of its batch a step runs, as in GPipe; may be repeated. With 1 among "
-    "several, and the placer single, a table shows what they gain.  [default: 1]",
+    help="Number of micro-batches of a step, as in GPipe; may be repeated. If 1 is among several, "
+    "and single among the placers, a table shows their gain.  [default: 1]",
 )
 @grouping_options
 @jobs_option
 @output_option(
-    "A folder for results.json, results.md, report.html, curves, placements: a new one, or one "
-    "that goes on.",
+    "Folder to write, with results.json, results.md, report.html, curves and placements: a new "
+    "one, or one to resume.  [default: tables only]",
     required=False,
 )
 @json_option
@@ -170,12 +172,12 @@ def compare(
 ) -> None:
     """Compare placers on problems, with equal budgets.
 
-    What takes milliseconds comes first, then searches, then trainings, then placers of your own;
-    the table grows meanwhile. Ctrl-C leaves the table so far, and with the same -o folder the same
-    command goes on.
+    By default all placers run on two GPUs, with one seed. The quickest placers run first, then
+    searches, then trainings, then your own placers; the table grows meanwhile. Ctrl-C stops with
+    the table so far. The same command with the same -o folder resumes.
 
     SOURCES are those of `placeto build`. CPU only has a row of its own, on one CPU; the other
-    placers place on the GPUs. A placer that fails is left out, and the exit code is 1.
+    placers use the GPUs. A placer that fails is left out, and the exit code is 1.
 
     \b
     placeto compare inception-v3 --gpus 2 -o results
@@ -184,19 +186,18 @@ def compare(
     placeto compare *.json.gz --placers heft,multilevel,my_module:MyPlacer --seeds 3 --seconds 10
     """
     if clusters and (gpus or gpu_kind):
-        raise InputError("--cluster: expected no --gpus or --gpu-kind beside it")
+        raise InputError("--cluster: excludes --gpus and --gpu-kind")
     if full and max_evaluations:
-        raise InputError("--full: expected no --max-evaluations beside it")
-    if force and output is None:
-        raise InputError("--force: expected -o beside it")
+        raise InputError("--full: excludes --max-evaluations")
+    check_force("-o", output, force=force)
     if seconds and (max_evaluations or rnn_max_evaluations or full):
-        raise InputError("--seconds: expected no --max-evaluations or --full beside it")
+        raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
     schemes = _schemes([name for some in placers for name in some])
     given = (max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
     for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
         if value and not any(map(heeds, schemes.values())):
             heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
-            raise InputError(f"{option}: expected --placers to have one of {heeding}")
+            raise InputError(f"{option}: needs one of {heeding} in --placers")
     with showing_progress() as progress:
         read = [
             (text, _read(text, choice, number, progress))
@@ -262,7 +263,9 @@ def _objective(sources: Sequence[Source]) -> str:
     of_each = {source.evaluator: source.name for source in sources}
     if len(of_each) > 1:
         told = ", ".join(f"{evaluator} of {name}" for evaluator, name in of_each.items())
-        raise InputError(f"--objective: expected one, as these sources have several: {told}")
+        raise InputError(
+            f"--objective: give one, because these sources have different ones: {told}"
+        )
     return next(iter(of_each))
 
 
@@ -301,7 +304,7 @@ def _problems(
     """Yield what a cluster is called in short, and the problem on it."""
     if source.problem is not None and not (gpus or gpu_kind or clusters):
         if link:
-            raise InputError(f"--link: expected --cluster beside it, as {source.name} has devices")
+            raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
         problem = make_problem(source, None, grouping)
         yield kinds_text(problem.cluster), problem
         return

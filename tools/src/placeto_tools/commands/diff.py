@@ -31,7 +31,7 @@ NUM_MOVES = 20
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="Number of orders of the moves that are drawn for their shares, each there and back.",
+    help="Number of random orders of the moves for the column share; each also runs backwards.",
 )
 @problem_options
 @seed_option
@@ -47,10 +47,10 @@ def diff(
 ) -> None:
     """Compare two placements, group by group.
 
-    PROBLEM is as in `placeto simulate`; BEFORE and AFTER are placements as there, of two levels
-    also, which are compared at the finer one. For each group
-    that is elsewhere: what the runtime changes by if it moves first, alone, if it moves last, and
-    on the mean over orders of all moves: its share. Shares add up to the whole difference.
+    PROBLEM is as in `placeto simulate`, and BEFORE and AFTER are as PLACEMENT there. Placements of
+    two levels are compared at the finer one. For each group that moves, you see the change of the
+    runtime if it moves first and if it moves last. Its share is the average change over random
+    orders of all moves; shares add up to the whole difference.
 
     \b
     placeto diff problem.json.gz expert placement.json

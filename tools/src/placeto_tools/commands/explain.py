@@ -39,11 +39,13 @@ NUM_WAITS = 10
 def explain(
     problem: str, placement: str, group: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
-    """Show what groups cost on other devices, and what they wait for.
+    """Show the costs of groups on other devices, and their waits.
 
-    PROBLEM and PLACEMENT are as in `placeto simulate`. Costs are runtimes, and 2 s for each GB by
-    which the fullest device exceeds its memory. With GROUP: what each device would cost that one,
-    alone and with all groups that share tensors with it.
+    PROBLEM and PLACEMENT are as in `placeto simulate`. A cost is a simulated runtime, plus 2 s for
+    each GB by which the fullest device exceeds its memory. By default you see the groups that are
+    longest on the critical path, each with its second best device, and the longest waits for
+    tensors. With GROUP, you see the cost of that group on each device: alone, and together with all
+    groups that share tensors with it.
 
     \b
     placeto explain problem.json.gz placement.json

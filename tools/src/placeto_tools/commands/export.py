@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
 from placeto.outputs import check_file, write_text
 from placeto.placing.evaluators import STEP, evaluator_spec
@@ -14,6 +15,7 @@ from placeto.problems.options import ProblemOptions
 from placeto_tools.options import (
     Command,
     NearestChoice,
+    check_force,
     evaluator_option,
     force_option,
     json_option,
@@ -32,14 +34,15 @@ from placeto_tools.tables import show_json
     "form",
     type=NearestChoice(tuple(FORMATS)),
     required=True,
-    help="accelerate: for dispatch_model; torch: split points for torch.distributed.pipelining; "
-    "vllm, deepspeed, exo, llama.cpp: layers for each device; dot, graphml: the graph of groups.",
+    help="Form: accelerate, for dispatch_model; torch, split points of "
+    "torch.distributed.pipelining; vllm, deepspeed, exo or llama.cpp, layers of each device; dot "
+    "or graphml, the graph of groups.",
 )
 @evaluator_option
 @problem_options
 @output_option(
-    "The file: .json for accelerate, torch and exo, .sh for vllm and llama.cpp, .py for deepspeed, "
-    ".dot or .gv, .graphml.  [default: standard output]",
+    "File to write: .json for accelerate, torch and exo; .sh for vllm and llama.cpp; .py for "
+    "deepspeed; .dot, .gv or .graphml.  [default: standard output]",
     required=False,
 )
 @json_option
@@ -56,17 +59,20 @@ def export(
 ) -> None:
     """Write a placement in a form that another library takes.
 
-    PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate places whole modules; the others
-    give each device whole layers in a row, and llama.cpp does, with feed-forward parts and experts
-    elsewhere. A placement that is none of this goes to where it costs least, by the same
-    --objective as in `placeto place`, and the price of that is shown.
+    PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate places whole modules. The other
+    libraries give each device consecutive layers; llama.cpp can also have feed-forward parts and
+    experts elsewhere. If the form cannot express the placement, modules or layers move to where
+    they cost least by --objective, and a line shows the cost.
 
     \b
     placeto export problem.json.gz placement.json --to accelerate -o device_map.json
     placeto export problem.json.gz placement.json --to vllm --objective throughput
     """
+    check_force("-o", output, force=force)
     if output is not None:
         check_file(output, force=force, suffixes=FORMATS[form].suffixes)
+    if evaluator and not FORMATS[form].is_priced:
+        raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
     priced_by = evaluator_spec(evaluator or STEP.name)
     read = read_problem(problem, asked)
     with showing_progress() as progress:

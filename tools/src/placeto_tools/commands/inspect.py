@@ -23,31 +23,31 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
 
 
 @click.command(cls=Command)
-@click.argument("file")
+@click.argument("problem")
 @click.option(
     "--scope-depth",
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Number of parts of a scope that count.",
+    help="Number of parts of a scope by which ops are added up.",
 )
 @evaluator_option
 @problem_options
 @json_option
 def inspect(
-    file: str, scope_depth: int, evaluator: str | None, asked: ProblemOptions, as_json: bool
+    problem: str, scope_depth: int, evaluator: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
-    """Show ops, bytes, groups, memory and the lower bound.
+    """Show the ops, bytes, groups, memory and lower bound of a problem.
 
-    FILE is a problem file, or any other SOURCE of `placeto build`, with its options. Times are
-    those of the fastest device of each op. The lower bound is a runtime that no placement beats,
-    known of simulated steps. If none fits the memory, that is said, too.
+    PROBLEM is a problem file, or any other SOURCE of `placeto build` with its options. The time of
+    an op is that on its fastest device. No placement has a simulated runtime below the lower bound.
+    If no placement fits the memory, a line says so.
 
     \b
     placeto inspect problem.json.gz
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
-    source = read_source(file, asked)
+    source = read_source(problem, asked)
     priced_by = evaluator_spec(evaluator or source.evaluator)
     report = inspect_problem(problem_of(source, asked), scope_depth, priced_by)
     if as_json:

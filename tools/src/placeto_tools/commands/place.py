@@ -64,50 +64,53 @@ DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more tha
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds of the multilevel search; with --policy, it starts from there; with --placer, "
-    "CPU seconds after which that one is stopped.  "
-    f"[default: {DEFAULT_SECONDS:g}, or until --max-evaluations; none with --policy or --placer]",
+    help="Seconds of the multilevel search; with --policy, of a search from the placement of the "
+    "policy; with --placer, CPU seconds after which the placer is stopped.  "
+    f"[default: {DEFAULT_SECONDS:g}; no limit with --max-evaluations or --placer; no search with "
+    "--policy]",
 )
 @click.option(
     "--placer",
     type=PlacerName(),
     metavar="NAME",
-    help=f"Another placer: {', '.join(PLACERS)}; or your own: package.module:Class, with arguments "
-    "behind colons, such as package.module:Class:depth=3.",
+    help=f"Placer instead of the search: {', '.join(PLACERS)}; or your own, package.module:Class, "
+    "with arguments after colons, as in package.module:Class:depth=3.  [default: none]",
 )
 @evaluator_option
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
-    help="A folder of `placeto train`, or a policy file: that policy places, as it is.",
+    help="Policy instead of the search: a folder of `placeto train`, or a policy file.  "
+    "[default: none]",
 )
 @click.option(
     "--start",
     type=NearestChoice(STARTS),
-    help="Start of the search: nothing, or a placement of the bundled pretrained policy.  "
-    f"[default: {STARTS[0]}]",
+    help="Start of the search: nothing; or pretrained, a placement of the bundled pretrained "
+    f"policy.  [default: {STARTS[0]}]",
 )
 @click.option(
     "--max-evaluations",
     type=click.IntRange(min=1),
-    help="Number of placements that a search evaluates at most; with --policy, that its further "
-    "training does.",
+    help="Maximum number of evaluations of the search or placer; with --policy, of a further "
+    "training.  [default: no limit for the search, no further training, or that of the placer]",
 )
 @click.option(
     "--rollouts",
     type=click.IntRange(min=0),
-    help="With --policy: number of placements that it samples with its most probable one, of which "
-    "the best is taken.  [default: 0]",
+    help="Number of rollouts that --policy samples besides its most probable placement; the best "
+    "is taken.  [default: 0]",
 )
 @click.option(
     "--refinement-rounds",
     type=click.IntRange(min=0),
-    help="With --policy: number of rounds, at most, in which each group then moves to where that "
-    f"costs least.  [default: {DEFAULT_REFINEMENT_ROUNDS}, and 0 with --seconds]",
+    help="Maximum number of rounds of coordinate descent after --policy: in each, every group "
+    "moves to the device where it costs least.  "
+    f"[default: {DEFAULT_REFINEMENT_ROUNDS}; 0 with --seconds]",
 )
 @problem_options
 @seed_option
-@output_option("The placement file: .json.")
+@output_option("Placement file to write: .json.")
 @json_option
 @force_option
 def place(
@@ -128,16 +131,16 @@ def place(
 ) -> None:
     """Place a problem by search, another placer or a trained policy.
 
-    Without --placer and --policy a multilevel search places it. It shows the best so far, keeps it
-    at Ctrl-C, and says how far the lower bound is. Its placement has more groups than the problem,
-    unless --groups says how many: `placeto simulate` recognises the level by the names of the
-    groups. A table shows what fewer devices would do.
+    By default a multilevel search takes 10 seconds. It shows the best runtime so far; Ctrl-C ends
+    it and keeps the best placement. You see the distance to the lower bound, and a table of
+    placements on fewer devices. The placement may have more groups than the problem, unless
+    --groups sets their number; other commands recognise the groups by their names.
 
-    A placement that fits the memory comes before faster ones that do not. If none was found, the
-    best other one is written, and the exit code is 3.
+    A placement that fits the memory ranks above a faster one that does not. If none fits, the best
+    one that does not is written, and the exit code is 3.
 
-    PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. A placement
-    of any but a problem file needs the same options again, wherever it is used.
+    PROBLEM is a problem file, or any other SOURCE of `placeto build` with its options. If it is not
+    a problem file, give the same options to every command that uses the placement.
 
     \b
     placeto place problem.json.gz --seconds 10 -o placement.json
@@ -146,18 +149,18 @@ def place(
     placeto place problem.json.gz --policy run --seconds 5 -o placement.json
     """
     if placer is not None and policy is not None:
-        raise InputError("--policy: expected no --placer beside it")
+        raise InputError("--policy: excludes --placer")
     if start is not None and (placer is not None or policy is not None):
-        raise InputError("--start: expected no --placer or --policy beside it")
+        raise InputError("--start: excludes --placer and --policy")
     for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
-            raise InputError(f"{option}: expected --policy beside it")
+            raise InputError(f"{option}: needs --policy")
     spec = _checked_placer(placer, seed, max_evaluations, seconds)
     check_file(output, force=force, suffixes=(".json",))
     source = read_source(problem, asked)
     priced_by = evaluator_spec(evaluator or source.evaluator)
     if start == "pretrained" and not priced_by.simulates:
-        raise InputError(f"--start: expected nothing beside --objective {priced_by.name}")
+        raise InputError(f"--start pretrained: excludes --objective {priced_by.name}")
     read = problem_of(source, asked)
     finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
     hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
@@ -224,7 +227,7 @@ def place(
     if hint and not placer and not policy:
         click.echo(hint, err=True)
     if not report["fits"]:
-        click.echo(f"no placement that fits the memory was found{too_large_text(read)}", err=True)
+        click.echo(f"no placement found fits the memory{too_large_text(read)}", err=True)
         sys.exit(DOES_NOT_FIT)
 
 
@@ -251,7 +254,7 @@ def _show(
 def _checked_placer(
     placer: str | None, seed: int, max_evaluations: int | None, seconds: float | None
 ) -> PlacerSpec | None:
-    """Return the placer that was named; refuse options that mean nothing for it."""
+    """Return the placer that was named; refuse options that it ignores."""
     if placer is None:
         return None
     spec = placer_spec(placer)
@@ -259,10 +262,10 @@ def _checked_placer(
         if limit and not spec.searches:
             searching = ", ".join(name for name, one in PLACERS.items() if one.searches)
             raise InputError(
-                f"{option}: expected --placer to be one of {searching}, got {placer!r}"
+                f"{option}: needs a placer that searches ({searching}), got --placer {placer}"
             )
     if seed and not spec.random:
-        raise InputError(f"--seed: expected none beside --placer {placer}, which draws nothing")
+        raise InputError(f"--seed: excludes --placer {placer}, which draws no random numbers")
     return spec
 
 

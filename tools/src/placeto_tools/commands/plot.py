@@ -33,8 +33,10 @@ def plot() -> None:
     """
 
 
-picture_option = output_option("The picture: .png.")
-title_option = click.option("--title", help="Line above the picture.  [default: what is drawn]")
+picture_option = output_option("Picture to write: .png.")
+title_option = click.option(
+    "--title", help="Title of the picture.  [default: its sources, or none for curves]"
+)
 
 
 @plot.command("placement", cls=Command)
@@ -54,8 +56,8 @@ def plot_placement(
 ) -> None:
     """Draw the graph of groups in layers, with a colour for each device.
 
-    The area of a node is its compute time, the width of an edge its bytes; dark edges join two
-    devices. PROBLEM and PLACEMENT are those of `placeto simulate`.
+    The area of a node is the compute time of a group, and the width of an edge its bytes. Dark
+    edges connect two devices. PROBLEM and PLACEMENT are as in `placeto simulate`.
 
     \b
     placeto plot placement problem.json.gz placement.json -o placement.png
@@ -81,9 +83,9 @@ def plot_timeline(
     title: str | None,
     force: bool,
 ) -> None:
-    """Draw what ran when on each device and link, and the memory below.
+    """Draw the timeline of each device and link, and the memory below.
 
-    PROBLEM and PLACEMENT are those of `placeto simulate`. A dashed line is the memory of a device.
+    PROBLEM and PLACEMENT are as in `placeto simulate`. A dashed line is the memory of a device.
 
     \b
     placeto plot timeline problem.json.gz placement.json -o timeline.png
@@ -111,7 +113,7 @@ def _simulated(
 @title_option
 @force_option
 def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None, force: bool) -> None:
-    """Draw learning curves: the best runtime so far after each number of evaluations.
+    """Draw learning curves: the best runtime so far by number of evaluations.
 
     SOURCES are folders of `placeto train` or `placeto compare`.
 

@@ -22,7 +22,14 @@ from placeto_execution.measuring.profiles import (
 )
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import save_problem
-from placeto_tools.options import Command, devices_options, force_option, json_option, output_option
+from placeto_tools.options import (
+    Command,
+    devices_options,
+    force_option,
+    json_option,
+    output_option,
+    steps_option,
+)
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
@@ -31,21 +38,15 @@ from placeto_tools.tables import show, show_json
 @click.command(cls=Command)
 @click.argument("source")
 @devices_options
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Number of runs of the step that count, after one that does not.",
-)
+@steps_option(20)
 @problem_options
-@output_option("The problem file: .json, or .json.gz to pack it.")
+@output_option("Problem file to write: .json, or .json.gz to compress it.")
 @json_option
 @force_option
 def profile(
     source: str,
     devices: RealDevices,
-    runs: int,
+    steps: int,
     asked: ProblemOptions,
     output: Path,
     as_json: bool,
@@ -53,11 +54,13 @@ def profile(
 ) -> None:
     """Measure each op of a step on this machine.
 
-    SOURCE is one of `placeto build` that has a model. All of its ops run on one device of each
-    kind, as a whole step, again and again; of each op the mean of its times counts, without the
-    least and the greatest fifth, and of what is between ops a share for each. Devices of one kind
-    take equal times. --cluster says what else is known of the devices, such as their links: a file
-    of `placeto calibrate`, or a text; for CPUs by default CPUs whose transfers take no time.
+    By default it measures 20 steps on two CPUs and writes the times into a problem file. SOURCE is
+    one of `placeto build` that has a model. One device of each kind runs whole steps; devices of
+    one kind get equal times. The time of an op is the mean of its measured times, without the
+    lowest and the highest fifth. The time between ops is shared equally by the ops.
+
+    --cluster describes the links and memory of the devices: a file of `placeto calibrate`, or a
+    text. By default CPUs have transfers that take no time; GPUs need --cluster.
 
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
@@ -70,8 +73,8 @@ def profile(
         profiles: dict[str, StepProfile] = {}
         for device, name in zip(problem.cluster.devices, devices.names, strict=True):
             if device.kind not in profiles:
-                report = partial(_show_progress, progress, name, runs)
-                profiles[device.kind] = profile_in_place(step, name, runs, report)
+                report = partial(_show_progress, progress, name, steps)
+                profiles[device.kind] = profile_in_place(step, name, steps, report)
     problem = with_measured_times(problem, profiles)
     problem = replace(problem, cluster=with_overheads(problem.cluster, profiles))
     with writing(output):
@@ -82,8 +85,8 @@ def profile(
         show(_table(output, problem.graph.num_ops, profiles))
 
 
-def _show_progress(progress: Progress, device: str, runs: int, count: int) -> None:
-    progress.update(f"{device}: {count} of {runs} runs")
+def _show_progress(progress: Progress, device: str, steps: int, count: int) -> None:
+    progress.update(f"{device}: {count} of {steps} steps")
 
 
 def _report(found: StepProfile) -> dict[str, float]:
@@ -98,7 +101,7 @@ def _report(found: StepProfile) -> dict[str, float]:
 def _table(output: Path, num_ops: int, profiles: dict[str, StepProfile]) -> TextTable:
     return TextTable(
         f"{output}: {num_ops:,} ops",
-        ["kind", ">runs", ">a step", ">of it ops", ">spread", ">after an op"],
+        ["kind", ">steps", ">a step", ">its ops", ">spread", ">between ops"],
         [
             [
                 kind,

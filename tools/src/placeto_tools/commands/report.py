@@ -22,15 +22,15 @@ from placeto_tools.reports.page import MISSING, has_library, report_page
 @click.argument("problem")
 @click.argument("placements", nargs=-1, required=True, metavar="PLACEMENT...")
 @problem_options
-@output_option("The page to write (.html).")
+@output_option("Page to write: .html.")
 @force_option
 def report(
     problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path, force: bool
 ) -> None:
     """Write a web page that shows placements.
 
-    PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which opens in
-    any browser and fetches nothing from a network.
+    PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which any browser
+    opens; it fetches nothing from a network.
 
     \b
     placeto report problem.json.gz placement.json k80:0 -o report.html

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from placeto.errors import writing
+from placeto.errors import InputError, writing
 from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
 from placeto.problems.options import ProblemOptions
@@ -14,7 +14,15 @@ from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import Report, run_steps, steps_report
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_simulator import Simulator
-from placeto_tools.options import Command, devices_options, force_option, json_option
+from placeto_tools.options import (
+    Command,
+    check_force,
+    devices_options,
+    force_option,
+    json_option,
+    steps_option,
+    trace_option,
+)
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
@@ -28,27 +36,19 @@ from placeto_tools.tables import show, show_json
     "--problem",
     "problem_file",
     type=click.Path(path_type=Path),
-    help="The problem file of `placeto build` or `placeto profile` for this source, with its "
-    "devices, times and groups.",
+    metavar="FILE",
+    help="Problem file of this source, by `placeto build` or `placeto profile`, with devices, "
+    "times and groups; instead of --cluster, --link, --groups and other options of groups.  "
+    "[default: none]",
 )
-@click.option(
-    "--steps",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Number of steps that count, after one that does not.",
-)
+@steps_option(20)
 @click.option(
     "--emulate-links",
     is_flag=True,
-    help="Let CPUs send at the latency and bandwidth of the cluster's links; by default as fast as "
-    "they can. Not with a GPU.",
+    help="Send tensors between CPUs with the latency and bandwidth of the cluster's links, instead "
+    "of as fast as possible. Not for GPUs.",
 )
-@click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    help="Also write a measured step as a trace for Perfetto or chrome://tracing.",
-)
+@trace_option
 @problem_options
 @json_option
 @force_option
@@ -66,12 +66,13 @@ def run(
 ) -> None:
     """Run a placed step on devices of this machine.
 
-    SOURCE is one of `placeto build` that has a model, with the sizes that it was built with; its
-    weights, if the source has none, and its inputs are random. PLACEMENT is a placement file, the
-    name of a device of the problem, or a placer.
+    By default it measures 20 steps on two CPUs, and shows measured and simulated times. SOURCE is
+    one of `placeto build` that has a model; give the sizes that its problem was built with. Inputs
+    are random, and so are weights that the source does not have. PLACEMENT is as in `placeto
+    simulate`.
 
-    Each CPU is a process; ops run in the order of the simulated step, and tensors are sent from
-    process to process. The process of the command runs all GPUs.
+    Each CPU is a process. Ops run in the order of the simulated step, and processes send tensors to
+    each other. The process of the command runs all GPUs.
 
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
@@ -79,6 +80,12 @@ def run(
     placeto run inception-v3 placement.json --batch-size 2 --devices cpu:0,cpu:1 \\
         --problem problem.json.gz --trace trace.json
     """
+    check_force("--trace", trace, force=force)
+    if problem_file and asked != ProblemOptions(choice=asked.choice):
+        raise InputError(
+            "--problem: excludes --cluster, --link, --micro-batches and options of groups, which "
+            "the problem file has"
+        )
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     with showing_progress() as progress:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from placeto.errors import InputError, writing
+from placeto.errors import writing
 from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import speed_of_kind, timeline_report
@@ -13,7 +13,13 @@ from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
-from placeto_tools.options import Command, force_option, json_option
+from placeto_tools.options import (
+    Command,
+    check_force,
+    force_option,
+    json_option,
+    trace_option,
+)
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
@@ -24,24 +30,20 @@ NUM_LINKS = 15
 @click.command(cls=Command)
 @click.argument("problem")
 @click.argument("placement")
+@trace_option
 @click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    help="Also write the step as a trace for Perfetto or chrome://tracing (.json, .json.gz).",
-)
-@click.option(
-    "--members",
+    "--longest",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="Number of ops and transfers of the critical path that are shown.",
+    help="Number of ops and transfers of the critical path to show, the longest first.",
 )
 @click.option(
     "--measured",
     type=click.FloatRange(min=0, min_open=True),
     metavar="STEPS",
-    help="Measured steps per second of the model on the one device that PLACEMENT is. Prints the "
-    "speed of its kind, for a cluster file.",
+    help="Measured rate of the model on the device that PLACEMENT names, in steps per second; with "
+    "it, the speed of its kind is printed for a cluster file.  [default: none]",
 )
 @problem_options
 @json_option
@@ -50,7 +52,7 @@ def simulate(
     problem: str,
     placement: str,
     trace: Path | None,
-    members: int,
+    longest: int,
     measured: float | None,
     asked: ProblemOptions,
     as_json: bool,
@@ -58,9 +60,8 @@ def simulate(
 ) -> None:
     """Simulate a step: runtime, memory, busy devices, critical path.
 
-    PROBLEM is a problem file or any other SOURCE of `placeto build`, with its options. PLACEMENT is
-    a placement file, the name of a device for everything on it, or the name of a placer that does
-    not train a policy.
+    PROBLEM is a problem file, or any other SOURCE of `placeto build` with its options. PLACEMENT is
+    a placement file, a device that gets all ops (k80:0), or a placer that trains no policy.
 
     \b
     placeto simulate problem.json.gz placement.json --trace trace.json
@@ -68,15 +69,14 @@ def simulate(
     placeto simulate problem.json.gz heft --json
     placeto simulate problem.json.gz rtx3090:0 --measured 18.5
     """
+    check_force("--trace", trace, force=force)
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
-    elif force:
-        raise InputError("--force: expected --trace beside it")
     read = read_problem(problem, asked)
     with showing_progress() as progress:
         read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
-    report = timeline_report(read, found, timeline, members)
+    report = timeline_report(read, found, timeline, longest)
     if measured is not None:
         report["speed"] = speed_of_kind(read, found, timeline.runtime, measured)
     if trace:
@@ -92,7 +92,7 @@ def simulate(
 
 
 def _link_table(links: list[dict[str, Any]]) -> TextTable:
-    """Return the links that carried something, of many the busiest."""
+    """Return the links in use; if there are many, the busiest."""
     used = [row for row in links if row["transfers"]]
     busiest = sorted(used, key=lambda row: -row["busy"])[:NUM_LINKS]
     hidden = f"; the busiest {NUM_LINKS} of {len(used)} in use" if len(used) > NUM_LINKS else ""
@@ -136,10 +136,11 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         ),
         _link_table(report["links"]),
         TextTable(
-            f"Critical path: {path['members']:,} members, {seconds_text(path['op_seconds'])} ops, "
+            f"Critical path of {path['members']:,} ops and transfers: "
+            f"{seconds_text(path['op_seconds'])} ops, "
             f"{seconds_text(path['transfer_seconds'])} transfers, "
             f"{seconds_text(path['waiting_seconds'])} overheads; the longest",
-            ["", "member", "on", ">from", ">takes"],
+            ["", "name", "on", ">start", ">duration"],
             [
                 [
                     row["kind"],

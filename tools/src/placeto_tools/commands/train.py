@@ -47,14 +47,15 @@ from placeto_tools.options import (
     json_option,
     output_option,
     preset_option,
+    seed_option,
 )
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 
 FIXED = (
-    "--resume: expected no PROBLEMS, -o, --from, --updates, --hparam, --preset, "
-    "--groupings or --seed: they are fixed"
+    "--resume: excludes PROBLEMS, their options, -o, --force, --from, --updates, --hparam, "
+    "--preset, --granularities and --seed, which the folder has"
 )
 
 
@@ -74,8 +75,10 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
 
 
 @click.command(cls=Command)
-@click.argument("problems", nargs=-1)
-@output_option("The folder: a new one, or that of this training, which resumes.", required=False)
+@click.argument("problems", nargs=-1, metavar="PROBLEM...")
+@output_option(
+    "Folder to write: a new one, or that of this training to resume.  [required]", required=False
+)
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
@@ -86,9 +89,9 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
     "--from",
     "first",
     metavar="POLICY",
-    help="Begin with a policy in place of a new one: `pretrained`, which comes with Placeto, a "
-    "folder of `placeto train`, or a policy file. The hyperparameters are then those of --preset "
-    "fine-tuning, unless another one is named; what the network is made of is as in the policy.",
+    help="Policy to begin with: pretrained (the bundled one), a folder of `placeto train`, or a "
+    "policy file. Its network stays as it is, and --preset is fine-tuning by default.  "
+    "[default: a new policy]",
 )
 @click.option(
     "--updates", type=click.IntRange(min=1), help="Number of updates.  [default: of the preset]"
@@ -98,19 +101,17 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
     "settings",
     type=KeyValue(),
     multiple=True,
-    help="A hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
+    help="Hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
 )
 @preset_option
 @click.option(
-    "--groupings",
+    "--granularities",
     type=click.IntRange(min=1),
-    help="Number of granularities of each graph, with more and with fewer groups, too: the "
-    f"policy places others better.  [default: {GROUPINGS_OF_MANY} with several PROBLEMS; 1 with "
-    "one, and with --preset paper]",
+    help="Number of granularities of each graph: from more and fewer groups the policy learns to "
+    f"place other graphs better.  [default: {GROUPINGS_OF_MANY} for several PROBLEMS, 1 for one or "
+    "with --preset paper]",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), help="Seed of every random choice.  [default: 0]"
-)
+@seed_option
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -129,7 +130,7 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
 @click.option(
     "--rendezvous",
     type=HostAndPort(),
-    help="One of the machines, which has the folder, and a free port of it, such as HOST:29500.",
+    help="Machine that has the folder, and a free port of it, such as HOST:29500.  [default: none]",
 )
 @click.option(
     "--checkpoint-every",
@@ -137,7 +138,7 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
     default=10,
     show_default=True,
     metavar="UPDATES",
-    help="Number of updates that a killed training loses at most.",
+    help="Number of updates between checkpoints: a killed training loses at most so many.",
 )
 @problem_options
 @json_option
@@ -150,8 +151,8 @@ def train(
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
     preset_name: str | None,
-    groupings: int | None,
-    seed: int | None,
+    granularities: int | None,
+    seed: int,
     workers: int,
     count: int,
     rendezvous: tuple[str, int] | None,
@@ -162,32 +163,33 @@ def train(
 ) -> None:
     """Train a policy on one or several problems.
 
-    PROBLEMS are problem files or other SOURCES of `placeto build`, with its options, on equally
-    many devices unless with --preset general or --from pretrained. The folder gets checkpoints, a
-    log (log.jsonl, and one for TensorBoard), and the best placements; `placeto place --policy
-    FOLDER` uses the policy. Ctrl-C stops after the update at a checkpoint. The same command
-    resumes what was stopped or killed; with --force it begins anew.
+    PROBLEMS are problem files, or other SOURCES of `placeto build` with its options. They have
+    equally many devices, except with --preset general or --from pretrained. By default a new policy
+    learns with the updates of the preset, in one process.
+
+    The folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best
+    placements. `placeto place --policy FOLDER` uses the policy. Ctrl-C stops at a checkpoint after
+    the current update. The same command resumes a training that was stopped or killed; with --force
+    it begins anew.
 
     \b
     placeto train problem.json.gz --updates 200 -o run
     placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run --workers 2
     placeto train problem.json.gz --from pretrained --updates 20 -o run
 
-    On several machines the same on each; HOST reads the problems and has the folder:
+    On several machines, run this on each; HOST reads the problems and has the folder:
 
     \b
     placeto train problem.json.gz -o run --workers 4 --machines 2 --rendezvous HOST:29500
     """
     if resume:
-        given = (problems, output, first, updates, settings, preset_name, groupings)
-        if any(given) or seed is not None:
+        given = (problems, output, first, updates, settings, preset_name, granularities, seed)
+        if any(given) or force or not asked.says_nothing:
             raise InputError(FIXED)
-        if not asked.says_nothing:
-            raise InputError("--resume: expected no options of PROBLEMS: they are fixed")
     elif not problems or not output:
-        raise InputError("expected PROBLEMS and -o FOLDER")
+        raise InputError("train: needs PROBLEMS and -o FOLDER")
     if (count > 1) != (rendezvous is not None):
-        raise InputError("--machines, --rendezvous: expected both, or neither")
+        raise InputError("--machines, --rendezvous: each needs the other")
     if rendezvous and force:
         raise InputError("--force: expected none with --machines, where a training may restart")
     folder = RunFolder(resume or output or Path())
@@ -205,11 +207,12 @@ def train(
         if policy:
             chosen = with_network_of(policy, chosen, settings)
         alone = len(problems) == 1 or preset_name == "paper"
-        read = read_to_train_on(problems, groupings or (1 if alone else GROUPINGS_OF_MANY), asked)
+        usual = 1 if alone else GROUPINGS_OF_MANY
+        read = read_to_train_on(problems, granularities or usual, asked)
         _check(read, chosen, workers * count)
         if policy:
             _check_devices(read, policy)
-        described = (read, asdict(chosen), seed or 0)
+        described = (read, asdict(chosen), seed)
         if force or not folder.has(*described, policy):
             over = force or folder.is_half_made
             folder.create(*described, force=over, first_policy=policy)

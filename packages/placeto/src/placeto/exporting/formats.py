@@ -39,6 +39,7 @@ class Format:
 
     suffixes: tuple[str, ...]  # of its files
     export: Export
+    is_priced: bool = True  # whether an evaluator chooses among placements that it can express
 
 
 def exported_map(
@@ -84,8 +85,8 @@ FORMATS = {
     "deepspeed": Format((".py",), deepspeed),
     "exo": Format((".json",), exo),
     "llama.cpp": Format((".sh",), llama_cpp),
-    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2]))),
-    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2]))),
+    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2])), False),
+    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2])), False),
 }
 
 

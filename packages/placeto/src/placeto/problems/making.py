@@ -34,7 +34,7 @@ def read_cluster(text: str, link: str | None = None) -> Cluster:
     """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file with its links."""
     if text.endswith(".toml") or Path(text).is_file():
         if link is not None:
-            raise InputError(f"--link: expected none beside a file, which has its links: {text}")
+            raise InputError(f"--link: excludes the cluster file {text}, which has its own links")
         with reading(text):
             return load_cluster(text)
     return parse_cluster(text, link=link)
@@ -49,7 +49,7 @@ def kinds_text(cluster: Cluster) -> str:
 def default_cluster(source: Source, link: str | None = None) -> Cluster:
     """Return two GPUs of the kind that suits a source; a problem has its own devices."""
     if source.problem is not None:
-        raise InputError(f"--link: expected --cluster beside it, as {source.name} has its devices")
+        raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
     return parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=link)
 
 

@@ -129,7 +129,7 @@ def load_source(
     if is_graph_file(text):
         if choice.mask_fraction is not None:
             raise InputError(f"--mask-fraction: expected none for the file {text}")
-        _check_mode(text, choice, has_inference=False)
+        _check_choice(text, choice, has_inference=False)
         source = _of_file(Path(text), choice.sizes)
     else:
         source = source_model(text, choice, micro_batches).source(target)
@@ -151,7 +151,13 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
         text = f"transformers:{text}"
     kinds = (find for pattern, find in _KINDS.items() if pattern.fullmatch(text))
     find = next(kinds, _registered)
-    _check_mode(text, choice, micro_batches, has_inference=find in _WITH_INFERENCE)
+    _check_choice(
+        text,
+        choice,
+        micro_batches,
+        has_inference=find in _WITH_INFERENCE,
+        has_seed=find is _member,
+    )
     for name in _NO_SIZES.get(find, ()):
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
@@ -166,14 +172,23 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     return replace(model, make=with_fraction, cached=None)
 
 
-def _check_mode(
-    text: str, choice: SourceOptions, micro_batches: int = 1, *, has_inference: bool
+def _check_choice(
+    text: str,
+    choice: SourceOptions,
+    micro_batches: int = 1,
+    *,
+    has_inference: bool,
+    has_seed: bool = False,
 ) -> None:
-    """Refuse a step of inference that a source has not, or what belongs to one without it."""
+    """Refuse a step of inference that a source does not have, and options that it ignores."""
+    if choice.family_seed and not has_seed:
+        raise InputError(f"--family-seed: needs a graph of a family such as nmt:7, got {text}")
+    if choice.trust and not text.endswith(EXPORTED_SUFFIX):
+        raise InputError(f"--trust: needs an exported program ({EXPORTED_SUFFIX}), got {text}")
     if choice.mode == TRAINING:
         for option, given in (("context", choice.context), ("weight-bits", choice.weight_bits)):
             if given is not None:
-                raise InputError(f"--{option}: expected --mode decode or prefill beside it")
+                raise InputError(f"--{option}: needs --mode prefill or --mode decode")
     elif not has_inference:
         raise InputError(
             f"--mode: expected {TRAINING} for {text}; a model of transformers "
@@ -270,7 +285,7 @@ def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceMod
 
     sizes = _whole_numbers(choice.sizes)
     if text.endswith(EXPORTED_SUFFIX) and Path(text).exists() and not choice.trust:
-        raise InputError(f"{text}: can run code that it brings along; --trust loads it")
+        raise InputError(f"{text}: can run code that it contains; if you trust it, add --trust")
 
     def make(_device: str) -> TrainingStep:
         with reading(text):
@@ -364,7 +379,7 @@ def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> d
     batch_size = sizes.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
-            f"--micro-batches: expected --batch-size beside it, as {text} says no batch_size"
+            f"--micro-batches: needs --batch-size, as {text} has no default batch_size"
         )
     if batch_size % micro_batches:
         raise InputError(

@@ -36,7 +36,7 @@ def parse_settings(
 
     given = {} if updates is None else {"updates": updates}
     if given and "updates" in dict(pairs):
-        raise InputError("--hparam updates: expected no --updates beside it")
+        raise InputError("--hparam updates: excludes --updates")
     return changed_fields(preset(preset_name or "default"), pairs, given)
 
 

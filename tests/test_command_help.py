@@ -1,0 +1,95 @@
+"""The help of all commands: its sentences, and one name, type and meaning for each option."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from placeto_tools.main import placeto
+
+NO_NOUN = {
+    "How",
+    "What",
+    "Whether",
+    "Which",
+    "Where",
+    "When",
+    "Who",
+    "With",
+    "On",
+    "Of",
+    "In",
+    "If",
+}
+# Options that say more in some commands, or whose value is that command's own.
+OF_EACH_COMMAND = {
+    *("--output", "--seconds", "--max-evaluations"),
+    *("--cluster", "--gpus", "--micro-batches"),  # which `compare` takes several times
+}
+
+
+def walk(command: click.Command, name: str = "placeto") -> Iterator[tuple[str, click.Command]]:
+    """Yield each command and group below one, with its whole name."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None, below
+            yield from walk(found, f"{name} {below}")
+
+
+def options(command: click.Command) -> list[click.Option]:
+    """Return the options that the help of a command shows."""
+    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+
+
+EXPERIMENT = "placeto experiment"
+COMMANDS = {name: command for name, command in walk(placeto) if not name.startswith(EXPERIMENT)}
+
+
+def test_all_commands_are_walked() -> None:
+    assert {"placeto", "placeto place", "placeto plot", "placeto plot curves"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_begins_with_a_short_sentence(name: str) -> None:
+    lines = (COMMANDS[name].help or "").splitlines()
+    assert re.fullmatch(r"[A-Z][a-z]+ .{,75}\.", lines[0]), lines[0]
+    assert len(lines[0]) <= 80
+    assert lines[0].split()[0] not in NO_NOUN
+    assert len(lines) > 1  # and more follows
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_sentences_of_the_help_are_short(name: str) -> None:
+    command = COMMANDS[name]
+    paragraphs = re.split(r"\n\s*\n", command.help or "")
+    prose = [" ".join(text.split()) for text in paragraphs if not text.strip().startswith("\b")]
+    prose += [text.partition("  [")[0] for each in options(command) if (text := each.help)]
+    for sentence in (each for text in prose for each in re.split(r"(?<=[.!?]) +(?=[A-Z])|;", text)):
+        listed = re.sub(r"(\S+, ){3,}\S+", "", sentence)  # names to choose from
+        assert len(listed.split()) <= 25, sentence
+        assert not sentence.startswith("What "), sentence
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_nouns_with_a_default(name: str) -> None:
+    for option in options(COMMANDS[name]):
+        text = option.help or ""
+        assert re.match(r"[A-Z]", text), (option.opts, text)
+        assert text.split()[0] not in NO_NOUN, (option.opts, text)
+        assert re.search(r"(\.|\])$", text), (option.opts, text)
+        has_default = option.show_default or "[default: " in text or "[required]" in text
+        assert has_default or option.required or option.is_flag or option.multiple, option.opts
+
+
+def test_an_option_has_one_name_type_and_meaning() -> None:
+    meanings: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for option in (each for command in COMMANDS.values() for each in options(command)):
+        name, text = option.opts[-1], (option.help or "").partition("  [")[0]
+        if name not in OF_EACH_COMMAND:
+            meanings[name].add((option.type.name, text))
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
