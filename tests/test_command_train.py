@@ -426,7 +426,7 @@ def test_what_cannot_be_trained_is_said_in_one_line(problem: Path, tmp_path: Pat
     assert "--machines, --rendezvous: each needs the other" in fail(*train, "--machines=2")
     assert "expected HOST:PORT, got 'a:0'" in fail(*train, "--machines=2", "--rendezvous=a:0")
     machines = ["--machines=2", "--rendezvous=localhost:29500"]
-    assert "--force: expected none with --machines" in fail(*train, *machines, "--force")
+    assert "--force: excludes --machines" in fail(*train, *machines, "--force")
     assert not folder.exists()
     assert "missing.json: No such file" in fail("train", "missing.json", "-o", folder)
     assert "expected a folder, got a file" in fail("train", problem, "-o", problem)

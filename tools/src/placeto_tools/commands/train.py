@@ -191,7 +191,7 @@ def train(
     if (count > 1) != (rendezvous is not None):
         raise InputError("--machines, --rendezvous: each needs the other")
     if rendezvous and force:
-        raise InputError("--force: expected none with --machines, where a training may restart")
+        raise InputError("--force: excludes --machines, which may restart a training")
     folder = RunFolder(resume or output or Path())
 
     def prepare() -> None:
