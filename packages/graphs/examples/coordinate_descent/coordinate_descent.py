@@ -15,7 +15,7 @@ from placeto_graphs import (
 
 
 class CoordinateDescent:
-    """Moves one group after the other to where it costs least, for some rounds."""
+    """Moves one group after the other to its best device, for some rounds."""
 
     name = "coordinate-descent"
 
@@ -25,30 +25,28 @@ class CoordinateDescent:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the placement that the last move leads to."""
+        """Return the placement after the last move."""
         began = time.perf_counter()
         memory = problem.cluster.memory_bytes
         can_run = np.isfinite(problem.group_graph.compute_time)  # bool[G, D]
         best = can_run.argmax(axis=1).astype(np.int32)  # int32[G], the first device that can
-        found, row = evaluator.evaluate(best[None]), 0
-        cost = memory_penalised_runtime(found, memory)[0]
+        cost = memory_penalised_runtime(evaluator.evaluate(best[None]), memory)[0]
         curve = [(1, cost)]  # (evaluations, best cost so far)
         order = np.random.default_rng(seed).permutation(problem.num_groups)
         for group in np.tile(order, self.rounds):
             devices = np.flatnonzero(can_run[group])
             tried = np.tile(best, (len(devices), 1))
             tried[:, group] = devices
-            batch = evaluator.evaluate(tried)  # a batch is faster than one after the other
-            costs = memory_penalised_runtime(batch, memory)
+            costs = memory_penalised_runtime(evaluator.evaluate(tried), memory)  # one batch
             if costs.min() < cost:
-                found, row = batch, int(costs.argmin())
-                best, cost = tried[row], costs[row]
+                best, cost = tried[costs.argmin()], costs.min()
             curve.append((curve[-1][0] + len(devices), cost))
+        found = evaluator.evaluate(best[None])
         return PlacementResult(
             placement=best,
-            runtime=float(found.runtime[row]),
-            peak_memory=found.peak_memory[row],
-            evaluations=curve[-1][0],
+            runtime=float(found.runtime[0]),
+            peak_memory=found.peak_memory[0],
+            evaluations=curve[-1][0] + 1,
             seconds=time.perf_counter() - began,
             curve=np.array(curve),
         )

@@ -7,7 +7,7 @@ from placeto_graphs.testing import EvaluatorSuite, PlacerSuite
 
 
 class TestCoordinateDescent(PlacerSuite):
-    """What every placer does."""
+    """Tests of every placer."""
 
     def make_placer(self, problem: PlacementProblem) -> CoordinateDescent:
         """Return the placer that is tested."""
@@ -15,7 +15,7 @@ class TestCoordinateDescent(PlacerSuite):
 
 
 class TestMaxLoad(EvaluatorSuite):
-    """What every evaluator does."""
+    """Tests of every evaluator."""
 
     def make_evaluator(self, problem: PlacementProblem) -> MaxLoad:
         """Return the evaluator that is tested."""
