@@ -18,6 +18,8 @@ from placeto_workloads import WorkloadError
 from placeto_workloads.libraries.weight_files.gguf_header import read_gguf
 from placeto_workloads.libraries.weight_files.gguf_model import GgufModel
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*too high for a server")
+
 
 @pytest.mark.parametrize(
     ("architecture", "config"),

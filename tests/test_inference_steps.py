@@ -1,7 +1,10 @@
 """Steps of inference with models of transformers: caches, widths of weights, experts, and time."""
 
+import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,7 +249,48 @@ def test_a_step_that_there_is_not_is_refused_in_one_line() -> None:
         inference_step("timm:resnet18", mode="decode")
 
 
-def test_the_command_builds_steps_of_inference(tmp_path: Any) -> None:
+def test_encoders_and_frequencies_that_grow_are_refused_with_the_setting_that_helps() -> None:
+    with pytest.raises(WorkloadError, match="BertLMHeadModel, which is an encoder; the setting is"):
+        step_of("bert", "decode", SMALL["bert"])
+    step_of("bert", "decode", {**SMALL["bert"], "is_decoder": True}, context=8)
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    with pytest.raises(WorkloadError, match=r"depend on no values, got rope_type dynamic"):
+        step_of("llama", "decode", {**HEADS, "rope_parameters": rope})
+    step_of("llama", "decode", {**HEADS, "rope_parameters": {**rope, "rope_type": "linear"}})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "work"),
+    [
+        ("gemma2", {"head_dim": 4}, "copies keys and values for each head"),
+        ("gpt_oss", {"head_dim": 4, "num_local_experts": 4}, "copies keys and values"),
+        ("llama4_text", {"head_dim": 4, "num_local_experts": 4}, "computes all experts"),
+        ("llama", {}, ""),
+    ],
+)
+def test_counts_that_are_too_high_are_told(
+    name: str, settings: Mapping[str, Any], work: str
+) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        step_of(name, "decode", {**HEADS, **settings}, context=8)
+    assert len(told) == bool(work)
+    assert all(work in str(each.message) and "\n" not in str(each.message) for each in told)
+
+
+@pytest.mark.filterwarnings("ignore:.*too high for a server")
+def test_fewer_layers_than_a_configuration_lists(tmp_path: Path) -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "gpt_oss", **HEADS, "head_dim": 4, **layers}))
+    step = inference_step(f"transformers:{file}", mode="decode", context=16, num_hidden_layers=1)
+    (layer,) = step.example_inputs["past_key_values"].layers
+    assert layer.max_cache_len == WINDOW
+    with pytest.raises(WorkloadError, match=r"takes, got ValueError: `num_hidden_layers` \(3\)"):
+        inference_step(f"transformers:{file}", mode="decode", num_hidden_layers=3)
+
+
+def test_the_command_builds_steps_of_inference(tmp_path: Path) -> None:
     small = [f"--set={name}={value}" for name, value in DECODER.items()]
     llama = ["transformers:llama", *small, "--context=8"]
     file = tmp_path / "decode.json"

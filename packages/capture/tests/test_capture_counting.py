@@ -242,6 +242,13 @@ PICKS: dict[str, tuple[Change, int]] = {
         lambda table: torch.searchsorted(table.t()[:2].contiguous(), torch.ones(2, 1)),
         2 * (FLOAT + 8) + 2 * FLOAT * len(f"{ROWS:b}"),
     ),
+    # An index of the sorter at each of them.
+    "searchsorted sorter": (
+        lambda table: torch.searchsorted(
+            table.t()[:2].contiguous(), torch.ones(2, 1), sorter=torch.arange(ROWS).repeat(2, 1)
+        ),
+        2 * (FLOAT + 8) + 2 * (FLOAT + 8) * len(f"{ROWS:b}"),
+    ),
     "bucketize": (
         lambda table: torch.bucketize(torch.ones(3), table[:, 0].contiguous()),
         3 * (FLOAT + 8) + 3 * FLOAT * len(f"{ROWS:b}"),

@@ -260,6 +260,41 @@ def test_attributes_that_make_no_difference_are_taken(
     torch.testing.assert_close(program_step(path).model(rows), expected)
 
 
+@pytest.mark.parametrize(
+    ("op_type", "shape", "axis", "indices", "expected"),
+    [
+        ("Gather", (3, 2), 0, [[-1, 0]], [[[4, 5], [0, 1]]]),
+        ("Gather", (3, 2), 1, [-1], [[1], [3], [5]]),
+        ("Gather", (6,), 0, [-2, 1], [4, 1]),
+        ("GatherElements", (3, 2), 0, [[-1, 0]], [[4, 1]]),
+        ("ScatterElements", (3, 2), 0, [[-1, 0]], [[0, 9], [2, 3], [9, 5]]),
+    ],
+)
+def test_negative_indices_count_from_the_end(
+    tmp_path: Path, op_type: str, shape: tuple[int, ...], axis: int, indices: Any, expected: Any
+) -> None:
+    picked = numpy_helper.from_array(np.array(indices), "i")
+    nines = helper.make_tensor("nines", 1, picked.dims, np.full(picked.dims, 9.0))
+    inputs = ["x", "i", *(["nines"] if op_type == "ScatterElements" else [])]
+    node = helper.make_node(op_type, inputs, ["y"], axis=axis)
+    path = made(tmp_path / "model.onnx", [node], {"x": shape}, [picked, nines])
+    model = program_step(path).model.to_empty(device="cpu")
+    for weight in model.parameters():
+        weight.data.fill_(9.0)
+    found = model(torch.arange(6.0).view(shape))
+    torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float32))
+
+
+def test_negative_indices_that_are_computed_count_from_the_end(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["i"], ["picked"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["x", "picked"], ["y"], axis=0),
+    ]
+    path = made(tmp_path / "model.onnx", nodes, {"x": (3, 2), "i": (2,)}, [])
+    found = program_step(path).model(torch.arange(6.0).view(3, 2), torch.tensor([-1.0, 0.0]))
+    torch.testing.assert_close(found, torch.tensor([[4.0, 5.0], [0.0, 1.0]]))
+
+
 def with_constants(model: Any, values: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Make constants of whole numbers but the first, such as axes; return the other inputs."""
     left = []

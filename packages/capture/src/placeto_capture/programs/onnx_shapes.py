@@ -1,13 +1,12 @@
 """Ops of ONNX that move, pick or sum up elements, called as those of `onnx_ops` are."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from placeto_capture.errors import CaptureError
@@ -80,34 +79,42 @@ def _mirrored(place: int, size: int) -> int:
     return size - 1 - (place + size if place < 0 else min(place, size - 1))
 
 
-def _gather(a: Attributes, *inputs: Any) -> Any:
-    x, indices = map(as_operand, inputs)
-    if isinstance(indices, int):
-        return x.select(a.axis, indices)
-    if a.axis == 0 and x.dim() == 2:
-        return F.embedding(indices, x)
-    return x.index_select(a.axis, indices.flatten()).unflatten(a.axis, indices.shape)
+def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
+    """Return indices for functions that do not count from the end, as ONNX does; see `_gather`."""
+    known = isinstance(indices, np.ndarray) and indices.ndim > 0
+    return as_operand(np.where(indices < 0, indices + x.shape[axis], indices) if known else indices)
 
 
-def _gather_elements(a: Attributes, x: Any, indices: Any) -> Tensor:
-    return torch.gather(as_operand(x), a.axis, as_operand(indices))
+def _gather(a: Attributes, given: Any, indices: Any) -> Any:
+    x, picked = as_operand(given), _from_the_start(indices, as_operand(given), a.axis)
+    if isinstance(picked, int):
+        return x.select(a.axis, picked)
+    if a.axis == 0 and x.dim() == 2 and (picked is not indices or isinstance(x, nn.Parameter)):
+        return F.embedding(picked, x)
+    return x[(slice(None),) * (a.axis % x.dim()) + (picked,)]
 
 
-def _scatter(function: Callable[..., Tensor]) -> Op:
-    def run(a: Attributes, *inputs: Any) -> Tensor:
-        if a.reduction not in {None, "none"}:
-            raise CaptureError("expected a scatter without a reduction")
-        return function(*map(as_operand, inputs), a.axis)
-
-    return run
+def _gather_elements(a: Attributes, given: Any, indices: Any) -> Tensor:
+    x = as_operand(given)
+    return torch.gather(x, a.axis, _from_the_start(indices, x, a.axis))
 
 
-def _scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int) -> Tensor:
-    return torch.scatter(x, axis, indices, updates)
+def _check_scatter(a: Attributes) -> None:
+    if a.reduction not in {None, "none"}:
+        raise CaptureError("expected a scatter without a reduction")
 
 
-def _scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, _axis: None) -> Tensor:
-    return x.index_put(indices.unbind(-1), updates)
+def _scatter_elements(a: Attributes, given: Any, indices: Any, updates: Any) -> Tensor:
+    _check_scatter(a)
+    x = as_operand(given)
+    return torch.scatter(x, a.axis, _from_the_start(indices, x, a.axis), as_operand(updates))
+
+
+def _scatter_nd(a: Attributes, *inputs: Any) -> Tensor:
+    _check_scatter(a)
+    x, indices, updates = map(as_operand, inputs)
+    result: Tensor = x.index_put(indices.unbind(-1), updates)
+    return result
 
 
 def _expand(_: Attributes, x: Tensor, shape: Any) -> Tensor:
@@ -219,8 +226,8 @@ SHAPES: dict[str, Op] = {
     "ReduceSum": _reduce(torch.sum),
     "ReduceSumSquare": _reduce(lambda x, **named: x.square().sum(**named)),
     "Reshape": _reshape,
-    "ScatterElements": _scatter(_scatter_elements),
-    "ScatterND": _scatter(_scatter_nd),
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
     "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,

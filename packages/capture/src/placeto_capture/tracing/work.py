@@ -255,6 +255,9 @@ def count_bytes(
         read.discard(table)
         picked = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
         read_bytes = picked * held.width(table)
+        if named.get("sorter") is not None:  # the last argument, searched as the table is
+            read.discard(inputs[-1])
+            read_bytes += picked * inputs[-1].dtype.itemsize / table.dtype.itemsize
     if function.name in GROUPED:
         experts, others = sorted(inputs[:2], key=lambda factor: -len(factor.size))
         if len(experts.size) > len(others.size):

@@ -53,6 +53,7 @@ FIXED: Mapping[str, Any] = {
 # What would bring other code than the library's own.
 REFUSED = ("attn_implementation", "auto_map", "custom_pipelines", "experts_implementation")
 QUANTIZATION = "quantization_config"
+LAYERS = "num_hidden_layers"
 
 
 def transformers_step(
@@ -177,13 +178,14 @@ def _config(
         raise WorkloadError(_unknown_type(library, name, model_type, is_file=is_file))
     config_class = library.CONFIG_MAPPING[model_type]
     _check_settings(name, config_class, settings)
-    values = _harmless(name, _merged(given, settings))
+    values = _harmless(name, _merged(_with_fewer_layers(given, settings), settings))
     architectures = values.pop("architectures", [])
     try:
         config = config_class.from_dict(values)
     except Exception as error:
+        cause = error.__cause__ or error  # what a validator of the library has wrapped
         raise WorkloadError(
-            f"transformers:{name}: expected settings that it takes, got {error_line(error)}"
+            f"transformers:{name}: expected settings that it takes, got {error_line(cause)}"
         ) from error
     if isinstance(architectures, str):
         architectures = [architectures]
@@ -247,6 +249,17 @@ def _check_settings(name: str, config_class: Any, settings: Mapping[str, Any]) -
                 f"transformers:{name}: expected a setting of {usual.model_type}"
                 f"{such_as(key, known)}, got {key!r}"
             )
+
+
+def _with_fewer_layers(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values whose lists of one value for each layer have those of the first layers."""
+    layers, fewer = values.get(LAYERS), settings.get(LAYERS)
+    if type(layers) is not int or type(fewer) is not int or not 1 <= fewer < layers:
+        return dict(values)
+    return {
+        key: value[:fewer] if isinstance(value, list) and len(value) == layers else value
+        for key, value in values.items()
+    }
 
 
 def _merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

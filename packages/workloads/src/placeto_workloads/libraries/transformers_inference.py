@@ -6,6 +6,7 @@ prefill step reads a whole prompt and fills the cache. Begin to read at `inferen
 
 import importlib
 import inspect
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from math import ceil
@@ -33,6 +34,14 @@ WEIGHTS_PER_SCALE = 32
 BITS_OF_SCALE = 16
 # What configurations call the number of experts that each token goes to.
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+# Work in steps of the library that a server does without, by the model_type of the text.
+_COPIES = "copies keys and values for each head"
+EXTRA_WORK = {
+    "deepseek_v2": "expands the cache of all tokens",
+    "deepseek_v3": "expands the cache of all tokens",
+    "falcon": _COPIES,
+    "llama4_text": "computes all experts for each token",
+}
 
 
 def inference_step(
@@ -115,6 +124,7 @@ timm:resnet18
         usual_dtype=DEFAULT_DTYPE,
     ).eval()
     _check_decoder(name, model)
+    _warn_of_extra_work(name, model.config.get_text_config())
     held = stored.parameter_bytes(model) if stored else None
     if weight_bits is not None:
         held = dict(_held_bytes(model, weight_bits))
@@ -165,6 +175,14 @@ def _check_decoder(name: str, model: Any) -> None:
         raise _no_decoder(name, model, "has an encoder")
     if not {"input_ids", "past_key_values"} <= inspect.signature(model.forward).parameters.keys():
         raise _no_decoder(name, model, "takes none")
+    if not getattr(model.config, "is_decoder", True):  # only configurations of encoders have it
+        raise _no_decoder(name, model, "is an encoder; the setting is_decoder=true makes it one")
+    if any("dynamic" in str(getattr(part, "rope_type", "")) for part in model.modules()):
+        raise WorkloadError(
+            f"transformers:{name}: expected rotary embeddings that depend on no values, got "
+            'rope_type dynamic; the setting rope_parameters={"rope_type": "linear", "factor": 2.0} '
+            "costs the same"
+        )
 
 
 def _no_decoder(name: str, model: Any, what: str) -> WorkloadError:
@@ -172,6 +190,19 @@ def _no_decoder(name: str, model: Any, what: str) -> WorkloadError:
         f"transformers:{name}: expected a decoder with a cache of keys and values, got "
         f"{type(model).__name__}, which {what}"
     )
+
+
+def _warn_of_extra_work(name: str, text: Any) -> None:
+    heads = getattr(text, "num_attention_heads", None)
+    shares_heads = getattr(text, "num_key_value_heads", heads) != heads
+    is_eager = text._attn_implementation == "eager"  # the library has no fused attention for it
+    work = EXTRA_WORK.get(text.model_type, _COPIES if is_eager and shares_heads else None)
+    if work is not None:
+        warnings.warn(
+            f"transformers:{name}: bytes or FLOPs are too high for a server, as the step of the "
+            f"library {work}",
+            stacklevel=3,
+        )
 
 
 def _cache(name: str, model: Any, words: Tensor, length: int) -> Any:
