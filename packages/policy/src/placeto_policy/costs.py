@@ -1,4 +1,4 @@
-"""What placements cost, queried from an evaluator as seldom as possible, and how often that is."""
+"""Costs of placements, each evaluated once, and numbers of evaluations."""
 
 from dataclasses import dataclass
 from math import isinf
@@ -12,18 +12,18 @@ from placeto_policy.errors import PolicyError, shown
 from placeto_policy.settings import RewardName, Settings
 
 MAX_REMEMBERED = 50_000
-# Of a placement that cannot run: as long as this many steps on one device.
+# Cost of a placement that cannot run, in times of all work.
 UNRUNNABLE_STEPS = 10
 
 
 def seconds_of_work(problem: PlacementProblem) -> float:
-    """Return what all groups take one after the other, each on its slowest device."""
+    """Return the seconds of all groups in sequence, each on its slowest device."""
     times = problem.group_graph.compute_time
     return float(np.where(np.isinf(times), 0.0, times).max(axis=1).sum())
 
 
 def check_field(batch: EvaluationBatch, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return an array of what an evaluator returned, if it has the shape that it must have."""
+    """Return an array of a result of an evaluator, or raise an error if its shape is wrong."""
     values = getattr(batch, name, None)
     if not isinstance(values, np.ndarray) or values.shape != shape:
         got = getattr(values, "shape", shown(values))
@@ -33,16 +33,16 @@ def check_field(batch: EvaluationBatch, name: str, shape: tuple[int, ...]) -> ND
 
 @dataclass(frozen=True)
 class Best:
-    """The best of some placements: one that fits the memory comes before all that do not.
+    """Best of some placements: those that fit the memory come first.
 
     Attributes
     ----------
     lacks_memory : bool
-        Whether a device lacks memory, or the placement cannot run.
+        True if a device lacks memory, or the placement cannot run.
     cost : float
-        Its memory-penalised runtime, seconds; infinity if it cannot run.
+        Memory-penalised runtime, seconds; infinity if the placement cannot run.
     placement : int32[G]
-        The device of each group.
+        Device of each group.
     """
 
     lacks_memory: bool
@@ -50,20 +50,20 @@ class Best:
     placement: NDArray[np.int32]
 
     def is_better_than(self, other: "Best | None") -> bool:
-        """Return whether it is better than another one, or the first."""
+        """Return True if it is better than another one, or if there is no other."""
         rank = self.lacks_memory, self.cost
         return other is None or rank < (other.lacks_memory, other.cost)
 
 
 class PlacementCosts:
-    """What placements cost, each evaluated once while it is remembered.
+    """Costs of placements, which are evaluated once while they are remembered.
 
-    Late in training most episodes take the same way, so that most placements are known.
+    Late in training most episodes are alike, so most placements are known.
 
     Attributes
     ----------
     best : `Best` or None
-        The best of all placements that were evaluated.
+        Best of all placements that were evaluated.
     """
 
     def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
@@ -76,7 +76,7 @@ class PlacementCosts:
     def of_devices(
         self, placements: NDArray[np.int32], groups: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return float64[B, D], what each row would cost with ``groups[b]`` on each device."""
+        """Return float64[B, D], the costs of each row with ``groups[b]`` on each device."""
         count, num_devices = len(placements), self._evaluator.problem.num_devices
         rows = np.repeat(placements, num_devices, axis=0)
         devices = np.tile(np.arange(num_devices), count)
@@ -101,7 +101,7 @@ class PlacementCosts:
         return np.array([self._known[key] for key in keys])
 
     def _evaluated(self, placements: NDArray[np.int32]) -> list[tuple[bool, float]]:
-        """Return the ranks of placements, after a check of what the evaluator returns."""
+        """Return the ranks of placements, after a check of the evaluator's result."""
         problem, count = self._evaluator.problem, len(placements)
         batch = self._evaluator.evaluate(placements)
         check_field(batch, "runtime", (count,))
@@ -115,16 +115,16 @@ class PlacementCosts:
 
 
 def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Settings) -> int:
-    """Return how many placements an episode samples at most.
+    """Return the largest number of evaluations of an episode.
 
     Parameters
     ----------
     problem
-        G groups on D devices.
+        Problem of G groups on D devices.
     reward
-        As in `Settings`.
+        Kind of reward; see `Settings`.
     policy
-        Those of the policy, whose features may be asked of the evaluator.
+        Settings of the policy, whose features may take evaluations.
 
     Examples
     --------
@@ -137,30 +137,30 @@ def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Sett
     """
     counterfactuals = problem.num_groups if reward == "counterfactual" else 0
     if policy.sees_lookahead:
-        # Where a step leads is one of the placements that it looked at.
+        # The placement after a step is one of those that the lookahead evaluated.
         return lookahead_evaluations(problem) + 1 + counterfactuals
     each_step = reward == "intermediate" or policy.sees_schedule
     return (problem.num_groups if each_step else 1) + counterfactuals
 
 
 def training_evaluations(problem: PlacementProblem, settings: Settings, policy: Settings) -> int:
-    """Return how many placements a training on one problem samples at most.
+    """Return the largest number of evaluations of a training on one problem.
 
     Parameters
     ----------
     problem
-        The problem.
+        Problem.
     settings
-        Of the training.
+        Settings of the training.
     policy
-        Those of the policy, whose features may be asked of the evaluator.
+        Settings of the policy, whose features may take evaluations.
 
     Examples
     --------
     >>> from placeto_policy import preset
     >>> from placeto_policy.example import two_chains
     >>> settings = Settings(updates=1)
-    >>> training_evaluations(two_chains(), settings, settings)  # with the greedy pass of the end
+    >>> training_evaluations(two_chains(), settings, settings)  # with the greedy rollout at the end
     111
     """
     episodes = settings.updates * settings.workers
@@ -170,9 +170,9 @@ def training_evaluations(problem: PlacementProblem, settings: Settings, policy: 
 
 
 def lookahead_evaluations(problem: PlacementProblem) -> int:
-    """Return how many placements an episode looks at before it goes on to one of them.
+    """Return the number of evaluations of the lookahead of an episode.
 
-    In each step that is one for each other device that can run the group.
+    Each step has one for each other device that can run the group.
     """
     devices = np.isfinite(problem.group_graph.compute_time).sum(axis=1)
     return int((devices - 1).sum())

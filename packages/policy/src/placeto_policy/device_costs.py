@@ -1,4 +1,4 @@
-"""What a pair of a group and a device is judged by, of a problem alone, computed once."""
+"""Features of pairs of a group and a device that no placement changes, computed once."""
 
 import math
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ GROUP_FEATURES = 9
 
 @dataclass(frozen=True, eq=False)
 class DeviceCosts:
-    """Groups, devices and links in units that are the same for fast and slow ones.
+    """Features of groups, devices and links, in units of the problem.
 
     Nothing here depends on how devices are numbered. The seconds of a group include the overhead
     of its ops. A *mean group* is the mean over groups of their mean seconds over the devices that
-    can run them; a *typical link* has the median bandwidth of all pairs of devices, or the mean of
-    their seconds per byte where most bytes are free.
+    can run them. A *typical link* has the median bandwidth of all pairs of devices, or the mean
+    seconds per byte if most bytes are free.
 
     Attributes
     ----------
     group_features : float32[G, 9]
-        ``log(1 + s)`` of a group's seconds and of those of all its transfers over a typical link,
-        both in mean groups; the largest part of a device's memory that it fills; and for the whole
-        problem, the same for all groups: ``log(G) / 5``, ``D / 8``, ``log(1 + s)`` of all transfers
-        as a fraction of all work, ``log(1 + s)`` of the longest path of groups and of all work as
-        fractions of the longest path of ops, and 1 if backward ops go first. Micro-batches make the
-        path of groups long.
+        Three of the group: ``log(1 + s)`` of its seconds and of those of all its transfers over a
+        typical link, in mean groups, and the largest fraction of a device's memory that it fills.
+        Six of the problem: ``log(G) / 5``; ``D / 8``; ``log(1 + s)`` of all transfers as a fraction
+        of all work; ``log(1 + s)`` of the longest path of groups and of all work, as fractions of
+        the longest path of ops; and 1 if backward ops go first. Micro-batches make the path of
+        groups long.
     slower : float32[G, D]
-        Logarithm of how many times as long as on its best device a group takes.
+        Logarithm of the ratio of a group's seconds to those on its best device.
     work : float32[G, D]
         Seconds of a group as a fraction of the mean work of all groups; 0 where it cannot run.
     sent : float32[G, G]
-        Seconds over a typical link of what row sends to column, in mean groups.
+        Seconds over a typical link of the bytes that row sends to column, in mean groups.
     tensors : float32[G, G]
         Number of tensors that row sends to column.
     flows : int64[2, E]
@@ -47,12 +47,12 @@ class DeviceCosts:
     latency : float32[D, D]
         Seconds that each transfer takes besides, in mean groups; 0 on the diagonal.
     nearness : float32[D, D]
-        How near two devices are, from 0 of the two farthest ones to 1: by their seconds per byte
+        Nearness of two devices, from 0 for the two farthest ones to 1: by their seconds per byte
         and per transfer, both ways, times the number of pairs of devices that share the links.
     link : int64[D, D]
         Link that carries transfers from row to column; 0 on the diagonal, where nothing is carried.
     num_links : int
-        L, at least 1.
+        Number of links, L, at least 1.
 
     Examples
     --------
@@ -75,14 +75,14 @@ class DeviceCosts:
 def device_costs(
     problem: PlacementProblem, memory: NDArray[np.float64], longest_path: float
 ) -> DeviceCosts:
-    """Return what pairs of groups and devices of a problem are judged by.
+    """Return the features of pairs of a group and a device of a problem.
 
     Parameters
     ----------
     problem
         Problem of G groups on D devices.
     memory : float64[D, G]
-        What each group keeps at the peak, as a fraction of the memory of each device.
+        Bytes of each group at the peak, as fractions of the memory of each device.
     longest_path
         Seconds of the longest path of ops.
 
@@ -135,7 +135,7 @@ def device_costs(
 
 
 def busy_time(problem: PlacementProblem) -> NDArray[np.float64]:
-    """Return float64[G, D], how long each device is busy with each group, overheads included."""
+    """Return float64[G, D], the seconds of each group on each device, overheads included."""
     group_of, size = problem.grouping.group_of, problem.num_groups
     return np.stack([np.bincount(group_of, each, size) for each in problem.busy_time.T], axis=1)
 
@@ -165,7 +165,7 @@ def _paths(problem: PlacementProblem, seconds: NDArray[np.float64], longest: flo
 
 
 def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return seconds per byte and per transfer between devices, and a typical one of the first."""
+    """Return seconds per byte and per transfer between devices, and typical seconds per byte."""
     apart = ~np.eye(len(cluster.devices), dtype=bool)
     if not apart.any():
         nothing = np.zeros(apart.shape)

@@ -1,6 +1,6 @@
-"""When ops could run at the earliest, and which groups then work and keep memory together.
+"""Earliest times of ops, and the work and memory of groups at these times.
 
-All of it is known before anything is placed.
+No placement changes them.
 """
 
 from typing import NamedTuple
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem, compiled
 
-MIN_SECONDS = 1e-300  # of what seconds are divided by: a graph may have no work
-SLICES = 400  # of the longest path; what happens in one of them is taken to be at its middle
-# In parts of the longest path: work that is so far apart is near to 1/e.
+MIN_SECONDS = 1e-300  # least divisor of seconds: a graph may have no work
+SLICES = 400  # of the longest path; events in a slice count as at its middle
+# As fractions of the longest path: the nearness of work at this distance is 1/e.
 NEAR = (0.005, 0.02, 0.08)
 
 
 class EarliestTimes(NamedTuple):
-    """When each of V ops starts and ends if only inputs and waits delay it; see `earliest_times`.
+    """Times of V ops if only inputs and waits delay them; see `earliest_times`.
 
     Attributes
     ----------
     start, end : float64[V]
-        As fractions of the longest path of all, from 0 to 1.
+        Start and end of each op as fractions of the longest path, from 0 to 1.
     longest : float
         Seconds of that path.
     """
@@ -33,7 +33,7 @@ class EarliestTimes(NamedTuple):
 
 
 def earliest_times(problem: PlacementProblem) -> EarliestTimes:
-    """Return when the ops of a problem could run at the earliest.
+    """Return the earliest times of the ops of a problem.
 
     Ops take their compute time, the mean over the devices that can run them.
     """
@@ -84,20 +84,19 @@ def push_starts(
 
 
 def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
-    """Return float64[S, G, G], how much work of two groups is near in time, for each of S scales.
+    """Return float64[S, G, G], the work of pairs of groups near in time, for each of S scales.
 
-    Each op is taken to run as early as the longest path to it lets it, for its compute time (the
-    mean over the devices that can run it). With w[g, a] the work of group g in slice a of the
-    longest path of all, that is the sum of ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))`` over
-    all a and b. The group of a layer has ops of the forward and of the backward pass, and is near
-    to others in both.
+    All ops run at their earliest times, each for its mean compute time over the devices that can
+    run it. Let w[g, a] be the work of group g in slice a of the longest path. The value of groups g
+    and h is the sum of ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))`` over all a and b. A group
+    with forward and backward ops is near to others in both passes.
 
     Parameters
     ----------
     problem
         Problem of G groups.
     times
-        When its ops could run at the earliest.
+        Earliest times of its ops.
 
     Examples
     --------
@@ -120,7 +119,7 @@ def add_work(
     end: NDArray[np.float64],
     work: NDArray[np.float64],
 ) -> None:
-    """Add the part of each op that is in each slice to work[G, S]; times are from 0 to 1."""
+    """Add the fraction of each op that is in each slice to work[G, S]; times are from 0 to 1."""
     slices = work.shape[1]
     for op in range(len(start)):
         last = min(slices - 1, int(end[op] * slices))
@@ -130,20 +129,19 @@ def add_work(
 
 
 def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
-    """Return float64[G], the bytes of each group when all groups together keep most.
+    """Return float64[G], the bytes of each group when all groups together need most.
 
-    Each op is taken to run as early as the longest path to it lets it. A tensor is kept from the
-    slice in which its producer starts to the one in which its last consumer ends, or to the last
-    one if it is held; weights always, and the outputs of an op with weights live in them. The sum
-    of groups that share a device is about what they take there; what it leaves out is copies of
-    tensors of other devices, and workspaces.
+    All ops run at their earliest times. A tensor is kept from the slice of its producer's start to
+    that of its last consumer's end, or to the last slice if it is held. Weights are always kept,
+    and the outputs of an op with weights live in them. The sum over groups on a device estimates
+    their memory there, without workspaces and copies of tensors of other devices.
 
     Parameters
     ----------
     problem
         Problem of G groups.
     times
-        When its ops could run at the earliest.
+        Earliest times of its ops.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The Markov decision process over placements: many episodes on one problem in lockstep."""
+"""The Markov decision process over placements: episodes on one problem in lockstep."""
 
 from collections.abc import Sequence
 from typing import Any, Self, get_args
@@ -24,47 +24,47 @@ from placeto_policy.topology import Topology, topology_of
 
 
 class PlacementEnvironment:
-    """B episodes on one problem of G groups, which all take their steps at the same time.
+    """B episodes on one problem of G groups, which take their steps together.
 
-    An episode visits every group once and puts it on a device (Addanki et al. 2019, section 3.1).
+    An episode visits each group once and moves it to a device (Addanki et al. 2019, section 3.1).
 
     Parameters
     ----------
     evaluator
-        Says what placements of the problem cost.
+        Evaluator of the problem.
     reward
         ``"intermediate"``: a step earns ``R(p) - R(p')``, the seconds by which it lowers the
         memory-penalised runtime. ``"terminal"``: the last step earns ``-R(p')``, the others 0.
-        ``"counterfactual"``: the same, until `run_counterfactuals` tells what each was worth.
+        ``"counterfactual"``: the same, until `run_counterfactuals` replaces the rewards.
     memory_penalty
-        c of the memory-penalised runtime, in seconds per byte.
+        Penalty c of the memory-penalised runtime, seconds per byte.
     device_features
-        Those of the policy: with ``"loads-and-lookahead"``, each step first asks what the placement
-        would cost with the current group on each device, and `states` tells it.
+        Features of the policy. With ``"loads-and-lookahead"``, each step evaluates the current
+        group on each device, and `states` has the costs.
     node_features
-        Those of the policy: with ``"costs-times-and-schedule"``, each step first asks when each
-        group is at work, and `states` tells it.
+        Features of the policy. With ``"costs-times-and-schedule"``, each step queries the schedule,
+        and `states` has it.
     starts_nowhere
-        Whether states show groups as nowhere until they are placed, in episodes that start from
-        ``"single"``: which device that is depends on how devices are numbered.
+        True if states show groups on no device until they are placed, in episodes that start from
+        ``"single"``. The single device would depend on how devices are numbered.
 
     Attributes
     ----------
     order : int64[B, G]
-        The groups of each episode as it visits them.
+        Groups of each episode in the order of its visits.
     placement : int32[B, G]
-        The device of each group now.
+        Present device of each group.
     shown_start : int32[B, G]
-        The device of each group before its step as states show it, which may be `NOWHERE`.
+        Device of each group before its step as states show it, which may be `NOWHERE`.
     time : int
-        How many steps were taken; at G the episodes are over.
+        Number of steps that were taken; at G the episodes are over.
     seconds_of_work : float
-        What all groups take one after the other, each on its slowest device.
+        Seconds of all groups in sequence, each on its slowest device.
     costs : float64[B]
-        R of the placements; NaN before the last step unless the reward is intermediate or steps
-        ask the evaluator for more.
+        R of the placements. NaN before the last step, unless the reward is intermediate or the
+        features need the evaluator.
     looks_ahead : bool
-        Whether steps do.
+        True if each step evaluates the current group on each device.
 
     Examples
     --------
@@ -114,9 +114,9 @@ class PlacementEnvironment:
         reward: RewardName = "intermediate",
         memory_penalty: float | None = None,
     ) -> Self:
-        """Return one whose states show what a policy of such settings sees.
+        """Return an environment whose states have the features of a policy of such settings.
 
-        Costs have the memory penalty of these settings, unless another one is given.
+        Costs have the memory penalty of these settings, unless you give another one.
 
         Examples
         --------
@@ -151,20 +151,19 @@ class PlacementEnvironment:
         Parameters
         ----------
         num_episodes
-            B.
+            Number of episodes, B.
         order : text or int[G] or int[B, G]
-            ``"topological"``, ``"random"`` (another one for each episode), or the groups as they
-            are to be visited.
+            ``"topological"``, ``"random"`` (another one for each episode), or the groups in order.
         start : text or int[G] or int[B, G]
             ``"single"`` (all groups on the first device, or the first that can run them),
             ``"random"``, or the devices of the groups.
         generators
-            One for each episode, where something is random.
+            Generators, one for each episode, if something is random.
 
         Raises
         ------
         PolicyError
-            When an order or a start is not one, or generators are missing.
+            When an order or a start is invalid, or generators are missing.
         """
         something_random = any(
             isinstance(choice, str) and choice == "random" for choice in (order, start)
@@ -189,11 +188,11 @@ class PlacementEnvironment:
 
     @property
     def is_over(self) -> bool:
-        """Whether every group was visited."""
+        """True if every group was visited."""
         return self.time == self.topology.num_groups
 
     def states(self) -> States:
-        """Return the states that the next actions are for."""
+        """Return the states before the next actions."""
         visited = self._position < self.time
         placement = np.where(visited, self.placement, self.shown_start)
         return States(
@@ -210,7 +209,7 @@ class PlacementEnvironment:
         )
 
     def lookahead(self) -> NDArray[np.float32]:
-        """Return float32[B, D], what a policy that looks ahead is shown of `costs_of_devices`."""
+        """Return float32[B, D], the lookahead features of `costs_of_devices`."""
         seconds = self.seconds_of_work / self.topology.num_groups
         return lookahead_features(self.costs_of_devices(), seconds)
 
@@ -223,17 +222,17 @@ class PlacementEnvironment:
         return self._looked[1]
 
     def step(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """Put the current group of each episode on a device.
+        """Move the current group of each episode to a device.
 
         Parameters
         ----------
         actions : int[B]
-            The devices.
+            Devices.
 
         Returns
         -------
         float64[B]
-            The rewards, in seconds.
+            Rewards, in seconds.
 
         Raises
         ------
@@ -261,7 +260,7 @@ class PlacementEnvironment:
 
     @property
     def best(self) -> Best:
-        """The best placement of all that were evaluated, in all episodes so far.
+        """Best placement of all that were evaluated, in all episodes so far.
 
         Raises
         ------
@@ -332,7 +331,7 @@ class PlacementEnvironment:
 
 
 def _single_device(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return int32[G]: all on the first device that can run all groups, else as few as need be."""
+    """Return int32[G]: the first device that can run all groups, or the first for each group."""
     everywhere = allowed.all(axis=0)
     if everywhere.any():
         return np.full(len(allowed), np.argmax(everywhere), np.int32)

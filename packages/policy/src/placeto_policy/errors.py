@@ -6,9 +6,9 @@ MAX_SHOWN = 80
 
 
 class PolicyError(ValueError):
-    """A policy, problem, evaluator, setting or checkpoint that is not what it must be.
+    """An invalid policy, problem, evaluator, setting or checkpoint.
 
-    The message is one line that names the field or file, what was expected and what came.
+    The message is one line with the field or file, the expected value and the actual one.
 
     Examples
     --------
@@ -24,6 +24,6 @@ class PolicyError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """Return a value as it stands in an error message: on one line, and not too long."""
+    """Return a value as text for an error message, on one line of at most 80 characters."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]} ..."

@@ -1,4 +1,4 @@
-"""When groups are at work as they are placed now: features that only an evaluator can give."""
+"""Simulated schedules of groups as features, from a `SchedulingEvaluator`."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ SCHEDULE_FEATURES = 3
 
 
 class GroupSchedules:
-    """Asks an evaluator when the groups of placements are at work.
+    """Queries an evaluator for the schedules of placements, and keeps the last ones.
 
     Parameters
     ----------
     evaluator
-        A `SchedulingEvaluator`.
+        Evaluator, which must be a `SchedulingEvaluator`.
 
     Raises
     ------
     PolicyError
-        When it is another evaluator.
+        When it returns no schedules.
 
     Examples
     --------
@@ -48,20 +48,20 @@ class GroupSchedules:
     def features(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return float32[B, G, 3] for placements int32[B, G].
 
-        When the first op of each group starts and its last one ends, in parts of the runtime, and
-        the peak memory of the group's device, in parts of what that device has.
+        The features are the start of a group's first op and the end of its last one, as fractions
+        of the runtime, and the peak memory of its device, as a fraction of its capacity.
 
         Raises
         ------
         PolicyError
-            When the evaluator returns what it must not.
+            When the evaluator returns an invalid schedule.
         """
         if placements.shape != self._placements.shape:
             self._forget(placements.shape)
         # About half of the steps of an episode leave their group where it was.
         changed = (placements != self._placements).any(axis=1)
         if changed.any():
-            self._features[changed] = self._asked(placements[changed])
+            self._features[changed] = self._scheduled(placements[changed])
             self._placements[changed] = placements[changed]
         return self._features.copy()
 
@@ -69,7 +69,7 @@ class GroupSchedules:
         self._placements = np.full(shape, -1, np.int32)
         self._features = np.empty((*shape, SCHEDULE_FEATURES), np.float32)
 
-    def _asked(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
+    def _scheduled(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
         schedule = self._evaluator.schedule(placements)
         start = _checked("start", schedule, placements.shape)
         end = _checked("end", schedule, placements.shape)

@@ -1,4 +1,4 @@
-"""Every hyperparameter, with where its value comes from."""
+"""Hyperparameters of a policy and of its training, with the sources of their values."""
 
 import math
 from collections.abc import Mapping
@@ -32,76 +32,76 @@ MAY_BE_ZERO = {
 class Settings:
     """The hyperparameters of a policy and of its training.
 
-    Values marked (paper) are those of Addanki et al. 2019 and of the list of hyperparameters in its
-    published code; those marked (code) stand only in the code. docs/differences.md tells where the
-    others come from, and `preset` gives those of the published method altogether.
+    Values marked (paper) are those of Addanki et al. 2019 or of the list of hyperparameters in its
+    published code. Values marked (code) are in the code only. docs/settings.md has the source of
+    each value, and `preset` returns those of the published method.
 
     Attributes
     ----------
     embedding : text
-        ``"message-passing"`` (paper), or one of its ablations ``"simple-partitioner"`` and
-        ``"simple-aggregator"``, for a fixed number of devices; ``"pairs"``: a score for each pair
-        of the current group and a device, for any number of devices of any kind, see `PairScores`.
-        It has features and messages of its own, for which the settings below make no difference.
+        ``"message-passing"`` (paper) or one of its ablations, ``"simple-partitioner"`` and
+        ``"simple-aggregator"``, for a fixed number of devices. ``"pairs"`` scores each pair of the
+        current group and a device, for any number of devices of any kind; see `PairScores`. It has
+        features and messages of its own, and ignores the settings of the others.
     message_rounds : int
-        k = 8 rounds of message passing (paper).
+        Number of rounds of message passing, k = 8 (paper).
     messages : text
-        ``"plain"``: a round replaces a node by what it makes of its neighbours, whose sum is taken
-        as it is (paper); ``"residual"``: it adds that to the node's own features (code), and
-        divides sums by the number of edges per group.
+        ``"plain"``: a round replaces the features of a node by a function of the sum over its
+        neighbours (paper). ``"residual"``: it adds that to the first features of the node (code),
+        and divides sums by the number of edges per group.
     hidden_units : int
-        Of the two-layer network behind the embedding.
+        Number of units of the hidden layer behind the embedding.
     node_features : text
-        ``"costs"``: compute time and output bytes (paper); ``"costs-and-times"``: also when a group
-        could run at the earliest, and the longest paths before and behind it;
-        ``"costs-times-and-schedule"``: and when the evaluator says that it is at work, with how
-        full its device is, as the groups are placed now; for a `SchedulingEvaluator`.
+        ``"costs"``: compute time and output bytes (paper). ``"costs-and-times"``: also the longest
+        paths before and behind a group. ``"costs-times-and-schedule"``: also its simulated start
+        and end and the memory of its device, for a `SchedulingEvaluator`.
     device_features : text
-        ``"none"`` (paper); ``"loads"``: the network behind the embedding also sees what each device
-        holds already, in all and near the current group; ``"loads-and-lookahead"``: and what the
-        evaluator says that the placement would cost with the current group on each device.
+        ``"none"`` (paper). ``"loads"``: sums over the groups of each device, of all and near the
+        current group. ``"loads-and-lookahead"``: also the cost with the current group on each
+        device.
     reward : text
-        ``"intermediate"``: the improvement of each step (paper); ``"terminal"``: the negative
-        memory-penalised runtime after the last step; ``"counterfactual"``: by how much the last
-        placement is better than with the step's group on another device.
+        ``"intermediate"``: the improvement of each step (paper). ``"terminal"``: the negative
+        memory-penalised runtime after the last step. ``"counterfactual"``: the gain of the last
+        placement over that with the group of the step on another device.
     order : text
-        In which order an episode visits the groups: ``"topological"`` (code), or ``"random"``, a
+        Order in which an episode visits the groups: ``"topological"`` (code), or ``"random"``, a
         new one for each episode.
     start : text
-        Where the groups are before an episode: ``"single"``, all on the first device that can run
-        them (paper), or ``"random"``, a new placement for each episode.
+        Placement before an episode: ``"single"``, all groups on the first device that can run them
+        (paper), or ``"random"``, a new placement for each episode.
     memory_penalty : float
-        c = 2e-9 s per byte, 2 s/GB (paper), for what a device holds beyond its memory.
+        Penalty for memory that a device lacks, c = 2e-9 s per byte, 2 s/GB (paper).
     workers : int
-        8 episodes for each update, each by a worker with a random stream of its own (paper).
+        Number of episodes in an update, 8, each with a random stream of its own (paper).
     updates : int
-        Over how many updates the learning rate and the entropy weight decay.
+        Number of updates, over which the learning rate and the entropy weight decay.
     learning_rate_start, learning_rate_end : float
-        Of Adam, decayed linearly; from 1e-3 to 1e-4 (paper).
+        Learning rate of Adam, which decays linearly; from 1e-3 to 1e-4 (paper).
     entropy_weight_start, entropy_weight_end : float
-        Of the entropy bonus, decayed linearly (paper) from exploring to almost none; in seconds
-        where advantages are in seconds.
+        Weight of the entropy bonus, which decays linearly (paper). It is in seconds if advantages
+        are.
     baseline_window : int
-        k_b = 10 rounds of episodes of a graph over which its baseline is averaged (paper).
+        Number of rounds of episodes of a graph over which its baseline is averaged, k_b = 10
+        (paper).
     discount : float
-        Of future intermediate rewards. The equation of the paper has none, which is 1; 0.9 was
-        measured to learn about three times as fast: the noise of later choices stays out of a
-        return. Other rewards make no use of it, see `return_discount`.
+        Discount of future intermediate rewards. The equation of the paper has none, which is 1. A
+        discount of 0.9 keeps the noise of later choices out of a return. Other rewards do not use
+        it; see `return_discount`.
     advantage_scale : text
-        ``"none"``: advantages are in seconds (paper); ``"spread"``: in parts of their mean size on
-        that graph, at most 4.
+        ``"none"``: advantages are in seconds (paper). ``"spread"``: they are divided by their mean
+        absolute value on that graph, and clipped at 4.
     max_gradient_norm : float
-        The summed gradient is scaled down to this norm, 1.25 (code).
+        Norm to which a longer summed gradient is scaled down, 1.25 (code).
     minibatches : int
-        In how many parts, each a step of Adam, the states of an update are learned from; 1 (paper).
+        Number of parts of an update, each a step of Adam; 1 (paper).
     epochs : int
-        How often they are learned from; 1 (paper).
+        Number of times that an update learns from its episodes; 1 (paper).
     clip_ratio : float
-        How far a step may change the probability of an action for gain: 0.2 (Schulman et al. 2017,
-        proximal policy optimization). It matters from the second part of an update on.
+        Largest change of the probability of an action for gain, 0.2 (Schulman et al. 2017, proximal
+        policy optimization). It has an effect from the second step of Adam in an update on.
     selection : text
-        Which policy the training leaves: ``"last"``, that of the last update (paper), or
-        ``"best"``, that whose greedy placements of the validation's graphs are best (`Trainer`).
+        Policy that the training leaves: ``"last"``, that of the last update (paper), or ``"best"``,
+        the one with the best greedy placements of the graphs for validation (`Trainer`).
 
     Raises
     ------
@@ -146,7 +146,7 @@ class Settings:
             raise PolicyError(f"discount: expected at most 1, got {self.discount}")
 
     def validates_after(self, update: int) -> bool:
-        """Return whether a training validates its policy after an update, to choose the best.
+        """Return True if a training validates its policy after an update.
 
         Examples
         --------
@@ -159,25 +159,25 @@ class Settings:
 
     @property
     def sees_lookahead(self) -> bool:
-        """Whether the network reads what each device would cost; that of pairs does not."""
+        """True if the network reads the cost of each device; that of pairs does not."""
         return self.embedding != "pairs" and self.device_features == "loads-and-lookahead"
 
     @property
     def sees_schedule(self) -> bool:
-        """Whether the network reads when groups run; that of pairs does not."""
+        """True if the network reads simulated schedules; that of pairs does not."""
         return self.embedding != "pairs" and self.node_features == "costs-times-and-schedule"
 
     @property
     def starts_nowhere(self) -> bool:
-        """Whether groups are nowhere to the network before they are placed: to that of pairs."""
+        """True if groups are on no device before they are placed, for the network of pairs."""
         return self.embedding == "pairs"
 
     @property
     def return_discount(self) -> float:
-        """How much the reward of the next step counts in the return of a step.
+        """Discount of the reward of the next step in the return of a step.
 
-        Terminal rewards count in full, or the first steps would see nothing of them; counterfactual
-        ones are of single steps.
+        Terminal rewards have none, or they would not reach the first steps. Counterfactual rewards
+        are those of single steps.
         """
         if self.reward == "intermediate":
             return self.discount
@@ -237,10 +237,10 @@ def preset(name: str) -> Settings:
     Parameters
     ----------
     name
-        ``"default"``: what learned best on all graphs that were tried; ``"general"``: for policies
-        that place problems of any number and kind of devices; ``"fine-tuning"``: for going on from
-        such a policy, with smaller steps and less exploring; ``"paper"``: the method of
-        Addanki et al. 2019 as it is written down, with messages as its published code has them.
+        ``"default"``: the best values on all graphs that were tried. ``"general"``: for policies of
+        any number and kind of devices. ``"fine-tuning"``: to train such a policy further, with
+        smaller steps and less exploration. ``"paper"``: the method of Addanki et al. 2019, with the
+        messages of its published code.
 
     Raises
     ------

@@ -12,23 +12,23 @@ from placeto_policy.errors import PolicyError
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from placeto_policy.topology import NO_RELATION, Topology
 
-# Numbers in the matrices of all states: beyond, the products take longer than to begin them.
+# Numbers in the matrices of all states. Beyond, products take longer than their start.
 MOST_NUMBERS = 2**21
 NOWHERE = -1  # the device of a group that is not placed yet
 FLAGS = 2  # current, visited
-# Of a group: its costs, with the longest paths before and behind it, with its schedule.
+# Number of features of a group: costs, also longest paths, also the schedule.
 NODE_FEATURES = {"costs": 2, "costs-and-times": 4, "costs-times-and-schedule": 7}
-# Of a device: compute time, memory, traffic with the current group, and work at about its time.
+# Sums of a device: compute time, memory, traffic with the current group, and work near in time.
 LOADS = 3 + len(NEAR)
 
 
 def feature_width(num_devices: int, node_features: NodeFeaturesName = "costs") -> int:
-    """Return F, the number of features of a node, for D devices."""
+    """Return the number of features of a node, F, for D devices."""
     return num_devices + FLAGS + NODE_FEATURES[node_features]
 
 
 def device_width(num_devices: int, device_features: DeviceFeaturesName) -> int:
-    """Return how many numbers the network sees of D devices beside the embedding."""
+    """Return the number of features of D devices, besides the embedding."""
     if device_features == "none":
         return 0
     loads = load_width(num_devices)
@@ -36,7 +36,7 @@ def device_width(num_devices: int, device_features: DeviceFeaturesName) -> int:
 
 
 def load_width(num_devices: int) -> int:
-    """Return how many numbers `States.loads` has for D devices."""
+    """Return the number of features of `States.loads` for D devices."""
     return 2 * LOADS * num_devices
 
 
@@ -49,18 +49,15 @@ class States:
     topology : `Topology` or `SideBySide`
         The graph, or the graphs.
     placement : int64[N, G]
-        The device of each group; `NOWHERE` of one that is not placed yet, which only policies of
-        pairs see.
+        Device of each group; `NOWHERE` for groups that policies of pairs have not placed yet.
     current : int64[N]
-        The group that is to be placed now.
+        Current group.
     visited : bool[N, G]
-        The groups that were placed before.
+        True for groups that were placed before.
     lookahead : float32[N, D] or None
-        What it costs to put the current group on each device, where the policy is to know; see
-        `lookahead_features`.
+        Features of the cost of each device, if the policy has them; see `lookahead_features`.
     schedule : float32[N, G, 3] or None
-        When each group is at work with that placement, and how full its device is, where the policy
-        is to know; see `GroupSchedules`.
+        Features of simulated schedules, if the policy has them; see `GroupSchedules`.
 
     Examples
     --------
@@ -79,7 +76,7 @@ class States:
 
     @property
     def graph(self) -> Topology:
-        """The graph, where there is one.
+        """The graph, if there is one.
 
         Raises
         ------
@@ -93,15 +90,15 @@ class States:
     def features(self, node_features: NodeFeaturesName = "costs") -> torch.Tensor:
         """Return float32[F, G, N], the features of the nodes of each state.
 
-        Total compute time, total output bytes, one-hot device, current flag, visited flag: the
-        state of section 3.1 of Addanki et al. 2019; with times, the longest paths before and behind
-        each group come after the costs, and with the schedule what that tells comes last. States
-        are the last axis, so that loops over them, which all do the same, are the innermost.
+        The features are total compute time, total output bytes, one-hot device, current flag and
+        visited flag, as in section 3.1 of Addanki et al. 2019. Longest paths come after the costs,
+        and the schedule comes last. States are the last axis, so that loops over them are the
+        innermost.
 
         Raises
         ------
         PolicyError
-            When a schedule is to be shown, and the states have none.
+            When the features include a schedule, and the states have none.
         """
         count, num_groups = self.placement.shape
         num_devices = self.topology.num_devices
@@ -116,17 +113,16 @@ class States:
         features[first + num_devices, self.current, torch.arange(count)] = 1.0
         features[first + num_devices + 1] = self.visited.T
         if node_features == "costs-times-and-schedule":
-            shown = asked(self.schedule, "node_features", node_features)
+            shown = required(self.schedule, "node_features", node_features)
             features[first + num_devices + FLAGS :] = shown.permute(2, 1, 0)
         return features
 
     def loads(self) -> torch.Tensor:
-        """Return float32[N, 12 D], what each device holds beside the current group.
+        """Return float32[N, 12 D], sums over the groups of each device without the current one.
 
-        For each device, of all groups on it and of those that were visited: their part in the
-        graph's compute time, the part of the device's memory that they fill, their part in the
-        current group's traffic, and in the work that could run at about its time, for each idea of
-        how near that is.
+        There are six for all groups on a device, and six for visited ones: fractions of the graph's
+        compute time, of the device's memory, of the current group's traffic, and of the work near
+        to it in time, for three scales.
         """
         topology = self.topology
         count = len(self)
@@ -142,23 +138,23 @@ class States:
         return torch.cat(loads, dim=1)
 
     def devices(self, device_features: DeviceFeaturesName) -> torch.Tensor:
-        """Return float32[N, ...], what the network sees of the devices beside the embedding.
+        """Return float32[N, ...], the features of the devices, besides the embedding.
 
         Raises
         ------
         PolicyError
-            When it is to look ahead, and the states do not say what that shows.
+            When the features include a lookahead, and the states have none.
         """
         if device_features == "none":
             return torch.empty(len(self), 0)
         if device_features == "loads":
             return self.loads()
-        shown = asked(self.lookahead, "device_features", device_features)
+        shown = required(self.lookahead, "device_features", device_features)
         return torch.cat([self.loads(), shown], dim=1)
 
 
-def asked(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
-    """Return what only an evaluator can give, if the environment asked for it."""
+def required(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
+    """Return features that need an evaluator, or raise an error if the states have none."""
     if shown is None:
         raise PolicyError(
             f"states: expected those of an environment with the policy's {name} {value!r}, "
@@ -168,17 +164,17 @@ def asked(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
 
 
 def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np.float32]:
-    """Return float32[N, D], what the network is told of what each device would cost.
+    """Return float32[N, D], the features of the cost of each device.
 
-    That is ``log(1 + (cost - least cost) / seconds)``: 0 for the best device, and hardly more for a
-    loss of a hundred groups than for one of fifty.
+    They are ``log(1 + (cost - least cost) / seconds)``: 0 for the best device, and barely more for
+    a loss of a hundred groups than for a loss of fifty.
 
     Parameters
     ----------
     costs : float64[N, D]
-        Of N placements with their current groups on each device, seconds.
+        Costs of N placements with their current groups on each device, seconds.
     seconds
-        What a group takes on the mean.
+        Mean time of a group.
 
     Examples
     --------
@@ -194,15 +190,14 @@ def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np
 class SideBySide:
     """K graphs of up to G groups on D devices, with some states of each: `Topology` of a batch.
 
-    Graphs with fewer groups have some more that are on no device, that nothing is known of, and
-    that no message comes from.
+    Graphs with fewer groups are padded by groups on no device, without features and messages.
 
     Parameters
     ----------
     topologies
-        The graphs.
+        Graphs.
     counts
-        How many states there are of each, N in all.
+        Number of states of each graph, N in all.
 
     Examples
     --------
@@ -232,7 +227,7 @@ class SideBySide:
 
     @staticmethod
     def suits(topologies: Sequence[Topology], counts: Sequence[int]) -> bool:
-        """Return whether it is quicker to compute these side by side."""
+        """Return True if it is quicker to compute these side by side."""
         largest = max(topology.num_groups for topology in topologies)
         return len(topologies) > 1 and sum(counts) * largest**2 <= MOST_NUMBERS
 

@@ -1,4 +1,4 @@
-"""What of a problem the policy sees and no placement changes, computed once."""
+"""Features of a problem that no placement changes, computed once."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from placeto_policy.earliest import (
 )
 
 ITSELF = 3
-NO_RELATION = -1  # to what is no group
+NO_RELATION = -1  # of a padded graph: not a group
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,36 +27,35 @@ class Topology:
     Attributes
     ----------
     cost_features : float32[G, 2]
-        Total compute time (its mean over the devices that can run the group) and total output
-        bytes, each divided by its largest value in the graph: a graph of larger layers or on
-        faster devices looks the same.
+        Total compute time, the mean over the devices that can run the group, and total output
+        bytes. Each is divided by its largest value in the graph, so a graph of larger layers or on
+        faster devices has the same features.
     path_features : float32[G, 2]
-        The compute time of the longest path that ends before each group, and of the longest one
-        that begins with it, in parts of the longest path of all: when a group can run, and how
-        much must wait for it.
+        Compute time of the longest path that ends before each group, and of the longest path that
+        begins with it, as fractions of the longest path of all.
     hears : float32[G, G]
         ``hears[v, u]`` is 1 where an edge leads from u to v, otherwise 0.
     message_scale : float
-        By what sums of messages are multiplied: 1 over the edges per group, at most 1.
+        Factor of sums of messages: 1 divided by the number of edges per group, at most 1.
     relations : int8[G, G]
         ``relations[v, u]`` is 0 where ``u`` can reach ``v``, 1 where ``v`` can reach ``u``, 2
         where neither can, 3 where they are the same.
     shares : float32[G]
-        The part of each group in the compute time of the whole graph.
+        Compute time of each group as a fraction of that of the graph.
     memory : float32[D, G]
-        What each group keeps when the graph needs most memory (see `memory_at_peak`), in parts of
-        the memory of each device.
+        Bytes of each group when the graph needs most memory (`memory_at_peak`), as fractions of the
+        memory of each device.
     affinity : float32[G, G]
-        ``affinity[v, u]`` is the part of v's traffic that is with u.
+        ``affinity[v, u]`` is the traffic of v with u as a fraction of all traffic of v.
     vicinity : float32[S, G, G]
-        ``vicinity[s, v, u]`` is the part of u in the compute time that could run at about the same
-        time as v's, with S ideas of how near that is; see `concurrency`.
+        ``vicinity[s, v, u]`` is the work of u near to v in time, as a fraction of all such work,
+        for each of S scales; see `concurrency`.
     allowed : bool[G, D]
-        Whether a device can run a group.
+        True for devices that can run a group.
     order : int64[G]
-        The groups in topological order.
+        Groups in topological order.
     device_costs : `DeviceCosts` or None
-        What pairs of groups and devices are judged by; None of a graph of groups alone.
+        Features of pairs of a group and a device; None for a graph of groups alone.
 
     Examples
     --------
@@ -78,31 +77,31 @@ class Topology:
 
     @property
     def num_groups(self) -> int:
-        """G, the number of groups."""
+        """Number of groups, G."""
         return self.allowed.shape[0]
 
     @property
     def num_devices(self) -> int:
-        """D, the number of devices."""
+        """Number of devices, D."""
         return self.allowed.shape[1]
 
     @property
     def group_counts(self) -> torch.Tensor:
-        """float32[1], the number of groups for all states alike."""
+        """Number of groups, float32[1], for all states."""
         return torch.tensor([float(self.num_groups)])
 
     def constant_features(self, *, with_paths: bool) -> torch.Tensor:
-        """Return float32[2 or 4, G, 1], what is known of each group in all states alike."""
+        """Return float32[2 or 4, G, 1], the features of groups that are equal in all states."""
         features = [self.cost_features, self.path_features][: 1 + with_paths]
         return torch.cat(features, dim=1).T[:, :, None]
 
     def heard(self, *, scaled: bool) -> list[torch.Tensor]:
-        """Return float32[G, G] for each direction, from who speaks to who hears it.
+        """Return float32[G, G] for each direction, from sender (row) to receiver (column).
 
         Parameters
         ----------
         scaled
-            Whether sums of messages are to be multiplied by `message_scale`.
+            True to multiply by `message_scale`.
         """
         hears = self.hears * self.message_scale if scaled else self.hears
         return [hears.T.contiguous(), hears.contiguous()]
@@ -117,21 +116,21 @@ class Topology:
         return torch.cat([self.affinity[current, None], vicinity], dim=1)
 
     def held_by(self, device: int) -> torch.Tensor:
-        """Return float32[1, 2, G], what each group is of all work, and of the device's memory."""
+        """Return float32[1, 2, G], each group's fraction of all work and of memory."""
         return torch.stack([self.shares, self.memory[device]])[None]
 
     def allowed_of(self, current: torch.Tensor) -> torch.Tensor:
-        """Return bool[N, D], which devices can run the current groups."""
+        """Return bool[N, D], True for devices that can run the current groups."""
         return self.allowed[current]
 
 
 def topology_of(problem: PlacementProblem) -> Topology:
-    """Return what the policy sees of a problem.
+    """Return the features of a problem.
 
     Parameters
     ----------
     problem
-        G groups on D devices.
+        Problem of G groups on D devices.
 
     Examples
     --------
@@ -150,16 +149,16 @@ def topology_of_groups(
     near: NDArray[np.float64],
     memory: NDArray[np.float64],
 ) -> Topology:
-    """Return what the policy sees of a graph of groups, and of when its ops work and keep memory.
+    """Return the features of a graph of groups.
 
     Parameters
     ----------
     graph
-        G groups on D devices.
+        Graph of G groups on D devices.
     near : float64[S, G, G]
-        See `concurrency`.
+        Work of groups near to each other in time; see `concurrency`.
     memory : float64[D, G]
-        See `Topology.memory`.
+        Fractions of memory; see `Topology.memory`.
     """
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
@@ -202,7 +201,7 @@ def _path_features(graph: GroupGraph, seconds: NDArray[np.float64]) -> NDArray[n
 
 
 def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return each row in parts of its sum."""
+    """Return each row as fractions of its sum."""
     total = values.sum(axis=-1, keepdims=True)
     parts: NDArray[np.float64] = np.divide(
         values, total, out=np.zeros(values.shape), where=total > 0
