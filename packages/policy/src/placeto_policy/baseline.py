@@ -1,4 +1,4 @@
-"""What an episode is expected to earn from each step on."""
+"""Baselines: expected returns of the steps of an episode."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,22 +9,22 @@ from placeto_policy.settings import Settings
 class TimeStepBaseline:
     """The mean return of each time step over the last rounds of episodes on one graph.
 
-    A baseline for each time step and each graph (Addanki et al. 2019, appendix A). A round is what
-    all workers of the graph did for one update, as in the published code.
+    There is one for each time step and each graph (Addanki et al. 2019, appendix A). A round is all
+    episodes of a graph in one update, as in the published code.
 
     Parameters
     ----------
     num_steps
-        G, the steps of an episode.
+        Number of steps of an episode, G.
     window
-        k_b, the number of rounds.
+        Number of rounds, k_b.
 
     Attributes
     ----------
     means : float64[K, G]
-        The mean returns of the last rounds, K <= k_b, the oldest first.
+        Mean returns of the last rounds, K <= k_b, the oldest first.
     sizes : float64[K]
-        The mean size of the advantages of each of these rounds.
+        Mean absolute advantage of each of these rounds.
 
     Examples
     --------
@@ -48,23 +48,23 @@ class TimeStepBaseline:
         Parameters
         ----------
         returns : float64[episodes, G]
-            Of the round that is new. The first one is compared with its own mean: with none at
-            all, every action of a graph that nothing is known of would be punished.
+            Returns of the new round. The first round is compared with its own mean: compared with
+            0, each of its actions would be punished.
         """
         rounds = self.means if len(self.means) else returns
         mean: NDArray[np.float64] = rounds.mean(axis=0)
         return mean
 
     def add(self, returns: NDArray[np.float64]) -> None:
-        """Let a round of returns float64[episodes, G] enter."""
+        """Add a round of returns float64[episodes, G]."""
         size = np.abs(returns - self.expected(returns)).mean()
         self.means = np.concatenate([self.means, returns.mean(axis=0)[None]])[-self.window :]
         self.sizes = np.append(self.sizes, size)[-self.window :]
 
     def spread(self) -> float:
-        """Return the mean size of the advantages of the last rounds.
+        """Return the mean absolute advantage of the last rounds.
 
-        It is not their root mean square, which a few large ones would decide.
+        A few large advantages would decide a root mean square.
         """
         return float(self.sizes.mean()) if len(self.sizes) else 0.0
 
@@ -76,7 +76,7 @@ def baseline_of(num_steps: int, settings: Settings) -> TimeStepBaseline:
 
 
 class ZeroBaseline(TimeStepBaseline):
-    """For rewards that are over a counterfactual already: nothing else is to be taken from them."""
+    """Baseline of 0, for counterfactual rewards, which have a baseline in them."""
 
     def expected(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return float64[G] of zeros."""

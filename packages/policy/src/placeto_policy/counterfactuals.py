@@ -1,4 +1,4 @@
-"""What an episode would have come to with one group on another device."""
+"""Costs of final placements with one group on another device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,17 +14,17 @@ NUMBERS_PER_BATCH = 2**24  # of placements that are evaluated at once: 64 MB
 
 @dataclass(frozen=True, eq=False)
 class Counterfactuals:
-    """For each step of B episodes on one graph, another device that it might have chosen.
+    """Another device for each step of B episodes on one graph.
 
     Attributes
     ----------
     devices : int64[B, G]
-        Drawn from the policy in the state of the step, without the device that it did choose; that
-        device where there is no other.
+        Devices that are drawn from the policy without the chosen one; the chosen one if there is no
+        other.
     weights : float32[B, G]
-        By what a comparison of both devices counts; 0 where there is no other.
+        Weights of the comparisons of both devices; 0 if there is no other.
     evaluations : int64[B]
-        How many placements of each episode differ from where it ended.
+        Number of placements of each episode that differ from its last one.
     """
 
     devices: NDArray[np.int64]
@@ -37,26 +37,26 @@ def run_counterfactuals(
     episodes: Episodes,
     generators: Sequence[np.random.Generator],
 ) -> tuple[Episodes, Counterfactuals]:
-    """Reward each step by what the last placement gains over one with another device.
+    """Reward each step by the gain of the last placement over that with another device.
 
-    The reward of step t is ``R(p_T with the other device for its group) - R(p_T)``, in seconds:
-    what the step's choice was worth, with the noise of no other choice in it (after the
-    counterfactual baseline of Foerster et al. 2018, *Counterfactual Multi-Agent Policy Gradients*).
-    What the step leads later ones to choose does not enter.
+    The reward of step t is ``R(p_T with the other device for its group) - R(p_T)``, in seconds. It
+    has the noise of no other choice, after the counterfactual baseline of Foerster et al. 2018,
+    *Counterfactual Multi-Agent Policy Gradients*. The effect of a step on later choices does not
+    enter.
 
     Parameters
     ----------
     environment
-        Where the episodes ran.
+        Environment in which the episodes ran.
     episodes
         Episodes that are over.
     generators
-        One for each episode.
+        Generators, one for each episode.
 
     Returns
     -------
     `Episodes`, `Counterfactuals`
-        The episodes with these rewards, and the other devices.
+        Episodes with these rewards, and the other devices.
     """
     draws = np.stack([generator.random(episodes.order.shape[1]) for generator in generators])
     devices, weights = other_devices(episodes.log_probabilities, episodes.actions(), draws)
@@ -77,27 +77,27 @@ def other_devices(
     actions: NDArray[np.int64],
     draws: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return a device other than the one chosen for each state, and the weight of comparing both.
+    """Return another device than the chosen one for each state, and the weight of both.
 
-    Two devices that are drawn independently say something only if they differ, which those of a
-    policy that is almost sure hardly ever do. Here they always do, and their comparison counts as
-    often as independent draws would have made it for once that these do: with p and q the
-    probabilities of both, ``2 p q / (p q / (1 - p) + p q / (1 - q))``. On the mean over all draws
-    that is the same, with much less noise.
+    Two independent draws are of use only if they differ, and those of a nearly sure policy barely
+    ever do. Here the devices always differ. The weight is the ratio of the probability of the pair
+    by independent draws to that by these draws. With p and q the probabilities of both devices it
+    is ``2 p q / (p q / (1 - p) + p q / (1 - q))``. The mean is that of independent draws, with much
+    less noise.
 
     Parameters
     ----------
     log_probabilities : float32[..., D]
-        Of the devices.
+        Log-probabilities of the devices.
     actions : int64[...]
-        Which one was chosen.
+        Chosen devices.
     draws : float64[...]
-        Numbers from 0 to 1.
+        Uniform numbers from 0 to 1.
 
     Returns
     -------
     int64[...], float32[...]
-        The other devices, and the weights.
+        Other devices, and weights.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def other_devices(
         devices = np.where(possible, drawn_devices(np.log(others), draws), actions)
     apart = probabilities.copy()
     np.put_along_axis(apart, devices[..., None], 0.0, axis=-1)
-    # Sums of the others, as 1 minus a probability near 1 has few digits.
+    # Sums of the others: 1 minus a probability near 1 has few digits.
     without_chosen, without_other = others.sum(axis=-1), apart.sum(axis=-1)
     product, total = without_chosen * without_other, without_chosen + without_other
     weights = np.where(possible, 2 * product / np.where(possible, total, 1.0), 0.0)

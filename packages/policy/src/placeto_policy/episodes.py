@@ -1,4 +1,4 @@
-"""Whole episodes: how a policy places a problem, and all states on the way."""
+"""Whole episodes of a policy, and the states on the way."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from placeto_policy.policy import PlacementPolicy
 from placeto_policy.states import States
 from placeto_policy.topology import Topology
 
-NODES_PER_BATCH = 2**14  # of states that go through the network at once; more are no faster
+NODES_PER_BATCH = 2**14  # of states that enter the network at once; more are no faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,23 +23,23 @@ class Episodes:
     Attributes
     ----------
     topology : `Topology`
-        The graph.
+        Graph.
     order : int64[B, G]
-        The groups as they were visited.
+        Groups in the order of visits.
     start : int32[B, G]
-        The placements before the first step as states show them, which may be nowhere.
+        Placements before the first step as states show them, which may be `NOWHERE`.
     final : int32[B, G]
-        The placements after the last one.
+        Placements after the last step.
     rewards : float64[B, G]
-        Of each step, in seconds.
+        Rewards of the steps, in seconds.
     costs : float64[B]
         R of the final placements.
     log_probabilities : float32[B, G, D]
-        Of each device in each step, when the episode was run.
+        Log-probabilities of the devices in each step, when the episode was run.
     lookahead : float32[B, G, D] or None
-        What each step was shown of what devices would cost, if steps looked ahead.
+        Lookahead features of each step, if the policy has them.
     schedule : float32[B, G, G, 3] or None
-        What each step was shown of when each group was at work, if steps asked that.
+        Schedule features of each step, if the policy has them.
     """
 
     topology: Topology
@@ -62,7 +62,7 @@ class Episodes:
         Parameters
         ----------
         steps : int64[S]
-            Which steps.
+            Indices of steps.
 
         Yields
         ------
@@ -112,7 +112,7 @@ def greedy(_: int, log_probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
 def sampling(generators: Sequence[np.random.Generator], num_groups: int) -> Choice:
     """Return a choice at random, with a generator for each episode.
 
-    What an episode draws depends on its own generator only, so that episodes can be shared out
+    The draws of an episode depend on its own generator only. Episodes can therefore be divided
     among processes in any way.
     """
     draws = np.stack([generator.random(num_groups) for generator in generators])
@@ -126,14 +126,14 @@ def sampling(generators: Sequence[np.random.Generator], num_groups: int) -> Choi
 def drawn_devices(
     log_probabilities: NDArray[np.float32], draws: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return the devices int64[...] that numbers float64[...] from 0 to 1 draw.
+    """Return int64[...], devices that are sampled by uniform numbers.
 
     Parameters
     ----------
     log_probabilities : float32[..., D]
-        Of the devices.
+        Log-probabilities of the devices.
     draws : float64[...]
-        As many numbers.
+        Uniform numbers from 0 to 1.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def drawn_devices(
 def run_episodes(
     policy: PlacementPolicy, environment: PlacementEnvironment, choice: Choice
 ) -> Episodes:
-    """Run the episodes of an environment that was reset, to their end."""
+    """Run the episodes of an environment that was reset to their end."""
     (episodes,) = run_side_by_side(policy, [environment], [choice])
     return episodes
 
@@ -160,16 +160,16 @@ def run_side_by_side(
     environments: Sequence[PlacementEnvironment],
     choices: Sequence[Choice],
 ) -> list[Episodes]:
-    """Run the episodes of environments that were reset, to their end, those of all in lockstep.
+    """Run the episodes of environments that were reset to their end, all in lockstep.
 
     Parameters
     ----------
     policy
-        The policy.
+        Policy.
     environments
-        With the problems, each another object.
+        Environments, each another object.
     choices
-        How devices are chosen in each.
+        Functions that choose devices, one for each environment.
     """
     runs = [_Run(*each) for each in zip(environments, choices, strict=True)]
     under_way: list[_Run] = []
@@ -201,7 +201,7 @@ class _Run:
         self._schedule: list[NDArray[np.float32]] = []
 
     def step(self, states: States, log_probabilities: NDArray[np.float32]) -> None:
-        """Choose devices in states of which these are the probabilities."""
+        """Choose devices by their probabilities in these states."""
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         environment, time = self.environment, self.environment.time

@@ -1,4 +1,4 @@
-"""What an update makes as large as it can: expected reward, and entropy."""
+"""The objective of an update: expected reward and entropy, and their gradient."""
 
 import numpy as np
 import torch
@@ -21,29 +21,30 @@ def add_gradient(
 ) -> float:
     """Add the gradient of some steps of some episodes; return the sum of their entropies.
 
-    With ``r = p(action) / p(action when the episode was run)``, the objective is the sum of
-    ``min(r A, clip(r, 1 - c, 1 + c) A)`` (Schulman et al. 2017, equation 7), and of the entropies,
-    weighted. Before the first step of Adam r is 1, and its gradient that of ``log p A``: REINFORCE.
+    Let r be ``p(action) / p(action when the episode was run)``. The objective is the sum of
+    ``min(r A, clip(r, 1 - c, 1 + c) A)`` (Schulman et al. 2017, equation 7) and of the weighted
+    entropies. Before the first step of Adam r is 1, and the gradient is that of ``log p A``, as in
+    REINFORCE.
 
-    An advantage over a counterfactual device is shared by both: half of it, by the weight of their
-    comparison, is the action's, and as much less than nothing the other device's.
+    A counterfactual advantage counts for both devices: half of it, times the weight of their
+    comparison, for the action, and minus as much for the other device.
 
     Parameters
     ----------
     policy
-        The policy; its parameters get the gradient.
+        Policy whose parameters get the gradient.
     episodes
         B episodes on one graph.
     counterfactuals
-        The other devices, if advantages are over such.
+        Other devices, if rewards are counterfactual.
     advantages : float32[B, G]
-        Of each step.
+        Advantages of the steps.
     steps : int64[S]
-        Which steps to learn from.
+        Indices of the steps to learn from.
     clip_ratio
-        c.
+        Largest change of a probability for gain, c.
     entropy_weight
-        Of the entropies.
+        Weight of the entropies.
     """
     taken = [(episodes.actions(), advantages)]
     if counterfactuals:

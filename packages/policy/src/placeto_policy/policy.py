@@ -1,4 +1,4 @@
-"""The policy network: how probable each device is for the current group."""
+"""The policy network: probabilities of devices for the current group."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,28 +18,28 @@ IMPOSSIBLE = -1e9
 
 
 class PlacementPolicy(nn.Module):
-    """How probable each device is for the current group, as scores say of its devices.
+    """A network that returns the probability of each device for the current group.
 
-    It works on graphs of any size (Addanki et al. 2019, section 3.2).
+    It takes graphs of any size (Addanki et al. 2019, section 3.2).
 
     Parameters
     ----------
     num_devices
-        D; with ``embedding="pairs"`` a policy is for any number of devices, and none is needed.
+        Number of devices, D. With ``embedding="pairs"`` a policy is for any number, and needs none.
     settings
-        Which embedding, with which features, and how many rounds of message passing.
+        Hyperparameters of the network.
     seed
-        Of the first weights.
+        Seed of the first weights.
 
     Attributes
     ----------
     num_devices : int or None
-        D, or None where there may be any number.
+        Number of devices, D, or None for any number.
 
     Raises
     ------
     PolicyError
-        When the number is missing, and the embedding needs it.
+        When the embedding needs a number of devices, and there is none.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class PlacementPolicy(nn.Module):
         Parameters
         ----------
         states
-            The states of one graph, or of one graph after the other; all with D devices.
+            States of one graph, or of several graphs in sequence, all with D devices.
 
         Raises
         ------
@@ -80,12 +80,12 @@ class PlacementPolicy(nn.Module):
         return torch.cat([self.on_graph(part.graph)(part) for part in parts])
 
     def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
-        """Return the policy for many states of one graph: what they have in common is done once.
+        """Return the policy for many states of one graph, which computes common parts once.
 
         Parameters
         ----------
         topology
-            The graph.
+            Graph.
 
         Raises
         ------
@@ -109,9 +109,9 @@ class PlacementPolicy(nn.Module):
         Parameters
         ----------
         topologies
-            The graphs.
+            Graphs.
         counts
-            How many states there are of each, each time.
+            Number of states of each graph in each call.
 
         Raises
         ------
@@ -136,16 +136,16 @@ class PlacementPolicy(nn.Module):
 
 
 class DeviceScores(nn.Module):
-    """An embedding of the graph, and a network of two layers with an output for each device.
+    """A graph embedding, and a network of two layers with an output for each device.
 
     Parameters
     ----------
     num_devices
-        D.
+        Number of devices, D.
     settings
-        Which embedding, with which features.
+        Hyperparameters of the network.
     generator
-        Of the first weights.
+        Generator of the first weights.
     """
 
     def __init__(self, num_devices: int, settings: Settings, generator: torch.Generator) -> None:
@@ -159,13 +159,13 @@ class DeviceScores(nn.Module):
             self.output.weight.mul_(OUTPUT_SCALE)
 
     def forward(self, states: States) -> torch.Tensor:
-        """Return float32[N, D], the scores of all devices in each state."""
+        """Return float32[N, D], the scores of the devices in each state."""
         seen = torch.cat([self.embedding(states), states.devices(self.device_features)], dim=1)
         scores: torch.Tensor = self.output(torch.relu(self.hidden(seen)))
         return scores
 
     def on_graph(self, _: Topology) -> Callable[[States], torch.Tensor]:
-        """Return itself: all that it computes depends on the placement."""
+        """Return itself: every computation depends on the placement."""
         return self
 
 

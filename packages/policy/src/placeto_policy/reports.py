@@ -1,4 +1,4 @@
-"""What the workers tell each other after their episodes."""
+"""Reports of episodes, which processes exchange."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ class WorkerReport:
     Attributes
     ----------
     worker : int
-        Its index among all workers.
+        Index among all workers.
     graph : int
-        The index of the graph.
+        Index of the graph.
     cost : float
         R of the last placement, seconds.
     reward : float
-        The sum of the rewards, seconds.
+        Sum of the rewards, seconds.
     best : `Best`
-        The best placement of all that were evaluated on the graph so far, in its process.
+        Best placement of the graph that its process has evaluated so far.
     returns : float64[G]
-        What the episode earned from each step on, seconds.
+        Return of each step, seconds.
     evaluations : int
-        How many placements it sampled.
+        Number of evaluations.
     """
 
     worker: int
@@ -82,7 +82,7 @@ def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray
 
 
 def to_rows(reports: Sequence[WorkerReport], most_groups: int) -> NDArray[np.float64]:
-    """Return the reports as rows of numbers, as long as the largest graph needs."""
+    """Return the reports as rows of numbers, for graphs of up to so many groups."""
     rows = np.zeros((len(reports), NUM_SCALARS + 2 * most_groups))
     for row, report in zip(rows, reports, strict=True):
         row[:NUM_SCALARS] = (
@@ -101,7 +101,7 @@ def to_rows(reports: Sequence[WorkerReport], most_groups: int) -> NDArray[np.flo
 
 
 def from_rows(rows: NDArray[np.float64], group_counts: Sequence[int]) -> list[WorkerReport]:
-    """Return the reports that rows were made of, in the order of the workers."""
+    """Return the reports of rows, in the order of the workers."""
     reports = []
     for row in rows[np.argsort(rows[:, 0])]:
         worker, graph, cost, reward, lacks, best_cost, evaluations = row[:NUM_SCALARS].tolist()

@@ -37,9 +37,9 @@ class GroupSchedules:
     def __init__(self, evaluator: Evaluator) -> None:
         if not isinstance(evaluator, SchedulingEvaluator):
             raise PolicyError(
-                "evaluator: expected one that says when groups are at work (a SchedulingEvaluator) "
-                "for a policy whose node_features are of it (those of 'costs-and-times' are not), "
-                f"got {type(evaluator).__name__}"
+                "evaluator: expected one that returns schedules (a SchedulingEvaluator) for "
+                f"node_features 'costs-times-and-schedule', got {type(evaluator).__name__}; "
+                "'costs-and-times' needs none"
             )
         self._evaluator = evaluator
         self._limits = evaluator.problem.cluster.memory_bytes

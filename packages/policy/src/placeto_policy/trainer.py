@@ -1,4 +1,4 @@
-"""REINFORCE: how a policy learns to place, on one graph or on several."""
+"""`Trainer`: REINFORCE on one graph or on several."""
 
 import copy
 import time
@@ -28,36 +28,36 @@ from placeto_policy.workers import OneProcess, Processes, check_same
 
 # Below this share of a graph's total compute time, advantages are not scaled up.
 SMALLEST_SPREAD = 1e-6
-# In parts of their mean size: moves into too small a memory cost tens of times what others do.
+# In mean absolute values: moves into too small a memory cost tens of times as much as others.
 LARGEST_ADVANTAGE = 4.0
-# Of the generators that divide an update into parts: the index of a worker that there never is.
+# Stream of the generators that divide an update into parts: no worker has this index.
 PARTS_STREAM = 2**32 - 2
 
 
 @dataclass(frozen=True)
 class UpdateSummary:
-    """What one update did; with several graphs, means over those of this round.
+    """Summary of an update. With several graphs, numbers are means over those of this round.
 
     Attributes
     ----------
     update : int
-        How many updates were made, this one included.
+        Number of updates so far.
     evaluations : int
-        Placements sampled so far, by all workers and validations.
+        Number of evaluations so far, by all episodes and validations.
     evaluations_per_second : float
-        In this update.
+        Number of evaluations per second in this update.
     runtime : float
         Mean memory-penalised runtime of the last placements of the episodes, seconds.
     best_runtime : float
-        That of the best placement so far, seconds; with several graphs, the mean over those seen.
+        Memory-penalised runtime of the best placement so far, seconds; the mean over graphs.
     reward : float
         Mean sum of the rewards of an episode, seconds.
     entropy : float
-        Mean over all steps, nats.
+        Mean entropy over all steps, nats.
     learning_rate : float
-        Of this update.
+        Learning rate of this update.
     gradient_norm : float
-        Of the last summed gradient, before it was clipped.
+        Norm of the last summed gradient, before it was scaled.
 
     Examples
     --------
@@ -78,45 +78,46 @@ class UpdateSummary:
 class Trainer:
     """Trains a policy by REINFORCE as in appendix A of Addanki et al. 2019.
 
-    Each update, every worker runs an episode on its graph. The steps of all episodes are then
-    learned from part by part: for each, the gradients of all workers are summed, and Adam takes a
-    step; with one part that is REINFORCE as it is written down, with several the surrogate of
-    proximal policy optimization (Schulman et al. 2017).
+    In each update, every worker runs an episode on its graph. The steps of all episodes are divided
+    into parts. For each part the gradients of all workers are summed, and Adam makes a step. With
+    one part this is REINFORCE, with several the surrogate of proximal policy optimization (Schulman
+    et al. 2017).
 
-    Workers share themselves out over the graphs, one after the other, and over the
-    processes. All of an update follows from the seed, the update and the index of each worker, so
-    that a run takes the same course however often it was interrupted.
+    Workers take the graphs in turn, and are divided among the processes. An update depends on the
+    seed, its number and the index of each worker alone. Interruptions therefore do not change a
+    run.
 
     Parameters
     ----------
     evaluators
-        One for each graph; all problems have D devices, or any number if the policy is for any.
+        Evaluators, one for each graph. All problems have D devices, or any numbers if the policy is
+        for any.
     settings
-        The hyperparameters; by default those of the policy, if there is one. What the network is
-        made of and what it sees is always as in the policy.
+        Hyperparameters, by default those of the policy. Those of the network are always those of
+        the policy.
     seed
-        Fixes every random choice.
+        Seed of every random choice.
     policy
-        Where training starts; it stays as it is. By default a new one.
+        Policy to begin with, by default a new one. It is copied.
     processes
-        Which processes train together; see `join_processes`.
+        Processes that train together; see `join_processes`.
     validation
-        One evaluator for each graph by whose greedy placements the best policy is chosen
-        (`Settings.selection`); by default those of the graphs to train on.
+        Evaluators of the graphs by whose greedy placements the best policy is selected
+        (`Settings.selection`). By default these are the graphs of the training.
 
     Attributes
     ----------
     policy : `PlacementPolicy`
-        The policy as it is now.
+        Present policy.
     best_policy : `BestPolicy`
-        The policy that placed the graphs of the validation best, if that is what the training
-        leaves. It is validated after every tenth update and the last one.
+        Policy with the best placements of the graphs for validation, if the training selects it.
+        It is validated after every tenth update and the last one.
     updates : int
-        How many updates were made.
+        Number of updates that were made.
     evaluations : int
-        How many placements were sampled, by all workers and validations.
+        Number of evaluations, by all episodes and validations.
     best : list of `Best` or None
-        For each graph, the best placement so far; what fits the memory comes first.
+        Best placement of each graph so far. Those that fit the memory come first.
 
     Raises
     ------
@@ -189,12 +190,12 @@ class Trainer:
 
     @property
     def trained_policy(self) -> PlacementPolicy:
-        """A copy of the policy that the training leaves if it ends now (`Settings.selection`)."""
+        """Copy of the policy that the training leaves if it ends now (`Settings.selection`)."""
         return self.best_policy.restored(self.policy)
 
     @property
     def steps_per_update(self) -> int:
-        """How many steps of Adam an update makes."""
+        """Number of steps of Adam in an update."""
         return self.settings.epochs * self.settings.minibatches
 
     def update(self) -> UpdateSummary:
@@ -203,9 +204,9 @@ class Trainer:
         Raises
         ------
         PolicyError
-            When an evaluator returns what it must not, the gradient of a part is not finite (the
-            policy is left as it was before that part), or another process failed or has another
-            training.
+            When an evaluator returns an invalid result, another process failed or has another
+            training, or the gradient of a part is not finite. The policy then stays as it was
+            before that part.
         """
         began = time.perf_counter()
         self._check_processes()
@@ -275,7 +276,7 @@ class Trainer:
         ]
 
     def _begin(self, graph: int, generators: list[np.random.Generator]) -> Choice:
-        """Begin an episode of each of some workers, and return how they choose devices."""
+        """Begin an episode of each of some workers; return the function that chooses devices."""
         environment = self.environments[graph]
         environment.reset(
             num_episodes=len(generators),
@@ -313,11 +314,7 @@ class Trainer:
         return from_rows(rows, group_counts)
 
     def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float32]]:
-        """Return how much more each worker earned than expected, and let that enter baselines.
-
-        In parts of their mean size, advantages do not depend on the unit of time and the speed of a
-        graph, and the entropy weight means the same on all graphs.
-        """
+        """Return the advantages of each worker's steps, and add its returns to the baselines."""
         expected = {}
         for graph in sorted({report.graph for report in reports}):
             returns = np.stack([report.returns for report in reports if report.graph == graph])
@@ -334,7 +331,7 @@ class Trainer:
         return advantages
 
     def _parts(self) -> Iterator[list[NDArray[np.int64]]]:
-        """Yield the steps to learn from, for each graph; all processes divide them in one way."""
+        """Yield the steps of each part, for each graph, which are equal in all processes."""
         count = self.settings.minibatches
         for epoch in range(self.settings.epochs):
             generator = np.random.default_rng((self.seed, PARTS_STREAM, self.updates, epoch))
@@ -367,7 +364,7 @@ class Trainer:
         )
 
     def _count(self, reports: list[WorkerReport]) -> int:
-        """Remember the best placements, and count what was sampled; return it."""
+        """Keep the best placements; count and return the evaluations."""
         for report in reports:
             best = self.best[report.graph]
             if report.best.is_better_than(best):
@@ -377,7 +374,7 @@ class Trainer:
         return evaluations
 
     def _validate(self) -> int:
-        """Offer the policy as the best where it is due; return how many placements that took."""
+        """Validate the policy if that is due; return the number of evaluations."""
         if not self.settings.validates_after(self.updates):
             return 0
         reports = self._validation.run(self.policy)

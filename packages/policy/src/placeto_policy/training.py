@@ -1,4 +1,4 @@
-"""A training from where it stands to its end, with its logs and its checkpoints."""
+"""`train`: a training to its end, with logs and checkpoints."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from placeto_policy.trainer import Trainer, UpdateSummary
 
 
 class Log(Protocol):
-    """Takes down what each update did."""
+    """A record of updates."""
 
     def write(self, summary: UpdateSummary) -> None:
-        """Take down one update."""
+        """Record an update."""
         ...
 
 
@@ -27,10 +27,10 @@ class JsonLinesLog:
     Parameters
     ----------
     path
-        The file; what it holds already is kept.
+        File. Its lines are kept.
     updates
-        How many updates were made already: lines about later ones, which a run wrote after its
-        last checkpoint, are dropped.
+        Number of updates so far. Lines of later ones, which a run wrote after its last checkpoint,
+        are dropped.
 
     Examples
     --------
@@ -60,9 +60,9 @@ class TensorBoardLog:
     Parameters
     ----------
     folder
-        Where TensorBoard looks.
+        Folder for TensorBoard.
     updates
-        How many updates were made already; later ones in the folder are superseded.
+        Number of updates so far. Later ones in the folder are superseded.
 
     Raises
     ------
@@ -108,23 +108,23 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     updates_between_checkpoints: int = 10,
 ) -> list[UpdateSummary]:
-    """Make the updates that are left of a training.
+    """Make the remaining updates of a training.
 
     Parameters
     ----------
     trainer
-        A new training, or one that was resumed.
+        New training, or one that was resumed.
     logs
-        Where each update is taken down; of several processes, the first one does it.
+        Records of updates. The first of several processes writes them.
     checkpoint
-        The file from which `resume_training` goes on if the run is interrupted.
+        File from which `resume_training` resumes an interrupted run.
     updates_between_checkpoints
-        How many updates are at most lost then.
+        Number of updates that an interruption loses at most.
 
     Returns
     -------
     list of UpdateSummary
-        What each update did.
+        Summaries of these updates.
 
     Examples
     --------
