@@ -1,8 +1,8 @@
-"""The Placeto policy: learning where to place groups of operations.
+"""The Placeto policy, which learns where to place groups of operations.
 
-The Markov decision process over placements, the graph embedding, the policy network and its
-REINFORCE trainer. A problem is seen only through ``placeto_graphs``, and what a placement costs
-only through an ``Evaluator``, so that any simulator or measurement can train a policy.
+The package has the Markov decision process over placements, the graph embedding, the policy
+network and the REINFORCE trainer. Costs come from an ``Evaluator`` only, so any simulator or
+measurement can train a policy. Begin to read at `Settings`, `PlacetoPlacer` and `Trainer`.
 """
 
 from placeto_policy.checkpoint import load_policy, resume_training, save_policy, save_training

@@ -1,6 +1,6 @@
-"""Policies and whole trainings as files: tensors as safetensors, everything else as JSON in them.
+"""Policies and whole trainings as files: safetensors, with everything else as JSON in them.
 
-One file holds both, so that it is replaced at once or not at all.
+One file has both, so it is replaced as a whole or not at all.
 """
 
 import math
@@ -23,8 +23,8 @@ from placeto_policy.workers import Processes
 
 FORMAT = "placeto-policy"
 VERSION = 5
-# Of what the network sees: with other features a policy that has learned would place at random.
-# It counts up with every change of their numbers, which a test pins.
+# Versions of the features: with other ones a trained policy would place at random. They count up
+# with every change of their numbers, which a test pins.
 FEATURES = 1
 FEATURES_OF_PAIRS = 2
 POLICY = "policy."
@@ -61,9 +61,9 @@ def save_policy(policy: PlacementPolicy, path: Path) -> None:
     Parameters
     ----------
     policy
-        The policy.
+        Policy.
     path
-        The file, which is replaced at once.
+        File, which is replaced as a whole.
 
     Examples
     --------
@@ -78,18 +78,18 @@ def save_policy(policy: PlacementPolicy, path: Path) -> None:
 def load_policy(path: Path) -> PlacementPolicy:
     """Return the policy of a file that `save_policy` or `save_training` wrote.
 
-    Of a training it is the policy that the training leaves if it ends now; see
+    For a training it is the policy that the training leaves if it ends now; see
     `Settings.selection`.
 
     Parameters
     ----------
     path
-        The file.
+        File.
 
     Raises
     ------
     PolicyError
-        When the file is not one, is of another version, or its tensors are not those of a policy.
+        When the file has another format or version, or its tensors are not those of a policy.
     OSError
         When the file cannot be read.
 
@@ -104,14 +104,14 @@ def load_policy(path: Path) -> PlacementPolicy:
 
 
 def save_training(trainer: Trainer, path: Path) -> None:
-    """Write all that a training has come to, so that it can go on from there.
+    """Write the state of a training, from which `resume_training` resumes it.
 
     Parameters
     ----------
     trainer
-        The training. All its processes come to the same; the first one writes.
+        Training. All its processes have the same state; the first one writes.
     path
-        The file, which is replaced at once.
+        File, which is replaced as a whole.
 
     Examples
     --------
@@ -163,23 +163,22 @@ def resume_training(
 ) -> Trainer:
     """Return the training of a file that `save_training` wrote.
 
-    It goes on as if it had never been interrupted: at the same number of processes it comes to the
-    same weights, to the last bit. All random streams begin anew in each update, from the seed, the
-    update and the worker, so that their state is these numbers.
+    With the same number of processes it reaches the same weights as without an interruption, to the
+    last bit. All random streams begin in each update, from the seed, the update and the worker.
 
     Parameters
     ----------
     path
-        The file.
+        File.
     evaluators
-        Those of the training, in the same order.
+        Evaluators of the training, in the same order.
     processes, validation
-        As for `Trainer`.
+        Processes and evaluators; see `Trainer`.
 
     Raises
     ------
     PolicyError
-        When the file is not one, or belongs to other graphs.
+        When the file has another format, or is of other graphs.
     OSError
         When the file cannot be read.
 
@@ -215,7 +214,7 @@ def resume_training(
 
 
 def _features(policy: PlacementPolicy) -> int:
-    """Return the version of what such a policy sees."""
+    """Return the version of the features of such a policy."""
     return FEATURES_OF_PAIRS if policy.settings.embedding == "pairs" else FEATURES
 
 
@@ -271,8 +270,8 @@ def _restored_policy(
         raise PolicyError(f"{_shown(path)}: {error}") from None
     if description.features != _features(policy):
         raise PolicyError(
-            f"{_shown(path)}: features: expected a policy that has learned from version "
-            f"{_features(policy)} of what it sees, got {description.features}: train it again"
+            f"{_shown(path)}: features: expected a policy that was trained with version "
+            f"{_features(policy)} of its features, got {description.features}: train it again"
         )
     policy.load_state_dict(_weights(path, policy, tensors, prefix))
     return policy

@@ -81,9 +81,8 @@ def other_devices(
 
     Two independent draws are of use only if they differ, and those of a nearly sure policy barely
     ever do. Here the devices always differ. The weight is the ratio of the probability of the pair
-    by independent draws to that by these draws. With p and q the probabilities of both devices it
-    is ``2 p q / (p q / (1 - p) + p q / (1 - q))``. The mean is that of independent draws, with much
-    less noise.
+    by independent draws to that by these draws: ``2 p q / (p q / (1 - p) + p q / (1 - q))`` with
+    the probabilities p and q. The mean is that of independent draws, with much less noise.
 
     Parameters
     ----------

@@ -88,8 +88,8 @@ def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.f
 
     All ops run at their earliest times, each for its mean compute time over the devices that can
     run it. Let w[g, a] be the work of group g in slice a of the longest path. The value of groups g
-    and h is the sum of ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))`` over all a and b. A group
-    with forward and backward ops is near to others in both passes.
+    and h is a sum over all slices a and b: ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))``. A
+    group with forward and backward ops is near to others in both passes.
 
     Parameters
     ----------
@@ -131,9 +131,9 @@ def add_work(
 def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
     """Return float64[G], the bytes of each group when all groups together need most.
 
-    All ops run at their earliest times. A tensor is kept from the slice of its producer's start to
-    that of its last consumer's end, or to the last slice if it is held. Weights are always kept,
-    and the outputs of an op with weights live in them. The sum over groups on a device estimates
+    All ops run at their earliest times. A tensor is kept from its producer's start to its last
+    consumer's end, or to the last slice if it is held. Weights are always kept, and the outputs of
+    an op with weights live in them. The sum over groups on a device estimates
     their memory there, without workspaces and copies of tensors of other devices.
 
     Parameters

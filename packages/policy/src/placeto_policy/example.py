@@ -1,4 +1,4 @@
-"""A small problem and a plain evaluator, for examples and first trials."""
+"""A small problem and a simple evaluator, for examples and first trials."""
 
 import networkx as nx
 import numpy as np
@@ -15,14 +15,14 @@ from placeto_graphs import (
 
 
 class BusiestDevice:
-    """An evaluator that knows no transfers: the runtime is the work of the busiest device.
+    """An evaluator without transfers: the runtime is the work of the busiest device.
 
-    A device runs its groups in topological order, whether or not their inputs are there.
+    A device runs its groups in topological order, without waiting for inputs.
 
     Parameters
     ----------
     problem
-        The problem whose placements are evaluated.
+        Problem to evaluate.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class BusiestDevice:
         return EvaluationBatch(runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64))
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return the same, and when each group is at work."""
+        """Return the same, with the start and end of each group."""
         batch, graph = self.evaluate(placements), self.problem.group_graph
         start, end = np.zeros((2, *placements.shape))
         free = np.zeros((len(placements), self.problem.num_devices))
@@ -60,7 +60,7 @@ class BusiestDevice:
 
 
 def two_chains(length: int = 3, num_devices: int = 2) -> PlacementProblem:
-    """Return a problem of two chains that share nothing, of groups of a second each.
+    """Return a problem of two independent chains, whose groups take 1 s each.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Steps of an optimizer by gradients that several processes have parts of."""
+"""Steps of an optimizer by gradients that are summed over processes."""
 
 import math
 
@@ -24,20 +24,20 @@ def take_step(
     optimizer
         Optimizer of all parameters; one without a gradient has zeros.
     number
-        A number that is summed with them.
+        Number that is summed with them.
     processes
-        Which processes have parts of the sum.
+        Processes that have parts of the sum.
     learning_rate
         Learning rate of the step.
     max_norm
-        The length that the sum is scaled down to.
+        Norm to which a longer sum is scaled down.
     when
-        What is said of the time in an error, as in "update 3".
+        Text for the time in an error, such as "update 3".
 
     Returns
     -------
     float, float
-        The sum of the numbers, and the length of the gradient before it was scaled.
+        Sum of the numbers, and norm of the gradient before it was scaled.
 
     Raises
     ------

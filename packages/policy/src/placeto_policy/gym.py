@@ -1,4 +1,4 @@
-"""A Gymnasium environment of a problem, where Gymnasium is installed."""
+"""`gym_environment`: a Gymnasium environment of a problem, if Gymnasium is installed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def gym_environment(
     problem: PlacementProblem, evaluator: Evaluator, **options: Any
 ) -> "GymnasiumEnvironment":
-    """Return an environment in which any agent of Gymnasium can learn to place a problem.
+    """Return an environment in which an agent for Gymnasium can learn to place a problem.
 
     Needs the extra ``gym``. ``gymnasium.make`` knows it by
     ``"placeto_policy.gymnasium_environment:placeto/Placement-v0"``, with the same arguments.
@@ -20,8 +20,8 @@ def gym_environment(
     Parameters
     ----------
     problem, evaluator, **options
-        As for `placeto_policy.gymnasium_environment.GymnasiumEnvironment`, which says what an
-        observation is, and what a reward.
+        Arguments of `placeto_policy.gymnasium_environment.GymnasiumEnvironment`, which describes
+        observations and rewards.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The decision process over placements as a Gymnasium environment, for anyone's agent."""
+"""The decision process over placements as a Gymnasium environment."""
 
 from typing import Any
 
@@ -19,23 +19,23 @@ Observation = dict[str, Any]
 class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
     """One episode at a time on one problem of G groups and D devices.
 
-    An episode visits each group once, in topological order, and an action is the device of the
-    current group. The reward is by what part of the cost at the start of the episode the action
-    lowers the cost, the memory-penalised runtime; the rewards of an episode add up to what it has
-    gained. A device that cannot run the group leaves it where it is; ``action_mask`` says which
-    can.
+    An episode visits each group once, in topological order. An action is the device of the current
+    group. A device that cannot run the group leaves it where it is; ``action_mask`` has the devices
+    that can.
+
+    The reward is the decrease of the cost by the action, as a fraction of the cost at the start of
+    the episode. The cost is the memory-penalised runtime.
 
     Parameters
     ----------
     problem
-        What is placed.
+        Problem to place.
     evaluator
-        Says what placements of it cost.
+        Evaluator of the problem.
     memory_penalty
-        Seconds per byte that a device lacks.
+        Penalty in seconds per byte that a device lacks.
     device_features
-        What is seen of devices: ``"loads"``, or ``"loads-and-lookahead"``, for which the evaluator
-        is asked what each device would cost.
+        Features of devices: ``"loads"``, or ``"loads-and-lookahead"`` with the cost of each device.
 
     Raises
     ------
@@ -97,16 +97,16 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         Parameters
         ----------
         seed
-            Of nothing: an episode has no chance in it.
+            Seed, which has no effect: nothing in an episode is random.
         options
-            None are known.
+            Options, of which there are none.
         """
         super().reset(seed=seed, options=options)
         self._last = self._begin()
         return self._last, self._info()
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Put the current group on a device.
+        """Move the current group to a device.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         Raises
         ------
         PolicyError
-            When the episode is over, or the action is no device.
+            When the episode is over, or the action is not a device.
         """
         environment = self._environment
         if environment.is_over:

@@ -1,4 +1,4 @@
-"""What runs that learn from many graphs at once have in common: drawing, stepping, going on."""
+"""`LearningRun`: common parts of `Imitation` and `Reinforcement`."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -19,40 +19,40 @@ LEAST_SHARE_OF_LEARNING_RATE = 0.05
 
 
 class LearningRun(ABC):
-    """A policy that learns from some of many graphs in each step.
+    """A training of a policy that takes some of many graphs in each step.
 
-    All of a step follows from the seed, its number and the weights, so that a run takes the same
-    course however often it was interrupted.
+    A step depends on the seed, its number and the weights alone. Interruptions therefore do not
+    change a run.
 
     Parameters
     ----------
     policy
-        The policy, for any number of devices; it stays as it is.
+        First policy, for any number of devices. It is copied.
     what
-        What the graphs are called in errors.
+        Name of the graphs in errors.
     count
-        How many graphs there are.
+        Number of graphs.
     graphs_of_step
-        From how many of them a step learns.
+        Number of graphs in a step.
     weights
-        How often each is drawn, beside the others; by default all as often.
+        Relative frequency of each graph, equal by default.
     steps
-        Over how many steps the learning rate falls.
+        Number of steps over which the learning rate falls.
     learning_rate
-        Of Adam, when it begins; it rises over the first 50 steps, and falls to a twentieth.
+        Learning rate of Adam. It rises over the first 50 steps, and falls to a twentieth.
     max_gradient_norm
-        The gradient is scaled down to this norm.
+        Norm to which a longer gradient is scaled down.
     seed
-        Fixes every random choice.
+        Seed of every random choice.
     processes
-        Which processes share the graphs of a step.
+        Processes that share the graphs of a step.
 
     Attributes
     ----------
     policy : `PlacementPolicy`
-        The policy as it is now.
+        Present policy.
     steps_done : int
-        How many steps were made.
+        Number of steps that were made.
 
     Raises
     ------
@@ -102,10 +102,10 @@ class LearningRun(ABC):
 
     @abstractmethod
     def step(self) -> float:
-        """Learn from some graphs, and return a number that says how well the policy did before."""
+        """Make a step, and return a measure of the policy before it."""
 
     def own_turns(self) -> list[tuple[int, int, np.random.Generator]]:
-        """Return the graphs of this step that are this process's, each with its turn and stream.
+        """Return this process's graphs of the step, each with its turn and stream.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class LearningRun(ABC):
             self._is_checked = True
 
     def apply(self, number: float) -> float:
-        """Take a step of Adam with what gradients were added, and return the sum of the numbers."""
+        """Make a step of Adam with the added gradients, and return the sum of the numbers."""
         total, _ = take_step(
             self._optimizer,
             number,
@@ -146,24 +146,24 @@ class LearningRun(ABC):
         return total
 
     def _share(self) -> float:
-        """Return which part of the learning rate this step has."""
+        """Return the learning rate of this step as a fraction."""
         far = min(1.0, self.steps_done / self.steps)
         falling = 1 - (1 - LEAST_SHARE_OF_LEARNING_RATE) * far
         return min(1.0, (self.steps_done + 1) / WARM_UP_STEPS) * falling
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return all that the run has come to, so that it can go on from there."""
+        """Return the state of the run, from which `restore` resumes."""
         policy = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
         steps_done = {"steps_done": torch.tensor(self.steps_done)}
         return policy | adam_tensors(self.policy, self._optimizer) | steps_done
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Go on from where a run of the same settings, graphs and seed was.
+        """Resume a run of the same settings, graphs and seed.
 
         Parameters
         ----------
         tensors
-            What `tensors` returned there.
+            State that `tensors` returned.
 
         Raises
         ------

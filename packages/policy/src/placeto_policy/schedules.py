@@ -48,8 +48,8 @@ class GroupSchedules:
     def features(self, placements: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return float32[B, G, 3] for placements int32[B, G].
 
-        The features are the start of a group's first op and the end of its last one, as fractions
-        of the runtime, and the peak memory of its device, as a fraction of its capacity.
+        The first two are the start of a group's first op and the end of its last one, as fractions
+        of the runtime. The third is the peak memory of its device, as a fraction of its capacity.
 
         Raises
         ------

@@ -120,9 +120,9 @@ class States:
     def loads(self) -> torch.Tensor:
         """Return float32[N, 12 D], sums over the groups of each device without the current one.
 
-        There are six for all groups on a device, and six for visited ones: fractions of the graph's
-        compute time, of the device's memory, of the current group's traffic, and of the work near
-        to it in time, for three scales.
+        Six are over all groups on a device, and six over visited ones. They are fractions of the
+        graph's compute time, of the device's memory, of the current group's traffic, and, for
+        three scales, of the work near to it in time.
         """
         topology = self.topology
         count = len(self)
@@ -166,8 +166,8 @@ def required(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
 def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np.float32]:
     """Return float32[N, D], the features of the cost of each device.
 
-    They are ``log(1 + (cost - least cost) / seconds)``: 0 for the best device, and barely more for
-    a loss of a hundred groups than for a loss of fifty.
+    They are ``log(1 + (cost - least cost) / seconds)``. The best device has 0, and a loss of a
+    hundred groups barely more than a loss of fifty.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What files of trainings and of runs have in common: tensors that are checked, and Adam's."""
+"""Checked tensors of files of trainings and of runs, and those of Adam."""
 
 from collections.abc import Callable
 
@@ -11,19 +11,19 @@ AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 
 
 def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor if it is of the shape and type of another one, and finite.
+    """Return a tensor if it has the shape and type of another one, and is finite.
 
     Parameters
     ----------
     name
-        What it is called in an error.
+        Name of the tensor in an error.
     tensor, like
-        The two.
+        Tensor, and another one of the expected shape and type.
 
     Raises
     ------
     PolicyError
-        When it is not.
+        When it differs, or is not finite.
 
     Examples
     --------
@@ -46,9 +46,9 @@ def adam_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     Parameters
     ----------
     module
-        What is trained.
+        Module that is trained.
     optimizer
-        What trains it. Before its first step it keeps nothing.
+        Its optimizer, which has no averages before its first step.
     """
     return {
         f"adam.{average}.{name}": optimizer.state[parameter][average]
@@ -64,16 +64,16 @@ def restore_adam(
     steps: int,
     tensor_of: Callable[[str, torch.Tensor], torch.Tensor],
 ) -> None:
-    """Give Adam its averages back.
+    """Restore the averages of Adam.
 
     Parameters
     ----------
     module, optimizer
-        As for `adam_tensors`.
+        Module and optimizer; see `adam_tensors`.
     steps
-        How many steps it has made; before the first one there is nothing to give back.
+        Number of steps that were made. Before the first one there is nothing to restore.
     tensor_of
-        Returns the tensor of a name, checked to be like another one.
+        Function from a name and a similar tensor to the tensor of that name, checked.
     """
     for name, parameter in module.named_parameters() if steps else ():
         averages = {

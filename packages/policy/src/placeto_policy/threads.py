@@ -1,4 +1,4 @@
-"""How many threads torch has while a policy is at work."""
+"""Number of threads of torch while a policy runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def one_thread_of_torch() -> Iterator[None]:
-    """Leave the cores to the evaluator's threads, and to other processes of a training.
+    """Run torch on one thread; the evaluator and other processes have the other cores.
 
-    Between two small operations torch's threads spin, and would keep others from the cores.
-    Besides, what one thread computes is the same whatever their number.
+    Threads of torch spin between small operations, and would occupy the cores. One thread also
+    computes the same on any number of cores.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

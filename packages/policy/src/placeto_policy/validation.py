@@ -1,4 +1,4 @@
-"""Which policy a training leaves: the one whose greedy placements were the best."""
+"""Selection of the policy whose greedy placements are best."""
 
 import copy
 import math
@@ -19,18 +19,18 @@ from placeto_policy.workers import Processes
 
 
 class Validation:
-    """Graphs that a policy places greedily, to see how good it is.
+    """Graphs that a policy places greedily, to evaluate it.
 
     Parameters
     ----------
     evaluators
-        One for each graph.
+        Evaluators, one for each graph.
     policy
-        The settings of the policies, which say what they see.
+        Settings of the policies.
     memory_penalty
-        Of the memory-penalised runtime, in seconds per byte.
+        Penalty of the memory-penalised runtime, seconds per byte.
     processes
-        Which processes share the graphs.
+        Processes that share the graphs.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Validation:
         self._processes = processes
 
     def run(self, policy: PlacementPolicy) -> list[WorkerReport]:
-        """Return how each graph was placed, in the order of the graphs, as if by a worker each."""
+        """Return a report for each graph, in the order of the graphs."""
         own = range(self._processes.rank, len(self._environments), self._processes.count)
         reports = [report for graph in own for report in self._place(policy, graph)]
         group_counts = [environment.topology.num_groups for environment in self._environments]
@@ -70,7 +70,7 @@ class Validation:
         return from_rows(rows, group_counts)
 
     def cost(self, reports: Sequence[WorkerReport]) -> float:
-        """Return what the placements cost, in parts of each graph's work, on the mean."""
+        """Return the mean cost of the placements, as fractions of the work of their graphs."""
         work = [environment.seconds_of_work for environment in self._environments]
         return float(
             np.mean([report.cost / max(work[report.graph], MIN_SECONDS) for report in reports])
@@ -85,17 +85,16 @@ class Validation:
 
 
 class BestPolicy:
-    """The weights that were the best so far.
+    """The best weights so far.
 
-    A policy that is nearly sure of what it does may learn its way out of a good solution, and not
-    find back.
+    A policy that is nearly sure of each step may leave a good solution, and not return to it.
 
     Attributes
     ----------
     cost : float
-        The least that was offered; infinity before.
+        Least cost so far; infinity before the first.
     weights : dict of tensors
-        Of the policy that it is of; empty before.
+        Weights of the policy of that cost; empty before the first.
 
     Examples
     --------
@@ -111,13 +110,13 @@ class BestPolicy:
         self.weights: dict[str, torch.Tensor] = {}
 
     def offer(self, policy: PlacementPolicy, cost: float) -> None:
-        """Remember a policy if it costs less than all before."""
+        """Keep the weights of a policy if it costs less than all before."""
         if cost < self.cost:
             self.cost = cost
             self.weights = {name: value.clone() for name, value in policy.state_dict().items()}
 
     def restored(self, policy: PlacementPolicy) -> PlacementPolicy:
-        """Return a copy of a policy with these weights, or with its own before there are any."""
+        """Return a copy of a policy with these weights, or with its own if there are none."""
         found = copy.deepcopy(policy)
         if self.weights:
             found.load_state_dict(self.weights)

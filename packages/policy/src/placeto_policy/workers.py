@@ -29,8 +29,8 @@ FAILED = "placeto_policy/failed"
 LEFT = "placeto_policy/left"
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 FAREWELL = timedelta(seconds=5)
-# A machine whose link or power fails says nothing. The system asks a silent one every 5 s after the
-# first 10, and gives it up after 30, as long as what was sent to it may stay without an answer.
+# A machine whose link or power fails sends nothing. The system probes a silent one every 5 s after
+# the first 10, and closes its connections after 30, which also limits the wait for an answer.
 SECONDS_OF_SILENCE, SECONDS_UNTIL_ASKED, SECONDS_BETWEEN = 30, 10, 5
 DESCRIPTORS = "/dev/fd"
 
@@ -40,16 +40,16 @@ class LostProcessError(PolicyError):
 
 
 class Processes(Protocol):
-    """What a trainer needs of the processes that it shares its episodes with."""
+    """Processes that share the episodes of a training."""
 
     @property
     def rank(self) -> int:
-        """The index of this process."""
+        """Index of this process."""
         ...
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of processes."""
         ...
 
     def sum(self, values: torch.Tensor) -> None:
@@ -66,18 +66,18 @@ class Processes(Protocol):
 
 
 def check_same(processes: Processes, training: str, policy: torch.nn.Module) -> None:
-    """Check that all processes are about to go on with the same training.
+    """Check that all processes have the same training.
 
-    Sums of gradients of different trainings would be of no policy, and nothing else would tell.
+    Sums of gradients of different trainings would be of no policy, without any other error.
 
     Parameters
     ----------
     processes
-        The processes, each of which calls this.
+        Processes, each of which calls this.
     training
-        What tells one training from another, but for the policy.
+        Text that identifies the training, but for the policy.
     policy
-        Policy of the training, whose weights have to be the same.
+        Policy of the training, whose weights must be equal.
 
     Raises
     ------
@@ -133,7 +133,7 @@ class GlooProcesses:
         self._store = store
 
     def sum(self, values: torch.Tensor) -> None:
-        """Add up a tensor by all-reduce, which gives every process the same sum."""
+        """Add up a tensor by all-reduce, which returns the same sum in every process."""
         with self._named_failures():
             torch.distributed.all_reduce(values)
 
@@ -162,13 +162,13 @@ class GlooProcesses:
         return shared.numpy().tobytes()
 
     def report(self, error: BaseException) -> None:
-        """Leave word of why this process ends, for the others to repeat."""
+        """Store the reason why this process ends, for the errors of the others."""
         text = " ".join(f"process {self.rank}: {type(error).__name__}: {error}".split())
         with suppress(RuntimeError):  # the store may be gone, too
             self._store.compare_set(FAILED, "", text)
 
     def leave(self) -> None:
-        """Keep the store, which may be in the first process, until all others have read why."""
+        """Wait in the first process, which may have the store, until all have read the reason."""
         with suppress(RuntimeError):  # the store may be gone
             left = self._store.add(LEFT, 1)
             end = time.monotonic() + FAREWELL.total_seconds()
@@ -197,14 +197,14 @@ class GlooProcesses:
 def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
     """Join the processes that `torchrun` started, on one machine or on many.
 
-    Outside of `torchrun` there is just this one. A process that fails inside tells the others why;
-    each of them ends with that reason, and `torchrun` with the rank of the first that failed. So
-    they do when one was killed, or its machine has not answered for half a minute.
+    Without `torchrun` there is one process. If a process fails inside, each of the others ends with
+    its reason, and `torchrun` with the rank of the first that failed. If a process was killed, or
+    its machine has not answered for half a minute, the others end with a `LostProcessError`.
 
     Parameters
     ----------
     timeout
-        How long to wait for the other processes at any time.
+        Longest wait for the other processes at any time.
 
     Examples
     --------
@@ -245,12 +245,12 @@ def join_processes(timeout: timedelta = DEFAULT_TIMEOUT) -> Iterator[Processes]:
 
 
 def first_sentence(error: RuntimeError) -> str:
-    """Return what gloo says, without the line of its source and its advice."""
+    """Return the message of an error of gloo, without its source line and advice."""
     return re.sub(r"^\[[^]]*\] *", "", str(error)).partition(". ")[0]
 
 
 def give_up_silent_machines() -> None:
-    """Let the system watch all connections of this process: gloo waits for its timeout."""
+    """Let the system probe all connections of this process: gloo only has its timeout."""
     for name in os.listdir(DESCRIPTORS) if os.path.isdir(DESCRIPTORS) else ():
         with suppress(OSError):  # closed since
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

@@ -1,1 +1,1 @@
-"""What the policy makes of a graph: one vector for the current group of each state."""
+"""Graph embeddings: one vector for the current group of each state."""

@@ -13,21 +13,21 @@ NUM_RELATIONS = 3
 class GraphEmbedding(nn.Module):
     """Message passing, then the current node and its three summaries.
 
-    The summaries are of the groups that can reach the current one, that it can reach, and neither
-    (Addanki et al. 2019, section 3.2).
+    The summaries are of three sets of groups (Addanki et al. 2019, section 3.2): those that can
+    reach the current one, those that it can reach, and the others.
 
     Parameters
     ----------
     num_devices
-        D.
+        Number of devices, D.
     rounds
-        k, of message passing.
+        Number of rounds of message passing, k.
     generator
-        Of the first weights.
+        Generator of the first weights.
     node_features
-        What is known of a node; see `Settings`.
+        Features of a node; see `Settings`.
     messages
-        ``"residual"``, or ``"plain"``, as the paper has them.
+        ``"residual"``, or ``"plain"`` as in the paper.
 
     Examples
     --------
@@ -66,19 +66,19 @@ class GraphEmbedding(nn.Module):
 class SimplePartitioner(nn.Module):
     """The current node and its three summaries, without message passing.
 
-    An ablation of Addanki et al. 2019, section 4.3: parents, children and parallel nodes are
-    aggregated apart.
+    This is an ablation of Addanki et al. 2019, section 4.3. Parents, children and parallel nodes
+    are aggregated separately.
 
     Parameters
     ----------
     num_devices
-        D.
+        Number of devices, D.
     generator
-        Of the first weights.
+        Generator of the first weights.
     node_features
-        What is known of a node; see `Settings`.
+        Features of a node; see `Settings`.
     messages
-        ``"residual"``, or ``"plain"``, as the paper has them.
+        ``"residual"``, or ``"plain"`` as in the paper.
 
     Examples
     --------
@@ -108,19 +108,19 @@ class SimplePartitioner(nn.Module):
 class SimpleAggregator(nn.Module):
     """The features of all nodes through one feed-forward network, summed.
 
-    An ablation of Addanki et al. 2019, section 4.3: it knows the current node by its flag, and no
-    edges.
+    This is an ablation of Addanki et al. 2019, section 4.3, which uses no edges. The current node
+    is marked by its flag alone.
 
     Parameters
     ----------
     num_devices
-        D.
+        Number of devices, D.
     generator
-        Of the first weights.
+        Generator of the first weights.
     node_features
-        What is known of a node; see `Settings`.
+        Features of a node; see `Settings`.
     messages
-        ``"residual"``, or ``"plain"``, as the paper has them.
+        ``"residual"``, or ``"plain"`` as in the paper.
 
     Examples
     --------

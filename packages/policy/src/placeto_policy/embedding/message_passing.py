@@ -1,4 +1,4 @@
-"""Message passing, pooled summaries of sets of nodes, and the layers they are made of."""
+"""Message passing, pooled summaries of sets of nodes, and their layers."""
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ def new_layer(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linea
 def glorot_limit(inputs: int, outputs: int) -> float:
     """Return the largest weight of a layer: Glorot and Bengio 2010, equation 16.
 
-    Biases begin at zero. So it is in the published code of Addanki et al. 2019.
+    Biases begin at zero. Both are as in the published code of Addanki et al. 2019.
     """
     return float((6 / (inputs + outputs)) ** 0.5)
 
@@ -41,26 +41,26 @@ DIRECTIONS = 2
 class MessagePassing(nn.Module):
     """k rounds of messages, from earlier to later groups and from later to earlier ones.
 
-    In a round every node becomes what it makes of its neighbours' messages,
-    ``x_v <- g(sum of f(x_u))``, over the groups before it in one direction and over those behind it
-    in the other (Addanki et al. 2019, section 3.2). f and g are single layers with ReLU, as wide as
-    the features; each direction has its own.
+    A round replaces the features of every node: ``x_v <- g(sum of f(x_u))`` (Addanki et al. 2019,
+    section 3.2). The sum is over the groups before the node in one direction, and over those behind
+    it in the other. f and g are single layers with ReLU, as wide as the features, for each
+    direction.
 
-    Residual messages add that to the node's first features, ``x_v <- x_v(0) + g(sum of f(x_u))``,
-    as the published code does: they keep a node's own features in sight where paths are shorter
-    than k. They also divide sums by the number of edges per group where that is more than 1, lest
-    they grow by that factor in every round.
+    Residual messages add to the first features of the node, as in the published code:
+    ``x_v <- x_v(0) + g(sum of f(x_u))``. A node then keeps its own features if paths are shorter
+    than k. Sums are also divided by the number of edges per group if that exceeds 1. Otherwise
+    they would grow by that factor in every round.
 
     Parameters
     ----------
     width
-        F, the number of features of a node.
+        Number of features of a node, F.
     rounds
-        k.
+        Number of rounds, k.
     generator
-        Of the first weights.
+        Generator of the first weights.
     messages
-        ``"residual"``, or ``"plain"``, as the paper has them.
+        ``"residual"``, or ``"plain"`` as in the paper.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class MessagePassing(nn.Module):
         Parameters
         ----------
         features : float32[F, G, N]
-            Of the nodes.
+            Features of the nodes.
         topology
-            The graph, or the graphs.
+            Graph, or graphs.
         """
         is_residual = self.messages == "residual"
         width, num_groups, count = features.shape
@@ -110,7 +110,7 @@ class MessagePassing(nn.Module):
 
 
 def _sums(messages: torch.Tensor, heard: torch.Tensor) -> torch.Tensor:
-    """Return float32[F, N, G], what each group hears, of one graph [G, G] or of N [N, G, G]."""
+    """Return float32[F, N, G], the sums of messages in one graph [G, G] or in N [N, G, G]."""
     if heard.dim() == 3:
         return torch.bmm(messages.swapaxes(0, 1), heard).swapaxes(0, 1)
     return messages.reshape(-1, len(heard)) @ heard
@@ -120,19 +120,19 @@ class PooledSummaries(nn.Module):
     """One vector for each of S sets of nodes: ``h_i(sum of l_i(x_u) over set i)``.
 
     l_i and h_i are single layers with ReLU, as wide as a node (Addanki et al. 2019, section 3.2).
-    With residual messages the sum is divided by the square root of the number G of all groups, so
-    that the first policy is close to uniform in large graphs, too.
+    With residual messages the sum is divided by the square root of the number of all groups. The
+    first policy is then close to uniform in large graphs, too.
 
     Parameters
     ----------
     num_sets
-        S.
+        Number of sets, S.
     width
-        W, the number of features of a node.
+        Number of features of a node, W.
     generator
-        Of the first weights.
+        Generator of the first weights.
     messages
-        ``"residual"``, or ``"plain"``, for sums as the paper has them.
+        ``"residual"``, or ``"plain"`` for sums as in the paper.
     """
 
     def __init__(
@@ -155,11 +155,11 @@ class PooledSummaries(nn.Module):
         Parameters
         ----------
         nodes : float32[W, G, N]
-            Of N states.
+            Features of the nodes of N states.
         sets : int8[N, G]
-            The set that each node is in, as seen from the current one; others are in none.
+            Set of each node, relative to the current one. Other numbers are no set.
         group_counts : float32[N] or float32[1]
-            How many groups there are.
+            Number of groups of each state.
         """
         width, num_groups, count = nodes.shape
         each = torch.addmm(

@@ -1,4 +1,4 @@
-"""A score for each pair of the current group and a device, by one network for all devices."""
+"""Scores of pairs of the current group and a device, by one network for all devices."""
 
 from collections.abc import Callable
 
@@ -15,34 +15,37 @@ from placeto_policy.topology import Topology
 WIDTH = 32  # of the embedding of a group, in each direction
 RELATIONS = 3
 TOPOLOGY_FEATURES = 4  # costs and paths
-LOADS = 6  # of a device: traffic and concurrent work near the group, and all work and memory
+LOADS = 6  # of a device: traffic with the group, work near it in time, all work and memory
 TRANSFERS = 3  # of the group, if it were there
 OWN = 6  # of the pair alone
 LINKS = 2  # of the links that the group would use
-LEFT = 2  # of what is not placed yet
-MOST_MEMORY = 4.0  # times that of a device: beyond it, all is one
-# Taken from a score for each time the device's memory by which it would be too full: 5 % too much
-# makes it e^15 times less likely. It is not forbidden, as what groups hold is an estimate.
+LEFT = 2  # of groups that are not placed yet
+MOST_MEMORY = 4.0  # in times the memory of a device, at which features are clipped
+# Decrease of a score for each time the device's memory by which it would be too full: 5 % too full
+# makes it e^15 times less probable. It is not forbidden: the memory of groups is an estimate.
 OVERFLOW = 300.0
-NEAREST = 1e-3  # weight of how near devices are: it decides between those that look the same else
+NEAREST = 1e-3  # weight of nearness, which decides between devices that are otherwise equal
 # The first policy is close to uniform, whatever the graph and the seed.
 OUTPUT_SCALE = 0.1
 
 
 class PairScores(nn.Module):
-    """Scores how good each device is for the current group, whatever devices there are.
+    """Scores of the devices for the current group, for any number and kind of devices.
 
     The groups are embedded once for all states of a graph, by message passing in both directions
-    over what does not change with the placement. A device is then seen as the current group sees
-    it: the groups there, summed over the groups that can reach the current one, that it can reach,
-    and neither, and by their part in its traffic; the work and memory there already; the time of
-    the transfers to and from there, and how busy their links are; how much slower the group runs
-    there; the memory that would be left; and how much is not placed yet, which is nowhere. One
-    network scores each device from that and from the mean and the maximum over all devices that
-    can run the group. The score of a device whose memory would overflow is lowered by how much it
-    would. Of devices that look the same else, the one nearest to those in use has the highest
-    score. So devices that are relabelled get the same scores, relabelled, and with them a whole
-    rollout.
+    over features that no placement changes. Each device then has features relative to the current
+    group:
+
+    - Its groups: sums of their embeddings by their relation to the current group and by traffic.
+    - Loads: their work, memory, traffic with the group, and work near to it in time.
+    - Transfers: the time of the group's transfers to and from there, and how busy their links are.
+    - The pair: how much slower the group runs there, its work, and the memory that would be full.
+    - The rest: the work and the memory of groups that are not placed yet.
+
+    One network scores each device from these, and from the mean and the maximum over all devices
+    that can run the group. A device whose memory would overflow has a lower score. Of devices that
+    are otherwise equal, the one nearest to those in use has the highest score. Relabelled devices
+    get the same scores, relabelled, and so does a whole rollout.
 
     Parameters
     ----------
@@ -80,7 +83,7 @@ class PairScores(nn.Module):
         return self.on_graph(states.graph)(states)
 
     def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
-        """Return what scores the devices in states of one graph, whose groups are embedded once."""
+        """Return a function from states of one graph to scores; groups are embedded once."""
         embedded = self.embedded_groups(topology)
         scale = topology.num_groups**-0.5
         related = torch.relu(self.related(embedded)).view(-1, RELATIONS, WIDTH) * scale
@@ -119,7 +122,7 @@ class PairScores(nn.Module):
         embedded: torch.Tensor,
         related: torch.Tensor,
     ) -> torch.Tensor:
-        """Return float32[N, D, ...], each device as the current group of each state sees it."""
+        """Return float32[N, D, ...], the features of each device relative to the current group."""
         topology, current = states.graph, states.current
         seen = [embedded[current][:, None].expand(-1, topology.num_devices, -1)]
         seen.append(pair_numbers(states, there, held))
@@ -131,46 +134,46 @@ class PairScores(nn.Module):
 
 
 def costs_of(topology: Topology) -> DeviceCosts:
-    """Return what pairs of groups and devices are judged by, which groups alone do not have."""
+    """Return the features of pairs; a graph of groups alone has none, which is an error."""
     if topology.device_costs is None:
         raise PolicyError("states: expected those of a problem, got those of groups alone")
     return topology.device_costs
 
 
 def groups_there(states: States) -> torch.Tensor:
-    """Return float32[N, D, G], 1 where a group is on a device; the current one is nowhere."""
+    """Return float32[N, D, G], 1 for groups on a device; the current one is on none."""
     devices = torch.arange(states.topology.num_devices)
     return (placed_groups(states)[:, None] == devices[:, None]).float()
 
 
 def placed_groups(states: States) -> torch.Tensor:
-    """Return int64[N, G], the device of each group, the current one of which is nowhere."""
+    """Return int64[N, G], the device of each group; the current one is `NOWHERE`."""
     return states.placement.scatter(1, states.current[:, None], NOWHERE)
 
 
 def full_devices(states: States, held: torch.Tensor) -> torch.Tensor:
-    """Return float32[N, D], which part of the memory is full with the current group there."""
+    """Return float32[N, D], the fraction of the memory that is full with the current group."""
     return held + states.graph.memory[:, states.current].T
 
 
 def nearness(states: States, there: torch.Tensor) -> torch.Tensor:
-    """Return float32[N, D], how near each device is to those in use, and a little to all."""
+    """Return float32[N, D], the nearness of each device to those in use, and a little to all."""
     near = costs_of(states.graph).nearness
     used = there.any(dim=2).float()
     return used @ near / used.sum(dim=1, keepdim=True).clamp(min=1.0) + near.mean(dim=0) / 8
 
 
 def pair_numbers(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-    """Return float32[N, D, 19], what is known of each pair without any weights.
+    """Return float32[N, D, 19], the features of each pair that need no weights.
 
     Parameters
     ----------
     states
         N states of one graph.
     there : float32[N, D, G]
-        Where the groups are; see `groups_there`.
+        Groups of each device; see `groups_there`.
     held : float32[N, D]
-        Part of each device's memory that they fill.
+        Fraction of each device's memory that they fill.
     """
     topology, costs = states.graph, costs_of(states.graph)
     near = there @ topology.near_to(states.current).swapaxes(1, 2)
@@ -185,12 +188,11 @@ def pair_numbers(states: States, there: torch.Tensor, held: torch.Tensor) -> tor
 
 
 def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
-    """Return float32[N, D, 5], what the current group sends and reads if it goes to each device.
+    """Return float32[N, D, 5], the transfers of the current group if it moves to each device.
 
-    That is: how long it takes; how much goes to other devices at all; the part of the group's
-    neighbours that are there; and how long the fullest of the links that it takes is then busy, and
-    how long they are so far, weighted by its own time on them: both as fractions of a device's part
-    of all work.
+    These are their time, the bytes to and from other devices, and the fraction of the group's
+    neighbours on the device. Two more are the busy time of its fullest link then, and of its links
+    so far, weighted by its own time on them. Both are fractions of a device's share of all work.
     """
     costs, current, topology = costs_of(states.graph), states.current, states.graph
     num_devices, size = topology.num_devices, topology.num_groups
@@ -221,7 +223,7 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
 
 
 def link_seconds(states: States) -> torch.Tensor:
-    """Return float32[N, L], mean groups that each link is busy with what is placed already.
+    """Return float32[N, L], the busy time of each link in mean groups, for placed groups.
 
     The current group counts as not placed.
     """
@@ -229,7 +231,7 @@ def link_seconds(states: States) -> torch.Tensor:
     placement = placed_groups(states)
     sender, receiver = costs.flows
     source, target = placement[:, sender], placement[:, receiver]
-    # What is nowhere has the first device's number here, and takes no time.
+    # Groups on no device have the first device's number here, and take no time.
     placed = ((source != NOWHERE) & (target != NOWHERE)).float()
     pairs = source.clamp(min=0) * states.graph.num_devices + target.clamp(min=0)
     seconds = costs.sent[sender, receiver] * costs.slowness.flatten()[pairs]
@@ -239,10 +241,10 @@ def link_seconds(states: States) -> torch.Tensor:
 
 
 def _of_pairs(states: States, held: torch.Tensor) -> torch.Tensor:
-    """Return float32[N, D, 6] of the current group on each device.
+    """Return float32[N, D, 6], the features of the current group on each device.
 
-    Whether it is there now, how much slower it runs there, its work, what part of the memory would
-    be full, by how much it would be too full, and whether it would.
+    Three are 1 if it is there now, how much slower it runs there, and its work. Three more are the
+    fraction of the memory that would be full, the excess over 1, and 1 if there is an excess.
     """
     topology, current = states.graph, states.current
     costs = costs_of(topology)
@@ -260,9 +262,10 @@ def _of_pairs(states: States, held: torch.Tensor) -> torch.Tensor:
 
 
 def _left(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-    """Return float32[N, D, 2], the same for all devices: what is not placed, the current group too.
+    """Return float32[N, D, 2], features of groups that are not placed, equal for all devices.
 
-    Its part of all work, and what it keeps in memory as a fraction of all memory that is free.
+    These are their fraction of all work, and their memory as a fraction of all free memory. The
+    current group is one of them.
     """
     topology = states.graph
     nowhere = 1.0 - there.sum(dim=1)

@@ -1,4 +1,4 @@
-"""The policy in the box, for every graph and cluster."""
+"""The bundled pretrained policy."""
 
 from importlib.resources import as_file, files
 
@@ -9,10 +9,10 @@ WEIGHTS = "general.safetensors"
 
 
 def load_pretrained() -> PlacementPolicy:
-    """Return the policy that comes with this package, trained on graphs and clusters of many kinds.
+    """Return the bundled pretrained policy, for any number and kind of devices.
 
-    It places any problem at once. ``CARD.md`` beside its weights says what it was trained on, and
-    how well it places what it was not.
+    It was trained on graphs and clusters of many kinds. ``CARD.md`` in its folder describes its
+    training, and how well it places other graphs.
 
     Examples
     --------
