@@ -26,8 +26,8 @@ def add_gradient(
     entropies. Before the first step of Adam r is 1, and the gradient is that of ``log p A``, as in
     REINFORCE.
 
-    A counterfactual advantage counts for both devices. Times half the weight of their comparison, it
-    counts for the action, and with a minus sign for the other device.
+    A counterfactual advantage counts for both devices. Times half the weight of their comparison,
+    it counts for the action, and with a minus sign for the other device.
 
     Parameters
     ----------
