@@ -3,7 +3,7 @@
 import networkx as nx
 import numpy as np
 
-from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 
 MEGABYTE = 10**6
 
@@ -37,5 +37,4 @@ def fork_join_problem(seed: int, num_devices: int = 2) -> PlacementProblem:
         graph=ops,
         cluster=parse_cluster(f"{num_devices}xk80"),
         compute_time=np.tile(np.array(seconds)[:, None], (1, num_devices)),
-        grouping=colocate(ops, rules=()),
     )

@@ -16,8 +16,6 @@ from placeto_graphs import (
     Cluster,
     Device,
     PlacementProblem,
-    colocate,
-    colocate_by_id,
     from_networkx,
     micro_batched_problem,
 )
@@ -62,7 +60,6 @@ class Pipeline:
             graph=graph,
             cluster=devices_without_overheads(self.stages, bandwidth),
             compute_time=np.tile(np.array(seconds)[:, None], (1, self.stages)),
-            grouping=colocate(graph, [colocate_by_id]),
         )
         problem = micro_batched_problem(undivided, self.micro_batches)
         return replace(problem, cluster=replace(problem.cluster, queue=self.queue))

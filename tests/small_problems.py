@@ -56,14 +56,6 @@ def small_problem(generator: np.random.Generator, max_groups: int) -> PlacementP
     cluster = _cluster(generator, num_devices)
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
-        op_types=("op",) * num_ops,
-        scopes=("",) * num_ops,
-        phases=np.zeros(num_ops, np.int8),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
-        parameter_bytes=np.zeros(num_ops, np.int64),
-        workspace_bytes=np.zeros(num_ops, np.int64),
-        colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=np.arange(num_ops, dtype=np.int32),
         tensor_bytes=generator.choice([0, 1, 2, 5, 20], num_ops),
         edges=np.array(edges, np.int32).reshape(-1, 2),

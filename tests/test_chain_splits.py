@@ -32,7 +32,6 @@ from placeto_graphs import (
     Device,
     PlacementProblem,
     PlacementResult,
-    colocate,
     from_networkx,
 )
 from placeto_simulator import Simulator, ThroughputEvaluator
@@ -81,12 +80,7 @@ class Chain:
             bandwidth=bandwidth.reshape(count, count),
             latency=latency.reshape(count, count),
         )
-        return PlacementProblem(
-            graph=ops,
-            cluster=cluster,
-            compute_time=np.array(self.seconds),
-            grouping=colocate(ops, rules=()),
-        )
+        return PlacementProblem(graph=ops, cluster=cluster, compute_time=np.array(self.seconds))
 
 
 def times(most: float) -> st.SearchStrategy[float]:

@@ -12,8 +12,6 @@ import pytest
 from command_runs import profile
 from placeto_graphs import (
     PlacementProblem,
-    colocate,
-    colocate_by_id,
     load_pipedream_profile,
     measured_compute_time,
     parse_cluster,
@@ -37,10 +35,7 @@ def timeline(tmp_path: Path) -> Timeline:
     graph = load_pipedream_profile(tmp_path / "graph.txt")
     cluster = parse_cluster("3xv100")
     problem = PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=measured_compute_time(graph, cluster),
-        grouping=colocate(graph, [colocate_by_id]),
+        graph=graph, cluster=cluster, compute_time=measured_compute_time(graph, cluster)
     )
     placement = np.random.default_rng(0).integers(0, 3, problem.num_groups, np.int32)
     return Simulator(problem).timeline(placement)

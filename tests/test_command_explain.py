@@ -14,7 +14,6 @@ from placeto.placing.attribution import moves_between
 from placeto.placing.explanation import Wait, waits
 from placeto_graphs import (
     PlacementProblem,
-    colocate,
     from_networkx,
     load_problem,
     memory_penalised_runtime,
@@ -95,7 +94,6 @@ def of_ops(edges: dict[tuple[str, str], int], seconds: dict[str, float]) -> Plac
         graph=graph,
         cluster=devices_without_overheads(2, 1e9),
         compute_time=np.stack([times, times], axis=1),
-        grouping=colocate(graph, rules=()),
     )
 
 

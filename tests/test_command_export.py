@@ -43,7 +43,6 @@ from placeto.exporting.whole_modules import whole_modules
 from placeto.placing.costs import costs
 from placeto_graphs import (
     PlacementProblem,
-    colocate,
     from_networkx,
     groups_to_networkx,
     micro_batched_problem,
@@ -340,10 +339,7 @@ def problem_of_names(*names: str) -> PlacementProblem:
     chain = nx.path_graph(len(names), nx.DiGraph)
     ops = from_networkx(nx.relabel_nodes(chain, dict(enumerate(names))))
     return PlacementProblem(
-        graph=ops,
-        cluster=parse_cluster("2xk80"),
-        compute_time=np.ones((len(names), 2)),
-        grouping=colocate(ops, rules=()),
+        graph=ops, cluster=parse_cluster("2xk80"), compute_time=np.ones((len(names), 2))
     )
 
 

@@ -20,7 +20,6 @@ from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_graphs import (
     DEVICE_KINDS,
     PlacementProblem,
-    colocate,
     from_networkx,
     load_placement,
     load_problem,
@@ -243,10 +242,7 @@ def independent_ops(*seconds: float) -> PlacementProblem:
     graph = from_networkx(ops)
     times = np.array(seconds)
     return PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xv100"),
-        compute_time=np.stack([times, times], axis=1),
-        grouping=colocate(graph, rules=()),
+        graph=graph, cluster=parse_cluster("2xv100"), compute_time=np.stack([times, times], axis=1)
     )
 
 

@@ -11,7 +11,6 @@ import pytest
 from command_runs import fail, invoke, succeed, succeed_json
 from placeto_graphs import (
     PlacementProblem,
-    colocate,
     from_networkx,
     load_problem,
     parse_cluster,
@@ -79,10 +78,7 @@ def test_what_is_fastest_on_one_device_is_not_split(tmp_path: Path) -> None:
     ops = nx.DiGraph([("first", "second", {"bytes": 10**10})])
     graph = from_networkx(ops)
     problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xv100", link="pcie"),
-        compute_time=np.full((2, 2), 0.1),
-        grouping=colocate(graph, rules=()),
+        graph=graph, cluster=parse_cluster("2xv100", link="pcie"), compute_time=np.full((2, 2), 0.1)
     )
     save_problem(problem, tmp_path / "problem.json")
     place = ["place", tmp_path / "problem.json", "-o", tmp_path / "placement.json"]

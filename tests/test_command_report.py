@@ -20,7 +20,6 @@ from playwright.sync_api import Page, sync_playwright
 from command_runs import SMALL_NMT, build_profile, fail, succeed
 from placeto_graphs import (
     PlacementProblem,
-    colocate,
     from_networkx,
     parse_cluster,
     save_placement,
@@ -103,10 +102,7 @@ def hostile_problem(folder: Path) -> PlacementProblem:
     nx.add_path(chain, HOSTILE, bytes=1_000)
     graph = from_networkx(chain)
     problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xk80"),
-        compute_time=np.full((len(HOSTILE), 2), 0.25),
-        grouping=colocate(graph, rules=()),
+        graph=graph, cluster=parse_cluster("2xk80"), compute_time=np.full((len(HOSTILE), 2), 0.25)
     )
     save_problem(problem, folder / "hostile.json")
     return problem

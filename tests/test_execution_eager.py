@@ -15,7 +15,7 @@ from torch import nn
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture import cost_model, executable_step
 from placeto_execution import Executor, executor
-from placeto_graphs import ExecutableStep, PlacementProblem, colocate, colocate_by_id, parse_cluster
+from placeto_graphs import ExecutableStep, PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import TrainingStep, library_step, training_step
 
@@ -89,7 +89,6 @@ def problem_of(step: ExecutableStep, num_devices: int) -> PlacementProblem:
         graph=step.graph,
         cluster=cluster,
         compute_time=np.stack([cost_model(step.graph, "cpu")] * num_devices, axis=1),
-        grouping=colocate(step.graph, rules=(colocate_by_id,)),
     )
 
 

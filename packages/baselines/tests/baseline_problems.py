@@ -6,24 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem
+from placeto_graphs import Cluster, Device, OpGraph, PlacementProblem, grouping_of_labels
 
 
 def op_graph(num_ops: int, edges: list[tuple[int, int]], **fields: Any) -> OpGraph:
     """Return a graph of ops that each make one tensor; edges go from op to op."""
     defaults: dict[str, Any] = {
         "op_names": [f"op{op}" for op in range(num_ops)],
-        "op_types": ["op"] * num_ops,
-        "scopes": [""] * num_ops,
-        "phases": np.zeros(num_ops, np.int8),
-        "flops": np.zeros(num_ops),
-        "bytes_accessed": np.zeros(num_ops),
-        "parameter_bytes": np.zeros(num_ops, np.int64),
-        "workspace_bytes": np.zeros(num_ops, np.int64),
-        "colocation": np.full(num_ops, -1, np.int32),
-        "tensor_producer": np.arange(num_ops, dtype=np.int32),
+        "tensor_producer": range(num_ops),
         "tensor_bytes": np.ones(num_ops, np.int64),
-        "edges": np.array(edges, np.int32).reshape(-1, 2),
+        "edges": edges,
     }
     return OpGraph(**(defaults | fields))
 
@@ -43,16 +35,9 @@ def cluster(
     )
 
 
-def singletons(graph: OpGraph) -> Grouping:
-    """Return the grouping in which every op is a group of its own."""
-    return Grouping(group_of=np.arange(graph.num_ops, dtype=np.int32), group_names=graph.op_names)
-
-
 def problem_of(graph: OpGraph, on: Cluster, compute_time: Any) -> PlacementProblem:
     """Return the problem in which every op is a group of its own."""
-    return PlacementProblem(
-        graph=graph, cluster=on, compute_time=compute_time, grouping=singletons(graph)
-    )
+    return PlacementProblem(graph=graph, cluster=on, compute_time=compute_time)
 
 
 def two_chains(**changes: Any) -> PlacementProblem:
@@ -65,7 +50,6 @@ def two_chains(**changes: Any) -> PlacementProblem:
         "graph": graph,
         "cluster": cluster(["cpu", "k80", "k80"]),
         "compute_time": np.tile([2.0, 0.5, 0.5], (4, 1)),
-        "grouping": singletons(graph),
     }
     return PlacementProblem(**(fields | changes))
 
@@ -94,17 +78,12 @@ def random_problem(generator: np.random.Generator, max_groups: int = 6) -> Place
         workspace_bytes=_sometimes(generator, 0.3, generator.integers(1, 10**9, num_ops)),
         **_random_waits(generator.spawn(1)[0], num_ops),
     )
-    labels = generator.integers(0, max_groups, num_ops)
-    group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
-    num_groups = int(group_of.max()) + 1
+    grouping = grouping_of_labels(graph, generator.integers(0, max_groups, num_ops))
     return PlacementProblem(
         graph=graph,
         cluster=_random_cluster(generator, num_devices),
-        compute_time=_random_times(generator, group_of, num_devices),
-        grouping=Grouping(
-            group_of=group_of,
-            group_names=tuple(f"group{group}" for group in range(num_groups)),
-        ),
+        compute_time=_random_times(generator, grouping.group_of, num_devices),
+        grouping=grouping,
     )
 
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baseline_problems import cluster, op_graph, problem_of, random_problems, singletons
+from baseline_problems import cluster, op_graph, problem_of, random_problems
 from placeto_baselines import exhaustive_search
 from placeto_baselines.bounds import windows
 from placeto_baselines.bounds.lower_bound import fork_join_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_baselines.bounds.relaxed_ops import relax_ops
 from placeto_baselines.bounds.windows import LARGEST_REGION, LEVELS, region_lags
-from placeto_graphs import Grouping, PlacementProblem
+from placeto_graphs import Grouping, PlacementProblem, colocate, grouping_of_labels
 from plain_evaluator import PlainEvaluator
 
 
@@ -193,12 +193,10 @@ def whole_second_problems(draw: st.DrawFn) -> PlacementProblem:
         tensor_bytes=np.array(sizes),
         waits=np.array(waits, np.int32).reshape(-1, 2)[:, ::-1],
     )
-    grouping = singletons(graph)
+    grouping = colocate(graph, rules=())
     if draw(st.booleans()):
         labels = draw(st.lists(st.integers(0, 2), min_size=num_ops, max_size=num_ops))
-        group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
-        names = tuple(str(index) for index in range(int(group_of.max()) + 1))
-        grouping = Grouping(group_of=group_of, group_names=names)
+        grouping = grouping_of_labels(graph, np.array(labels))
     return PlacementProblem(
         graph=graph,
         cluster=cluster(["k80"] * devices, overhead=float(draw(st.integers(0, 1)))),

@@ -5,15 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baseline_problems import cluster, op_graph, problem_of, singletons
+from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import bound_parts, least_excess, lower_bound
 from placeto_baselines.bounds import memory
 from placeto_baselines.bounds.memory import most_held
 from placeto_baselines.search.exhaustive_search import all_placements
 from placeto_graphs import (
-    Grouping,
     OpGraph,
     PlacementProblem,
+    colocate,
+    grouping_of_labels,
     memory_penalised_runtime,
     micro_batched,
 )
@@ -199,12 +200,9 @@ def tight_problems(draw: st.DrawFn) -> PlacementProblem:
         graph = micro_batched(graph, 2)
     devices = draw(st.integers(1, 3 if graph.num_ops < 8 else 2))
     labels = draw(st.lists(st.integers(0, 4), min_size=graph.num_ops, max_size=graph.num_ops))
-    group_of = np.unique(labels, return_inverse=True)[1].astype(np.int32)
-    grouping = Grouping(
-        group_of=group_of, group_names=tuple(str(index) for index in range(group_of.max() + 1))
-    )
+    grouping = grouping_of_labels(graph, np.array(labels))
     if graph.num_ops <= 6 and draw(st.booleans()):
-        grouping = singletons(graph)
+        grouping = colocate(graph, rules=())
     seconds = draw(st.lists(st.integers(0, 3), min_size=graph.num_ops, max_size=graph.num_ops))
     speed = np.array(
         draw(st.lists(st.sampled_from([1.0, 0.5]), min_size=devices, max_size=devices))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_execution import ExecutionError
-from placeto_graphs import Cluster, Device, OpGraph, PlacementProblem, colocate
+from placeto_graphs import Cluster, Device, OpGraph, PlacementProblem
 
 MODULUS = 1_000_003
 FEED = 7
@@ -149,14 +149,8 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
     }
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
-        op_types=("op",) * num_ops,
-        scopes=("",) * num_ops,
         phases=generator.integers(0, 3, num_ops, np.int8),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
-        parameter_bytes=np.zeros(num_ops, np.int64),
         workspace_bytes=generator.integers(0, 1000, num_ops),
-        colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=producer,
         tensor_bytes=generator.integers(0, 1000, len(producer)),
         edges=np.array(list(dict.fromkeys(pairs)), np.int32).reshape(-1, 2),
@@ -175,7 +169,6 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
         graph=graph,
         cluster=cluster,
         compute_time=generator.uniform(0, 2e-4, (num_ops, num_devices)),
-        grouping=colocate(graph, rules=()),
     )
 
 

@@ -8,17 +8,14 @@ import numpy as np
 from placeto_execution import compile_step
 from placeto_execution.records import Record, timeline_of
 from placeto_execution.schedules import topological_schedule
-from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 
 
 def test_a_tensor_is_on_its_source_until_it_has_left() -> None:
     graph = from_networkx(nx.path_graph(2, create_using=nx.DiGraph))
     graph = replace(graph, workspace_bytes=np.array([40, 0]))
     problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xcpu"),
-        compute_time=np.zeros((2, 2)),
-        grouping=colocate(graph, rules=()),
+        graph=graph, cluster=parse_cluster("2xcpu"), compute_time=np.zeros((2, 2))
     )
     op_device = np.array([0, 1], np.int32)
     program = compile_step(topological_schedule(problem, op_device))

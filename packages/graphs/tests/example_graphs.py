@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placeto_graphs import GraphError, OpGraph, PlacementProblem, colocate, parse_cluster
+from placeto_graphs import GraphError, OpGraph, PlacementProblem, parse_cluster
 
 
 @contextmanager
@@ -23,18 +23,14 @@ def plain_graph(
     op_names: list[str], tensor_producer: Any, tensor_bytes: Any, edges: Any, **changes: Any
 ) -> OpGraph:
     """Return a graph of which nothing but the tensors matters."""
-    count = len(op_names)
-    fields: dict[str, Any] = {
-        "op_names": op_names,
-        "op_types": ["op"] * count,
-        "scopes": [""] * count,
-        "tensor_producer": tensor_producer,
-        "tensor_bytes": tensor_bytes,
-        "edges": np.array(edges, np.int32).reshape(-1, 2),
-        "colocation": np.full(count, -1),
-    }
-    numbers = ("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes")
-    return OpGraph(**(dict.fromkeys(numbers, np.zeros(count, np.int64)) | fields | changes))
+    names: Any = op_names
+    return OpGraph(
+        op_names=names,
+        tensor_producer=tensor_producer,
+        tensor_bytes=tensor_bytes,
+        edges=edges,
+        **changes,
+    )
 
 
 def diamond_fields(**changes: Any) -> dict[str, Any]:
@@ -67,6 +63,5 @@ def diamond_problem(**changes: Any) -> PlacementProblem:
         "graph": graph,
         "cluster": parse_cluster("2xk80"),
         "compute_time": np.stack([graph.measured_time["k80"]] * 2, axis=1),
-        "grouping": colocate(graph, rules=()),
     }
     return PlacementProblem(**(fields | changes))

@@ -17,8 +17,6 @@ from placeto_graphs import (
     OpGraph,
     Phase,
     PlacementProblem,
-    colocate,
-    colocate_by_id,
     from_networkx,
     micro_batched,
     micro_batched_problem,
@@ -414,10 +412,7 @@ def test_a_sum_on_a_device_that_cannot_update_takes_no_time() -> None:
     compute_time = np.stack([graph.measured_time["k80"]] * 2, axis=1)
     compute_time[-1, 1] = np.inf
     problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xk80"),
-        compute_time=compute_time,
-        grouping=colocate(graph, [colocate_by_id]),
+        graph=graph, cluster=parse_cluster("2xk80"), compute_time=compute_time
     )
     whole = micro_batched_problem(problem, 2)
     assert whole.compute_time[whole.graph.op_names.index("gradient/sum0@1")].tolist() == [3.0, 0.0]

@@ -10,8 +10,6 @@ from graph_strategies import op_graphs
 from placeto_graphs import (
     OpGraph,
     PlacementProblem,
-    colocate,
-    colocate_by_id,
     from_networkx,
     groups_to_networkx,
     parse_cluster,
@@ -180,10 +178,7 @@ def test_edges_of_an_op_with_one_tensor_agree_about_its_bytes() -> None:
 @given(op_graphs())
 def test_the_groups_of_a_problem_are_nodes_with_what_files_can_hold(graph: OpGraph) -> None:
     problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xk80"),
-        compute_time=np.ones((graph.num_ops, 2)),
-        grouping=colocate(graph, [colocate_by_id]),
+        graph=graph, cluster=parse_cluster("2xk80"), compute_time=np.ones((graph.num_ops, 2))
     )
     placement = np.arange(problem.num_groups, dtype=np.int32) % 2
     groups = groups_to_networkx(problem, placement)

@@ -178,8 +178,18 @@ def test_a_wrong_problem_is_named(changes: dict[str, Any], message: str) -> None
 def test_a_grouping_that_splits_a_colocation_id_contradicts_it() -> None:
     graph = diamond(colocation=[-1, 5, 5, -1])
     with refused("grouping.group_of[2]: expected ops 'left' and"):
-        diamond_problem(graph=graph)
+        diamond_problem(graph=graph, grouping=colocate(graph, rules=()))
     assert diamond_problem(graph=graph, grouping=colocate(graph)).num_groups < 4
+
+
+def test_ops_are_groups_of_their_own_but_for_colocation_ids() -> None:
+    problem = PlacementProblem(
+        graph=diamond(colocation=[-1, 5, -1, 5]),
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.ones((4, 2)),
+    )
+    assert problem.grouping.group_of.tolist() == [0, 1, 2, 1]
+    assert problem.grouping.group_names == ("split", "left", "right")
 
 
 def test_groupings_have_no_empty_groups_and_no_equal_names() -> None:

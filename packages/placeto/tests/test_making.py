@@ -14,7 +14,6 @@ from placeto_capture import cost_model
 from placeto_graphs import (
     DEVICE_KINDS,
     PlacementProblem,
-    colocate,
     from_networkx,
     load_problem,
     parse_cluster,
@@ -41,10 +40,7 @@ def test_the_groups_of_a_problem_file_without_rules_are_merged_further(tmp_path:
     graph = from_networkx(nx.path_graph(10, nx.DiGraph))
     save_problem(
         PlacementProblem(
-            graph=graph,
-            cluster=parse_cluster("2xk80"),
-            compute_time=np.ones((10, 2)),
-            grouping=colocate(graph, rules=()),
+            graph=graph, cluster=parse_cluster("2xk80"), compute_time=np.ones((10, 2))
         ),
         path,
     )
@@ -71,7 +67,6 @@ def test_devices_of_a_file_run_backward_ops_first_if_it_or_the_problem_says_so(
         graph=replace(graph, measured_time={"k80": np.ones(3)}),
         cluster=replace(parse_cluster("2xk80"), queue=of_problem),
         compute_time=np.ones((3, 2)),
-        grouping=colocate(graph, rules=()),
     )
     save_problem(problem, tmp_path / "problem.json")
     save_cluster(replace(parse_cluster("3xk80"), queue=of_file), tmp_path / "cluster.toml")
@@ -89,7 +84,6 @@ def test_the_cpu_of_cpu_only_is_the_one_that_the_cluster_describes() -> None:
         graph=graph,
         cluster=replace(parse_cluster("2xk80"), kinds=(described,), queue="backward-first"),
         compute_time=np.ones((2, 2)),
-        grouping=colocate(graph, rules=()),
     )
     alone = on_a_cpu(problem)
     assert [device.memory_bytes for device in alone.cluster.devices] == [10**9]

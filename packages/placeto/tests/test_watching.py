@@ -21,7 +21,6 @@ from placeto_graphs import (
     PlacementResult,
     Placer,
     SchedulingEvaluator,
-    colocate,
     from_networkx,
     parse_cluster,
 )
@@ -121,7 +120,6 @@ def ladder() -> PlacementProblem:
         graph=graph,
         cluster=parse_cluster("2xk80"),
         compute_time=np.stack([seconds, seconds], axis=1),
-        grouping=colocate(graph, rules=()),
     )
 
 

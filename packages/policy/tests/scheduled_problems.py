@@ -13,7 +13,6 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     ScheduleBatch,
-    colocate,
     from_networkx,
     memory_penalised_runtime,
     parse_cluster,
@@ -95,7 +94,6 @@ def problem_of(graph: nx.DiGraph, num_devices: int = 2, seconds: float = 1.0) ->
         graph=ops,
         cluster=parse_cluster(f"{num_devices}xk80"),
         compute_time=np.tile(times[:, None], (1, num_devices)),
-        grouping=colocate(ops, rules=()),
     )
 
 
@@ -124,7 +122,7 @@ def two_speeds(length: int = 6) -> PlacementProblem:
     problem = problem_of(path(length, transfer_seconds=0.2))
     compute_time = problem.compute_time.copy()
     compute_time[length // 2 :, 0] = 3.0
-    return with_compute_time(problem, compute_time)
+    return replace(problem, compute_time=compute_time)
 
 
 def two_by_turns(length: int = 6) -> PlacementProblem:
@@ -134,7 +132,7 @@ def two_by_turns(length: int = 6) -> PlacementProblem:
     problem = problem_of(graph)
     compute_time = problem.compute_time.copy()
     compute_time[::2, 0] = compute_time[1::2, 1] = 3.0
-    return with_compute_time(problem, compute_time)
+    return replace(problem, compute_time=compute_time)
 
 
 def path(length: int, transfer_seconds: float) -> nx.DiGraph:
@@ -142,18 +140,6 @@ def path(length: int, transfer_seconds: float) -> nx.DiGraph:
     graph = nx.path_graph(length, create_using=nx.DiGraph)
     nx.set_edge_attributes(graph, int(transfer_seconds * BANDWIDTH), "bytes")
     return graph
-
-
-def with_compute_time(
-    problem: PlacementProblem, compute_time: NDArray[np.float64]
-) -> PlacementProblem:
-    """Return a problem with other times."""
-    return PlacementProblem(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        compute_time=compute_time,
-        grouping=problem.grouping,
-    )
 
 
 def penalised(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -174,7 +160,7 @@ def partly_possible() -> PlacementProblem:
     problem = problem_of(nx.path_graph(3, create_using=nx.DiGraph))
     compute_time = problem.compute_time.copy()
     compute_time[0, 0] = np.inf
-    return with_compute_time(problem, compute_time)
+    return replace(problem, compute_time=compute_time)
 
 
 @dataclass

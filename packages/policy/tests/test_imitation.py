@@ -108,9 +108,7 @@ def test_which_devices_can_change_places(spec: str, link: str | None, expected: 
     problem = two_chains()
     cluster = parse_cluster(spec, link=link)
     times = np.tile(problem.compute_time[:, :1], (1, len(cluster.devices)))
-    other = PlacementProblem(
-        graph=problem.graph, cluster=cluster, compute_time=times, grouping=problem.grouping
-    )
+    other = replace(problem, cluster=cluster, compute_time=times)
     assert interchangeable_devices(other).tolist() == expected
 
 
@@ -127,9 +125,7 @@ def test_two_pairs_of_devices_that_share_links_otherwise_cannot_change_places() 
     own_link = replace(cluster, link=link, link_names=("a", "b", "c", "d"))
     problem = two_chains()
     times = np.tile(problem.compute_time[:, :1], (1, 3))
-    other = PlacementProblem(
-        graph=problem.graph, cluster=own_link, compute_time=times, grouping=problem.grouping
-    )
+    other = replace(problem, cluster=own_link, compute_time=times)
     assert interchangeable_devices(other).tolist() == [0, 1, 1]
 
 

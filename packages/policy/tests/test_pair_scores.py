@@ -30,7 +30,7 @@ from placeto_policy.embedding.pairs import PairScores, groups_there, pair_number
 from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
-from scheduled_problems import ListSchedule, two_chains, with_compute_time
+from scheduled_problems import ListSchedule, two_chains
 
 GENERAL = replace(preset("general"), hidden_units=16, message_rounds=2)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -61,9 +61,7 @@ def mixed_problem(
     refused[refused.all(axis=1)] = False
     times = np.where(refused, np.inf, times)
     cluster = random_cluster(num_devices, generator)
-    return PlacementProblem(
-        graph=problem.graph, cluster=cluster, compute_time=times, grouping=problem.grouping
-    )
+    return replace(problem, cluster=cluster, compute_time=times)
 
 
 def possible_states(
@@ -82,8 +80,8 @@ def relabelled(problem: PlacementProblem, order: NDArray[np.int64]) -> Placement
     square = np.ix_(order, order)
     new_number = np.argsort(order)
     link = cluster.link[square]
-    return PlacementProblem(
-        graph=problem.graph,
+    return replace(
+        problem,
         cluster=replace(
             cluster,
             devices=tuple(
@@ -94,7 +92,6 @@ def relabelled(problem: PlacementProblem, order: NDArray[np.int64]) -> Placement
             link=np.where(link >= 0, new_number[link], -1),
         ),
         compute_time=problem.compute_time[:, order],
-        grouping=problem.grouping,
     )
 
 
@@ -337,7 +334,7 @@ def test_empty_devices_are_equally_probable_unless_one_is_slower() -> None:
         random_states(problem, 1, np.random.default_rng(0)),
         placement=torch.zeros((1, 6), dtype=torch.int64),
     )
-    slower = with_compute_time(problem, problem.compute_time * np.array([1.0, 1.0, 2.0]))
+    slower = replace(problem, compute_time=problem.compute_time * np.array([1.0, 1.0, 2.0]))
     policy = decided_policy()
     equal = policy(all_on_the_first)[0]
     unequal = policy(replace(all_on_the_first, topology=topology_of(slower)))[0]

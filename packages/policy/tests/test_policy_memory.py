@@ -1,5 +1,7 @@
 """What groups keep in memory at the peak, against the definition taken literally."""
 
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 from hypothesis import given, settings
@@ -24,14 +26,7 @@ def problem_with_tensors(seed: int, num_ops: int, num_groups: int) -> PlacementP
     ]
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
-        op_types=("op",) * num_ops,
-        scopes=("",) * num_ops,
-        phases=np.zeros(num_ops, np.int8),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
         parameter_bytes=generator.integers(0, 2, num_ops) * generator.integers(1, 100, num_ops),
-        workspace_bytes=np.zeros(num_ops, np.int64),
-        colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=producer.astype(np.int32),
         tensor_bytes=generator.integers(0, 100, num_tensors),
         edges=np.array(edges, np.int32).reshape(-1, 2),
@@ -97,12 +92,7 @@ def test_earliest_times_are_parts_of_the_longest_path() -> None:
 
 def test_parts_of_the_memory_of_each_device() -> None:
     problem = problem_with_tensors(seed=1, num_ops=6, num_groups=3)
-    mixed = PlacementProblem(
-        graph=problem.graph,
-        cluster=parse_cluster("1xk80+1xa100"),
-        compute_time=problem.compute_time,
-        grouping=problem.grouping,
-    )
+    mixed = replace(problem, cluster=parse_cluster("1xk80+1xa100"))
     limits = [device.memory_bytes for device in mixed.cluster.devices]
     assert limits[0] != limits[1]
     for device, limit in enumerate(limits):

@@ -14,7 +14,6 @@ from placeto_graphs import (
     Cluster,
     Grouping,
     PlacementProblem,
-    colocate,
     from_networkx,
     micro_batched_problem,
     parse_cluster,
@@ -44,10 +43,7 @@ def diamond(cluster: Cluster, *, tensors: int = 1) -> PlacementProblem:
     graph.nodes["d"]["outputs"] = {}
     ops = from_networkx(graph)
     return PlacementProblem(
-        graph=ops,
-        cluster=cluster,
-        compute_time=np.ones((4, len(cluster.devices))),
-        grouping=colocate(ops, rules=()),
+        graph=ops, cluster=cluster, compute_time=np.ones((4, len(cluster.devices)))
     )
 
 
@@ -140,12 +136,7 @@ def test_a_rollout_does_not_depend_on_how_devices_are_numbered(
     cluster = parse_cluster(spec, link=link)
     plain = random_problem(12, len(cluster.devices), generator)
     slower = np.array([SLOWER[device.kind] for device in cluster.devices])
-    problem = PlacementProblem(
-        graph=plain.graph,
-        cluster=cluster,
-        compute_time=plain.compute_time[:, :1] * slower,
-        grouping=plain.grouping,
-    )
+    problem = replace(plain, cluster=cluster, compute_time=plain.compute_time[:, :1] * slower)
     order = generator.permutation(problem.num_devices)
     found = []
     for numbered in (problem, with_devices(problem, order)):
@@ -162,8 +153,8 @@ def with_devices(problem: PlacementProblem, order: NDArray[np.int64]) -> Placeme
     """Return a problem with its devices in another order; links keep their numbers."""
     cluster = problem.cluster
     square = np.ix_(order, order)
-    return PlacementProblem(
-        graph=problem.graph,
+    return replace(
+        problem,
         cluster=replace(
             cluster,
             devices=tuple(cluster.devices[device] for device in order),
@@ -172,7 +163,6 @@ def with_devices(problem: PlacementProblem, order: NDArray[np.int64]) -> Placeme
             link=cluster.link[square],
         ),
         compute_time=problem.compute_time[:, order],
-        grouping=problem.grouping,
     )
 
 

@@ -128,14 +128,9 @@ def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
     num_waits = generator.integers(0, 12) * generator.integers(0, 2)  # half of all have none
     return OpGraph(
         op_names=tuple(f"op{op}" for op in range(count)),
-        op_types=("op",) * count,
-        scopes=("",) * count,
         phases=generator.integers(0, 3, count).astype(np.int8),
-        flops=np.zeros(count),
-        bytes_accessed=np.zeros(count),
         parameter_bytes=generator.choice(SIZES, count),
         workspace_bytes=generator.choice(SIZES, count),
-        colocation=np.full(count, -1, np.int32),
         tensor_producer=producers.astype(np.int32),
         tensor_bytes=generator.choice(SIZES, len(producers)),
         edges=np.stack([tensors[chosen], readers[chosen]], axis=1).astype(np.int32),
@@ -186,14 +181,6 @@ def layered_problem(
     edges = np.stack([before + generator.integers(0, WIDTH, len(readers)), readers], axis=1)
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
-        op_types=("op",) * num_ops,
-        scopes=("",) * num_ops,
-        phases=np.zeros(num_ops, np.int8),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
-        parameter_bytes=np.zeros(num_ops, np.int64),
-        workspace_bytes=np.zeros(num_ops, np.int64),
-        colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=np.arange(num_ops, dtype=np.int32),
         tensor_bytes=generator.integers(0, 10**6, num_ops),
         edges=np.unique(edges, axis=0).astype(np.int32),

@@ -18,7 +18,6 @@ from placeto_graphs import (
     OpGraph,
     PlacementProblem,
     SchedulingEvaluator,
-    colocate,
     from_networkx,
 )
 from placeto_simulator import SimulationError, Simulator
@@ -112,14 +111,8 @@ def two_chains(**changes: Any) -> PlacementProblem:
     """Two chains of two ops of a second each, on two devices with a slow link."""
     graph = OpGraph(
         op_names=("a1", "b1", "a2", "b2"),
-        op_types=("op",) * 4,
-        scopes=("",) * 4,
-        phases=np.zeros(4, np.int8),
-        flops=np.zeros(4),
-        bytes_accessed=np.zeros(4),
         parameter_bytes=np.array([0, 1000, 0, 0]),
         workspace_bytes=np.array([0, 0, 7, 0]),
-        colocation=np.full(4, -1, np.int32),
         tensor_producer=np.array([0, 1], np.int32),
         tensor_bytes=np.array([10, 20]),
         edges=np.array([[0, 2], [1, 3]], np.int32),
@@ -248,14 +241,6 @@ def chain(num_devices: int, num_ops: int, **changes: Any) -> PlacementProblem:
     """A chain of ops of a second each, and tensors of 10 bytes that take 10 s each."""
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
-        op_types=("op",) * num_ops,
-        scopes=("",) * num_ops,
-        phases=np.zeros(num_ops, np.int8),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
-        parameter_bytes=np.zeros(num_ops, np.int64),
-        workspace_bytes=np.zeros(num_ops, np.int64),
-        colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=np.arange(num_ops - 1, dtype=np.int32),
         tensor_bytes=np.full(num_ops - 1, 10),
         edges=np.stack([np.arange(num_ops - 1), np.arange(1, num_ops)], axis=1).astype(np.int32),
@@ -272,7 +257,6 @@ def chain(num_devices: int, num_ops: int, **changes: Any) -> PlacementProblem:
         graph=graph,
         cluster=Cluster(**(fields | changes)),
         compute_time=np.ones((num_ops, num_devices)),
-        grouping=Grouping(group_of=np.arange(num_ops, dtype=np.int32), group_names=graph.op_names),
     )
 
 
@@ -336,10 +320,7 @@ def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> No
     )
     seconds = np.array([1.0, 0.0, 2.0, 4.0, 8.0, 0.0])
     problem = PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=np.stack([seconds, seconds], axis=1),
-        grouping=Grouping(group_of=np.arange(6, dtype=np.int32), group_names=graph.op_names),
+        graph=graph, cluster=cluster, compute_time=np.stack([seconds, seconds], axis=1)
     )
     placement = np.array([0, 0, 1, 0, 0, 1], np.int32)
     timeline = Simulator(problem).timeline(placement)
@@ -412,10 +393,7 @@ def test_backward_that_comes_during_an_overhead_is_still_the_first() -> None:
     )
     seconds = np.array([1.0, 2.0, 1.0, 1.0])
     problem = PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=np.stack([seconds, seconds], axis=1),
-        grouping=Grouping(group_of=np.arange(4, dtype=np.int32), group_names=graph.op_names),
+        graph=graph, cluster=cluster, compute_time=np.stack([seconds, seconds], axis=1)
     )
     # Op 2 waits since 0 s; op 3, backward, since 2 s, in the overhead of op 0.
     timeline = Simulator(problem).timeline(np.array([0, 1, 0, 0], np.int32))
@@ -478,7 +456,6 @@ def resting(op_overhead: float, transfer_overhead: float, graph: nx.DiGraph) -> 
             graph=ops,
             cluster=Cluster(devices=devices, bandwidth=bandwidth, latency=latency),
             compute_time=np.ones((ops.num_ops, 2)),
-            grouping=colocate(ops, rules=()),
         ),
         num_threads=1,
     )

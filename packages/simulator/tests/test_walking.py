@@ -14,7 +14,6 @@ from placeto_graphs import (
     MoveEvaluator,
     Moves,
     PlacementProblem,
-    colocate,
     from_networkx,
     parse_cluster,
     plain_walk,
@@ -103,7 +102,6 @@ def test_the_best_of_a_walk_is_what_fits_however_dear(
         graph=graph,
         cluster=replace(cluster, devices=devices),
         compute_time=np.array([[1.0, 9.0]] * 2),
-        grouping=colocate(graph, rules=()),
     )
     there_and_back = Moves(
         set_of=np.array([[0, 0]]),
@@ -128,10 +126,7 @@ def test_the_most_bytes_that_a_graph_may_have_do_not_wrap() -> None:
     ops.edges["input", "op"]["bytes"] = most
     graph = from_networkx(ops)
     problem = PlacementProblem(
-        graph=graph,
-        cluster=parse_cluster("2xk80"),
-        compute_time=np.ones((3, 2)),
-        grouping=colocate(graph, rules=()),
+        graph=graph, cluster=parse_cluster("2xk80"), compute_time=np.ones((3, 2))
     )
     simulator = Simulator(problem, num_threads=1)
     together = np.zeros((1, 3), np.int32)

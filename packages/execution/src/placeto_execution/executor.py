@@ -105,13 +105,12 @@ class Executor:
     --------
     >>> import torch
     >>> from placeto_capture import executable_step
-    >>> from placeto_graphs import colocate, parse_cluster
+    >>> from placeto_graphs import parse_cluster
     >>> step = executable_step(torch.nn.Linear(4, 2), torch.ones(8, 4), target="cpu")
     >>> problem = PlacementProblem(
     ...     graph=step.graph,
     ...     cluster=parse_cluster("2xcpu"),
     ...     compute_time=np.zeros((step.graph.num_ops, 2)),
-    ...     grouping=colocate(step.graph),
     ... )
     >>> halves = np.arange(problem.num_groups, dtype=np.int32) * 2 // problem.num_groups
     >>> with Executor(problem, step, ["cpu:0", "cpu:1"]) as executor:

@@ -89,13 +89,12 @@ class StepProgram:
 
     >>> import networkx as nx
     >>> from placeto_execution.schedules import topological_schedule
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> graph = from_networkx(nx.path_graph(2, create_using=nx.DiGraph))
     >>> problem = PlacementProblem(
     ...     graph=graph,
     ...     cluster=parse_cluster("2xcpu"),
     ...     compute_time=np.zeros((2, 2)),
-    ...     grouping=colocate(graph, rules=()),
     ... )
     >>> program = compile_step(topological_schedule(problem, np.array([0, 1], np.int32)))
     >>> program.of_device(0)

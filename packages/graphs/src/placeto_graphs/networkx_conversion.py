@@ -118,13 +118,12 @@ def groups_to_networkx(
     Examples
     --------
     >>> import networkx as nx
-    >>> from placeto_graphs import PlacementProblem, colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
     >>> graph = from_networkx(nx.DiGraph([("matmul", "relu")]))
     >>> problem = PlacementProblem(
     ...     graph=graph,
     ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=[[2.0, 2.0], [1.0, 1.0]],
-    ...     grouping=colocate(graph, rules=()),
     ... )
     >>> groups_to_networkx(problem, np.array([0, 1])).nodes["relu"]
     {'ops': 1, 'output_bytes': 0, 'parameter_bytes': 0, 'device': 'k80:1', 'seconds': 1.0}

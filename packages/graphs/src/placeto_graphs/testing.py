@@ -109,14 +109,7 @@ def example_problem(
     edges = np.stack([generator.integers(0, readers), readers], axis=1)
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
-        op_types=("op",) * num_ops,
-        scopes=("",) * num_ops,
-        phases=np.zeros(num_ops, np.int8),
-        flops=np.zeros(num_ops),
-        bytes_accessed=np.zeros(num_ops),
         parameter_bytes=generator.integers(0, 2, num_ops) * 10**6,
-        workspace_bytes=np.zeros(num_ops, np.int64),
-        colocation=np.full(num_ops, -1, np.int32),
         tensor_producer=np.arange(num_ops, dtype=np.int32),
         tensor_bytes=generator.integers(0, 10**6, num_ops),
         edges=edges.astype(np.int32),

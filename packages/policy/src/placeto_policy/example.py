@@ -8,7 +8,6 @@ from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
     ScheduleBatch,
-    colocate,
     from_networkx,
     parse_cluster,
 )
@@ -75,5 +74,4 @@ def two_chains(length: int = 3, num_devices: int = 2) -> PlacementProblem:
         graph=graph,
         cluster=parse_cluster(f"{num_devices}xk80"),
         compute_time=np.ones((graph.num_ops, num_devices)),
-        grouping=colocate(graph, rules=()),
     )

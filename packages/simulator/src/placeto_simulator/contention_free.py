@@ -71,7 +71,7 @@ class ContentionFreeEvaluator:
     An op of a second sends two tensors of half a second each to ops of a second, at one time:
 
     >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> fork = nx.DiGraph()
     >>> fork.add_edges_from([("a", "b"), ("a", "c")], bytes=3_800_000_000)
     >>> graph = from_networkx(fork)
@@ -79,7 +79,6 @@ class ContentionFreeEvaluator:
     ...     graph=graph,
     ...     cluster=parse_cluster("3xk80"),
     ...     compute_time=np.ones((3, 3)),
-    ...     grouping=colocate(graph, rules=()),
     ... )
     >>> ContentionFreeEvaluator(problem).evaluate(np.array([[0, 0, 0], [0, 1, 2]])).runtime
     array([3.0000114, 2.5      ])

@@ -138,7 +138,7 @@ def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedSt
 
     >>> import networkx as nx
     >>> import numpy as np
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> chain = nx.DiGraph()
     >>> chain.add_edge("a", "b", bytes=3_800_000_000)
     >>> graph = from_networkx(chain)
@@ -146,7 +146,6 @@ def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedSt
     ...     graph=graph,
     ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=np.ones((2, 2)),
-    ...     grouping=colocate(graph, rules=()),
     ... )
     >>> simulate(problem, [0, 1]).runtime
     2.5

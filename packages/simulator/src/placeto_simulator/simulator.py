@@ -48,13 +48,12 @@ class Simulator:
     Two independent ops of a second each, on one device and on two:
 
     >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> graph = from_networkx(nx.empty_graph(2, create_using=nx.DiGraph))
     >>> problem = PlacementProblem(
     ...     graph=graph,
     ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=np.ones((2, 2)),
-    ...     grouping=colocate(graph),
     ... )
     >>> Simulator(problem).evaluate(np.array([[0, 0], [0, 1]])).runtime
     array([2.0000057, 1.       ])

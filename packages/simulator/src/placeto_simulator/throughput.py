@@ -84,7 +84,7 @@ class ThroughputEvaluator:
     Two ops of a second each, and a tensor between them that takes half a second:
 
     >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> chain = nx.DiGraph()
     >>> chain.add_edge("a", "b", bytes=3_800_000_000)
     >>> graph = from_networkx(chain)
@@ -92,7 +92,6 @@ class ThroughputEvaluator:
     ...     graph=graph,
     ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=np.ones((2, 2)),
-    ...     grouping=colocate(graph, rules=()),
     ... )
     >>> ThroughputEvaluator(problem).evaluate(np.array([[0, 0], [0, 1]])).runtime
     array([2. , 1.5])

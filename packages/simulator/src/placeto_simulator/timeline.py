@@ -94,7 +94,7 @@ class Timeline(StepTimeline):
     Examples
     --------
     >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> from placeto_simulator import Simulator
     >>> chain = nx.DiGraph()
     >>> chain.add_edge("a", "b", bytes=7_600_000)
@@ -103,7 +103,6 @@ class Timeline(StepTimeline):
     ...     graph=graph,
     ...     cluster=parse_cluster("2xk80"),
     ...     compute_time=np.full((2, 2), 0.25),
-    ...     grouping=colocate(graph, rules=()),
     ... )
     >>> timeline = Simulator(problem).timeline([0, 1])
     >>> timeline.runtime

@@ -12,7 +12,7 @@ from torch import nn
 
 from placeto_execution import Executor
 from placeto_execution.devices import is_cuda
-from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline, colocate
+from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline
 
 BYTES_PER_NUMBER = 4
 HOPS = 24  # from one device to the other
@@ -232,7 +232,6 @@ class Calibration:
                 latency=np.zeros((count, count)),
             ),
             compute_time=np.zeros((step.graph.num_ops, count)),
-            grouping=colocate(step.graph, rules=()),
         )
         placement = np.zeros(problem.num_groups, np.int32)
         placement[problem.grouping.group_of] = place

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution import Executor
-from placeto_graphs import Cluster, ExecutableStep, PlacementProblem, colocate, parse_cluster
+from placeto_graphs import Cluster, ExecutableStep, PlacementProblem, parse_cluster
 
 TRIMMED = 0.2  # of the runs, on either side
 
@@ -105,7 +105,6 @@ def everything_on(
         graph=step.graph,
         cluster=parse_cluster("1xcpu"),
         compute_time=np.zeros((step.graph.num_ops, 1)),
-        grouping=colocate(step.graph),
     )
     with Executor(problem, step, [device]) as executor:
         yield executor, np.zeros(problem.num_groups, np.int32)

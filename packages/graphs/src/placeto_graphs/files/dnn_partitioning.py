@@ -10,7 +10,6 @@ import numpy as np
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import check_keys, decode_json
 from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
-from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
@@ -122,7 +121,6 @@ def _problem(file: _File) -> PlacementProblem:
         compute_time=np.array(
             [on_host if d.kind == HOST else on_accelerator for d in cluster.devices]
         ).T,
-        grouping=colocate(graph, [colocate_by_id]),
         rules=("id",),
     )
 
@@ -176,17 +174,13 @@ def _graph(file: _File) -> OpGraph:
     return OpGraph(
         op_names=_names(file.nodes),
         op_types=("node",) * len(file.nodes),
-        scopes=("",) * len(file.nodes),
         phases=np.array(
             [Phase.BACKWARD if node.isBackwardNode else Phase.FORWARD for node in file.nodes],
             np.int8,
         ),
-        flops=np.zeros(len(file.nodes)),
-        bytes_accessed=np.zeros(len(file.nodes)),
         parameter_bytes=np.array(
             [_whole_bytes(f"nodes[{op}].size", node.size) for op, node in enumerate(file.nodes)]
         ),
-        workspace_bytes=np.zeros(len(file.nodes), np.int64),
         colocation=_colocation(file.nodes),
         tensor_producer=np.array([*tensor_of_op], np.int32),
         tensor_bytes=np.array(tensor_bytes, np.int64),

@@ -17,7 +17,7 @@ from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import FREE, OpGraph
+from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 KIND = "accelerator"
@@ -134,13 +134,6 @@ def _parsed(lines: list[str]) -> tuple[OpGraph, list[float]]:
     graph = OpGraph(
         op_names=tuple(f"node{node}" for node in range(count)),
         op_types=tuple(op_type for _, _, op_type in costs),
-        scopes=("",) * count,
-        phases=np.zeros(count, np.int8),
-        flops=np.zeros(count),
-        bytes_accessed=np.zeros(count),
-        parameter_bytes=np.zeros(count, np.int64),
-        workspace_bytes=np.zeros(count, np.int64),
-        colocation=np.full(count, FREE, np.int32),
         tensor_producer=np.arange(count, dtype=np.int32),
         tensor_bytes=np.array([transfer for _, transfer, _ in costs], np.int64),
         edges=np.array([*dict.fromkeys(zip(sources, targets, strict=True))], np.int32),

@@ -227,16 +227,12 @@ def _training_graph(
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
     number = {name: op for op, name in enumerate(op_names)}
     tensors, reads = _tensors(layers, layer_edges)
-    count = len(ops)
     return OpGraph(
         op_names=op_names,
         op_types=op_types,
         scopes=tuple(layers[layer].scope for layer in layer_of_op),
         phases=np.repeat([Phase.FORWARD, Phase.BACKWARD], [len(forward), len(backward)]),
-        flops=np.zeros(count),
-        bytes_accessed=np.zeros(count),
         parameter_bytes=np.array(parameter_bytes, np.int64),
-        workspace_bytes=np.zeros(count, np.int64),
         colocation=np.array(layer_of_op, np.int32),
         tensor_producer=np.array([number[maker] for maker, _ in tensors], np.int32),
         tensor_bytes=np.array([size for _, size in tensors], np.int64),

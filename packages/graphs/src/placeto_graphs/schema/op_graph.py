@@ -57,12 +57,15 @@ class OpGraph(Record):
     its device and the ops that it waits for are done on any device. The graph has no cycles.
     Everything is checked on construction; arrays are read-only afterwards.
 
+    Names, tensors and edges have to be given. Without other fields ops are forward ops that cost
+    nothing and may go anywhere.
+
     Attributes
     ----------
     op_names : V texts
         Names, unique and not empty.
     op_types : V texts
-        Computation of each op, such as ``"aten.mm"``; not empty.
+        Computation of each op, such as ``"aten.mm"``; not empty; ``"op"`` unless given.
     scopes : V texts
         Path of the module that the op belongs to, such as ``"encoder.layer.0"``; ``""`` if unknown.
     phases : int8[V]
@@ -115,12 +118,9 @@ class OpGraph(Record):
     ...     op_names=["weights", "matmul"],
     ...     op_types=["parameter", "aten.mm"],
     ...     scopes=["linear", "linear"],
-    ...     phases=[0, 0],
     ...     flops=[0, 2e9],
     ...     bytes_accessed=[0, 12e6],
     ...     parameter_bytes=[4_000_000, 0],
-    ...     workspace_bytes=[0, 0],
-    ...     colocation=[-1, -1],
     ...     tensor_producer=[0, 1],
     ...     tensor_bytes=[4_000_000, 4_000_000],
     ...     edges=[[0, 1]],
@@ -130,14 +130,14 @@ class OpGraph(Record):
     """
 
     op_names: tuple[str, ...]
-    op_types: tuple[str, ...]
-    scopes: tuple[str, ...]
-    phases: NDArray[np.int8]
-    flops: NDArray[np.float64]
-    bytes_accessed: NDArray[np.float64]
-    parameter_bytes: NDArray[np.int64]
-    workspace_bytes: NDArray[np.int64]
-    colocation: NDArray[np.int32]
+    op_types: tuple[str, ...] = _DEFAULT
+    scopes: tuple[str, ...] = _DEFAULT
+    phases: NDArray[np.int8] = _DEFAULT
+    flops: NDArray[np.float64] = _DEFAULT
+    bytes_accessed: NDArray[np.float64] = _DEFAULT
+    parameter_bytes: NDArray[np.int64] = _DEFAULT
+    workspace_bytes: NDArray[np.int64] = _DEFAULT
+    colocation: NDArray[np.int32] = _DEFAULT
     tensor_producer: NDArray[np.int32]
     tensor_bytes: NDArray[np.int64]
     edges: NDArray[np.int32]
@@ -250,17 +250,17 @@ class OpGraph(Record):
         count = len(self.op_names)
         if count == 0:
             raise GraphError("op_names: expected at least one op, got none")
-        self._check("op_types", texts, count)
-        self._check("scopes", texts, count, empty=True)
-        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase))
-        self._check("flops", float_array, (count,))
-        self._check("bytes_accessed", float_array, (count,))
-        self._check("parameter_bytes", byte_counts, (count,))
-        self._check("workspace_bytes", byte_counts, (count,))
-        self._check("colocation", int_array, np.int32, (count,), minimum=FREE)
+        none = np.zeros(count, np.int32)
+        self._check("op_types", texts, count, usual=["op"] * count)
+        self._check("scopes", texts, count, empty=True, usual=[""] * count)
+        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase), usual=none)
+        self._check("flops", float_array, (count,), usual=none)
+        self._check("bytes_accessed", float_array, (count,), usual=none)
+        self._check("parameter_bytes", byte_counts, (count,), usual=none)
+        self._check("workspace_bytes", byte_counts, (count,), usual=none)
+        self._check("colocation", int_array, np.int32, (count,), minimum=FREE, usual=none + FREE)
         self._check("measured_time", _checked_times, count)
         self._check("dtype", texts, count, empty=True, usual=[""] * count)
-        none = np.zeros(count, np.int32)
         self._check("groups", int_array, np.int32, (count,), minimum=1, usual=none + 1)
         self._check("group_channels", int_array, np.int32, (count,), usual=none)
 

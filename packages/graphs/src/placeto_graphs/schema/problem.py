@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.grouping.colocation import rules_of_names
+from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, nested_groupings
 from placeto_graphs.schema.arrays import Record, float_array, int_array, texts
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.group_graph import GroupGraph, group_compute_time, group_graph
 from placeto_graphs.schema.grouping import Grouping, check_num_ops, checked_hierarchy
 from placeto_graphs.schema.op_graph import OpGraph
+
+_DEFAULT: Any = None  # for the groups that the graph itself has
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -32,6 +35,7 @@ class PlacementProblem(Record):
         there is a device where all its ops can run.
     grouping : `Grouping`
         The partition of the ops into G groups. Ops with equal colocation ids are in one group.
+        Unless it is given, all others are groups of their own.
     rules : texts or None
         The co-location rules that suit the graph and made the groups that these were merged from,
         by the names that `rules_of_names` knows; None if nothing is known of them.
@@ -65,11 +69,15 @@ class PlacementProblem(Record):
     graph: OpGraph
     cluster: Cluster
     compute_time: NDArray[np.float64]
-    grouping: Grouping
+    grouping: Grouping = _DEFAULT
     rules: tuple[str, ...] | None = None
     hierarchy: tuple[Grouping, ...] | None = None
 
     def __post_init__(self) -> None:
+        given: Any = self.grouping
+        if given is None and isinstance(self.graph, OpGraph):
+            alone = grouping_of_labels(self.graph, self.graph.colocation_leaders)
+            object.__setattr__(self, "grouping", alone)
         for name, wanted in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
             if not isinstance(getattr(self, name), wanted):
                 raise GraphError(

@@ -106,7 +106,7 @@ def too_large_text(problem: PlacementProblem) -> str:
     Examples
     --------
     >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx, parse_cluster
+    >>> from placeto_graphs import from_networkx, parse_cluster
     >>> ops = nx.DiGraph()
     >>> ops.add_node("layer", parameter_bytes=20_000_000_000)
     >>> graph = from_networkx(ops)
@@ -114,7 +114,6 @@ def too_large_text(problem: PlacementProblem) -> str:
     ...     graph=graph,
     ...     cluster=parse_cluster("1xrtx3060+1xv100"),
     ...     compute_time=np.ones((1, 2)),
-    ...     grouping=colocate(graph),
     ... )
     >>> too_large_text(problem)
     ': group layer alone needs 20.0 GB, and v100:0 has the most memory, 16.0 GB'

@@ -14,7 +14,6 @@ from placeto_graphs import (
     PlacementProblem,
     Placer,
     SchedulingEvaluator,
-    colocate,
     from_networkx,
     parse_cluster,
 )
@@ -82,8 +81,5 @@ def _a_few_ops() -> PlacementProblem:
     graph = from_networkx(chains)
     cluster = parse_cluster("1xcpu+2xk80")
     return PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=np.ones((graph.num_ops, cluster.num_devices)),
-        grouping=colocate(graph, rules=()),
+        graph=graph, cluster=cluster, compute_time=np.ones((graph.num_ops, cluster.num_devices))
     )
