@@ -1,5 +1,7 @@
 """What the bound sees of devices that are too few, and of the transfers that more of them take."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,6 +111,8 @@ def test_overheads_between_ops_count_but_not_the_last() -> None:
 
 def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:
     problem = problem_of(op_graph(3, [(2, 1), (1, 0)]), cluster(["k80"] * 2), np.zeros((3, 2)))
+    by_index = Grouping(group_of=np.arange(3, dtype=np.int32), group_names=("op0", "op1", "op2"))
+    problem = replace(problem, grouping=by_index)
     ops = relax_ops(problem, longest_paths(problem))
     assert ops.offsets.tolist() == [0, 0, 1, 2]
     assert ops.producers.tolist() == [0, 1]
