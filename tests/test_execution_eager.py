@@ -1,6 +1,5 @@
 """What several devices compute of a step is what PyTorch computes of it, wherever its ops run."""
 
-import doctest
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture import cost_model, executable_step
-from placeto_execution import Executor, executor
+from placeto_execution import Executor
 from placeto_graphs import ExecutableStep, PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import TrainingStep, library_step, training_step
@@ -149,12 +148,6 @@ def test_memory_is_given_back_as_the_simulator_says(name: str) -> None:
         found = executor.evaluate(placement).peak_memory
     simulated = Simulator(executor.problem, num_threads=1).evaluate(placement).peak_memory
     np.testing.assert_allclose(found, simulated, rtol=0.05)
-
-
-def test_the_example_of_the_executor_runs() -> None:
-    results = doctest.testmod(executor)
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 @settings(max_examples=15)

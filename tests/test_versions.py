@@ -27,6 +27,7 @@ def version_of(package: str) -> Version:
     """Return the version that hatchling reads and users see."""
     source = FOLDERS[package] / PROJECTS[package]["tool"]["hatch"]["version"]["path"]
     (version,) = re.findall(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)
+    assert str(Version(version)) == version
     return Version(version)
 
 

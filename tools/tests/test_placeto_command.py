@@ -12,16 +12,11 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from packaging.version import Version
 
 import placeto as placeto_in_python
 import placeto_tools
 from placeto_tools import commands
 from placeto_tools.main import COMMANDS, placeto
-
-
-def test_the_version_is_a_valid_one() -> None:
-    assert str(Version(placeto_tools.__version__)) == placeto_tools.__version__
 
 
 def test_the_command_prints_its_version() -> None:

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from packaging.version import Version
 
-import placeto_baselines
 from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
 from placeto_baselines import (
     BaselineError,
@@ -70,10 +68,6 @@ def check(problem: PlacementProblem, result: PlacementResult) -> None:
     assert result.curve[-1].tolist() == [result.evaluations, penalised(problem, result)]
     rises = (np.diff(result.curve[:, 1]) > 0).sum()
     assert rises <= result.fits(problem.cluster)  # where the first that fits costs more
-
-
-def test_the_version_is_a_valid_one() -> None:
-    assert str(Version(placeto_baselines.__version__)) == placeto_baselines.__version__
 
 
 def test_every_placer_has_the_name_that_the_command_knows() -> None:
