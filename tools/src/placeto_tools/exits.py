@@ -1,4 +1,4 @@
-"""How the command ends: its exit code, and one line that says why."""
+"""The end of the command: its exit code, and the line of an error."""
 
 import click
 
@@ -6,7 +6,7 @@ from placeto import errors
 
 
 def exit_code(error: BaseException) -> int:
-    """Return 2 for what the user can mend by other input, 130 after Ctrl-C, else 1."""
+    """Return 2 for wrong input, 130 after Ctrl-C, and 1 for any other error."""
     if isinstance(error, click.ClickException):
         return errors.WRONG_INPUT
     return errors.STOPPED if isinstance(error, click.Abort) else errors.exit_code(error)

@@ -1,4 +1,4 @@
-"""What a person sees while something takes long: a moving line, or lines now and then."""
+"""Display of long work: a moving line on a terminal, or lines now and then."""
 
 import sys
 from collections.abc import Iterator

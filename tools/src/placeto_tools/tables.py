@@ -1,4 +1,4 @@
-"""What is printed on standard output: tables as rich draws them, and JSON."""
+"""Standard output: tables as rich draws them, and JSON."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Wrong input, work that failed or was stopped; and how that is put in one line."""
+"""Errors: wrong input, work that failed or was stopped; and the line that says so."""
 
 import re
 from collections import Counter
@@ -19,11 +19,11 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """What was asked for was begun, and failed: exit code 1."""
+    """Work that began and failed: exit code 1."""
 
 
 class StoppedRunError(RunError):
-    """What was asked for was begun, and stopped by Ctrl-C: exit code 130."""
+    """Work that began and was stopped by Ctrl-C: exit code 130."""
 
 
 class LostRunError(RunError):
@@ -31,12 +31,12 @@ class LostRunError(RunError):
 
 
 def reading(what: Any) -> AbstractContextManager[None]:
-    """Count what the system says about a file that the user named as wrong input."""
+    """Turn an error of the system about a file that the user named into an `InputError`."""
     return _naming(what, InputError)
 
 
 def writing(what: Any) -> AbstractContextManager[None]:
-    """Say which file could not be written."""
+    """Turn an error of the system about a file to write into a `RunError` that names it."""
     return _naming(what, RunError)
 
 
@@ -49,7 +49,7 @@ def _naming(what: Any, kind: type[Exception]) -> Iterator[None]:
 
 
 def not_among(value: str, known: Collection[str]) -> str:
-    """Say what was expected in the place of a name that is not known; one like it comes first.
+    """Return the error of an unknown name: the names to choose from, the nearest first.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def not_among(value: str, known: Collection[str]) -> str:
 
 
 def check_once(names: Iterable[str], option: str = "") -> None:
-    """Raise an `InputError` if one of the names that an option gave stands there twice.
+    """Raise an `InputError` if an option gives a name twice.
 
     Examples
     --------
@@ -78,9 +78,9 @@ def check_once(names: Iterable[str], option: str = "") -> None:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return 2 for what the user can mend by other input, 130 after Ctrl-C, else 1.
+    """Return 2 for wrong input, 130 after Ctrl-C, and 1 for any other error.
 
-    The errors of the packages are about what they were given, and all derive from `ValueError`.
+    Wrong input is a `ValueError` of one of the packages.
     """
     if isinstance(error, StoppedRunError | KeyboardInterrupt):
         return STOPPED
@@ -102,7 +102,7 @@ def one_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape what would control a terminal: names from a file may hold anything."""
+    """Escape characters that control a terminal: names from a file may hold them."""
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )

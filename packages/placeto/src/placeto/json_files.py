@@ -1,4 +1,4 @@
-"""JSON of typed values: msgspec writes it, and says what is wrong with what is read."""
+"""JSON of typed values: msgspec writes it, and names the field that is wrong in a file."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,14 +31,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, expected: type[Decoded], writer: str) -> Decoded:
-    """Return what a JSON file of a type holds, and ``writer`` writes; an error names the field."""
+    """Return the value in a JSON file that ``writer`` writes; an error names the field."""
     with reading(path):
         content = path.read_bytes()
     return decode_json(content, expected, f"{path}: expected what {writer} writes")
 
 
 def decode_json(content: bytes, expected: type[Decoded], problem: str) -> Decoded:
-    """Return what a JSON text holds; if it is not of the type, name the field after the problem."""
+    """Return the value of a JSON text; if it has another type, the error names the field."""
     try:
         return msgspec.json.decode(content, type=expected)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

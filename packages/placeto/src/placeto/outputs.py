@@ -1,4 +1,4 @@
-"""Files that the command writes: none is overwritten without being asked to, none by halves."""
+"""Files to write: each whole or not at all, and over an existing one only with ``force``."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from placeto_graphs import write_atomically
 
 
 def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse a file that is there, has another suffix or no folder, before work is done for it."""
+    """Refuse a file that exists, or has another suffix or no folder, before work is done for it."""
     if suffixes and not path.name.endswith(suffixes):
         raise InputError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
@@ -23,7 +23,7 @@ def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> No
 
 
 def make_folder(path: Path, *, force: bool) -> None:
-    """Make a folder for results; one that holds something is an error unless that is wanted."""
+    """Make a folder for results; a folder that is not empty is an error without ``force``."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path}: expected a folder, got a file")
     if path.is_dir() and any(path.iterdir()) and not force:
@@ -57,7 +57,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 class Picture(Protocol):
-    """What can be saved as a picture: a figure of matplotlib."""
+    """A picture that can be saved: a figure of matplotlib."""
 
     def savefig(self, fname: Any, **kwargs: Any) -> None:
         """Write it to a file or a buffer."""

@@ -27,11 +27,11 @@ class PlacedModule:
     training
         The step.
     problem, placement : `PlacementProblem`, int32[G]
-        Where its ops run.
+        Problem, and the device of each group of its ops.
     devices
-        The real devices of the problem's cluster.
+        Real devices of the problem's cluster.
     names
-        The weights and buffers of the module.
+        Names of the weights and buffers of the module.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class PlacedModule:
         self._last_placement = placement
 
     def step(self, batch: Any) -> float:
-        """Train for a step with a batch like the example; return its loss.
+        """Train for one step with a batch like the example, and return its loss.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class PlacedModule:
         return self._state(self._training.names_of_state)
 
     def load_checkpoint(self, checkpoint: dict[str, torch.Tensor]) -> None:
-        """Go on from what `checkpoint` returned.
+        """Resume from what `checkpoint` returned.
 
         Raises
         ------
@@ -134,38 +134,38 @@ def place_module(
     quiet: bool = False,
     autocast: torch.dtype | None = None,
 ) -> PlacedModule:
-    """Find where the ops of a training step run best, and return the module as placed there.
+    """Search a placement for the ops of a training step, and return the placed module.
 
     Parameters
     ----------
     module
-        Module that is trained from the weights that it has; it stays as it is.
+        Module to train, from the weights that it has; it stays as it is.
     example_inputs, loss_fn, optimizer
         As of `placeto_capture.capture`.
     devices
-        Devices of this machine, such as ``["cpu:0", "cpu:1"]``, each of which is a process that
-        is forked from this one; this one runs GPUs itself.
+        Devices of this machine, such as ``["cpu:0", "cpu:1"]``. Each CPU is a process, forked from
+        this one; this process runs all GPUs.
     cluster
         Description of the devices for the simulator: a spec, or a cluster file, with as many
-        devices. For CPUs by default CPUs whose transfers take no time; the command ``placeto
-        calibrate`` measures what they take.
+        devices. By default CPUs have transfers that take no time; the command ``placeto
+        calibrate`` measures them. GPUs need a cluster.
     mask_fraction
         As of `placeto_capture.capture`.
     seconds
         Seconds of the search for a placement.
     seed
-        Seed of that search, and of what ops draw.
+        Seed of that search, and of random ops.
     threads_per_device
-        Number of threads that work on one op on each CPU.
+        Number of threads of an op on a CPU.
     quiet
-        Whether nothing is shown meanwhile.
+        True to show no progress.
     autocast
         As of `placeto_capture.capture`.
 
     Raises
     ------
     InputError
-        If the cluster is not of so many devices, or not said and not of CPUs alone.
+        If the cluster has another number of devices, or is missing for GPUs.
     CaptureError
         As of `placeto_capture.executable_training`.
 

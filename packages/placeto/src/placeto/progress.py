@@ -1,4 +1,4 @@
-"""How far long work is: what can show it, a plain display, and how it is put in words."""
+"""Progress of long work: displays for it, and its texts."""
 
 import os
 import sys
@@ -63,15 +63,15 @@ class PlainProgress:
 
 
 def cpu_seconds() -> float:
-    """Return the seconds that processors worked for this process, and those that it waited for."""
+    """Return the CPU seconds of this process and of child processes that have ended."""
     of_children = os.times()
     return time.process_time() + of_children.children_user + of_children.children_system
 
 
 def how_far(done: int, total: int | None, seconds: float) -> str:
-    """Return how many of at most how many are done, how fast, and how long the others take.
+    """Return a text with the number done, the rate, and the time that is left.
 
-    How long is left out where little is done yet.
+    The time is left out while little is done.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def how_far(done: int, total: int | None, seconds: float) -> str:
 
 
 def left_text(done: int, total: int, seconds: float) -> str:
-    """Return how long the others take, after a comma; nothing where little is done yet.
+    """Return the time that is left, after a comma; an empty text while little is done.
 
     Examples
     --------

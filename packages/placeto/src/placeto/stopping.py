@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish to stop at the next good moment, and Ctrl-C that was already heeded."""
+"""Ctrl-C as a request to stop at the next checkpoint, and a note that Ctrl-C came."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ PARENT_VARIABLE = "PLACETO_PARENT"  # the process that started this one as a wor
 class StopRequest:
     """Notes the first Ctrl-C or termination; the second ends the process at once.
 
-    A worker whose parent is gone stops, too.
+    A training process whose parent has ended stops, too.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def rate_text(seconds: float) -> str:
-    """Return how many steps of a duration there are in a second, to stand behind it.
+    """Return the steps per second of a duration, in brackets.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def rate_text(seconds: float) -> str:
 
 
 def cost_text(cost: float, unit: str = SECONDS) -> str:
-    """Return a cost with its unit, which is seconds but for evaluators of a user's own.
+    """Return a cost with its unit: seconds, unless an evaluator of the user has another one.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def flops_text(count: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a part of the whole in percent.
+    """Return a fraction as a percentage.
 
     Examples
     --------

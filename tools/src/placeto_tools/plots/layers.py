@@ -1,4 +1,4 @@
-"""Where the nodes of a graph are drawn: in layers (Sugiyama et al. 1981)."""
+"""Positions of the nodes of a graph, in layers (Sugiyama et al. 1981)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ SWEEPS = 8
 def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
     """Return float64[G, 2]: the layer of each group, and its height in the layer.
 
-    A group's layer is the number of edges on the longest path to it. In each layer groups are
-    ordered by the mean height of their neighbours, a few times forth and back, so that fewer edges
-    cross; heights are centred on 0.
+    The layer of a group is the number of edges on the longest path to it. In each layer, groups are
+    ordered by the mean height of their neighbours, so that fewer edges cross. A few passes go
+    forwards and backwards. Heights are centred on 0.
 
     Parameters
     ----------

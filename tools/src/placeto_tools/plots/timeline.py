@@ -1,4 +1,4 @@
-"""A simulated step: what ran on each device and link, and the memory below."""
+"""Timeline of a simulated step: ops and transfers of each device and link, and memory."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,9 +50,9 @@ def _draw_bars(axes: Axes, timeline: Timeline) -> None:
 
 
 def chart_rows(cluster: Cluster) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Return what the rows of a chart are called, the row of each device, and that of each link.
+    """Return the labels of the rows of a chart, the row of each device, and that of each link.
 
-    The links over which only one device sends come after that device, the others last.
+    A link over which only one device sends comes after that device; the others are last.
     """
     count = cluster.num_devices
     senders = [np.unique(pairs[:, 0]) for pairs in cluster.link_pairs]

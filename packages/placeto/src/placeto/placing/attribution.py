@@ -11,7 +11,7 @@ from placeto_graphs import Evaluator
 
 @dataclass(frozen=True)
 class Move:
-    """A group that is elsewhere, and its effects on the memory-penalised runtime, in seconds.
+    """A group that moves, and its effects on the memory-penalised runtime, in seconds.
 
     Attributes
     ----------
@@ -22,8 +22,8 @@ class Move:
     last : float
         Change if this group moves after all others.
     share : float
-        Mean change over orders of all moves (Shapley 1953): the sum of all
-        shares is the difference between the two placements.
+        Average change over orders of all moves (Shapley 1953). The shares of all moves add up to
+        the difference between the two placements.
     """
 
     group: int
@@ -41,7 +41,7 @@ def moves_between(
 ) -> list[Move]:
     """Return the groups that int32[G] placements have on different devices, and their effects.
 
-    As many random orders of the moves are drawn as ``num_orders``; each also runs from its end.
+    Shares are averages over ``num_orders`` random orders of the moves, each also backwards.
     """
     groups = np.flatnonzero(before != after)
     if not len(groups):

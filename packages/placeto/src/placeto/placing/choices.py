@@ -1,4 +1,4 @@
-"""What fewer devices would do: each alone, some of them, and all filled one after the other.
+"""Placements on fewer devices: each alone, some of them, and all filled one after the other.
 
 Read `search_with_choices` first.
 """
@@ -46,7 +46,7 @@ class Choice:
         The devices that may be used.
     how : text
         ``"alone"``: all on one device; ``"in-order"``: devices filled one after the other, as far
-        as their memory goes; ``"searched"``: the best that a short search found.
+        as their memory allows; ``"searched"``: the best placement of a short search.
     result : `PlacementResult`
         The placement, and what it costs.
     """
@@ -66,16 +66,16 @@ def search_with_choices(
     evaluator: EvaluatorSpec = STEP,
     from_policy: bool = False,
 ) -> tuple[PlacementResult, float, list[Choice]]:
-    """Search as `search` does, or from the policy, and price what fewer devices would do.
+    """Search as `search` does, or from the policy, and evaluate placements on fewer devices.
 
-    Where there are three devices or more, a part of the seconds and evaluations goes to searches on
-    some of them, and the search begins at the best that these found. No choice is better than the
-    result. Ctrl-C during one of these searches ends all of them, with the best so far.
+    With three devices or more, a part of the seconds and evaluations goes to searches on some of
+    them. The search begins at the best placement of these. No choice is better than the result.
+    Ctrl-C during one of these searches ends all of them, with the best so far.
 
     Returns
     -------
     PlacementResult, float, list of Choice
-        What was found; the cost that no placement beats; the choices, none for one device.
+        Result; cost that no placement beats; choices, none for one device.
     """
     find: Callable[..., tuple[PlacementResult, float]] = search_from_policy
     if not from_policy:
@@ -116,7 +116,7 @@ def search_with_choices(
 
 
 def on_one_device(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return everything on each device that can run all of it; of equal devices on the first."""
+    """Return all groups on each device that can run them; of equal devices, on the first."""
     runs = np.isfinite(problem.group_graph.compute_time)
     found = []
     for (device,) in unlike_subsets(problem, 1):
@@ -127,11 +127,11 @@ def on_one_device(problem: PlacementProblem, evaluator: Evaluator) -> list[Choic
 
 
 def in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
-    """Return what fills the devices one after the other, accelerators first, as memory allows.
+    """Return a placement that fills the devices one after the other, accelerators first.
 
-    That is how ``device_map="auto"`` places what fits no device: groups in the order in which they
-    run, as many on a device as fit there. The last device takes the rest; what a device cannot run
-    goes to where it runs fastest.
+    ``device_map="auto"`` places models that fit no device so: groups in the order in which they
+    run, as many on a device as fit there. The last device takes the rest. A group that a device
+    cannot run goes to the device where it runs fastest.
     """
     devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
     order = _running_order(problem)
@@ -162,7 +162,7 @@ def in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
 
 
 def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
-    """Yield subsets of a number of devices, without those that are like an earlier one."""
+    """Yield subsets of ``size`` devices, without those that are like an earlier one."""
     cluster, seen = problem.cluster, set()
     alike = [
         (
@@ -251,7 +251,7 @@ def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> Placement
 
 
 def best_of(problem: PlacementProblem, results: list[PlacementResult]) -> PlacementResult:
-    """Return the best of some results: what fits the memory first, then what takes least."""
+    """Return the best result: those that fit the memory rank first, then the fastest."""
     batch = EvaluationBatch(
         runtime=np.array([result.runtime for result in results]),
         peak_memory=np.stack([result.peak_memory for result in results]),
@@ -288,7 +288,7 @@ def choices_table(
     choices: list[Choice],
     evaluator: EvaluatorSpec,
 ) -> TextTable:
-    """Return what the choices cost as a table, with a title that says which devices are used."""
+    """Return the costs of the choices as a table; its title names the used devices."""
     used = used_devices(problem, result.placement)
     names = problem.cluster.device_names
     as_fast = [

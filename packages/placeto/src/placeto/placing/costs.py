@@ -1,4 +1,4 @@
-"""Costs of placements: seconds of a step, and a penalty where the memory does not suffice."""
+"""Costs of placements: seconds of a step, and a penalty if the memory does not suffice."""
 
 from collections.abc import Sequence
 
@@ -74,7 +74,7 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
 
 
 def bound_text(bound: float, least_excess: int, where: str = "") -> str:
-    """Return what no placement beats: a runtime, and memory, if none fits.
+    """Return a text of what no placement beats: a runtime, and memory if none fits.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def bound_text(bound: float, least_excess: int, where: str = "") -> str:
 
 
 def misfit_text(least_excess: int, where: str = "") -> str:
-    """Return that no placement fits, of the bytes that a device lacks at the least."""
+    """Return a text that no placement fits, with the bytes that a device lacks at least."""
     return f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more"
 
 
 def too_large_text(problem: PlacementProblem) -> str:
-    """Return which group fits no device, to stand behind that nothing fits; else nothing.
+    """Return a text that names a group that fits no device; empty if there is none.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def too_large_text(problem: PlacementProblem) -> str:
 
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:
-    """Return how to make a problem file whose groups can be finer; nothing where they can be."""
+    """Return how to make a problem file with finer groups; an empty text if it has them."""
     in_micro_batches = problem.cluster.queue == "backward-first"  # its groups follow no rules
     if problem.rules is not None or problem.hierarchy is not None or in_micro_batches:
         return ""

@@ -1,4 +1,4 @@
-"""The evaluators by name, which say what a placement costs, and those of a user's own."""
+"""Evaluators by name, which return the costs of placements, and those of users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class EvaluatorSpec:
 
     @property
     def simulates(self) -> bool:
-        """Whether it is the simulator of a step, of which bounds and policies know."""
+        """True if it is the simulator of a step, for which there are bounds and policies."""
         return self.name == STEP.name
 
     def text(self, cost: float) -> str:
@@ -32,7 +32,7 @@ class EvaluatorSpec:
         return cost_text(cost, self.unit)
 
     def lower_bound(self, problem: PlacementProblem) -> float:
-        """Return what no placement costs less than; 0 where nothing better is known."""
+        """Return a lower bound of the costs of all placements; 0 if none is known."""
         if self.simulates:
             return lower_bound(problem)
         # Transfers that do not wait are as long as those of a simulated step at the least.

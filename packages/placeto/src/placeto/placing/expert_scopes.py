@@ -1,4 +1,4 @@
-"""Which scopes of registered models and profiles an expert takes for layers and branches."""
+"""Scopes of registered models and profiles that an expert takes for layers and branches."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ KNOWN = (
 
 
 def expert_scopes(scopes: Sequence[str]) -> ExpertScopes | None:
-    """Return what an expert would read in the scopes of a graph, or None if they say nothing."""
+    """Return the layers and branches that the scopes of a graph name, or None if they do not."""
     different = set(scopes)
     for known in KNOWN:
         pattern = known.branch or known.layer or ""

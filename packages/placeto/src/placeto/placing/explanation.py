@@ -1,4 +1,4 @@
-"""Why a group is where it is: what it would cost elsewhere, and who waits for whom."""
+"""Reasons for the device of a group: its costs on other devices, and waits for tensors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,18 +35,18 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Wait:
-    """A device that stood idle before ops of one group, until a tensor of another came.
+    """Idle time of a device before ops of one group, until a tensor of another group arrived.
 
     Attributes
     ----------
     group, for_group : text
-        Which group waited, and for which: its tensor was the last to come.
+        Group that waited, and the group whose tensor arrived last.
     ops : int
         Number of ops that waited.
     transferred : int
-        Number of them whose tensor came over a link.
+        Number of them whose tensor arrived over a link.
     idle : float
-        Seconds for which the device of the group stood idle right before them.
+        Seconds for which the device of the group was idle right before them.
     """
 
     group: str
@@ -58,7 +58,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class GroupExplanation:
-    """Why a group is where it is.
+    """Reasons for the device of a group.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class GroupExplanation:
 def explain_group(
     evaluator: Evaluator, placement: NDArray[np.int32], timeline: Timeline, group: int
 ) -> GroupExplanation:
-    """Return what each device would cost a group, what it waited for, and what for it."""
+    """Return the cost of a group on each device, its waits, and the waits of others for it."""
     problem = evaluator.problem
     name = problem.grouping.group_names[group]
     waited = waits(timeline)
@@ -108,7 +108,7 @@ def explain_group(
 
 
 def group_number(problem: PlacementProblem, name: str) -> int:
-    """Return the group of a name; the error of an unknown one names those that are like it."""
+    """Return the number of a group; the error of an unknown name suggests similar ones."""
     names = problem.grouping.group_names
     if name not in names:
         near = ", ".join(get_close_matches(name, names)) or names[0]
@@ -133,7 +133,7 @@ def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArr
 def alternatives(
     evaluator: Evaluator, placement: NDArray[np.int32], group: int
 ) -> list[Alternative]:
-    """Return what each device would cost a group, alone and with the groups next to it."""
+    """Return the cost of a group on each device, alone and together with its neighbours."""
     problem = evaluator.problem
     possible = _possible(problem)
     near = neighbours(problem, group)
@@ -159,7 +159,7 @@ def neighbours(problem: PlacementProblem, group: int) -> NDArray[np.int32]:
 
 
 def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
-    """Return float64[G], for how long ops of each group are on the critical path, in seconds."""
+    """Return float64[G], the seconds for which ops of each group are on the critical path."""
     ops = [step for step in timeline.critical_path() if step.kind == "op"]
     group_of = timeline.problem.grouping.group_of
     result = np.zeros(timeline.problem.num_groups)
@@ -170,10 +170,10 @@ def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
 
 
 def waits(timeline: Timeline) -> list[Wait]:
-    """Return which groups waited for tensors of which others while their device stood idle.
+    """Return the waits of groups for tensors of others while their device was idle.
 
-    The idle time right before an op counts for the group whose tensor came last. The longest waits
-    come first. An op that other ops of its own group kept waiting is left out.
+    The idle time right before an op counts for the group whose tensor arrived last. The longest
+    waits are first. Waits for ops of the same group are left out.
     """
     group_of = timeline.problem.grouping.group_of
     idle = _idle_before(timeline)

@@ -1,4 +1,4 @@
-"""From a model to where its ops run best, in one call."""
+"""From a model to a placement of its ops, in one call."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from placeto_workloads import TrainingStep
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelPlacement:
-    """Where the ops of a step of a model run, as `place` found it.
+    """Placement of the ops of a step of a model, as `place` found it.
 
     Attributes
     ----------
@@ -45,12 +45,12 @@ class ModelPlacement:
     result : `placeto_graphs.PlacementResult`
         The placement, its costs, and the curve of the search.
     lower_bound : float
-        Seconds that no placement of these groups is faster than; 0 with an evaluator of which no
-        bound is known.
+        Lower bound of the runtime of all placements of these groups, in seconds; 0 if none is known
+        for the evaluator.
     autocast : `torch.dtype` or None
         Dtype of the autocast with which the step was captured.
     evaluator : `placeto.placing.evaluators.EvaluatorSpec`
-        What placements are priced by, here and in other forms.
+        Evaluator of placements, here and in other forms.
     """
 
     step: TrainingStep
@@ -73,18 +73,18 @@ class ModelPlacement:
 
     @property
     def runtime(self) -> float:
-        """Seconds of a step, simulated; with another evaluator what that returns."""
+        """Simulated seconds of a step; with another evaluator, the cost that it returns."""
         return self.result.runtime
 
     @property
     def peak_memory(self) -> dict[str, int]:
-        """The most bytes that each device holds, simulated."""
+        """Simulated peak memory of each device, in bytes."""
         peaks = self.result.peak_memory.tolist()
         return dict(zip(self.problem.cluster.device_names, peaks, strict=True))
 
     @property
     def fits(self) -> bool:
-        """Whether no device holds more than its memory."""
+        """True if no device holds more than its memory."""
         return self.result.fits(self.problem.cluster)
 
     @property
@@ -114,11 +114,11 @@ class ModelPlacement:
         }
 
     def timeline(self) -> Timeline:
-        """Simulate a step, and return what runs where and when."""
+        """Simulate a step, and return its timeline."""
         return Simulator(self.problem, num_threads=1).timeline(self.placement)
 
     def explain(self, group: str) -> GroupExplanation:
-        """Return what each device would cost a group of ``problem``, and who waits for whom.
+        """Return the cost of a group of ``problem`` on each device, and its waits.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class ModelPlacement:
         return explain_group(Simulator(self.problem), self.placement, self.timeline(), number)
 
     def device_map(self) -> DeviceMap:
-        """Return where whole modules go, for ``dispatch_model`` of accelerate.
+        """Return the devices of whole modules, for ``dispatch_model`` of accelerate.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class ModelPlacement:
         return replace(found, modules=modules)
 
     def pipeline_stages(self) -> PipelineStages:
-        """Return where `torch.distributed.pipelining` splits the model.
+        """Return the split points of the model for `torch.distributed.pipelining`.
 
         Raises
         ------
@@ -161,12 +161,12 @@ class ModelPlacement:
             Form: ``"accelerate"``, ``"torch"``, ``"vllm"``, ``"deepspeed"``, ``"exo"``,
             ``"llama.cpp"``, ``"dot"`` or ``"graphml"``.
         force
-            Whether a file that is there is overwritten.
+            True to overwrite an existing file.
 
         Raises
         ------
         InputError
-            If there is no such form, or the placement cannot be said in it.
+            If there is no such form, or it cannot express the placement.
         """
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
@@ -184,16 +184,16 @@ class ModelPlacement:
         Parameters
         ----------
         devices
-            As many devices as the cluster has, such as ``["cuda:0", "cpu:0"]``.
+            Devices, as many as the cluster has, such as ``["cuda:0", "cpu:0"]``.
         steps
             Number of steps.
         threads
-            Number of threads that work on one op on each CPU.
+            Number of threads of an op on a CPU.
 
         Raises
         ------
         InputError
-            If these are not as many.
+            If the number of devices differs.
         ExecutionError
             If there is no such device, an op fails, or the process of a device ends.
         """
@@ -232,7 +232,7 @@ def place(
     placer: str | Placer | None = None,
     evaluator: str | Callable[[PlacementProblem], Evaluator] = "latency",
 ) -> ModelPlacement:
-    """Capture a step of a model, and search for the devices where its ops run best.
+    """Capture a step of a model, and search for a fast placement of its ops.
 
     Parameters
     ----------
@@ -245,31 +245,31 @@ def place(
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
     seconds
-        Seconds of the search. Ctrl-C ends it, and keeps the best so far. With a ``placer`` CPU
-        seconds, after which the best that it evaluated is the result.
+        Seconds of the search. Ctrl-C ends it, and keeps the best so far. With a ``placer``, CPU
+        seconds after which it is stopped; the best placement that it evaluated is the result.
     seed
         Seed of every random choice.
     quiet
-        Whether nothing is shown meanwhile.
+        True to show no progress.
     autocast
         As of `placeto_capture.capture`; by default the autocast around this call.
     placer
-        Another placer than the search: a `placeto_graphs.Placer`, a name of the command such as
+        Placer instead of the search: a `placeto_graphs.Placer`, a name of the command such as
         ``"heft"``, or ``"package.module:Class"``.
     evaluator
-        What placements are priced by: ``"latency"``, the simulated time of a step;
-        ``"throughput"``, the time per sample of a pipeline; a class that is called with the problem
-        and makes a `placeto_graphs.Evaluator`; or ``"package.module:Class"``.
+        Objective: ``"latency"``, the simulated time of a step; ``"throughput"``, the time per
+        sample of a pipeline; a class that makes a `placeto_graphs.Evaluator` of the problem; or
+        ``"package.module:Class"``.
 
     Warns
     -----
     UserWarning
-        If no placement that fits the memory of the devices was found.
+        If no placement was found that fits the memory of the devices.
 
     Raises
     ------
     InputError
-        If the optimizer is none, or there is no such placer or evaluator.
+        If the optimizer is not one, or there is no such placer or evaluator.
     GraphError
         If there is no such cluster.
     CaptureError
@@ -307,7 +307,7 @@ def place(
         )
     placed = ModelPlacement(step, *found, autocast, priced_by)
     if not placed.fits:
-        warnings.warn(f"no placement that fits the memory was found: {placed!r}", stacklevel=2)
+        warnings.warn(f"no placement found fits the memory: {placed!r}", stacklevel=2)
     return placed
 
 

@@ -1,4 +1,4 @@
-"""Placers and evaluators of a user's own: how they are named, made, and what of them is checked.
+"""Placers and evaluators of users: their names, how they are made, and checks of their results.
 
 A name is ``package.module:Class``, or what an installed package calls its class in an entry point.
 Arguments follow behind colons: ``package.module:Class:depth=3:mode=fast``.
@@ -96,7 +96,7 @@ def own_class(text: str, group: str) -> OwnClass:
 
 
 def own_object(found: Callable[..., Any]) -> OwnClass:
-    """Return the same of a class that is at hand."""
+    """Return a class that was passed as an object."""
     name = getattr(found, "__name__", type(found).__name__)
     return OwnClass(name, found, {}, (found.__module__,))
 
@@ -108,7 +108,7 @@ def _argument(pair: str) -> tuple[str, str]:
 
 @contextmanager
 def naming(text: str, code: object = None) -> Iterator[None]:
-    """Say of an error whose it is, in one line, and where in the user's file it came from."""
+    """Turn an error into one line that names the class, and the line of the user's file."""
     try:
         yield
     except InputError:

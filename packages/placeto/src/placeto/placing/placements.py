@@ -1,4 +1,4 @@
-"""From what a user names to a placement."""
+"""From the name of a placement, a device or a placer to a placement."""
 
 import sys
 import time
@@ -47,8 +47,8 @@ def resolve_placement(
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Return the placement that a user named, int32[G], and the problem at its level.
 
-    It is a placement file, of any level of the problem or op by op, a device, or a placer that
-    does not train a policy.
+    The text is a placement file, a device, or a placer that trains no policy. A file may be of any
+    level of the problem, or op by op.
     """
     names = problem.cluster.device_names
     if Path(text).is_file() or text.endswith(".json"):
@@ -73,9 +73,9 @@ def resolve_placement(
 def search_problem(
     problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
 ) -> PlacementProblem:
-    """Return a problem at the level that a search ends at: the finest with at most so many groups.
+    """Return a problem at its finest level with at most ``finest`` groups, where a search ends.
 
-    If no level has so few, it is that of the problem.
+    If all levels have more groups, it is the level of the problem.
     """
     levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
     return problem.at_level(levels[-1]) if levels else problem
@@ -91,15 +91,15 @@ def search(
     start: NDArray[np.int32] | None = None,
     evaluator: EvaluatorSpec = STEP,
 ) -> tuple[PlacementResult, float]:
-    """Search multilevel, by default with the simulator as the evaluator, and show how far it is.
+    """Run a multilevel search, by default with the simulator as the evaluator, and show progress.
 
-    The problem is at the level that the search ends at. Limits are seconds, and evaluations. From a
-    ``start``, a placement int32[G], what it finds is no worse. Ctrl-C ends it early.
+    The problem is at the level where the search ends. Limits are seconds and evaluations. The
+    result is no worse than a ``start``, a placement int32[G]. Ctrl-C ends the search early.
 
     Returns
     -------
     PlacementResult, float
-        What it found, and the cost that no placement beats.
+        Result, and the cost that no placement beats.
     """
     progress.update("lower bound ...")
     bound = evaluator.lower_bound(problem)
@@ -124,8 +124,8 @@ def zero_shot(
     Returns
     -------
     PlacementProblem, PlacementResult
-        The problem at the level that was placed, and what was found. None where even the coarsest
-        level has so many groups that the policy takes many seconds.
+        Problem at the level that was placed, and the result. None if even the coarsest level has so
+        many groups that the policy takes many seconds.
     """
     coarse = search_problem(problem, GROUPS_OF_POLICY)
     if coarse.num_groups > MOST_GROUPS_OF_POLICY:
@@ -145,7 +145,7 @@ def search_from_policy(
 ) -> tuple[PlacementResult, float]:
     """Place a problem with the bundled pretrained policy, and search from there; see `search`.
 
-    The limits are those of both. The policy is left out where it would leave nothing to the search.
+    The limits are those of both. The policy is left out if it would leave nothing to the search.
     """
     enough = max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY
     placed = zero_shot(problem, progress, seed=seed) if enough else None
@@ -215,7 +215,7 @@ def place_graph(
     Returns
     -------
     PlacementProblem, PlacementResult, float
-        The problem at the level that was searched, and as of `search`.
+        Problem at the level where the search ended, and what `search` returns.
     """
     problem = make_problem(Source(name, graph), cluster)
     progress = PlainProgress(None if quiet else sys.stderr)
@@ -241,13 +241,25 @@ def run_placer(
     evaluator: EvaluatorSpec = STEP,
     limits: Limits | None = None,
 ) -> PlacementResult:
-    """Place a problem, by default with the simulator as the evaluator, and show how far it is.
+    """Place a problem, by default with the simulator as the evaluator, and show progress.
 
-    A budget is the number of placements that it evaluates, if that is known; at the limits it is
-    stopped, and the best placement that it evaluated is the result. The label is its name on the
-    display, by default its own. The simulator has by default a thread for each core. Costs of the
-    result are those that the evaluator returns for its placement, and of a placer of a user's own
-    evaluations, seconds and curve are counted here, whatever the placer says.
+    The costs of the result are those that the evaluator returns for its placement. For a placer of
+    the user, evaluations, seconds and curve are also counted here.
+
+    Parameters
+    ----------
+    placer, problem, progress, seed
+        Placer, problem, display and seed.
+    budget
+        Number of evaluations of the placer, if that is known.
+    label
+        Name on the display; by default that of the placer.
+    num_threads
+        Number of threads of the simulator; by default one for each core.
+    evaluator
+        Evaluator of placements.
+    limits
+        Limits at which the placer is stopped; the best placement that it evaluated is the result.
     """
     name = label or placer.name
     progress.update(f"{name}: compiling, once ...")

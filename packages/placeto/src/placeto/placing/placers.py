@@ -47,7 +47,7 @@ EVALUATIONS_OF_START = 12_500  # of a start of local search, as it has them by d
 
 
 class Budget(NamedTuple):
-    """How much a placer may do."""
+    """Limit of a placer."""
 
     evaluations: int  # 0 for as many as it likes
     seconds: float | None = None  # CPU seconds, None for as many as it likes
@@ -68,12 +68,12 @@ class PlacerSpec:
 
     @property
     def searches(self) -> bool:
-        """Whether it evaluates as many placements as it may; one of a user's own is taken to."""
+        """True if it evaluates as many placements as it may, as all placers of users do."""
         return self.budget is not None or bool(self.modules)
 
     @property
     def trains(self) -> bool:
-        """Whether it trains a policy, which takes minutes."""
+        """True if it trains a policy, which takes minutes."""
         return self.full_budget is not None
 
 
@@ -235,7 +235,7 @@ def make_placer(
 ) -> Placer:
     """Return a placer for a problem, see `placer_spec`.
 
-    It searches for so many evaluations, by default its own number, or for so many CPU seconds.
+    Its limit is a number of evaluations, by default its own, or a number of CPU seconds.
     """
     spec = placer_spec(name)
     return spec.make(problem, Budget(budget or spec.budget or 0, seconds))

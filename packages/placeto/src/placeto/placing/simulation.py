@@ -1,4 +1,4 @@
-"""What one placement comes to, as a report: plain values in SI units."""
+"""Report of one simulated placement: plain values in SI units."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def timeline_report(
     timeline: Timeline,
     num_longest: int = 10,
 ) -> Report:
-    """Return what happened in a simulated step, with the longest part of its critical path."""
+    """Return the report of a simulated step, with the longest parts of its critical path."""
     peak = timeline.peak_memory
     path = timeline.critical_path()
     return {
@@ -47,19 +47,19 @@ def timeline_report(
 
 
 def is_inference(graph: OpGraph) -> bool:
-    """Return whether a step has neither a backward pass nor updates."""
+    """Return True if a step has neither a backward pass nor updates."""
     return not graph.phases.any()
 
 
 def speed_of_kind(
     problem: PlacementProblem, placement: NDArray[np.int32], runtime: float, measured: float
 ) -> dict[str, float]:
-    """Return the speed of the one kind that a placement uses, by which a cluster file scales it.
+    """Return the speed of the kind of device that a placement uses, for a cluster file.
 
     Parameters
     ----------
     problem, placement
-        A problem, and int32[G], everything on one device.
+        Problem, and int32[G] with all groups on one device.
     runtime
         Simulated seconds of a step.
     measured

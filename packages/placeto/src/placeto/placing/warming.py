@@ -25,10 +25,9 @@ SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own i
 def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
     """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
 
-    The first call of a placer in a process reads or makes compiled code, and loads libraries: up to
-    many seconds, that would be counted for whichever comes first. A name that is none of the
-    command's is left cold, and so is an evaluator of a user's own. Raises what the placer raises
-    where its library is missing.
+    The first call of a placer in a process compiles code and loads libraries. That takes up to many
+    seconds, which would count for the first placer. Placers without a name in the command and
+    evaluators of users are left cold. If a library is missing, the error of the placer is raised.
     """
     name = SAME_CODE.get(name, name)
     if name in PLACERS:
@@ -36,10 +35,10 @@ def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
 
 
 def warm_up_placer(placer: Placer, evaluator: EvaluatorSpec = STEP) -> None:
-    """Warm up what a placer is going to call, as `warm_up` does by name.
+    """Warm up the code that a placer is going to call, as `warm_up` does by name.
 
-    A policy for any number of devices that places as it is needs no part of what a training
-    compiles.
+    A policy for any number of devices that places without training needs none of the code that a
+    training compiles.
     """
     policy = getattr(placer, "policy", None)
     trains = getattr(placer, "training_evaluations", 0)
@@ -48,7 +47,7 @@ def warm_up_placer(placer: Placer, evaluator: EvaluatorSpec = STEP) -> None:
 
 
 def warm_up_evaluator(evaluator: Evaluator) -> None:
-    """Let an evaluator price a placement, and try a move: what its problem has decides the code."""
+    """Let an evaluator evaluate a placement and try a move: its problem decides the code."""
     can_run = np.isfinite(evaluator.problem.group_graph.compute_time)
     placements = can_run.argmax(axis=1).astype(np.int32)[None]
     evaluator.evaluate(placements)

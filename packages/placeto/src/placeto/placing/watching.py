@@ -1,4 +1,4 @@
-"""An evaluator that tells how far a search is, and ends it where it may do no more."""
+"""An evaluator that reports the progress of a search, and ends it at its limits."""
 
 import time
 from collections.abc import Callable
@@ -34,14 +34,14 @@ Batch = TypeVar("Batch", bound=EvaluationBatch)
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a placer may do at most; None for as much as it likes."""
+    """Limits of a placer; None for no limit."""
 
     evaluations: int | None = None
     seconds: float | None = None  # CPU seconds; what comes first is evaluated in any case
 
 
 class SpentError(BaseException):
-    """A placer has done what it may; no `Exception`, so that no placer goes on after it."""
+    """A placer is at its limit; no `Exception`, so that no placer continues after it."""
 
 
 class WatchedEvaluator:

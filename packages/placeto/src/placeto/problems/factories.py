@@ -1,4 +1,4 @@
-"""Models of a user's own: a function that the user names on the command line is called."""
+"""Models of users: calls of the function that a user names on the command line."""
 
 import importlib
 import inspect
@@ -82,7 +82,7 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
 
 
 def step_of(text: str, parts: Mapping[str, Any]) -> "TrainingStep":
-    """Return a step of its parts by name, see `PARTS`; what is None is as usual."""
+    """Return a step of its parts by name, see `PARTS`; None stands for the default."""
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
 
     inputs = parts["example_inputs"]

@@ -1,4 +1,4 @@
-"""What is in a problem, as a report: plain values in SI units."""
+"""Report of a problem: plain values in SI units."""
 
 from collections import defaultdict
 from typing import Any
@@ -17,7 +17,7 @@ NUM_LARGEST = 10
 def inspect_problem(
     problem: PlacementProblem, scope_depth: int = 2, evaluator: EvaluatorSpec = STEP
 ) -> Report:
-    """Return what is in a problem; parts of a scope beyond the depth are added up."""
+    """Return the report of a problem; ops are added up by the first parts of their scopes."""
     graph = problem.graph
     return {
         "ops": graph.num_ops,

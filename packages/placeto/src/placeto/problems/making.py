@@ -59,7 +59,7 @@ def target_of(cluster: Cluster) -> Target:
 
 
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
-    """Return float64[V, D], the seconds of each op: measured where known, else of a cost model."""
+    """Return float64[V, D], the seconds of each op: measured if known, else of a cost model."""
     if all(device.kind in graph.measured_time for device in cluster.devices):
         return measured_compute_time(graph, cluster)
     from placeto_capture import cost_models  # noqa: PLC0415 (torch takes seconds to import)
@@ -78,11 +78,11 @@ def make_problem(
     Parameters
     ----------
     source
-        The source.
+        Source of the graph.
     cluster
-        The devices; by default those of the source's problem, or else two GPUs of its kind.
+        Devices; by default those of the source's problem, or else two GPUs of its kind.
     grouping
-        What the user says of groups; the rest is as in the source's problem, or suits the source.
+        Options of groups; the default is that of the source's problem, or of the source.
     """
     problem = _problem_of_graph(source, cluster, grouping)
     if not source.is_part:
@@ -96,14 +96,14 @@ def make_problem(
 
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
-    """Return what a user named, in the size and with the kernels of the devices asked for."""
+    """Return the source of a name, with the sizes and devices of the options."""
     devices = _asked_cluster(asked)
     target = "gpu" if devices is None else target_of(devices)
     return load_source(text, asked.choice, asked.micro_batches, target)
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
-    """Return the problem of a source on the devices and in the groups that were asked for."""
+    """Return the problem of a source, with the devices and groups of the options."""
     devices = _asked_cluster(asked)
     if asked.link and devices is None:
         devices = default_cluster(source, asked.link)
@@ -115,7 +115,7 @@ def _asked_cluster(asked: ProblemOptions) -> Cluster | None:
 
 
 def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:
-    """Return a problem from its file, or from any other source, as the user wants it."""
+    """Return the problem of a file or any other source, with the options."""
     wanted = asked or ProblemOptions()
     return problem_of(read_source(text, wanted), wanted)
 
@@ -123,10 +123,10 @@ def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementPro
 def read_to_train_on(
     sources: Sequence[str], groupings: int, asked: ProblemOptions | None = None
 ) -> dict[str, PlacementProblem]:
-    """Return problems as `read_problem` does, and behind them others of the same graphs.
+    """Return problems as `read_problem` does, and then the same graphs at other granularities.
 
-    Each graph is in ``groupings`` numbers of groups, see `group_counts`. A graph that is too small
-    for some has less, and so has a problem file that does not say its rules, see `regrouped`.
+    Each graph has ``groupings`` numbers of groups, see `group_counts`. A small graph has fewer, and
+    so has a problem file without rules, see `regrouped`.
     """
     wanted = asked or ProblemOptions()
     read = {text: read_source(text, wanted) for text in sources}
@@ -143,8 +143,8 @@ def read_to_train_on(
 def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
     """Return a problem of a source in another number of groups.
 
-    They are made anew by the rules of the graph. Where a problem file does not say its rules, as
-    that of a step in micro-batches, its groups are merged further.
+    The rules of the graph make them anew. If a problem file has no rules, as that of a step in
+    micro-batches, its groups are merged further.
     """
     if source.problem is not None and source.problem.rules is None:
         grouping = merge_and_colocate(problem.graph, problem.grouping, num_groups=num_groups)

@@ -1,4 +1,4 @@
-"""What a user chooses of a problem: its source's size, the devices, which ops stay together."""
+"""Options of a problem: the sizes of its source, the devices, the ops that stay together."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ FEWEST, MOST = 0.7, 1.2
 
 @dataclass(frozen=True)
 class GroupingOptions:
-    """What the user says about co-location and merging."""
+    """Options of co-location and merging."""
 
     # Names of rules, none for those that suit the source; "none" is none but the colocation ids.
     rules: tuple[str, ...] = ()
@@ -43,17 +43,17 @@ class GroupingOptions:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the user left everything to the source."""
+        """True if no option is set."""
         return self == GroupingOptions()
 
     @property
     def says_only_how_many(self) -> bool:
-        """Whether the user said nothing but a number of groups."""
+        """True if only the number of groups is set."""
         return self.num_groups is not None and self == GroupingOptions(num_groups=self.num_groups)
 
     @property
     def fixes_how_many(self) -> bool:
-        """Whether the user said how many groups there are, or when merging stops."""
+        """True if an option decides the number of groups."""
         return bool(self.num_groups or self.min_output_bytes or not self.merging)
 
     def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
@@ -90,7 +90,7 @@ class GroupingOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Which member or size of a source is meant, and what is assumed of it."""
+    """Options of a source: its sizes, its seed, and assumptions about it."""
 
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the model or its configuration
     family_seed: int = 0  # of the draw of a family's members
@@ -104,7 +104,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """All that a user says of a problem besides its source; what is left open is as suits it."""
+    """All options of a problem besides its source; defaults are those of the source."""
 
     cluster: str | None = None  # the devices
     link: str | None = None  # the links between them
@@ -114,14 +114,14 @@ class ProblemOptions:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the user left everything to the source."""
+        """True if no option is set."""
         return self == ProblemOptions()
 
 
 def group_counts(usual: int, groupings: int) -> list[int]:
-    """Return so many numbers of groups of one graph; the first is its usual one.
+    """Return numbers of groups of one graph, one for each granularity; the first is the usual one.
 
-    A policy that learns from each graph in more and in fewer groups, too, places others better.
+    A policy that also learns from more and fewer groups of a graph places other graphs better.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""From what a user names to a model or to the graph of a training step.
+"""From the name of a source to a model or to the graph of a training step.
 
 A source is a file of a graph, or a model (`source_model`): that one has a graph, and a step that
 runs.
@@ -104,26 +104,26 @@ def load_source(
     micro_batches: int = 1,
     target: Target = "gpu",
 ) -> Source:
-    """Return the graph of what a user named, and what suits it.
+    """Return the graph of a source, with its defaults.
 
     Parameters
     ----------
     text
-        The name of a registered model; ``FAMILY:NUMBER``; ``LIBRARY:NAME``; the path of a problem
-        file, a graph file, a PipeDream profile, an input of dnn-partitioning, a graph of DOPPLER,
-        a GGUF or safetensors file, a folder of these, an ONNX file or an exported program; or
-        ``package.module:factory``.
+        Name of a registered model, ``FAMILY:NUMBER``, ``LIBRARY:NAME`` or
+        ``package.module:factory``; or the path of a problem file, a graph file, a PipeDream
+        profile, an input of dnn-partitioning, a graph of DOPPLER, a GGUF or safetensors file, a
+        folder of these, an ONNX file or an exported program.
     choice
-        Sizes, and what else is chosen of a model.
+        Options of the source.
     micro_batches
-        Number of micro-batches in which a step runs. Models are captured with their size.
+        Number of micro-batches of a step. A model is captured with a micro-batch as its batch.
     target
         Device whose kernels the step runs, ``"gpu"`` or ``"cpu"``.
 
     Raises
     ------
     InputError
-        If it is nothing of that, cannot be read, or its batch cannot be divided.
+        If it is no source, cannot be read, or its batch cannot be divided.
     """
     choice = choice or SourceOptions()
     if is_graph_file(text):
@@ -140,7 +140,7 @@ def load_source(
 
 
 def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> SourceModel:
-    """Return the model that a user named, with a part of its batch where it runs in micro-batches.
+    """Return the model of a source, with a micro-batch as its batch.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _check_choice(
 
 
 def is_graph_file(text: str) -> bool:
-    """Return whether a user named a file, and not one that a model is made of."""
+    """Return True if a text names a file of a graph, and not a file of a model."""
     if PROGRAM.fullmatch(text) or LIBRARY.fullmatch(text) or _is_of_weights(text):
         return False
     return text.endswith((*JSON_SUFFIXES, ".txt")) or os.sep in text or Path(text).is_file()
@@ -401,7 +401,7 @@ def parse_sizes(
     pairs
         Names and values, as given.
     batch_size, sequence_length
-        Also these, if they are there.
+        Sizes that are added, if they are not None.
 
     Raises
     ------

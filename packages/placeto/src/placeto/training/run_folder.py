@@ -44,11 +44,11 @@ def read_policy(path: Path) -> "PlacementPolicy":
 class RunFolder:
     """A folder with all that a training needs to resume.
 
-    ``run.json`` names the problems, the hyperparameters and the seed; ``problem-0.json.gz`` and so
-    on are the problems; ``first-policy.safetensors`` is the policy that the training begins with,
-    if it was given one; ``training.safetensors`` is the last checkpoint, which is a policy, too;
-    ``log.jsonl`` has a line for each update; ``tensorboard`` the same for TensorBoard;
-    ``placement-0.json`` and so on are the best placements.
+    ``run.json`` names the problems, the hyperparameters and the seed. ``problem-0.json.gz`` and so
+    on are the problems. ``first-policy.safetensors`` is the policy of ``--from``, if there is one.
+    ``training.safetensors`` is the last checkpoint, which is also a policy. ``log.jsonl`` has a
+    line for each update, and ``tensorboard`` the same for TensorBoard. ``placement-0.json`` and so
+    on are the best placements.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,13 +72,13 @@ class RunFolder:
         Parameters
         ----------
         problems
-            By the name under which the user gave them.
+            Problems, by the names that the user gave.
         settings, seed
-            The hyperparameters, and the seed of all random choices.
+            Hyperparameters, and the seed of all random choices.
         force
-            Whether an older training may be overwritten.
+            True to overwrite an older training.
         first_policy
-            Policy that it begins with, if that is given.
+            Policy to begin with, if one was given.
         """
         make_folder(self.path, force=force)
         with writing(self.path):
@@ -115,7 +115,7 @@ class RunFolder:
         seed: int,
         first_policy: "PlacementPolicy | None",
     ) -> bool:
-        """Return whether the folder has this very training; another one is an `InputError`."""
+        """Return True if the folder has this training; another one is an `InputError`."""
         if not (self.path / DESCRIPTION).exists():
             return False
         found, *others = self.read()
@@ -137,7 +137,7 @@ class RunFolder:
 
     @property
     def is_half_made(self) -> bool:
-        """Whether there is nothing but what a training leaves that was killed before it began."""
+        """True if all that is there comes from a training that was killed before it began."""
         if not self.path.is_dir() or (self.path / DESCRIPTION).exists():
             return False
         ours = {self.first_policy, *self.path.glob(PROBLEM.format("*"))}

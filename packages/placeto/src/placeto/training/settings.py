@@ -49,8 +49,8 @@ def changed_fields(
 ) -> SettingsType:
     """Return a dataclass of hyperparameters with other values.
 
-    Values are those by name, and before them the pairs of texts, which ``option`` gave. A name that
-    is not known or given twice, or a text that is no value of the field, is an `InputError`.
+    ``pairs`` are names and texts that ``option`` gave; ``values`` are by name. An unknown name, a
+    name given twice, or a text that is no value of the field is an `InputError`.
     """
     kinds = {field.name: field.type for field in fields(settings)}
     check_once([name for name, _ in pairs], f"{option} ")

@@ -1,4 +1,4 @@
-"""A training from where it stands to its end, or to where it is asked to stop."""
+"""A training, from its last checkpoint to its end or to a request to stop."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,10 +29,11 @@ def run_training(
     updates_between_checkpoints: int,
     report: Report,
 ) -> bool:
-    """Make the updates that are left, with logs and checkpoints; return whether all were made.
+    """Make the updates that are left, with logs and checkpoints; return True if all were made.
 
-    Of several processes, the first one writes. Each stops at a checkpoint after the update in which
-    one of them is asked to, and loses at most ``updates_between_checkpoints`` if it is killed.
+    Of several processes, the first one writes. After a request to stop, all of them stop at a
+    checkpoint after the current update. A killed training loses at most
+    ``updates_between_checkpoints`` updates.
 
     Raises
     ------
@@ -63,7 +64,7 @@ def run_training(
 
 
 def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
-    """Return whether any process was asked to stop: all of them must at the same update."""
+    """Return True if any process has a request to stop: all stop at the same update."""
     wishes = torch.tensor([float(stop.requested)])
     processes.sum(wishes)
     return bool(wishes[0] > 0)
