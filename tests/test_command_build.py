@@ -320,7 +320,10 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-model"], "expected a model (inception-v3)"),
+        (["no-such-model"], "no such file, and no such model: expected one of inception-v3, "),
+        (["inception_v3"], "no such model: expected inception-v3, or another of inception-v3, "),
+        (["."], ".: expected a file or a model, got a folder; write ./ if it has the weights"),
+        (["my_model.py"], "expected a function, got a file; name its function as my_model:"),
         (["missing.json"], "missing.json: No such file"),
         (["abc:1"], "name: expected one of nmt, ptb, cifar10, ptb-enas, cifar10-enas, got 'abc'"),
         (["no_such_module:make"], "no_such_module:make: expected a module that can be imported"),
@@ -339,7 +342,7 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
         (["nmt-2", "--cluster=2xabacus"], "cluster: expected one of the kinds"),
         (["nmt-2", "--cluster=missing.toml"], "missing.toml: No such file"),
         (["nmt-2", "--rule=friends"], "got 'friends'"),
-        (["nmt-2", "--no-merging", "--groups=4"], "--no-merging: expected no --groups"),
+        (["nmt-2", "--no-merging", "--groups=4"], "--no-merging: excludes --groups"),
         (["nmt-2", *SMALL_NMT, "--scope-pattern=("], "pattern: expected a regular expression"),
     ],
 )
@@ -403,7 +406,7 @@ def test_files_that_are_wrong_or_in_the_way_are_named(tmp_path: Path) -> None:
     assert "ends in .json or .json.gz" in fail("build", "nmt-2", "-o", tmp_path / "a.txt")
     assert "Missing argument 'SOURCE'" in fail("build")
     assert "Missing option '-o'" in fail("build", "nmt-2")
-    assert "which is not there" in fail("build", "nmt-2", "-o", tmp_path / "a" / "b.json")
+    assert "b.json: the folder " in fail("build", "nmt-2", "-o", tmp_path / "a" / "b.json")
     assert "expected a file, got a folder" in fail("build", "nmt-2", "-o", _folder(tmp_path))
     assert "expected no sizes for the file" in fail(
         "build", path, "--batch-size=3", "-o", tmp_path / "b.json"

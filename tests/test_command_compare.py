@@ -432,7 +432,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     assert "0 is not in the range" in fail("compare", path, "--gpus=0")
     assert "expected one of the kinds" in fail("compare", path, "--gpus=2", "--gpu-kind=abacus")
     assert "expected heft, or another of" in fail("compare", path, "--placers=heft,hefty")
-    assert "expected a model" in fail("compare", "no-such-model")
+    assert "no-such-model: no such file, and no such model" in fail("compare", "no-such-model")
     (tmp_path / "loop").symlink_to("loop")
     assert "Too many levels of symbolic links" in fail("compare", tmp_path / "loop")
     assert "is there already, and not empty" in fail("compare", path, "-o", tmp_path)

@@ -292,7 +292,7 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
 
 def test_what_is_no_source_is_found_out_before_anything_is_trained(tmp_path: Path) -> None:
     text = fail("experiment", "rewards", "no-such-model", SMOKE, "-o", tmp_path / "results")
-    assert "expected a model" in text
+    assert "no such model: expected one of inception-v3, " in text
 
 
 def test_the_preset_of_the_paper() -> None:

@@ -35,7 +35,7 @@ def test_a_placement_that_does_not_fit_is_written_and_has_an_exit_code(
         result = invoke("place", path, *placer, "--json", "--force", "-o", output)
         assert result.exit_code == (0 if fits else 3), result.output
         assert json.loads(result.stdout)["fits"] == fits
-        assert ("no placement that fits the memory was found: group " in result.stderr) != fits
+        assert ("no placement found fits the memory: group " in result.stderr) != fits
         assert output.is_file()
 
 

@@ -17,7 +17,7 @@ def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> No
     if path.is_dir():
         raise InputError(f"{path}: expected a file, got a folder")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: expected a folder {path.parent}, which is not there")
+        raise InputError(f"{path}: the folder {path.parent} is not there; make it first")
     if path.exists() and not force:
         raise InputError(f"{path}: is there already; --force overwrites it")
 

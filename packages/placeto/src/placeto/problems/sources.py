@@ -8,12 +8,12 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from placeto.errors import InputError, check_once, reading
+from placeto.errors import InputError, check_once, not_among, reading
 from placeto.problems.factories import defaults_of, find_factory, made_step
 from placeto.problems.options import TRAINING, Rule, SourceOptions
 from placeto_graphs import (
@@ -46,15 +46,10 @@ FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
 WEIGHTS = re.compile(r"(.+)\.(gguf|safetensors(\.index\.json)?)", re.DOTALL)
 PROGRAM = re.compile(r".+\.(pt2|onnx)", re.DOTALL)
-MODELS_ARE = (
-    "a model (inception-v3), a member of a family (nmt:7), a model of a library "
+WHAT_CAN_RUN = (
+    "a model (inception-v3), a graph of a family (nmt:7), a model of a library "
     "(transformers:gpt2, timm:resnet50), a GGUF or safetensors file, an ONNX file, an exported "
-    "program (.pt2)"
-)
-WHAT_CAN_RUN = f"{MODELS_ARE}, or package.module:factory"
-WHAT_SOURCES_ARE = (
-    f"{MODELS_ARE}, package.module:factory, a problem file, a PipeDream profile, an input of "
-    "dnn-partitioning, or a graph of DOPPLER"
+    "program (.pt2), or package.module:factory"
 )
 
 
@@ -217,16 +212,31 @@ def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceM
 
     given = _whole_numbers(choice.sizes)
     if name not in MODELS:
-        raise InputError(
-            f"{name}: expected {WHAT_SOURCES_ARE}; there is no such file, "
-            f"and the models are {', '.join(MODELS)}"
-        )
+        raise _no_source(name, MODELS)
     sizes = given | _part_of_batch(name, {**MODELS[name].sizes, **given}, micro_batches)
     return SourceModel(
         name,
         lambda device: training_step(name, device=device, **sizes),
         rules=MODELS[name].colocation_rules,
         cached=lambda target: load_model_graph(name, target, **sizes),
+    )
+
+
+def _no_source(name: str, models: Collection[str]) -> InputError:
+    """Return the error of a name that is neither a file nor a model."""
+    path = Path(name)
+    if path.suffix == ".py":
+        return InputError(
+            f"{name}: expected a function, got a file; name its function as {path.stem}:FUNCTION"
+        )
+    if path.is_dir():
+        return InputError(
+            f"{name}: expected a file or a model, got a folder; write {path}{os.sep} if it has the "
+            "weights of a model"
+        )
+    return InputError(
+        f"{name}: no such file, and no such model: {not_among(name, models)}; `placeto build "
+        "--help` lists all kinds of sources"
     )
 
 
