@@ -384,6 +384,25 @@ def test_vllm_reads_the_layers_of_each_rank(
     assert report["runtime"] == report["runtime_as_placed"]
 
 
+@pytest.mark.parametrize(
+    ("devices", "visible", "remark"),
+    [
+        ([0, 1, 1, 1], None, ""),
+        ([3, 3, 2, 2], [1, 0], ""),
+        ([1, 1, 2, 2], None, "start Ray on machine 0 with 1, then on machine 1 with 0"),
+        ([2, 3, 1, 1], None, "start Ray on machine 1 with 0,1, then on machine 0 with 1"),
+    ],
+)
+def test_vllm_gets_the_gpus_of_each_machine(
+    devices: list[int], visible: list[int] | None, remark: str
+) -> None:
+    problem = decoder(8, 400, 8, 60, cluster="2x(2xv100)")
+    exported = FORMATS["vllm"].export(problem, by_layer(problem, devices))
+    assert vllm_partition(exported.content, 4)[1] == visible
+    ray = "".join(exported.remarks[2:])
+    assert ray.replace("CUDA_VISIBLE_DEVICES=", "") == remark
+
+
 def test_layers_on_a_cpu_go_to_gpus() -> None:
     problem = decoder(8, 400, 8, 60, cluster=WITH_CPU)
     exported = FORMATS["vllm"].export(problem, by_layer(problem, [0, 0, 1, 1]))

@@ -1,5 +1,8 @@
 """Splits of layers in the forms that vLLM, DeepSpeed and exo take."""
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +14,7 @@ from placeto.exporting.layer_split import LayerSplit, all_layers, layer_split, o
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.json_files import json_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, PlacementProblem
 
 WHOLE_LAYERS = "whole layers in a row"
 
@@ -24,19 +27,55 @@ def vllm(
     ``VLLM_PP_LAYER_PARTITION`` has the number of layers of each stage: as many as
     ``--pipeline-parallel-size``, with the layers of the model as their sum. Embeddings are on the
     first stage, the last norm and the head on the last one; tied weights are on both.
+    ``CUDA_VISIBLE_DEVICES`` has the GPUs of the stages, if these are not the first ones in their
+    order. On several machines a remark has it for each of them.
     """
     layers = one_stack(ModuleScopes(problem.graph), "vLLM")
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
     partition = ",".join(map(str, split.sizes))
-    numbers = [gpus.index(device) for device in split.devices]
-    usual = numbers == list(range(len(numbers))) or CPU in targets_of(problem.cluster).values()
-    visible = "" if usual else f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} "
+    are_gpus = CPU not in targets_of(problem.cluster).values()
+    numbers = _numbers_on_machines(problem.cluster, gpus, split.devices) if are_gpus else {}
+    visible = ""
+    if len(numbers) == 1:
+        (own,) = numbers.values()
+        visible = "" if own == list(range(len(own))) else f"{_visible(own)} "
     command = (
         f"{visible}VLLM_PP_LAYER_PARTITION={partition} "
         f"vllm serve MODEL --pipeline-parallel-size {len(split.sizes)}\n"
     )
-    return _exported(problem, split, evaluator, command, {"partition": split.sizes})
+    exported = _exported(problem, split, evaluator, command, {"partition": split.sizes})
+    if len(numbers) < 2:
+        return exported
+    each = (f"on {machine} with {_visible(own)}" for machine, own in numbers.items())
+    return replace(exported, remarks=(*exported.remarks, f"start Ray {', then '.join(each)}"))
+
+
+def _visible(numbers: Sequence[int]) -> str:
+    return f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))}"
+
+
+def _numbers_on_machines(
+    cluster: Cluster, gpus: Sequence[int], devices: Sequence[int]
+) -> dict[str, list[int]]:
+    """Return the numbers of some GPUs on each machine, by name; machines in the order of the GPUs.
+
+    Machines are those of `parse_cluster`, which names the network card of each. All devices of any
+    other cluster count as one machine.
+    """
+    machine_of = []
+    for row in cluster.link.tolist():
+        names = [cluster.link_names[link] for link in row if link >= 0]
+        networks = [name for name in names if re.fullmatch(r"machine \d+ network", name)]
+        machine_of.append(networks[0].removesuffix(" network") if networks else "")
+    own = {
+        machine: [gpu for gpu in gpus if machine_of[gpu] == machine]
+        for machine in dict.fromkeys(machine_of[device] for device in devices)
+    }
+    return {
+        machine: [here.index(device) for device in devices if device in here]
+        for machine, here in own.items()
+    }
 
 
 def deepspeed(
