@@ -143,7 +143,7 @@ def test_the_expert_of_a_placed_profile_is_pipedream(tmp_path: Path) -> None:
 def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"no program")
-    with pytest.raises(InputError, match=r"can run code that it brings along; --trust loads it$"):
+    with pytest.raises(InputError, match=r"can run code that it contains; if you trust it, add --trust$"):
         load_source(str(path))
     assert source_model(str(path), SourceOptions(trust=True)).name == "model"
 
