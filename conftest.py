@@ -5,6 +5,11 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# All processes of tests share captured graphs, so that a large model is captured once. Each is
+# kept by what decides how it comes out, sources included.
+CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+os.environ.setdefault("PLACETO_CACHE_DIR", os.path.join(CACHE, "placeto", "tests"))
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:

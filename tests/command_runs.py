@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ sys.path[:] = [os.path.abspath(path) if path else path for path in sys.path]
 PATIENCE = 120.0  # seconds, for another process to get somewhere
 # Not imported, because that changes the command.
 PAUSED_COMMAND = Path(__file__).resolve().with_name("paused_command.py")
-# One cache for all tests of a process, so that each small model is captured once.
-CACHE = tempfile.TemporaryDirectory(prefix="placeto-tests-")
 SMALL_NMT = [
     "--batch-size=4",
     *("--set=steps=3", "--set=units=8", "--set=vocabulary_size=20", "--groups=8"),
@@ -40,8 +37,7 @@ SMALL_NMT = [
 
 def invoke(*arguments: object) -> Result:
     """Run a command in this process."""
-    runner = CliRunner(env={"PLACETO_CACHE_DIR": CACHE.name})
-    return runner.invoke(placeto, [str(argument) for argument in arguments], prog_name="placeto")
+    return CliRunner().invoke(placeto, list(map(str, arguments)), prog_name="placeto")
 
 
 def succeed(*arguments: object) -> str:
@@ -71,7 +67,6 @@ def environment() -> dict[str, str]:
     """Return the environment of another process that sees the same packages."""
     return {
         **os.environ,
-        "PLACETO_CACHE_DIR": CACHE.name,
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": "1",
     }

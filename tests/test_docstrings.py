@@ -62,7 +62,6 @@ def known_names(module: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [*(package.__name__ for package in PACKAGES), *MODULES])
 def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     module = importlib.import_module(name)
     found = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=known_names(name))
     assert found.failed == 0

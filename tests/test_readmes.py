@@ -31,7 +31,6 @@ def test_the_lines_of_a_page_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     shorter = BLOCKS[name].replace("seconds=1", "seconds=0.1")
     exec(compile(shorter, name, "exec"), {})  # noqa: S102
 
