@@ -30,8 +30,7 @@ def problem(tmp_path: Path) -> Path:
 def cost(problem: PlacementProblem, placement: NDArray[np.int32]) -> float:
     """The memory-penalised runtime of one placement, by the simulator alone."""
     batch = Simulator(problem).evaluate(placement[None])
-    limits = [device.memory_bytes for device in problem.cluster.devices]
-    return float(memory_penalised_runtime(batch, limits)[0])
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0])
 
 
 def drawn(problem: PlacementProblem, seed: int) -> NDArray[np.int32]:

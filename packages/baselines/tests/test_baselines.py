@@ -47,9 +47,8 @@ def name_of(placer: Placer) -> str:
 
 
 def penalised(problem: PlacementProblem, result: PlacementResult) -> float:
-    memory = [device.memory_bytes for device in problem.cluster.devices]
     batch = PlainEvaluator(problem).evaluate(result.placement[None])
-    return float(memory_penalised_runtime(batch, memory)[0])
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0])
 
 
 def rank(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, float]:
@@ -63,8 +62,9 @@ def check(problem: PlacementProblem, result: PlacementResult) -> None:
     batch = PlainEvaluator(problem).evaluate(result.placement[None])
     assert result.runtime == batch.runtime[0]
     assert result.peak_memory.tolist() == batch.peak_memory[0].tolist()
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    assert result.fits(problem.cluster) == bool((batch.peak_memory[0] <= memory).all())
+    assert result.fits(problem.cluster) == bool(
+        (batch.peak_memory[0] <= problem.cluster.memory_bytes).all()
+    )
     assert result.curve[-1].tolist() == [result.evaluations, penalised(problem, result)]
     rises = (np.diff(result.curve[:, 1]) > 0).sum()
     assert rises <= result.fits(problem.cluster)  # where the first that fits costs more

@@ -44,15 +44,13 @@ def least_penalty(problem: PlacementProblem) -> int:
     """Return the fewest bytes by which any placement exceeds a memory."""
     placements = np.concatenate(list(all_placements(problem)))
     peaks = PlainEvaluator(problem).evaluate(placements).peak_memory
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    return int((peaks - memory).max(axis=1).clip(min=0).min())
+    return int((peaks - problem.cluster.memory_bytes).max(axis=1).clip(min=0).min())
 
 
 def best_cost(problem: PlacementProblem, scale: float) -> float:
     placements = np.concatenate(list(all_placements(problem)))
     batch = PlainEvaluator(problem).evaluate(placements)
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    return float(memory_penalised_runtime(batch, memory, scale).min())
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes, scale).min())
 
 
 def test_most_is_held_when_the_last_layer_goes_backwards() -> None:

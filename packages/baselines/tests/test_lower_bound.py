@@ -18,8 +18,7 @@ def best_cost(problem: PlacementProblem) -> float:
     seconds = problem.group_graph.compute_time
     can_run = np.isfinite(seconds[np.arange(problem.num_groups), everywhere]).all(axis=1)
     batch = PlainEvaluator(problem).evaluate(everywhere[can_run])
-    memory = [device.memory_bytes for device in problem.cluster.devices]
-    return float(memory_penalised_runtime(batch, memory).min())
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes).min())
 
 
 @pytest.mark.parametrize("shared_links", [False, True])

@@ -77,10 +77,9 @@ def test_no_more_placements_are_evaluated_than_allowed(seed: int, evaluations: i
     result = MultilevelSearch(evaluations=evaluations).place(problem, evaluator, seed=seed)
     assert evaluator.evaluated <= evaluations
     assert result.evaluations == evaluator.evaluated
-    memory = [device.memory_bytes for device in problem.cluster.devices]
     batch = evaluator.evaluate(result.placement[None])
     assert batch.runtime[0] == result.runtime
-    assert result.curve[-1, 1] == memory_penalised_runtime(batch, memory)[0]
+    assert result.curve[-1, 1] == memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0]
     assert result.curve[-1, 0] == result.evaluations
 
 

@@ -43,8 +43,7 @@ class BestOfThree:
     ) -> PlacementResult:
         rows = self.draw(problem, seed)
         batch = evaluator.evaluate(rows)
-        memory = [device.memory_bytes for device in problem.cluster.devices]
-        costs = memory_penalised_runtime(batch, memory)
+        costs = memory_penalised_runtime(batch, problem.cluster.memory_bytes)
         best = int(costs.argmin())
         return self.change(
             PlacementResult(

@@ -144,8 +144,9 @@ def path(length: int, transfer_seconds: float) -> nx.DiGraph:
 
 def penalised(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return R of placements."""
-    limits = [device.memory_bytes for device in evaluator.problem.cluster.devices]
-    return memory_penalised_runtime(evaluator.evaluate(placements), limits)
+    return memory_penalised_runtime(
+        evaluator.evaluate(placements), evaluator.problem.cluster.memory_bytes
+    )
 
 
 def optimum(evaluator: Evaluator) -> float:

@@ -240,13 +240,12 @@ def plain_transfers(
 def plain_left(problem: PlacementProblem, states: States, state: int) -> list[float]:
     placed = places(states, state)
     memory, shares = states.graph.memory.double().numpy(), states.graph.shares.numpy()
-    limits = [device.memory_bytes for device in problem.cluster.devices]
     left = [group for group in range(problem.num_groups) if group not in placed]
     free = sum(
         limit * max(0.0, 1.0 - sum(memory[device, g] for g in placed if placed[g] == device))
-        for device, limit in enumerate(limits)
+        for device, limit in enumerate(problem.cluster.memory_bytes)
     )
-    needed = sum(memory[0, group] for group in left) * limits[0]
+    needed = sum(memory[0, group] for group in left) * problem.cluster.memory_bytes[0]
     most = 4.0 if needed >= 4 * free else needed / free
     return [float(sum(shares[group] for group in left)), most]
 

@@ -126,8 +126,7 @@ def test_all_costs_have_the_memory_penalty_of_the_training() -> None:
     )
     result = placer.place(evaluator.problem, evaluator)
     batch = evaluator.evaluate(result.placement[None])
-    memory = [device.memory_bytes for device in evaluator.problem.cluster.devices]
-    expected = memory_penalised_runtime(batch, memory, 1e-6)[0]
+    expected = memory_penalised_runtime(batch, evaluator.problem.cluster.memory_bytes, 1e-6)[0]
     assert result.curve[-1, 1] == pytest.approx(expected)
     assert result.fits(evaluator.problem.cluster)
 

@@ -33,7 +33,6 @@ from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.registry import (
     MODELS,
     RegisteredModel,
-    model_names,
     training_step,
 )
 
@@ -70,7 +69,6 @@ __all__ = [
     "inference_step",
     "library_step",
     "load_trajectory",
-    "model_names",
     "nasnet",
     "nmt",
     "save_trajectory",

@@ -116,17 +116,6 @@ MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for 
 """The models of the paper by name."""
 
 
-def model_names() -> tuple[str, ...]:
-    """Return the names of `MODELS`.
-
-    Examples
-    --------
-    >>> model_names()
-    ('inception-v3', 'nasnet', 'nmt-2', 'nmt-4')
-    """
-    return tuple(MODELS)
-
-
 def training_step(
     name: str, *, device: torch.device | str = "meta", seed: int = 0, **sizes: int
 ) -> TrainingStep:
@@ -135,7 +124,7 @@ def training_step(
     Parameters
     ----------
     name
-        One of `model_names`.
+        One of `MODELS`.
     device
         Device of the weights; on the default, meta, they take no memory.
     seed

@@ -21,7 +21,7 @@ def load_model_graph(name: str, target: Target = "gpu", /, **sizes: int) -> OpGr
     Parameters
     ----------
     name
-        One of `placeto_workloads.model_names`.
+        One of `placeto_workloads.MODELS`.
     target
         Device whose kernels run, ``"gpu"`` or ``"cpu"``, as `placeto_capture.capture` takes it.
     **sizes
