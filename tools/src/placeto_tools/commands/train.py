@@ -299,7 +299,7 @@ def _train(
             if found:
                 lacking = ", out of memory" if found.lacks_memory else ""
                 click.echo(f"{name}: best {seconds_text(found.cost)}{lacking}")
-        click.echo(f"{folder.path}: {trainer.updates} updates, {trainer.evaluations:,} placements")
+        click.echo(f"{folder.path}: {trainer.updates} updates, {trainer.evaluations:,} evaluations")
 
 
 class _Reporter:
