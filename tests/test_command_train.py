@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from command_runs import (
     succeed,
     succeed_json,
 )
+from placeto.errors import LostRunError
 from placeto.placing.placements import search_from, search_problem
 from placeto.stopping import StopRequest
 from placeto.training.run_folder import RunFolder
@@ -362,6 +364,22 @@ def test_processes_learn_what_one_does_and_stop_together(
     for one, together in zip(log_of(alone), log_of(folder), strict=False):
         for field in ("evaluations", "best_runtime"):
             assert together[field] == one[field]
+
+
+def test_a_machine_that_lost_a_process_runs_the_same_command_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose(*_: object) -> int:
+        raise LostRunError("a process was killed")
+
+    begun: list[list[str]] = []
+    monkeypatch.setattr("placeto_tools.commands.train.run_workers", lose)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command))
+    monkeypatch.setattr("sys.argv", ["placeto", "train", "a.json"])
+    result = invoke("train", "a.json", "-o", "run", "--machines=2", "--rendezvous=127.0.0.1:29500")
+    assert begun == [[sys.executable, "-m", "placeto_tools", "train", "a.json"]]
+    assert "a process was killed; resuming from the last checkpoint" in result.stderr
 
 
 @pytest.mark.slow
