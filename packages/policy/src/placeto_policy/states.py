@@ -222,7 +222,7 @@ class SideBySide:
             for device in range(self.num_devices)
         ]
         self.group_counts = torch.cat([each.group_counts for each in topologies])[self._of_state]
-        self._heard: dict[bool, list[torch.Tensor]] = {}
+        self._directions: dict[bool, list[torch.Tensor]] = {}
         self._constants: dict[bool, torch.Tensor] = {}
 
     @staticmethod
@@ -252,13 +252,13 @@ class SideBySide:
             self._constants[with_paths] = stacked.squeeze(3).permute(1, 2, 0).contiguous()
         return self._constants[with_paths]
 
-    def heard(self, *, scaled: bool) -> list[torch.Tensor]:
-        """Return float32[N, G, G] for each direction; see `Topology.heard`."""
-        if scaled not in self._heard:
-            every = [each.heard(scaled=scaled) for each in self._topologies]
+    def directions(self, *, scaled: bool) -> list[torch.Tensor]:
+        """Return float32[N, G, G] for each direction; see `Topology.directions`."""
+        if scaled not in self._directions:
+            every = [each.directions(scaled=scaled) for each in self._topologies]
             directions = zip(*every, strict=True)
-            self._heard[scaled] = [_stacked(each)[self._of_state] for each in directions]
-        return self._heard[scaled]
+            self._directions[scaled] = [_stacked(each)[self._of_state] for each in directions]
+        return self._directions[scaled]
 
     def relations_of(self, current: torch.Tensor) -> torch.Tensor:
         """Return int8[N, G]; see `Topology.relations_of`."""

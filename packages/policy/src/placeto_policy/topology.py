@@ -33,8 +33,8 @@ class Topology:
     path_features : float32[G, 2]
         Compute time of the longest path that ends before each group, and of the longest path that
         begins with it, as fractions of the longest path of all.
-    hears : float32[G, G]
-        ``hears[v, u]`` is 1 where an edge leads from u to v, otherwise 0.
+    incoming : float32[G, G]
+        ``incoming[v, u]`` is 1 where an edge leads from u to v, otherwise 0.
     message_scale : float
         Factor of sums of messages: 1 divided by the number of edges per group, at most 1.
     relations : int8[G, G]
@@ -64,7 +64,7 @@ class Topology:
 
     cost_features: torch.Tensor
     path_features: torch.Tensor
-    hears: torch.Tensor
+    incoming: torch.Tensor
     message_scale: float
     relations: torch.Tensor
     shares: torch.Tensor
@@ -95,7 +95,7 @@ class Topology:
         features = [self.cost_features, self.path_features][: 1 + with_paths]
         return torch.cat(features, dim=1).T[:, :, None]
 
-    def heard(self, *, scaled: bool) -> list[torch.Tensor]:
+    def directions(self, *, scaled: bool) -> list[torch.Tensor]:
         """Return float32[G, G] for each direction, from sender (row) to receiver (column).
 
         Parameters
@@ -103,8 +103,8 @@ class Topology:
         scaled
             True to multiply by `message_scale`.
         """
-        hears = self.hears * self.message_scale if scaled else self.hears
-        return [hears.T.contiguous(), hears.contiguous()]
+        incoming = self.incoming * self.message_scale if scaled else self.incoming
+        return [incoming.T.contiguous(), incoming.contiguous()]
 
     def relations_of(self, current: torch.Tensor) -> torch.Tensor:
         """Return int8[N, G], the relations of all groups to the current ones int64[N]."""
@@ -163,8 +163,8 @@ def topology_of_groups(
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
     paths = _path_features(graph, seconds)
-    hears = np.zeros((graph.num_groups, graph.num_groups))
-    hears[graph.edges[:, 1], graph.edges[:, 0]] = 1.0
+    incoming = np.zeros((graph.num_groups, graph.num_groups))
+    incoming[graph.edges[:, 1], graph.edges[:, 0]] = 1.0
     related = reachability(graph)
     relations = np.full((graph.num_groups, graph.num_groups), ITSELF, np.int8)
     for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
@@ -172,7 +172,7 @@ def topology_of_groups(
     return Topology(
         cost_features=floats(features),
         path_features=floats(paths),
-        hears=floats(hears),
+        incoming=floats(incoming),
         message_scale=min(1.0, graph.num_groups / max(1, graph.num_edges)),
         relations=torch.from_numpy(relations),
         shares=floats(_parts(seconds)),

@@ -91,13 +91,13 @@ class MessagePassing(nn.Module):
         # Groups as the last axis make each sum one product of matrices for all states.
         first = features.transpose(1, 2).reshape(width, count * num_groups)
         found = []
-        for direction, heard in enumerate(topology.heard(scaled=is_residual)):
+        for direction, adjacency in enumerate(topology.directions(scaled=is_residual)):
             nodes = first
             for _ in range(self.rounds):
                 messages = torch.addmm(
                     self.message_bias[direction, :, None], self.message_weight[direction], nodes
                 ).relu()
-                sums = _sums(messages.view(width, count, num_groups), heard)
+                sums = _sums(messages.view(width, count, num_groups), adjacency)
                 nodes = torch.addmm(
                     self.update_bias[direction, :, None],
                     self.update_weight[direction],
@@ -109,11 +109,11 @@ class MessagePassing(nn.Module):
         return torch.cat(found).view(-1, count, num_groups).transpose(1, 2)
 
 
-def _sums(messages: torch.Tensor, heard: torch.Tensor) -> torch.Tensor:
+def _sums(messages: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
     """Return float32[F, N, G], the sums of messages in one graph [G, G] or in N [N, G, G]."""
-    if heard.dim() == 3:
-        return torch.bmm(messages.swapaxes(0, 1), heard).swapaxes(0, 1)
-    return messages.reshape(-1, len(heard)) @ heard
+    if adjacency.dim() == 3:
+        return torch.bmm(messages.swapaxes(0, 1), adjacency).swapaxes(0, 1)
+    return messages.reshape(-1, len(adjacency)) @ adjacency
 
 
 class PooledSummaries(nn.Module):

@@ -197,7 +197,7 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
     costs, current, topology = costs_of(states.graph), states.current, states.graph
     num_devices, size = topology.num_devices, topology.num_groups
     parts = [costs.sent[current], costs.tensors[current]]
-    joined = topology.hears[current] + topology.hears.T[current]
+    joined = topology.incoming[current] + topology.incoming.T[current]
     parts += [costs.sent.T[current], costs.tensors.T[current], joined]
     out, out_tensors, into, into_tensors, neighbours = torch.unbind(
         there @ torch.stack(parts, dim=2), dim=2
