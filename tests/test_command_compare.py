@@ -21,6 +21,7 @@ from command_runs import (
     succeed,
     succeed_json,
 )
+from placeto.errors import InputError
 from placeto.outputs import file_name
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
@@ -36,31 +37,31 @@ from placeto_simulator import Simulator
 BUDGET = ["--max-evaluations=400", "--rnn-max-evaluations=20"]
 
 
-def scheme(problem: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the report of one scheme."""
-    found: dict[str, Any] = next(s for s in problem["schemes"] if s["name"] == name)
+def placer(problem: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the report of one placer."""
+    found: dict[str, Any] = next(s for s in problem["placers"] if s["name"] == name)
     return found
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a comparison of every scheme, with two seeds, on two clusters."""
+    """Return the folder of a comparison of every placer, with two seeds, on two clusters."""
     folder = tmp_path_factory.mktemp("comparison") / "results"
     gpus = ["--gpus=2", "--gpus=3"]
     succeed("compare", "nmt-2", *SMALL_NMT, *gpus, *BUDGET, "--seeds=2", "-o", folder)
     return folder
 
 
-def test_every_scheme_is_compared_by_one_evaluator(results: Path) -> None:
+def test_every_placer_is_compared_by_one_evaluator(results: Path) -> None:
     report = json.loads((results / "results.json").read_text())
     assert [problem["cluster"] for problem in report["problems"]] == ["2xk80", "3xk80"]
     for problem in report["problems"]:
-        assert [s["name"] for s in problem["schemes"]] == list(PLACER_NAMES)
+        assert [s["name"] for s in problem["placers"]] == list(PLACER_NAMES)
         name_of_problem = f"nmt-2-{problem['cluster']}"
         path = results / "problems" / f"{name_of_problem}.json.gz"
         placements = results / "placements" / name_of_problem
         simulator = Simulator(load_problem(path))
-        for found in problem["schemes"]:
+        for found in problem["placers"]:
             name, runs = found["name"], found["runs"]
             assert found["error"] is None
             assert len(runs) == (2 if PLACERS[name].random else 1)
@@ -78,7 +79,7 @@ def test_searches_keep_their_budgets_and_say_when_they_were_near_their_best(
     budgets = {"placeto": 417, "rnn": 20, "random": 400, "local-search": 400, "multilevel": 400}
     for problem in report["problems"]:
         for name, budget in budgets.items():
-            for run in scheme(problem, name)["runs"]:
+            for run in placer(problem, name)["runs"]:
                 assert 1 <= run["evaluations_to_best"] <= run["evaluations"] <= budget
                 curve = np.array(run["curve"])
                 near = curve[:, 0] >= run["evaluations_to_best"]
@@ -92,7 +93,7 @@ def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) ->
     report = json.loads((results / "results.json").read_text())
     for row, problem in zip(rows, report["problems"], strict=True):
         medians = {
-            s["name"]: np.median([run["runtime"] for run in s["runs"]]) for s in problem["schemes"]
+            s["name"]: np.median([run["runtime"] for run in s["runs"]]) for s in problem["placers"]
         }
         for column, name in {1: "cpu", 2: "single", 4: "expert", 6: "placeto", 7: "rnn"}.items():
             assert float(row[column]) == pytest.approx(medians[name], rel=1e-3)
@@ -106,7 +107,7 @@ def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) ->
 
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
-    searches = {scheme.title for scheme in PLACERS.values() if scheme.budget}
+    searches = {placer.title for placer in PLACERS.values() if placer.budget}
     of_one = legend_of(check_picture(results / "nmt-2-3xk80.png", width=900))
     assert searches | {PLACERS["single"].title, "lower bound"} <= set(of_one)
     of_both = legend_of(check_picture(tmp_path / "curves.png", width=900))
@@ -122,8 +123,8 @@ def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:
     command = ["compare", tmp_path / "graph.txt", *chosen, "--max-evaluations=400"]
     (problem,) = succeed_json(*command)["problems"]
     assert problem["cluster"] == "2xv100"
-    assert not scheme(problem, "single")["runs"][0]["fits"]
-    assert scheme(problem, "local-search")["runs"][0]["fits"]
+    assert not placer(problem, "single")["runs"][0]["fits"]
+    assert placer(problem, "local-search")["runs"][0]["fits"]
     rows = succeed(*command).splitlines()
     single, local = (next(r for r in rows if r.startswith(t)) for t in ("Single", "Local"))
     assert single.split()[:3] == ["Single", "GPU", "OOM"]
@@ -156,7 +157,7 @@ def test_micro_batches_are_compared_with_the_undivided_step_on_one_device(tmp_pa
     runtimes = {
         (problem["source"], problem["cluster"], found["name"]): found["runs"][0]["runtime"]
         for problem in report
-        for found in problem["schemes"]
+        for found in problem["placers"]
         if found["runs"]
     }
     for _, cluster, number, printed, heft in rows:
@@ -176,10 +177,10 @@ def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> N
     text = succeed("compare", path, "--placers=cpu,heft")
     assert "HEFT" in text
     report = succeed_json("compare", path, "--placers=cpu,heft")
-    assert "cpu" in scheme(report["problems"][0], "cpu")["error"]
+    assert "cpu" in placer(report["problems"][0], "cpu")["error"]
 
 
-def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_placer_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     chosen = ["--placers=random,placeto", "--max-evaluations=10"]
     result = invoke("compare", path, *chosen, "-o", tmp_path / "results")
@@ -187,15 +188,15 @@ def test_a_scheme_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     last = result.stderr.splitlines()[-1]
     assert last.startswith("placeto: error: problem on 2xv100, placeto: training_evaluations:")
     report = json.loads((tmp_path / "results" / "results.json").read_text())
-    assert len(scheme(report["problems"][0], "random")["runs"]) == 1
+    assert len(placer(report["problems"][0], "random")["runs"]) == 1
 
 
 def stop_before(name: str, patched: pytest.MonkeyPatch, seed: int | None = None) -> None:
-    """Press Ctrl-C when a scheme is about to place, with a seed if it is given."""
+    """Press Ctrl-C when a placer is about to place, with a seed if it is given."""
     run = Place.run
 
     def run_or_stop(task: Place, workspace: Workspace, watch: Watch) -> Record:
-        if task.scheme == name and seed in {None, task.seed}:
+        if task.label == name and seed in {None, task.seed}:
             os.kill(os.getpid(), signal.SIGINT)
             watch.update("goes on until it looks")
         return run(task, workspace, watch)
@@ -215,13 +216,13 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: P
     )
     assert "\nHEFT " in result.stdout
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
-    assert [found["name"] for found in problem["schemes"]] == ["heft"]
+    assert [found["name"] for found in problem["placers"]] == ["heft"]
     assert "| HEFT |" in (folder / "results.md").read_text()
     before = (folder / "trials.jsonl").read_bytes()
     succeed(*command)
     assert (folder / "trials.jsonl").read_bytes().startswith(before)
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
-    assert [found["name"] for found in problem["schemes"]] == ["heft", "local-search"]
+    assert [found["name"] for found in problem["placers"]] == ["heft", "local-search"]
 
 
 def test_what_was_stopped_before_the_first_placement_has_no_ratios(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_a_folder_goes_on_with_the_trials_that_are_the_same(tmp_path: Path) -> N
     assert third[: len(second)] == second
     assert len(third) == len(second) + 2 * 2  # none of them may evaluate more
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
-    assert [run["evaluations"] for run in scheme(problem, "random")["runs"]] == [7, 7]
+    assert [run["evaluations"] for run in placer(problem, "random")["runs"]] == [7, 7]
 
 
 def test_results_of_another_cluster_are_not_gone_on_with(tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ def test_results_of_another_cluster_are_not_gone_on_with(tmp_path: Path) -> None
         save_cluster(replace(cluster, devices=others), devices)
         succeed(*command)
         (problem,) = json.loads((folder / "results.json").read_text())["problems"]
-        found.append(scheme(problem, "heft")["runs"][0])
+        found.append(placer(problem, "heft")["runs"][0])
         placement = folder / "placements" / "problem-devices" / "heft.json"
         simulator = Simulator(load_problem(folder / "problems" / "problem-devices.json.gz"))
         placed = load_placement(placement, simulator.problem)[None]
@@ -349,7 +350,7 @@ def test_clusters_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     succeed(*compare, "--micro-batches=1", "--micro-batches=2", "-o", folder)
     report = json.loads((folder / "results.json").read_text())["problems"]
-    alone = {problem["cluster"]: scheme(problem, "single")["runs"][0] for problem in report[:3]}
+    alone = {problem["cluster"]: placer(problem, "single")["runs"][0] for problem in report[:3]}
     assert list(alone) == [str(files[0]), "d-3", str(files[2])]
     page = (folder / "results.md").read_text().splitlines()
     rows = [line.split(" | ") for line in page if line.startswith(f"| {path} |")]
@@ -411,6 +412,23 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     names = ["problem-2xv100", "problem-2xv100-2"]
     groups = [load_problem(folder / f"{name}.json.gz").num_groups for name in names]
     assert groups == [10, 14]
+
+
+def test_curves_of_the_version_that_had_schemes_are_read(results: Path, tmp_path: Path) -> None:
+    report = json.loads((results / "results.json").read_text())
+    assert report["version"] == 4
+    report["version"] = 3
+    for problem in report["problems"]:
+        problem["schemes"] = problem.pop("placers")
+    (tmp_path / "results.json").write_text(json.dumps(report))
+    curves, older = read_curves([results]), read_curves([tmp_path])
+    assert list(curves) == list(older)
+    for of_seeds, of_older in zip(curves.values(), older.values(), strict=True):
+        assert [curve.tolist() for curve in of_seeds] == [curve.tolist() for curve in of_older]
+    report["version"] = 2
+    (tmp_path / "results.json").write_text(json.dumps(report))
+    with pytest.raises(InputError, match="Invalid enum value 2"):
+        read_curves([tmp_path])
 
 
 def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:

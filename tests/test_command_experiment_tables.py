@@ -18,7 +18,7 @@ from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_graphs import load_problem
 from placeto_policy import preset
 
-FAMILY_SCHEMES = [
+FAMILY_PLACERS = [
     "placeto-zero-shot",
     "placeto-zero-shot-sampled",
     "placeto-optimized",
@@ -55,7 +55,7 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     for graph in graphs:
         bound = trials[f"every-seed/{graph}/lower-bound"]["cost"]
         single = trials[f"every-seed/{graph}/single"]["cost"]
-        costs = {name: trials[f"seed0/{graph}/{name}"]["cost"] for name in FAMILY_SCHEMES}
+        costs = {name: trials[f"seed0/{graph}/{name}"]["cost"] for name in FAMILY_PLACERS}
         assert all(bound <= cost for cost in (*costs.values(), single))
         assert costs["placeto-zero-shot-sampled"] <= costs["placeto-zero-shot"]
         assert costs["random-search"] < costs["random"]
@@ -178,9 +178,9 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
         line.split(" | ") for line in page.splitlines() if "| paper configuration |" in line
     ]
     boxed = [line.split(" | ") for line in page.splitlines() if "| bundled policy |" in line]
-    for rows, scheme in ((ours, "placeto"), (published, "paper"), (boxed, "pretrained")):
+    for rows, placer in ((ours, "placeto"), (published, "paper"), (boxed, "pretrained")):
         for row, name in zip(rows, names, strict=True):
-            runtime = trials[f"seed0/{name}-{row[4]}xk80/{scheme}"]["runtime"]
+            runtime = trials[f"seed0/{name}-{row[4]}xk80/{placer}"]["runtime"]
             assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
     for name in PLACER_NAMES:
         count = 6 + (name in SEARCHES)

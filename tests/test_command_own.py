@@ -261,13 +261,13 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
     assert report["objective"] == "largest load"
     assert report["unit"] == "s"
     runtimes = {
-        scheme["name"]: [
+        placer["name"]: [
             one["runs"][0]["runtime"]
             for problem in report["problems"]
-            for one in problem["schemes"]
-            if one["name"] == scheme["name"]
+            for one in problem["placers"]
+            if one["name"] == placer["name"]
         ]
-        for scheme in report["problems"][0]["schemes"]
+        for placer in report["problems"][0]["placers"]
     }
     assert runtimes == {  # twice the seconds of the busiest device; 4 + 1 and 3 + 2 are the best
         "single": [20.0, 16.0],
@@ -312,7 +312,7 @@ def test_a_search_walks_as_far_where_the_evaluator_has_no_walk(own: str) -> None
         succeed_json(*compare, "--max-evaluations=3000", f"--objective={own}:{name}")["problems"]
         for name in ("MaxLoad", "Walking")
     ]
-    runs = [{one["name"]: one["runs"][0] for one in problem["schemes"]} for (problem,) in found]
+    runs = [{one["name"]: one["runs"][0] for one in problem["placers"]} for (problem,) in found]
     for name in ("local-search", "multilevel"):
         alone, walking = (of_one[name] for of_one in runs)
         assert alone["placement"] == walking["placement"]
@@ -325,7 +325,7 @@ def test_throughput_is_compared_and_searched_for(own: str) -> None:
         "compare", "uneven.json", "--placers=single,heft,multilevel", "--objective=throughput"
     )
     (problem,) = report["problems"]
-    best = {one["name"]: [run["runtime"] for run in one["runs"]] for one in problem["schemes"]}
+    best = {one["name"]: [run["runtime"] for run in one["runs"]] for one in problem["placers"]}
     # HEFT takes the largest first: 4 | 3 + 2, then 4 + 1; after each op a V100 rests.
     rest = DEVICE_KINDS["v100"].op_overhead
     halves = pytest.approx([5 + 2 * rest], rel=1e-12)
@@ -354,7 +354,7 @@ def test_every_placer_ends_at_the_limits(own: str) -> None:
     chosen = ",".join(f"{own}:{name}" for name in ("Endless", "Limited", "Walker"))
     compare = ["compare", "uneven.json", f"--placers={chosen},random"]
     (problem,) = succeed_json(*compare, "--max-evaluations=50")["problems"]
-    runs = {one["title"]: one["runs"][0] for one in problem["schemes"]}
+    runs = {one["title"]: one["runs"][0] for one in problem["placers"]}
     assert {title: run["evaluations"] for title, run in runs.items()} == {
         "Random": 50,
         f"{own}:Endless": 50,
@@ -376,10 +376,10 @@ def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
     compare = ["compare", "many.json", f"--placers=random,local-search,multilevel,{own}:Endless"]
     succeed(*compare, "--seconds=0.01")  # code for levels is compiled once on a machine
     (problem,) = succeed_json(*compare, "--seconds=0.25")["problems"]
-    for scheme in problem["schemes"]:
-        (run,) = scheme["runs"]
+    for placer in problem["placers"]:
+        (run,) = placer["runs"]
         at_the_bound = run["runtime"] <= problem["lower_bound"] * 1.001
-        assert 0.24 <= run["seconds"] < 1.0 or at_the_bound, scheme["name"]
+        assert 0.24 <= run["seconds"] < 1.0 or at_the_bound, placer["name"]
         assert run["runtime"] >= problem["lower_bound"]
     assert "excludes --max-evaluations" in fail(*compare, "--seconds=1", "--max-evaluations=9")
     assert "--seconds: needs one of" in fail(
@@ -395,7 +395,7 @@ def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> No
     assert found["runtime"] == pytest.approx(10.0, rel=1e-5)
     assert found["evaluations"] == 10
     report = succeed_json("compare", "uneven.json", f"--placers={own}:Boasts,{own}:Spread")
-    boasts, spread = (one["runs"][0] for one in report["problems"][0]["schemes"])
+    boasts, spread = (one["runs"][0] for one in report["problems"][0]["placers"])
     assert (boasts["evaluations"], spread["evaluations"]) == (10, 1)
     assert [point[0] for point in boasts["curve"]] == [1, 10]
     assert boasts["curve"][-1][1] == boasts["runtime"] == found["runtime"]
@@ -499,13 +499,13 @@ def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:
         ).stdout
     )
     assert report["profiles"][0]["ratios"] == [None]
-    assert report["problems"][0]["schemes"][0]["failed"] == 1
+    assert report["problems"][0]["placers"][0]["failed"] == 1
 
 
 def test_arguments_of_a_placer_may_be_lists(own: str) -> None:
     placers = f"--placers=single,{own}:Spread:width=[2],{own}:Spread:width=1"
     (problem,) = succeed_json("compare", "uneven.json", placers)["problems"]
-    assert [one["name"] for one in problem["schemes"]] == [
+    assert [one["name"] for one in problem["placers"]] == [
         "single",
         f"{own}:Spread:width=[2]",
         f"{own}:Spread:width=1",
@@ -523,7 +523,7 @@ def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) ->
     reports = [json.loads(result.stdout)["problems"] for result in results]
     for result, problems in zip(results, reports, strict=True):
         assert "KeyError: 'no such group'" in result.stderr.splitlines()[-1]
-        runs = [run for one in problems for found in one["schemes"] for run in found["runs"]]
+        runs = [run for one in problems for found in one["placers"] for run in found["runs"]]
         assert len(runs) == 2 * 4
         for run in runs:
             del run["seconds"]
@@ -589,9 +589,9 @@ def plugin(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_installed_package_gives_its_placers_names(plugin: str) -> None:
     compare = ["compare", "uneven.json", "--objective=max-load:factor=3"]
     report = succeed_json(*compare, "--placers=spread:width=1,spread,heft")
-    schemes = report["problems"][0]["schemes"]
-    assert [one["name"] for one in schemes] == ["heft", "spread:width=1", "spread"]
-    assert [one["runs"][0]["runtime"] for one in schemes] == [15.0, 30.0, 18.0]
+    placers = report["problems"][0]["placers"]
+    assert [one["name"] for one in placers] == ["heft", "spread:width=1", "spread"]
+    assert [one["runs"][0]["runtime"] for one in placers] == [15.0, 30.0, 18.0]
     assert "expected spread, or another of" in fail(*compare, "--placers=spred")
     assert placer_spec("spread").modules == (plugin,)
 
@@ -630,8 +630,8 @@ def test_a_search_that_is_stopped_did_not_fail(
     save_problem(independent_ops(*times), "problems/ops.json.gz")
     looks = iter([False] * 6)  # two before it begins
     watch = Watch(lambda: next(looks, True))
-    scheme = name.replace("OWN", own)
-    task = PlaceByName(scheme=scheme, graph=Graph("ops"), seed=0, name=scheme, budget=10_000)
+    placer = name.replace("OWN", own)
+    task = PlaceByName(label=placer, graph=Graph("ops"), seed=0, name=placer, budget=10_000)
     with pytest.raises(StoppedError):
         task.run(Workspace(Path()), watch)
 

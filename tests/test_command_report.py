@@ -151,17 +151,17 @@ def test_names_do_not_run(tmp_path: Path, seen: Seen) -> None:
 
 @pytest.mark.slow
 @in_a_browser
-def test_every_scheme_of_a_comparison_can_be_chosen(tmp_path: Path, seen: Seen) -> None:
+def test_every_placer_of_a_comparison_can_be_chosen(tmp_path: Path, seen: Seen) -> None:
     placers = "single,expert,local-search"
     options = [*SMALL_NMT, "--groups=40", f"--placers={placers}", "--max-evaluations=60"]
     succeed("compare", "nmt-2", *options, "-o", tmp_path / "results")
     seen.open(tmp_path / "results" / "report.html")
-    names = seen.page.locator("#graph-scheme option").all_inner_texts()
+    names = seen.page.locator("#graph-placer option").all_inner_texts()
     assert len(names) == 3
-    assert seen.page.locator("#schemes tr").count() == 1 + len(names)
+    assert seen.page.locator("#placers tr").count() == 1 + len(names)
     pictures = {}
     for name in names:
-        for select in ("#graph-scheme", "#upper", "#lower"):
+        for select in ("#graph-placer", "#upper", "#lower"):
             seen.page.select_option(select, label=name)
         seen.settle()
         assert name in seen.page.locator("#path-summary").inner_text()
@@ -209,16 +209,16 @@ def test_times_are_the_simulators(tmp_path: Path) -> None:
     problem = build_profile(tmp_path)
     succeed("report", problem, "v100:0", "expert", "-o", tmp_path / "report.html")
     (shown,) = data_of(tmp_path / "report.html")["problems"]
-    schemes = shown["schemes"]
-    assert isinstance(schemes, list)
-    for scheme, name in zip(schemes, ("v100:0", "expert"), strict=True):
+    placers = shown["placers"]
+    assert isinstance(placers, list)
+    for placer, name in zip(placers, ("v100:0", "expert"), strict=True):
         expected = json.loads(succeed("simulate", problem, name, "--json"))
-        assert scheme["title"] == name
-        assert scheme["runtime"] == expected["runtime"]
-        assert len(scheme["step"]["transfer_end"]) == expected["transfers"]
-        path = [*scheme["step"]["path_ops"], *scheme["step"]["path_transfers"]]
+        assert placer["title"] == name
+        assert placer["runtime"] == expected["runtime"]
+        assert len(placer["step"]["transfer_end"]) == expected["transfers"]
+        path = [*placer["step"]["path_ops"], *placer["step"]["path_transfers"]]
         assert len(path) == expected["critical_path"]["members"]
-        assert max(scheme["step"]["op_end"]) == pytest.approx(expected["runtime"], rel=1e-6)
+        assert max(placer["step"]["op_end"]) == pytest.approx(expected["runtime"], rel=1e-6)
 
 
 def test_a_placement_of_another_problem_is_refused(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ BARS = """() => {
 }"""
 
 
-def bars_in_view(scheme: dict[str, Any], start: float, end: float) -> int:
-    step = scheme["step"]
+def bars_in_view(placer: dict[str, Any], start: float, end: float) -> int:
+    step = placer["step"]
     begins = np.array([*step["op_start"], *step["transfer_start"]])
     ends = np.array([*step["op_end"], *step["transfer_end"]])
     return int(((ends >= start) & (begins <= end)).sum())
@@ -276,11 +276,11 @@ def test_many_ops_are_drawn_as_few_bars_and_groups_open_down_to_the_finest(
     succeed("report", problem, "expert", "scotch", "-o", tmp_path / "report.html")
     seen.open(tmp_path / "report.html")
     (data,) = data_of(tmp_path / "report.html")["problems"]
-    levels, scheme = data["levels"], data["schemes"][-1]  # the upper one is the last
+    levels, placer = data["levels"], data["placers"][-1]  # the upper one is the last
 
     before = seen.page.evaluate(BARS)
-    assert bars_that_are_told_of(before["what"]) == bars_in_view(scheme, 0, before["end"])
-    assert len(before["what"]) < bars_in_view(scheme, 0, before["end"]) / 1.2
+    assert bars_that_are_told_of(before["what"]) == bars_in_view(placer, 0, before["end"])
+    assert len(before["what"]) < bars_in_view(placer, 0, before["end"]) / 1.2
     seen.page.locator("#steps").scroll_into_view_if_needed()
     box = seen.page.locator("#steps").bounding_box()
     assert box is not None
@@ -290,7 +290,7 @@ def test_many_ops_are_drawn_as_few_bars_and_groups_open_down_to_the_finest(
     seen.settle()
     near = seen.page.evaluate(BARS)
     assert near["end"] - near["start"] < 0.2 * (before["end"] - before["start"])
-    inside = bars_in_view(scheme, near["start"], near["end"])
+    inside = bars_in_view(placer, near["start"], near["end"])
     assert bars_that_are_told_of(near["what"]) == inside == len(near["what"]) > 0
 
     names = levels[0]["names"]

@@ -87,7 +87,7 @@ def test_a_placement_of_another_level_is_simulated_at_that_level(tmp_path: Path)
     assert "levels of 8, 32, 64" in shown
 
 
-def test_without_a_scheme_a_search_goes_from_coarse_to_fine(tmp_path: Path) -> None:
+def test_without_a_placer_a_search_goes_from_coarse_to_fine(tmp_path: Path) -> None:
     problem, placement = with_levels(tmp_path), tmp_path / "placement.json"
     report = succeed_json("place", problem, "--max-evaluations=500", "-o", placement)
     assert report["placer"] == "multilevel"

@@ -131,7 +131,7 @@ def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Pat
 
 
 def place(name: str = "placeto", **named: Any) -> PlaceByName:
-    values: dict[str, Any] = {"scheme": "a", "graph": GRAPH, "seed": 0, "budget": 10}
+    values: dict[str, Any] = {"label": "a", "graph": GRAPH, "seed": 0, "budget": 10}
     return PlaceByName(name=name, **values | named)
 
 
@@ -179,7 +179,7 @@ def test_settings_make_another_trial() -> None:
         place(seed=1),
         place(graph=Graph("x", order=1)),
         place("rnn"),
-        *(task(scheme="a", graph=GRAPH, seed=0, budget=10) for task in (Bound, PlaceAtRandom)),
+        *(task(label="a", graph=GRAPH, seed=0, budget=10) for task in (Bound, PlaceAtRandom)),
     ]
     keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
     assert len(set(keys)) == len(keys)
@@ -198,7 +198,7 @@ def test_settings_make_another_trial() -> None:
 def test_a_change_of_what_runs_a_trial_makes_another_one(
     changed: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finer = PlaceFiner(scheme="no", graph=GRAPH, seed=0, name="multilevel")
+    finer = PlaceFiner(label="no", graph=GRAPH, seed=0, name="multilevel")
     trials = [
         Trial("placeto", place()),
         Trial("finer", finer),
@@ -356,7 +356,7 @@ def test_trials_stop_when_they_are_asked_to(
 def experiment(path: Path, *names: str, more: Collection[Trial] = ()) -> Experiment:
     """Return the experiment of some placers on the problem of a file."""
     trials = [
-        Trial(name, PlaceByName(scheme=name, graph=GRAPH, seed=None, name=name)) for name in names
+        Trial(name, PlaceByName(label=name, graph=GRAPH, seed=None, name=name)) for name in names
     ]
     return Experiment(
         name="experiment",
@@ -471,10 +471,10 @@ def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> N
 
 
 def summary(records: dict[tuple[str, str, int | None], Placed], *graphs: str) -> Summary:
-    """Return the summary of records by scheme, graph and seed, which are as many as there are."""
+    """Return the summary of records by placer, graph and seed, which are as many as there are."""
     trials = {
-        placing(Count(0), scheme, Graph(graph), seed).name: record
-        for (scheme, graph, seed), record in records.items()
+        placing(Count(0), placer, Graph(graph), seed).name: record
+        for (placer, graph, seed), record in records.items()
     }
     seeds = {seed for _, _, seed in records if seed is not None}
     return Summary(Results(trials), graphs or ["x", "y"], sorted(seeds))
@@ -483,8 +483,8 @@ def summary(records: dict[tuple[str, str, int | None], Placed], *graphs: str) ->
 def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     costs = {("a", "x"): (2.0, 4.0), ("a", "y"): (6.0, 2.0), ("b", "x"): (1.0, 2.0)}
     records: dict[tuple[str, str, int | None], Placed] = {
-        (*scheme, seed): placed(cost=cost)
-        for scheme, of_seeds in costs.items()
+        (*placer, seed): placed(cost=cost)
+        for placer, of_seeds in costs.items()
         for seed, cost in enumerate(of_seeds)
     }
     found = summary(records | {("b", "y", None): placed(cost=4.0)})
@@ -493,11 +493,11 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     assert found.all_costs("b").tolist() == [1.0, 4.0, 2.0, 4.0]
 
 
-def test_graphs_that_fit_no_placement_of_any_scheme_can_be_left_out() -> None:
+def test_graphs_that_fit_no_placement_of_any_placer_can_be_left_out() -> None:
     found = summary(
         {
-            (scheme, graph, seed): placed(fits=(scheme, graph, seed) == ("b", "x", 1))
-            for scheme in "ab"
+            (placer, graph, seed): placed(fits=(placer, graph, seed) == ("b", "x", 1))
+            for placer in "ab"
             for graph in "xy"
             for seed in (0, 1)
         }
@@ -508,9 +508,9 @@ def test_graphs_that_fit_no_placement_of_any_scheme_can_be_left_out() -> None:
 
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
     records: dict[tuple[str, str, int | None], Placed] = {
-        (scheme, graph, 0): placed(cost=cost)
+        (placer, graph, 0): placed(cost=cost)
         for graph, cost in {"x": 5.5, "y": 3.0, "z": 9.5}.items()
-        for scheme, cost in {"search": 4.0, "goal": cost}.items()
+        for placer, cost in {"search": 4.0, "goal": cost}.items()
     }
     assert summary(records, "x").reached("search", "goal") == (1.0, 10.0, 1.0)
     assert summary(records, "x", "z").reached("search", "goal") == (1.0, 5.5, 0.55)
@@ -519,16 +519,16 @@ def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
     assert summary(records, "x", "y").reached("search", "goal") == (0.5, np.inf, np.inf)
 
 
-def test_what_a_search_finds_in_as_many_placements_as_a_scheme_had() -> None:
+def test_what_a_search_finds_in_as_many_placements_as_a_placer_had() -> None:
     records: dict[tuple[str, str, int | None], Placed] = {
         ("search", "x", 0): placed(),
         ("search", "y", 0): placed(),
-        ("scheme", "x", 0): placed(cost=6.0, evaluations=9),
-        ("scheme", "y", 0): placed(cost=6.0, evaluations=19),
+        ("placer", "x", 0): placed(cost=6.0, evaluations=9),
+        ("placer", "y", 0): placed(cost=6.0, evaluations=19),
     }
     found = summary(records)
-    assert found.mean_ratio_after("search", "scheme", "scheme").values == ((9 / 6 + 5 / 6) / 2,)
-    assert found.ahead("scheme", "search") == 0.5
+    assert found.mean_ratio_after("search", "placer", "placer").values == ((9 / 6 + 5 / 6) / 2,)
+    assert found.ahead("placer", "search") == 0.5
 
 
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:

@@ -10,7 +10,7 @@ from placeto_experiments.paper import fidelity_tasks
 from placeto_experiments.paper.fidelity import SMOKE_MODELS
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.measured_curves import HARDWARE, LearnOn
-from placeto_experiments.paper.schemes import without_simulated_features
+from placeto_experiments.paper.placers import without_simulated_features
 from placeto_policy import Settings
 
 

@@ -59,11 +59,11 @@ def test_from_an_empty_file_to_a_row_in_the_table() -> None:
     Path(f"{NAME}.py").write_text(f"{placer}\n\n{evaluator}")
     first, second, _ = commands()
     problems = succeed_json(*first, *SHORTER)["problems"]
-    found = {one["name"]: one["runs"] for one in problems[0]["schemes"]}
+    found = {one["name"]: one["runs"] for one in problems[0]["placers"]}
     own = found[f"{NAME}:CoordinateDescent"]
     assert len(own) == 2
     bound = problems[0]["lower_bound"]
-    single = succeed_json("compare", "nmt-2.txt", "--placers=single")["problems"][0]["schemes"][0]
+    single = succeed_json("compare", "nmt-2.txt", "--placers=single")["problems"][0]["placers"][0]
     assert all(bound <= run["runtime"] < single["runs"][0]["runtime"] for run in own)
     table = succeed(*second, "--max-evaluations=100")
     assert "largest load" in table
@@ -88,7 +88,7 @@ def test_the_example_is_installed_and_compared(
     _, _, last = commands()
     report = succeed_json(*last)
     (problem,) = report["problems"]
-    heft, own = problem["schemes"]
+    heft, own = problem["placers"]
     assert (heft["name"], own["name"]) == ("heft", "coordinate-descent:rounds=5")
     assert report["objective"] == "largest load"
     # Fifteen milliseconds of 12 layers (1, 2, 3, 1, ... forward and twice that backward) on two.

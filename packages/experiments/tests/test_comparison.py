@@ -11,13 +11,13 @@ from placeto.placing.placers import PLACERS
 from placeto.trials.comparing import Case, Comparison, chosen_budgets
 from placeto.trials.comparison import (
     NOTHING,
+    PlacerReport,
     ProblemReport,
-    SchemeReport,
     micro_batch_table,
     paper_table,
+    placer_table,
     profile_table,
     profiles,
-    scheme_table,
     typical,
 )
 from placeto.trials.curves import evaluations_to_best, short_curve
@@ -68,12 +68,12 @@ def run(
     )
 
 
-def scheme(*runs: Placed, name: str = "scheme", failed: int = 0) -> SchemeReport:
-    return SchemeReport(name, name, list(runs), failed=failed)
+def placer(*runs: Placed, name: str = "placer", failed: int = 0) -> PlacerReport:
+    return PlacerReport(name, name, list(runs), failed=failed)
 
 
-def problem(*schemes: SchemeReport, least_excess: int = 0, bound: float = 0.0) -> ProblemReport:
-    """Return what schemes came to on a model and two GPUs."""
+def problem(*placers: PlacerReport, least_excess: int = 0, bound: float = 0.0) -> ProblemReport:
+    """Return what placers came to on a model and two GPUs."""
     return ProblemReport(
         source="model",
         cluster="2xk80",
@@ -83,22 +83,22 @@ def problem(*schemes: SchemeReport, least_excess: int = 0, bound: float = 0.0) -
         groups=2,
         lower_bound=bound,
         least_excess=least_excess,
-        schemes=list(schemes),
+        placers=list(placers),
     )
 
 
 def test_the_typical_runtime_is_the_median_of_what_fits() -> None:
-    some = scheme(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))
+    some = placer(run(3.0), run(1.0), run(0.5, fits=False), run(2.0))
     assert typical(some, "runtime") == 2.0
-    assert np.isnan(typical(scheme(run(0.5, fits=False)), "runtime"))
-    assert np.isnan(typical(scheme(), "runtime"))
+    assert np.isnan(typical(placer(run(0.5, fits=False)), "runtime"))
+    assert np.isnan(typical(placer(), "runtime"))
 
 
 def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
     report = problem(
-        scheme(run(1.0, fits=False), name="single"),
-        scheme(run(1.5, seconds=30.4), name="placeto"),
-        scheme(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
+        placer(run(1.0, fits=False), name="single"),
+        placer(run(1.5, seconds=30.4), name="placeto"),
+        placer(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
     )
     (row,) = paper_table([report]).rows
     assert list(row) == [
@@ -109,14 +109,14 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
 
 def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() -> None:
     report = problem(
-        scheme(run(1.0, fits=False), run(3.0), run(2.0), name="placeto"),
-        scheme(run(1.0), run(2.0), name="rnn"),
-        scheme(run(1.0, fits=False), run(1.5), name="random"),
+        placer(run(1.0, fits=False), run(3.0), run(2.0), name="placeto"),
+        placer(run(1.0), run(2.0), name="rnn"),
+        placer(run(1.0, fits=False), run(1.5), name="random"),
         bound=0.5,
     )
     (row,) = paper_table([report]).rows
     assert row[6:8] == ["2.500 (2 of 3 fit)", "1.500"]
-    placeto, rnn, some, _ = scheme_table(report).rows
+    placeto, rnn, some, _ = placer_table(report).rows
     assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
     assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
     assert some[1:3] == ["1.500 s", "1 of 2 fit"]
@@ -124,15 +124,15 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
 
 def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> None:
     first = problem(
-        scheme(run(0.1), name="cpu"),  # on a device of its own
-        scheme(run(1.0), run(3.0), run(2.0), name="a"),
-        scheme(run(1.0, fits=False), run(3.0), run(4.0), name="b"),
-        scheme(run(9.0, fits=False), name="c"),
+        placer(run(0.1), name="cpu"),  # on a device of its own
+        placer(run(1.0), run(3.0), run(2.0), name="a"),
+        placer(run(1.0, fits=False), run(3.0), run(4.0), name="b"),
+        placer(run(9.0, fits=False), name="c"),
     )
     second = problem(
-        scheme(run(1.25), name="a"), scheme(run(1.0), name="b"), scheme(run(1.1), name="c")
+        placer(run(1.25), name="a"), placer(run(1.0), name="b"), placer(run(1.1), name="c")
     )
-    of_none = problem(*(scheme(run(1.0, fits=False), name=name) for name in "abc"))
+    of_none = problem(*(placer(run(1.0, fits=False), name=name) for name in "abc"))
     found = {one.name: one for one in profiles([first, of_none, second])}
     assert {name: one.ratios for name, one in found.items()} == {
         "a": [1.0, None, 1.25],
@@ -152,67 +152,67 @@ def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> Non
     )
     assert [row[1] for row in table.rows] == ["1.118", "1.414", "infinite (1.100 on 1 of 2)"]
     assert table.rows[0][2] == "50.0 %"
-    of_first = scheme_table(first)
+    of_first = placer_table(first)
     assert ">of lower bound" not in of_first.columns
     assert [row[3] for row in of_first.rows] == ["0.050", "1.000", "2.000", ""]
 
 
 def test_a_placer_that_never_fits_is_infinite_and_one_without_runs_yet_is_not_known() -> None:
     first = problem(
-        scheme(run(1.0), name="a"),
-        scheme(run(1.0, fits=False), name="b"),
-        scheme(run(2.0), name="c"),
+        placer(run(1.0), name="a"),
+        placer(run(1.0, fits=False), name="b"),
+        placer(run(2.0), name="c"),
     )
-    second = problem(scheme(run(1.0), name="a"), scheme(run(1.0, fits=False), name="b"))
+    second = problem(placer(run(1.0), name="a"), placer(run(1.0, fits=False), name="b"))
     table = profile_table(profiles([first, second]))
     assert table.title.startswith("Ratio to the best placer, geometric mean over 2 problems, and")
     assert [row[1] for row in table.rows] == ["1.000", "infinite", "2.000 on 1 of 2"]
 
 
 def test_a_cpu_of_its_own_competes_on_no_problem() -> None:
-    schemes = [scheme(run(1.0), name="cpu"), scheme(run(2.0), name="a")]
-    gpus = problem(*schemes)
+    placers = [placer(run(1.0), name="cpu"), placer(run(2.0), name="a")]
+    gpus = problem(*placers)
     cpu_too = msgspec.structs.replace(gpus, devices=["cpu:0", *gpus.devices])
     found = {one.name: one.ratios for one in profiles([gpus, cpu_too])}
     assert found == {"cpu": [None, 1.0], "a": [1.0, 2.0]}
 
 
 def test_a_table_says_if_nothing_fits() -> None:
-    fitting, not_fitting = scheme(run(1.0)), scheme(run(1.0, fits=False))
+    fitting, not_fitting = placer(run(1.0)), placer(run(1.0, fits=False))
     title = "model on 2xk80: 10 ops, 2 groups"
     for report, said in (
         (problem(), ""),
         (problem(fitting, not_fitting), ""),
-        (problem(scheme(run(1.0, fits=False), run(1.0))), ""),
+        (problem(placer(run(1.0, fits=False), run(1.0))), ""),
         (problem(not_fitting), "; no placement that fits was found"),
         (
             problem(not_fitting, least_excess=3_000_000),
             "; no placement fits: a device lacks 3.0 MB or more",
         ),
     ):
-        assert scheme_table(report).title == f"{title}{said}"
+        assert placer_table(report).title == f"{title}{said}"
 
 
 def test_a_row_says_how_many_seeds_it_is_of_until_all_are_done() -> None:
-    some = msgspec.structs.replace(scheme(run(1.0), failed=1), seeds=3)
+    some = msgspec.structs.replace(placer(run(1.0), failed=1), seeds=3)
     done = msgspec.structs.replace(some, seeds=2)
-    cells = [row[2] for row in scheme_table(problem(some, done)).rows]
+    cells = [row[2] for row in placer_table(problem(some, done)).rows]
     assert cells == ["1 of 2 failed, 2 of 3 seeds", "1 of 2 failed"]
 
 
 def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -> None:
     report = problem(
-        scheme(run(0.3), name="best"),
-        scheme(run(0.1 + 0.2), name="as good"),  # 0.30000000000000004
-        scheme(run(0.3), run(0.6), failed=1, name="fails once"),
-        scheme(run(0.1), failed=1, name="fails"),
-        scheme(run(0.3000001), name="worse"),
+        placer(run(0.3), name="best"),
+        placer(run(0.1 + 0.2), name="as good"),  # 0.30000000000000004
+        placer(run(0.3), run(0.6), failed=1, name="fails once"),
+        placer(run(0.1), failed=1, name="fails"),
+        placer(run(0.3000001), name="worse"),
     )
     ratios = [one.ratios[0] for one in profiles([report])]
     assert ratios == [1.0, 1.0, 2.0, inf, pytest.approx(1.0, abs=1e-6)]
     within = [one.within["1.00"] for one in profiles([report])]
     assert within == [1.0, 1.0, 0.0, 0.0, 0.0]
-    rows = {row[0]: row for row in scheme_table(report).rows}
+    rows = {row[0]: row for row in placer_table(report).rows}
     assert rows["fails once"][2:4] == ["300.0 ms to 600.0 ms, 1 of 3 failed", "2.000"]
     assert rows["fails"][2:4] == ["1 of 2 failed", ""]
 
@@ -220,7 +220,7 @@ def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -
 def test_costs_of_nothing_have_tables() -> None:
     free = run(0.0)
     report = problem(
-        scheme(free, name="single"), scheme(free, name="a"), scheme(run(1.0), name="b")
+        placer(free, name="single"), placer(free, name="a"), placer(run(1.0), name="b")
     )
     assert [one.ratios for one in profiles([report])] == [[1.0], [1.0], [inf]]
     (row,) = micro_batch_table([("model", 1, report)]).rows
@@ -228,12 +228,12 @@ def test_costs_of_nothing_have_tables() -> None:
 
 
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
-    report = problem(scheme(run(2.0), name="rnn"), bound=0.5)
+    report = problem(placer(run(2.0), name="rnn"), bound=0.5)
 
     def until(*runtimes: float, fits: bool = True) -> str:
-        placeto = scheme(*(run(each, fits=fits) for each in runtimes), name="placeto")
+        placeto = placer(*(run(each, fits=fits) for each in runtimes), name="placeto")
         (row,) = paper_table(
-            [msgspec.structs.replace(report, schemes=[*report.schemes, placeto])]
+            [msgspec.structs.replace(report, placers=[*report.placers, placeto])]
         ).rows
         return row[-1]
 
@@ -242,16 +242,16 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     assert until() == NOTHING
     assert until(1.0, 1.0, 1.0, fits=False) == "never"
     (row,) = paper_table(
-        [msgspec.structs.replace(report, schemes=[scheme(run(1.0), name="placeto")])]
+        [msgspec.structs.replace(report, placers=[placer(run(1.0), name="placeto")])]
     ).rows
     assert row[-1] == NOTHING  # it is not known how fast the RNN is
 
 
-def test_a_problem_is_described_before_any_scheme_places_it() -> None:
-    # Results of its schemes are shown beside what is known of it, in whatever order they come.
+def test_a_problem_is_described_before_any_placer_places_it() -> None:
+    # Results of its placers are shown beside what is known of it, in whatever order they come.
     case = Case("two chains", "2xk80", "two-chains", two_chains)
-    schemes = {name: PLACERS[name] for name in ("single", "scotch", "rnn")}
-    described, *others = Comparison([case], schemes, range(2), chosen_budgets(schemes)).trials
+    placers = {name: PLACERS[name] for name in ("single", "scotch", "rnn")}
+    described, *others = Comparison([case], placers, range(2), chosen_budgets(placers)).trials
     assert described.needs == ()
     assert [trial.needs for trial in others] == [(described.name,)] * 5
 
@@ -273,7 +273,7 @@ def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:
     assert best(fast, run(5.0), slow) == run(5.0)
 
 
-def test_curves_are_medians_in_a_band_and_schemes_without_a_runtime_are_left_out() -> None:
+def test_curves_are_medians_in_a_band_and_placers_without_a_runtime_are_left_out() -> None:
     curves = {
         "failed": [],
         "search": [

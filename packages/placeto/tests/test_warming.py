@@ -1,4 +1,4 @@
-"""What a process does once is done before the seconds of a scheme count."""
+"""What a process does once is done before the seconds of a placer count."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from placeto.progress import PlainProgress
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 from placeto_policy.example import two_chains
 
-# Placed by each scheme after it was warmed up: nothing may be imported or compiled any more.
+# Placed by each placer after it was warmed up: nothing may be imported or compiled any more.
 PLACE_WARM = """
 import sys
 from numba.core.event import install_recorder

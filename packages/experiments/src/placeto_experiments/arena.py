@@ -94,7 +94,7 @@ def run_arena(
 
 def arena(
     files: Sequence[Path],
-    schemes: Mapping[str, PlacerSpec],
+    placers: Mapping[str, PlacerSpec],
     num_seeds: int,
     seconds: float,
     with_models: bool = True,
@@ -123,9 +123,9 @@ def arena(
         raise InputError("arena: expected a file of a graph, got none")
     comparison = Comparison(
         told_apart(cases),
-        schemes,
+        placers,
         range(num_seeds),
-        chosen_budgets(schemes, seconds=seconds),
+        chosen_budgets(placers, seconds=seconds),
         limits=Limits(seconds=seconds),
     )
     comparison.try_own()
@@ -195,8 +195,8 @@ def _page(comparison: Comparison, results: Results, seconds: float) -> Page:
 def _seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
     """Return what placers take, over all their runs."""
     taken: dict[str, list[float]] = {}
-    for scheme in (scheme for problem in problems for scheme in problem.schemes):
-        taken.setdefault(scheme.title, []).extend(run.seconds for run in scheme.runs)
+    for placer in (placer for problem in problems for placer in problem.placers):
+        taken.setdefault(placer.title, []).extend(run.seconds for run in placer.runs)
     rows = [
         [title, f"{len(runs)}", f"{np.median(runs):.2f}", f"{max(runs):.2f}"]
         for title, runs in taken.items()

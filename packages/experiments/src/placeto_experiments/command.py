@@ -106,7 +106,7 @@ def run_rewards(source: str, plan: Plan, run: Run) -> None:
 @experiment.command("table1", cls=Command)
 @experiment_options("table1", without=["--gpus"])
 def run_table1(plan: Plan, run: Run) -> None:
-    """Place Inception-V3, NMT and NASNet on 2 and 4 GPUs with every scheme, as in table 1.
+    """Place Inception-V3, NMT and NASNet on 2 and 4 GPUs with every placer, as in table 1.
 
     \b
     placeto experiment table1 -o results/table1 --jobs 2

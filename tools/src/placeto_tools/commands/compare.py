@@ -31,9 +31,9 @@ from placeto.trials.comparison import (
     ABBREVIATIONS,
     MEDIANS,
     paper_table,
+    placer_table,
     profile_table,
     profiles,
-    scheme_table,
 )
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
@@ -192,10 +192,10 @@ def compare(
     check_force("-o", output, force=force)
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
-    schemes = _schemes([name for some in placers for name in some])
+    specs = _specs([name for some in placers for name in some])
     given = (max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
     for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
-        if value and not any(map(heeds, schemes.values())):
+        if value and not any(map(heeds, specs.values())):
             heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
             raise InputError(f"{option}: needs one of {heeding} in --placers")
     with showing_progress() as progress:
@@ -212,9 +212,9 @@ def compare(
         cases = told_apart(cases)
     limits = Limits(max_evaluations, seconds)
     budgets = chosen_budgets(
-        schemes, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
+        specs, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
     )
-    comparison = Comparison(cases, schemes, range(seeds), budgets, limits=limits)
+    comparison = Comparison(cases, specs, range(seeds), budgets, limits=limits)
     comparison.try_own()
     experiment = _experiment(comparison)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
@@ -234,7 +234,7 @@ def compare(
     if as_json:
         show_json(document)
     elif document.problems:
-        tables = [*_summaries(comparison, results), *map(scheme_table, document.problems)]
+        tables = [*_summaries(comparison, results), *map(placer_table, document.problems)]
         show(*tables)
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
@@ -269,7 +269,7 @@ def _objective(sources: Sequence[Source]) -> str:
     return next(iter(of_each))
 
 
-def _schemes(names: Sequence[str]) -> dict[str, PlacerSpec]:
+def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
     """Return the placers that were named, the quickest first and the user's own last."""
     own = [name for name in names if name not in PLACERS]
     known = [name for name in PLACER_NAMES if name in names or not names]
@@ -278,7 +278,7 @@ def _schemes(names: Sequence[str]) -> dict[str, PlacerSpec]:
 
 def _is_as_published(comparison: Comparison) -> bool:
     """Return whether it is a comparison of which the paper's table tells."""
-    return comparison.evaluators == [STEP] and comparison.schemes.keys() >= PAPERS
+    return comparison.evaluators == [STEP] and comparison.placers.keys() >= PAPERS
 
 
 def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
@@ -288,7 +288,7 @@ def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
     if _is_as_published(comparison):
         tables.insert(0, paper_table(reports))
     found = profiles(reports)  # none before the first placement
-    if found and len(reports) > 1 and len(comparison.schemes) > 1:
+    if found and len(reports) > 1 and len(comparison.placers) > 1:
         tables.append(profile_table(found))
     return tables
 

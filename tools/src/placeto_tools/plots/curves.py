@@ -23,7 +23,7 @@ def curves_figure(
 ) -> Figure:
     """Draw learning curves: of several seeds the median, in a band from the least to the most.
 
-    Curves are by scheme, one for each seed; levels are runtimes without a search, drawn as lines.
+    Curves are by placer, one for each seed; levels are runtimes without a search, drawn as lines.
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
@@ -64,13 +64,13 @@ def comparison_figure(report: ProblemReport) -> Figure:
     """Return the learning curves of the searches on one problem, and the levels of others."""
     curves: dict[str, list[Curve]] = {}
     levels = {"lower bound": report.lower_bound} if report.lower_bound else {}
-    for scheme in report.schemes:
-        of_seeds = [_known(run.curve) for run in scheme.runs]
-        runtime = typical(scheme, "runtime")
-        if scheme.searches:
-            curves[scheme.title] = [curve for curve in of_seeds if len(curve)]
-        elif scheme.name in LEVELS and np.isfinite(runtime):
-            levels[scheme.title] = runtime
+    for placer in report.placers:
+        of_seeds = [_known(run.curve) for run in placer.runs]
+        runtime = typical(placer, "runtime")
+        if placer.searches:
+            curves[placer.title] = [curve for curve in of_seeds if len(curve)]
+        elif placer.name in LEVELS and np.isfinite(runtime):
+            levels[placer.title] = runtime
     title = f"{report.source} on {report.cluster}"
     if report.objective == STEP.objective:
         return curves_figure(curves, levels, title)

@@ -1,1 +1,1 @@
-"""``report.html``: what schemes came to on a problem, in one file that opens anywhere."""
+"""``report.html``: what placers came to on a problem, in one file that opens anywhere."""

@@ -24,13 +24,13 @@ IN_FILES = ":=+,"  # besides letters and digits
 
 
 def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
-    """Write the best placement of each scheme, and if ``page`` is ``report.html``, to show them.
+    """Write the best placement of each placer, and if ``page`` is ``report.html``, to show them.
 
-    The placements are ``placements/PROBLEM/SCHEME.json`` of the folder.
+    The placements are ``placements/PROBLEM/PLACER.json`` of the folder.
     """
     reports = []
     for case in comparison.cases:
-        best = {name: comparison.best(folder.results, case, name) for name in comparison.schemes}
+        best = {name: comparison.best(folder.results, case, name) for name in comparison.placers}
         known = {name: run for name, run in best.items() if run is not None}
         placements = folder.path / "placements" / case.name
         with writing(folder.path):  # what an earlier problem of this name left
@@ -41,7 +41,7 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
         if not has_cpu(problem):
             known.pop(CPU, None)  # it is one of another problem
         shown = {
-            name: _shown(comparison.schemes[name], run, problem) for name, run in known.items()
+            name: _shown(comparison.placers[name], run, problem) for name, run in known.items()
         }
         for name, each in shown.items():
             with writing(placements):
@@ -54,18 +54,18 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
             reports.append(
                 problem_report(title, problem, bound_parts(problem), list(shown.values()))
             )
-    with writing(folder.path):  # that of earlier problems, or of fewer schemes
+    with writing(folder.path):  # that of earlier problems, or of fewer placers
         (folder.path / REPORT).unlink(missing_ok=True)
     if reports:
-        write_text(folder.path / REPORT, report_page("Comparison of schemes", reports))
+        write_text(folder.path / REPORT, report_page("Comparison of placers", reports))
 
 
-def _shown(scheme: PlacerSpec, run: Placed, problem: PlacementProblem) -> Shown:
+def _shown(placer: PlacerSpec, run: Placed, problem: PlacementProblem) -> Shown:
     return Shown(
-        title=scheme.title,
+        title=placer.title,
         problem=problem,
         placement=np.array(run.placement, np.int32),
-        curve=[row for row in run.curve if row[1] is not None] if scheme.searches else (),
+        curve=[row for row in run.curve if row[1] is not None] if placer.searches else (),
         evaluations=run.evaluations,
         seconds=run.seconds,
     )

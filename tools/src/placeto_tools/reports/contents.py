@@ -1,4 +1,4 @@
-"""What goes into a report: a problem, the schemes that placed it, and what each came to."""
+"""What goes into a report: a problem, the placers that placed it, and what each came to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,11 +53,11 @@ def problem_report(
         "tensor_producers": graph.tensor_producer,
         "tensor_bytes": graph.tensor_bytes,
         "levels": [level_report(*pair) for pair in zip(levels, before, strict=True)],
-        "schemes": [_scheme_report(each, levels) for each in shown],
+        "placers": [_placer_report(each, levels) for each in shown],
     }
 
 
-def _scheme_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
+def _placer_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
     timeline = Simulator(shown.problem, num_threads=1).timeline(shown.placement)
     return {
         "title": shown.title,

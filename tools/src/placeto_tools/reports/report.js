@@ -87,7 +87,7 @@ async function put(place, model) {
   else take_away(view);
 }
 
-// The table of schemes.
+// The table of placers.
 function draw_table() {
   const bound = Math.max(0, ...Object.values(problem.bounds));
   const name = Object.entries(problem.bounds).find(([, value]) => value === bound);
@@ -95,13 +95,13 @@ function draw_table() {
   at("summary").textContent = `${problem.title}: ${problem.op_names.length.toLocaleString("en")} ops, ` +
     `${last.names.length.toLocaleString("en")} groups, ${problem.devices.length} devices` +
     (name ? `; lower bound ${seconds(bound)} (${name[0]})` : "");
-  const head = ["scheme", "runtime", "over the bound", "peak memory", "placements", "took"];
-  table(at("schemes"), head, problem.schemes.map(scheme => [
-    scheme.title, scheme.fits ? seconds(scheme.runtime) : `${seconds(scheme.runtime)}, out of memory`,
-    bound > 0 ? share(scheme.runtime / bound - 1) : "",
-    bytes(Math.max(...scheme.peak_memory)),
-    scheme.evaluations === null ? "" : scheme.evaluations.toLocaleString("en"),
-    scheme.seconds === null ? "" : seconds(scheme.seconds),
+  const head = ["placer", "runtime", "over the bound", "peak memory", "placements", "took"];
+  table(at("placers"), head, problem.placers.map(placer => [
+    placer.title, placer.fits ? seconds(placer.runtime) : `${seconds(placer.runtime)}, out of memory`,
+    bound > 0 ? share(placer.runtime / bound - 1) : "",
+    bytes(Math.max(...label.peak_memory)),
+    placer.evaluations === null ? "" : placer.evaluations.toLocaleString("en"),
+    placer.seconds === null ? "" : seconds(placer.seconds),
   ]));
 }
 
@@ -112,9 +112,9 @@ function visible_groups(groups) {
 }
 
 function draw_graph() {
-  const scheme = problem.schemes[at("graph-scheme").selectedIndex];
+  const placer = problem.placers[at("graph-placer").selectedIndex];
   const groups = problem.levels[level];
-  const devices = scheme.step.group_devices[level], on_path = scheme.step.group_seconds_on_path[level];
+  const devices = placer.step.group_devices[level], on_path = placer.step.group_seconds_on_path[level];
   const visible = visible_groups(groups), among = new Set(visible);
   const text = at("search").value.trim().toLowerCase();
   const matches = group => [groups.names[group], groups.types[group], groups.scopes[group]]
@@ -199,7 +199,7 @@ const open = group => show_level(level + 1, [...opened, group]);
 at("out").onclick = () => show_level(level - 1, opened.slice(0, -1));
 at("search").oninput = () => draw_graph();
 
-// Steps: devices and links above, memory below, for two schemes on one axis.
+// Steps: devices and links above, memory below, for two placers on one axis.
 // Bars narrower than two pixels are drawn together, as far as four pixels: a chart has no more
 // bars than can be seen, however many ops a step has.
 const NARROW = 2;
@@ -275,11 +275,11 @@ function path_columns(bars, view, pixel) {
   };
 }
 
-function chart(scheme, x_range) {
+function chart(placer, x_range) {
   const names = [...problem.devices.map(device => device.name), ...problem.links];
   const plot = figure(
     {height: 120 + 26 * names.length, x_range, y_range: [names.length - 0.5, -0.5],
-     title: `${scheme.title}: ${seconds(scheme.runtime)}`},
+     title: `${placer.title}: ${seconds(placer.runtime)}`},
     "xpan,xwheel_zoom,xbox_zoom",
     [["what", "@what"], ["", "@detail"], ["takes", "@takes"], ["on the critical path", "@path"]],
   );
@@ -287,7 +287,7 @@ function chart(scheme, x_range) {
   const axis = plot.left[0];
   axis.ticker = new Bokeh.FixedTicker({ticks: range(names.length)});
   axis.major_label_overrides = new Map(names.map((name, index) => [index, name]));
-  const bars = bars_of(scheme.step);
+  const bars = bars_of(placer.step);
   const source = new Bokeh.ColumnDataSource(), path = new Bokeh.ColumnDataSource();
   const draw_view = () => {
     const pixel = (x_range.end - x_range.start) / at("steps").clientWidth;
@@ -305,11 +305,11 @@ function chart(scheme, x_range) {
   return plot;
 }
 
-function memory(scheme, x_range) {
+function memory(placer, x_range) {
   const plot = figure({height: 150, x_range, y_axis_label: "memory, GB", x_axis_label: "seconds"},
     "xpan,xwheel_zoom,xbox_zoom");
   problem.devices.forEach((device, index) => {
-    const {times, bytes: held} = scheme.step.memory[index];
+    const {times, bytes: held} = placer.step.memory[index];
     plot.step(times, held.map(value => value / 1e9),
       "after", {line_color: device.colour, line_width: 1.5, legend_label: device.name});
   });
@@ -318,16 +318,16 @@ function memory(scheme, x_range) {
 }
 
 function draw_steps() {
-  const chosen = ["upper", "lower"].map(id => problem.schemes[at(id).selectedIndex]);
-  const longest = Math.max(...chosen.map(scheme => scheme.runtime)) || 1;
+  const chosen = ["upper", "lower"].map(id => problem.placers[at(id).selectedIndex]);
+  const longest = Math.max(...chosen.map(placer => placer.runtime)) || 1;
   const x_range = new Bokeh.Range1d({start: 0, end: longest, bounds: [0, longest]});
   draw_path(chosen[0]);
-  const plots = chosen.flatMap(scheme => [chart(scheme, x_range), memory(scheme, x_range)]);
+  const plots = chosen.flatMap(placer => [chart(placer, x_range), memory(placer, x_range)]);
   return put("steps", new Bokeh.Column({children: plots, sizing_mode: "stretch_width"}));
 }
 
-function draw_path(scheme) {
-  const step = scheme.step, took = (kind, index) => step[`${kind}_end`][index] - step[`${kind}_start`][index];
+function draw_path(placer) {
+  const step = placer.step, took = (kind, index) => step[`${kind}_end`][index] - step[`${kind}_start`][index];
   const rows = [
     ...step.path_ops.map(op => ["op", problem.op_names[op],
       problem.devices[step.op_device[op]].name, step.op_start[op], took("op", op)]),
@@ -336,8 +336,8 @@ function draw_path(scheme) {
       problem.links[step.transfer_link[index]], step.transfer_start[index], took("transfer", index)]),
   ];
   const sum = kind => rows.filter(row => row[0] === kind).reduce((total, row) => total + row[4], 0);
-  const rest = Math.max(0, scheme.runtime - sum("op") - sum("transfer"));
-  at("path-summary").textContent = `${scheme.title}: ${rows.length.toLocaleString("en")} members, ` +
+  const rest = Math.max(0, placer.runtime - sum("op") - sum("transfer"));
+  at("path-summary").textContent = `${placer.title}: ${rows.length.toLocaleString("en")} members, ` +
     `${seconds(sum("op"))} of ops, ${seconds(sum("transfer"))} of transfers, ${seconds(rest)} of overheads; the longest:`;
   rows.sort((one, other) => other[4] - one[4]);
   table(at("path"), ["", "member", "on", "from", "takes"],
@@ -346,21 +346,21 @@ function draw_path(scheme) {
 
 // The curves of searches, and the bound below them.
 function draw_curves() {
-  const searched = problem.schemes.filter(scheme => scheme.curve.length);
+  const searched = problem.placers.filter(placer => placer.curve.length);
   const bound = Math.max(0, ...Object.values(problem.bounds));
-  const by_time = searched.filter(scheme => scheme.seconds && scheme.evaluations);
+  const by_time = searched.filter(placer => placer.seconds && placer.evaluations);
   if (!searched.length) {
-    at("curves").textContent = "No search was among the schemes.";
+    at("curves").textContent = "No search was among the placers.";
     return put_nothing("curves");
   }
-  const one = (label, schemes, scale) => {
+  const one = (label, placers, scale) => {
     const plot = figure({height: 300, x_axis_label: label, y_axis_label: "best runtime, s"},
       "pan,wheel_zoom,box_zoom");
-    schemes.forEach((scheme, index) => {
-      const known = scheme.curve.filter(row => row[1] !== null);
+    placers.forEach((placer, index) => {
+      const known = placer.curve.filter(row => row[1] !== null);
       const device = problem.kind_colours[index % problem.kind_colours.length];
-      plot.step(known.map(row => row[0] * scale(scheme)), known.map(row => row[1]),
-        "after", {line_color: device, line_width: 2, legend_label: scheme.title});
+      plot.step(known.map(row => row[0] * scale(placer)), known.map(row => row[1]),
+        "after", {line_color: device, line_width: 2, legend_label: placer.title});
     });
     if (bound > 0) plot.add_layout(new Bokeh.Span(
       {location: bound, dimension: "width", line_color: INK, line_dash: "dashed"}));
@@ -369,7 +369,7 @@ function draw_curves() {
   };
   const plots = [one("placements evaluated", searched, () => 1)];
   if (by_time.length) plots.push(one("seconds, at the mean rate of each search", by_time,
-    scheme => scheme.seconds / scheme.evaluations));
+    placer => placer.seconds / placer.evaluations));
   return put("curves", new Bokeh.Column({children: plots, sizing_mode: "stretch_width"}));
 }
 
@@ -381,8 +381,8 @@ function put_nothing(place) {
 
 function show_problem(index) {
   problem = problems[index];
-  const titles = problem.schemes.map(scheme => scheme.title), last = titles.length - 1;
-  choices(at("graph-scheme"), titles, last, draw_graph);
+  const titles = problem.placers.map(placer => placer.title), last = titles.length - 1;
+  choices(at("graph-placer"), titles, last, draw_graph);
   choices(at("upper"), titles, last, draw_steps);
   choices(at("lower"), titles, 0, draw_steps);
   choices(at("level"), problem.levels.map(groups => `${groups.names.length} groups`), 0,

@@ -1,4 +1,4 @@
-"""The simulated step of one scheme: bars of devices and links, memory, the critical path."""
+"""The simulated step of one placer: bars of devices and links, memory, the critical path."""
 
 from typing import Any
 

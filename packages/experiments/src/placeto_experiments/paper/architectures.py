@@ -6,10 +6,7 @@ from typing import Literal
 from placeto.texts import TextTable, seconds_text
 from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.figures import distributions_figure
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import family_problems
-from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
-from placeto_experiments.paper.schemes import (
+from placeto_experiments.paper.placers import (
     OPTIMIZED,
     UPDATES_AS_PUBLISHED,
     as_published,
@@ -18,6 +15,9 @@ from placeto_experiments.paper.schemes import (
     without_simulated_features,
     zero_shot,
 )
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import family_problems
+from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.wording import percent_over
 from placeto_policy import Settings
@@ -49,11 +49,11 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
     family = family_problems(family_name, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
-        for scheme, settings in variants.items():
+        for placer, settings in variants.items():
             trials.append(
-                train_placeto(scheme, family.training, settings, seed, validation=family.validation)
+                train_placeto(placer, family.training, settings, seed, validation=family.validation)
             )
-            trials += [zero_shot(scheme, graph, seed, scheme=scheme) for graph in family.test]
+            trials += [zero_shot(placer, graph, seed, label=placer) for graph in family.test]
         trials += [optimized(graph, plan, seed) for graph in family.test]
     names = [graph.name for graph in family.test]
     return Experiment(

@@ -14,7 +14,7 @@ RUNTIME = "memory-penalised runtime, seconds"
 
 
 def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str = "") -> Figure:
-    """Draw the cumulative distribution of the runtimes of each scheme, in seconds on all graphs."""
+    """Draw the cumulative distribution of the runtimes of each placer, in seconds on all graphs."""
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     _draw(axes, runtimes)
@@ -28,9 +28,9 @@ def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str
 def compared_distributions_figure(
     runtimes: Mapping[str, NDArray[np.float64]], reference: str, title: str = ""
 ) -> Figure:
-    """Draw the same, and beside it runtimes over those of one scheme on the same graphs.
+    """Draw the same, and beside it runtimes over those of one placer on the same graphs.
 
-    The runtimes of all schemes are of graphs in the same order.
+    The runtimes of all placers are of graphs in the same order.
     """
     figure = new_figure(13, 5.5)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -40,7 +40,7 @@ def compared_distributions_figure(
     left.set_xlabel(RUNTIME)
     right.set_xlabel(f"runtime over that of {reference}, on the same graph")
     for axes in (left, right):
-        # Slow schemes would squeeze the others into a corner.
+        # Slow placers would squeeze the others into a corner.
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("{x:g}")

@@ -6,11 +6,7 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.comparison import NOTHING
 from placeto.trials.trials import Experiment, Page
 from placeto_experiments.paper.figures import compared_distributions_figure
-from placeto_experiments.paper.placing_tasks import LOWER_BOUND, RANDOM
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import family_problems
-from placeto_experiments.paper.published import SOURCE
-from placeto_experiments.paper.schemes import (
+from placeto_experiments.paper.placers import (
     HILL_CLIMBING,
     LOCAL_SEARCH,
     MULTILEVEL,
@@ -38,6 +34,10 @@ from placeto_experiments.paper.schemes import (
     without_seed,
     zero_shot,
 )
+from placeto_experiments.paper.placing_tasks import LOWER_BOUND, RANDOM
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import family_problems
+from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.wording import (
     WHAT_A_POLICY_LEAVES,
@@ -96,9 +96,9 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
         for graph in family.test:
             trials += [
                 zero_shot("placeto", graph, seed),
-                zero_shot("placeto", graph, seed, scheme=SAMPLED, samples=plan.scale.samples),
-                zero_shot("placeto", graph, seed, scheme=SWEPT, sweeps=SWEEPS),
-                zero_shot("published", graph, seed, scheme=PUBLISHED_ZERO_SHOT),
+                zero_shot("placeto", graph, seed, label=SAMPLED, samples=plan.scale.samples),
+                zero_shot("placeto", graph, seed, label=SWEPT, sweeps=SWEEPS),
+                zero_shot("published", graph, seed, label=PUBLISHED_ZERO_SHOT),
                 rnn_zero_shot(graph, seed),
             ]
         for graph in family.test:
@@ -120,7 +120,7 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
 
 def _page(summary: Summary, plan: Plan) -> Page:
     figure = compared_distributions_figure(
-        {TITLES[scheme]: summary.all_costs(scheme) for scheme in DRAWN},
+        {TITLES[placer]: summary.all_costs(placer) for placer in DRAWN},
         TITLES[OPTIMIZED],
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
@@ -133,7 +133,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         PAPER,
         f"![Distributions of runtimes]({FIGURE})",
         "## Runtimes",
-        _scheme_table(summary),
+        _placer_table(summary),
         "Runtimes are memory-penalised, and means over the unseen graphs; in brackets the least "
         "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
         "is the median wall time for one graph, on one core of a busy machine, with everything "
@@ -160,8 +160,8 @@ def _page(summary: Summary, plan: Plan) -> Page:
 
 def _over_optimized(summary: Summary, plan: Plan) -> str:
     greedy, sampled, swept = (
-        summary.mean_ratio(scheme, OPTIMIZED).text(percent_over)
-        for scheme in (ZERO_SHOT, SAMPLED, SWEPT)
+        summary.mean_ratio(placer, OPTIMIZED).text(percent_over)
+        for placer in (ZERO_SHOT, SAMPLED, SWEPT)
     )
     return (
         f"**{greedy}** greedy, {sampled} as the best of {plan.scale.samples + 1} rollouts, {swept} "
@@ -196,24 +196,24 @@ def _groupings_text(groupings: int) -> str:
     )
 
 
-def _scheme_table(summary: Summary) -> str:
+def _placer_table(summary: Summary) -> str:
     def over(other: str) -> Callable[[str], str]:
-        return lambda scheme: summary.mean_ratio(scheme, other).text(ratio_text)
+        return lambda placer: summary.mean_ratio(placer, other).text(ratio_text)
 
-    def out_of_memory(scheme: str) -> str:
-        return NOTHING if scheme == RANDOM else share_text(summary.out_of_memory(scheme))
+    def out_of_memory(placer: str) -> str:
+        return NOTHING if placer == RANDOM else share_text(summary.out_of_memory(placer))
 
     return markdown_table(
         (*LEARNED, *OTHERS, LOWER_BOUND),
         {
             "placer": TITLES.__getitem__,
-            ">runtime": lambda scheme: summary.mean_cost(scheme).text(seconds_text),
+            ">runtime": lambda placer: summary.mean_cost(placer).text(seconds_text),
             ">over optimized": over(OPTIMIZED),
             ">over local search": over(LOCAL_SEARCH),
             ">over lower bound": over(LOWER_BOUND),
             ">out of memory": out_of_memory,
-            ">placements": lambda scheme: count_text(summary.median_evaluations(scheme)),
-            ">placing": lambda scheme: duration_text(summary.median_seconds(scheme)),
+            ">placements": lambda placer: count_text(summary.median_evaluations(placer)),
+            ">placing": lambda placer: duration_text(summary.median_seconds(placer)),
         },
     )
 
@@ -238,7 +238,7 @@ def _reaching_table(summary: Summary) -> str:
 
 def _as_many_table(summary: Summary) -> str:
     def then(search: str) -> Callable[[str], str]:
-        return lambda scheme: summary.mean_ratio_after(search, scheme, LOCAL_SEARCH).text(
+        return lambda placer: summary.mean_ratio_after(search, placer, LOCAL_SEARCH).text(
             ratio_text
         )
 
@@ -246,15 +246,15 @@ def _as_many_table(summary: Summary) -> str:
         (ZERO_SHOT, SAMPLED, SWEPT),
         {
             "placer": TITLES.__getitem__,
-            ">placements": lambda scheme: count_text(summary.median_evaluations(scheme)),
-            ">over local search": lambda scheme: summary.mean_ratio(scheme, LOCAL_SEARCH).text(
+            ">placements": lambda placer: count_text(summary.median_evaluations(placer)),
+            ">over local search": lambda placer: summary.mean_ratio(placer, LOCAL_SEARCH).text(
                 ratio_text
             ),
             ">hill climbing then": then(HILL_CLIMBING),
             ">local search then": then(LOCAL_SEARCH),
             ">best random one then": then(RANDOM_SEARCH),
-            ">hill climbing slower": lambda scheme: share_text(
-                summary.ahead(scheme, HILL_CLIMBING)
+            ">hill climbing slower": lambda placer: share_text(
+                summary.ahead(placer, HILL_CLIMBING)
             ),
         },
     )

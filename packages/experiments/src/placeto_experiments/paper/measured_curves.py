@@ -18,9 +18,9 @@ from placeto_execution.measuring.measured_steps import run_steps
 from placeto_experiments.paper.fidelity import runnable_models
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.figures import bands_figure
+from placeto_experiments.paper.placers import without_simulated_features
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.published import SOURCE
-from placeto_experiments.paper.schemes import without_simulated_features
 from placeto_experiments.paper.statistics import spread
 from placeto_experiments.paper.wording import markdown_table
 from placeto_graphs import Evaluator

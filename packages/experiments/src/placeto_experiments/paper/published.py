@@ -11,7 +11,7 @@ class PaperRow:
 
     model: str  # as the table names it
     num_gpus: int  # how many Tesla K80s
-    # The runtime of each scheme
+    # The runtime of each placer
     cpu: float | None
     single: float | None
     expert: float | None

@@ -11,16 +11,16 @@ from placeto.trials.comparison import NOTHING
 from placeto.trials.records import Episode
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
 from placeto_experiments.paper.figures import bands_figure
-from placeto_experiments.paper.placing_tasks import FinalEpisode
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import name_of, source_maker
-from placeto_experiments.paper.published import SOURCE
-from placeto_experiments.paper.schemes import (
+from placeto_experiments.paper.placers import (
     UPDATES_AS_PUBLISHED,
     as_published,
     train_placeto,
     without_simulated_features,
 )
+from placeto_experiments.paper.placing_tasks import FinalEpisode
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import name_of, source_maker
+from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.statistics import spread
 from placeto_experiments.paper.wording import count_text, markdown_table
 from placeto_policy import Settings
@@ -37,11 +37,11 @@ def rewards(source: str, plan: Plan) -> Experiment:
     for seed in plan.seeds:
         for reward, settings in _settings(plan).items():
             policy = train_placeto(reward, (Graph(name),), settings, seed)
-            scheme = _episode(reward)
+            label = _episode(reward)
             task = FinalEpisode(
-                scheme=scheme, graph=Graph(name), seed=seed, policy=f"{reward}-{seed}"
+                label=label, graph=Graph(name), seed=seed, policy=f"{reward}-{seed}"
             )
-            trials += [policy, placing(task, scheme, Graph(name), seed, policy.name)]
+            trials += [policy, placing(task, label, Graph(name), seed, policy.name)]
     return Experiment(
         name="rewards",
         title=f"Rewards on {source}",

@@ -37,54 +37,54 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What schemes came to on some graphs with some seeds."""
+    """What placers came to on some graphs with some seeds."""
 
     results: Results
     graphs: Sequence[str]
     seeds: Sequence[int]
 
-    def costs(self, scheme: str, seed: int) -> NDArray[np.float64]:
+    def costs(self, placer: str, seed: int) -> NDArray[np.float64]:
         """Return float64[G], the memory-penalised runtime on each graph."""
-        return self._of_graphs(scheme, seed, "cost")
+        return self._of_graphs(placer, seed, "cost")
 
-    def mean_cost(self, scheme: str) -> Spread:
+    def mean_cost(self, placer: str) -> Spread:
         """Return the mean over the graphs."""
-        return self._over_seeds(lambda seed: self.costs(scheme, seed).mean())
+        return self._over_seeds(lambda seed: self.costs(placer, seed).mean())
 
-    def mean_ratio(self, scheme: str, other: str) -> Spread:
-        """Return the mean over the graphs of one scheme's runtime over another's."""
+    def mean_ratio(self, placer: str, other: str) -> Spread:
+        """Return the mean over the graphs of one placer's runtime over another's."""
         return self._over_seeds(
-            lambda seed: (self.costs(scheme, seed) / self.costs(other, seed)).mean()
+            lambda seed: (self.costs(placer, seed) / self.costs(other, seed)).mean()
         )
 
-    def all_costs(self, scheme: str) -> NDArray[np.float64]:
+    def all_costs(self, placer: str) -> NDArray[np.float64]:
         """Return the runtimes on all graphs with all seeds."""
-        return np.concatenate([self.costs(scheme, seed) for seed in self.seeds])
+        return np.concatenate([self.costs(placer, seed) for seed in self.seeds])
 
-    def median_seconds(self, scheme: str) -> float:
+    def median_seconds(self, placer: str) -> float:
         """Return how long placing took."""
-        every = [self._of_graphs(scheme, seed, "seconds") for seed in self.seeds]
+        every = [self._of_graphs(placer, seed, "seconds") for seed in self.seeds]
         return float(np.median(np.concatenate(every)))
 
-    def median_evaluations(self, scheme: str) -> float:
+    def median_evaluations(self, placer: str) -> float:
         """Return how many placements were evaluated."""
-        every = [self._of_graphs(scheme, seed, "evaluations") for seed in self.seeds]
+        every = [self._of_graphs(placer, seed, "evaluations") for seed in self.seeds]
         return float(np.median(np.concatenate(every)))
 
-    def out_of_memory(self, scheme: str) -> float:
+    def out_of_memory(self, placer: str) -> float:
         """Return on which part of the graphs the placement did not fit the memory."""
-        every = [self._of_graphs(scheme, seed, "fits") for seed in self.seeds]
+        every = [self._of_graphs(placer, seed, "fits") for seed in self.seeds]
         return float(1 - np.concatenate(every).mean())
 
-    def where_some_fit(self, schemes: Sequence[str]) -> "Summary":
-        """Return the summary of the graphs of which a placement of some scheme fits the memory."""
-        every = [self._of_graphs(scheme, seed, "fits") for scheme in schemes for seed in self.seeds]
+    def where_some_fit(self, placers: Sequence[str]) -> "Summary":
+        """Return the summary of the graphs of which a placement of some placer fits the memory."""
+        every = [self._of_graphs(placer, seed, "fits") for placer in placers for seed in self.seeds]
         some = np.any(every, axis=0)
         found = [graph for graph, fits in zip(self.graphs, some, strict=True) if fits]
         return replace(self, graphs=found)
 
     def reached(self, search: str, target: str) -> tuple[float, float, float]:
-        """Return how far a search had to go to be as fast as another scheme was at its end.
+        """Return how far a search had to go to be as fast as another placer was at its end.
 
         On which part of the graphs and seeds it came there; the median of the placements that it
         sampled until then, and of the seconds, which are taken to run evenly with the placements.
@@ -101,7 +101,7 @@ class Summary:
         return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
 
     def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
-        """Return what a search found in as many placements as a scheme had, over another scheme.
+        """Return what a search found in as many placements as a placer had, over another placer.
 
         The mean over the graphs of the ratio on each, for each seed.
         """
@@ -114,7 +114,7 @@ class Summary:
     def ahead(self, target: str, search: str) -> float:
         """Return on which part of the graphs and seeds a search with as many placements is behind.
 
-        As many as the scheme had; where both are as fast, neither is behind.
+        As many as the placer had; where both are as fast, neither is behind.
         """
         behind = [
             self._costs_after(search, target, seed) > self.costs(target, seed)
@@ -123,7 +123,7 @@ class Summary:
         return float(np.mean(behind))
 
     def _costs_after(self, search: str, target: str, seed: int) -> NDArray[np.float64]:
-        """Return float64[graphs], the best of a search after as many placements as a scheme had."""
+        """Return float64[graphs], the best of a search after as many placements as a placer had."""
         found = []
         for graph in self.graphs:
             curve = self.results.record(Placed, search, graph, seed).curve
@@ -131,8 +131,8 @@ class Summary:
             found.append(best_after(curve, evaluations))
         return np.array(found, np.float64)
 
-    def _of_graphs(self, scheme: str, seed: int, field: str) -> NDArray[np.float64]:
-        records = [self.results.record(Outcome, scheme, graph, seed) for graph in self.graphs]
+    def _of_graphs(self, placer: str, seed: int, field: str) -> NDArray[np.float64]:
+        records = [self.results.record(Outcome, placer, graph, seed) for graph in self.graphs]
         values = [getattr(record, field) for record in records]
         return np.array([np.inf if value is None else value for value in values], np.float64)
 

@@ -26,15 +26,15 @@ from placeto.trials.comparison import (
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Workspace
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import source_maker
-from placeto_experiments.paper.published import SOURCE, TABLE_1, PaperRow
-from placeto_experiments.paper.schemes import (
+from placeto_experiments.paper.placers import (
     LOCAL_SEARCH,
     MULTILEVEL,
     PLACEMENTS_AS_PUBLISHED,
     PRETRAINED,
 )
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import source_maker
+from placeto_experiments.paper.published import SOURCE, TABLE_1, PaperRow
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.wording import count_text, duration_text, markdown_table
 from placeto_graphs import PlacementProblem
@@ -70,7 +70,7 @@ class PlaceFiner(PlaceByName):
 
 
 def table1(plan: Plan) -> Experiment:
-    """Return the experiment: every scheme on every row."""
+    """Return the experiment: every placer on every row."""
     cases = [
         Case(model, cluster, f"{model}-{cluster}", source_maker(model, plan, cluster))
         for model, cluster in ((model, f"{num_gpus}xk80") for model, num_gpus in ROWS)
@@ -99,7 +99,7 @@ def _finer(comparison: Comparison) -> list[Trial]:
     for case in comparison.cases:
         for seed in comparison.seeds:
             task = PlaceFiner(
-                scheme=FINER,
+                label=FINER,
                 graph=Graph(case.name),
                 seed=seed,
                 name=MULTILEVEL,
@@ -168,8 +168,8 @@ def _episode_table(
 ) -> str:
     """Return placements counted as the paper's numbers are understood: one for each episode."""
 
-    def until(name: str, scheme: str) -> float:
-        return typical(reports[name].find(scheme), "evaluations_to_best")
+    def until(name: str, placer: str) -> float:
+        return typical(reports[name].find(placer), "evaluations_to_best")
 
     def episodes(name: str) -> float:
         return until(name, "paper") / reports[name].groups
@@ -265,8 +265,8 @@ def _reaching_table(summary: Summary) -> str:
 
 
 def _granularity_table(summary: Summary, groups: Sequence[int]) -> str:
-    def cost(scheme: str) -> Callable[[Summary], str]:
-        return lambda row: row.mean_cost(scheme).text(seconds_text)
+    def cost(placer: str) -> Callable[[Summary], str]:
+        return lambda row: row.mean_cost(placer).text(seconds_text)
 
     rows = [Summary(summary.results, [name], summary.seeds) for name in summary.graphs]
     finer = dict(zip(summary.graphs, groups, strict=True))

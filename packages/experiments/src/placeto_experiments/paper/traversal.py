@@ -8,10 +8,7 @@ from numpy.typing import NDArray
 from placeto.texts import seconds_text, share_text
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
 from placeto_experiments.paper.figures import distributions_figure
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import name_of, source_maker
-from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
-from placeto_experiments.paper.schemes import (
+from placeto_experiments.paper.placers import (
     OPTIMIZED,
     PLACEMENTS_AS_PUBLISHED,
     PUBLISHED_OPTIMIZED,
@@ -30,6 +27,9 @@ from placeto_experiments.paper.schemes import (
     train_rnn,
     zero_shot,
 )
+from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.problem_makers import name_of, source_maker
+from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
 from placeto_experiments.paper.statistics import Spread, Summary, spread
 from placeto_experiments.paper.wording import count_text, markdown_table, percent_over
 
@@ -63,7 +63,7 @@ def traversal(source: str, plan: Plan) -> Experiment:
         for graph in unseen:
             trials += [
                 zero_shot("placeto", graph, seed),
-                zero_shot("published", graph, seed, scheme=PUBLISHED_ZERO_SHOT),
+                zero_shot("published", graph, seed, label=PUBLISHED_ZERO_SHOT),
                 rnn_zero_shot(graph, seed),
             ]
         trials.append(optimized(Graph(name), plan, seed))
@@ -83,15 +83,15 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
     summary = Summary(results, [one.label for one in unseen], plan.seeds)
     usual = Summary(results, [graph.label], plan.seeds)
     figure = distributions_figure(
-        {TITLES[scheme]: summary.all_costs(scheme) for scheme, _ in PAIRS},
+        {TITLES[placer]: summary.all_costs(placer) for placer, _ in PAIRS},
         f"{len(unseen)} unseen orders of {graph.name}",
     )
 
-    def over(scheme: str, reference: str) -> list[NDArray[np.float64]]:
+    def over(placer: str, reference: str) -> list[NDArray[np.float64]]:
         """Return the ratios of each seed on all orders."""
-        return [summary.costs(scheme, seed) / usual.costs(reference, seed) for seed in plan.seeds]
+        return [summary.costs(placer, seed) / usual.costs(reference, seed) for seed in plan.seeds]
 
-    ratios = {scheme: over(scheme, OPTIMIZED) for scheme, _ in PAIRS}
+    ratios = {placer: over(placer, OPTIMIZED) for placer, _ in PAIRS}
     table = markdown_table(
         PAIRS,
         {

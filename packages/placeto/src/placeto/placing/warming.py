@@ -1,4 +1,4 @@
-"""What happens once in a process happens before a scheme's seconds count: compiling, importing."""
+"""What happens once in a process happens before a placer's seconds count: compiling, importing."""
 
 from functools import cache
 

@@ -18,13 +18,13 @@ from placeto.texts import TextTable
 from placeto.trials.comparison import (
     CPU,
     ComparisonReport,
+    PlacerReport,
     ProblemReport,
-    SchemeReport,
     micro_batch_table,
+    placer_table,
     problem_parts,
     profiles,
     runtime_text,
-    scheme_table,
 )
 from placeto.trials.placing_tasks import Place, PlaceByName
 from placeto.trials.records import Described, Failed, Placed, Record
@@ -95,7 +95,7 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 
 
 def chosen_budgets(
-    schemes: Mapping[str, PlacerSpec],
+    placers: Mapping[str, PlacerSpec],
     evaluations: int | None = None,
     rnn_evaluations: int | None = None,
     *,
@@ -106,7 +106,7 @@ def chosen_budgets(
 
     Parameters
     ----------
-    schemes
+    placers
         The placers by name.
     evaluations
         Number of each search; by default its own.
@@ -121,7 +121,7 @@ def chosen_budgets(
         name: evaluations or (full and spec.full_budget) or spec.budget
         if spec.trains or (spec.searches and not seconds)
         else None
-        for name, spec in schemes.items()
+        for name, spec in placers.items()
     }
     if rnn_evaluations and "rnn" in budgets:
         budgets["rnn"] = rnn_evaluations
@@ -130,10 +130,10 @@ def chosen_budgets(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some schemes on some problems, and how much they may do."""
+    """Some placers on some problems, and how much they may do."""
 
     cases: Sequence[Case]
-    schemes: Mapping[str, PlacerSpec]  # placers by name
+    placers: Mapping[str, PlacerSpec]  # placers by name
     seeds: Sequence[int]  # with which a placer runs that draws at random
     budgets: Mapping[str, int | None]  # see `chosen_budgets`
     settings: Settings = field(default_factory=Settings)
@@ -154,7 +154,7 @@ class Comparison:
     def trials(self) -> list[Trial]:
         """All that is to do: first what takes milliseconds, as `PLACERS` has it."""
         trials = [self._describing(case) for case in self.cases]
-        for name, spec in self.schemes.items():
+        for name, spec in self.placers.items():
             seeds = self.seeds if spec.random else [None]
             trials += [
                 self.trial(case, self._placing(name, case, seed), name, seed)
@@ -165,7 +165,7 @@ class Comparison:
 
     def try_own(self) -> None:
         """Make what is a user's own once, so that wrong arguments end the command at its start."""
-        own = {name: spec for name, spec in self.schemes.items() if spec.modules}
+        own = {name: spec for name, spec in self.placers.items() if spec.modules}
         for case in self.cases:
             if own or case.evaluator.modules:
                 problem = case.make()
@@ -174,26 +174,26 @@ class Comparison:
                 if case.evaluator.modules:
                     case.evaluator.make(problem, 1)
 
-    def trial(self, case: Case, task: Task, scheme: str, seed: int | None) -> Trial:
+    def trial(self, case: Case, task: Task, placer: str, seed: int | None) -> Trial:
         """Return a trial on a problem, which comes after the description that `news` shows.
 
         It may fail: the others go on.
         """
-        trial = placing(task, scheme, Graph(case.name), seed, self._describing(case).name)
+        trial = placing(task, placer, Graph(case.name), seed, self._describing(case).name)
         return replace(trial, may_fail=True)
 
     def news(self, results: Results, trial: Trial) -> News:
         """Return the line of a finished trial, and the table of its problem."""
         record = results.records[trial.name]
-        _, graph, scheme = trial.name.split("/", 2)  # as `placing` names it
+        _, graph, placer = trial.name.split("/", 2)  # as `placing` names it
         case = next(case for case in self.cases if case.name == graph)
         report = self._report(case, results)
         line = f"{report.ops:,} ops in {report.groups} groups"
         if isinstance(record, Failed):
-            line = f"{scheme}: {record.error}"
+            line = f"{placer}: {record.error}"
         elif isinstance(record, Placed):
-            line = f"{scheme}: {runtime_text(record, report.unit)}, {clock(record.seconds)}"
-        return News(f"{case.source} on {case.cluster}: {line}", scheme_table(report))
+            line = f"{placer}: {runtime_text(record, report.unit)}, {clock(record.seconds)}"
+        return News(f"{case.source} on {case.cluster}: {line}", placer_table(report))
 
     def reports(self, results: Results) -> dict[str, ProblemReport]:
         """Return what is known of each problem that was begun, by its name, in SI units."""
@@ -230,7 +230,7 @@ class Comparison:
         return [table] if divided and table.rows else []
 
     def best(self, results: Results, case: Case, name: str) -> Placed | None:
-        """Return a scheme's best run on a problem, if one succeeded."""
+        """Return a placer's best run on a problem, if one succeeded."""
         return min(self._runs(results, case, name).runs, key=_cost, default=None)
 
     def _describing(self, case: Case) -> Trial:
@@ -248,7 +248,7 @@ class Comparison:
         elif name == "rnn":
             settings = replace(self.rnn_settings, evaluations=budget or 1)
         return PlaceByName(
-            scheme=name,
+            label=name,
             graph=Graph(case.name),
             seed=seed,
             budget=budget,
@@ -256,20 +256,20 @@ class Comparison:
             settings=settings,
             evaluator=case.evaluator.name,
             limits=self.limits,
-            modules=(*self.schemes[name].modules, *case.evaluator.modules),
+            modules=(*self.placers[name].modules, *case.evaluator.modules),
         )
 
     def _report(self, case: Case, results: Results) -> ProblemReport:
         known = msgspec.structs.asdict(results.record(Described, CASE, case.name, 0))
-        schemes = [self._runs(results, case, name) for name in self.schemes]
-        return ProblemReport(**known, schemes=[one for one in schemes if one.runs or one.error])
+        placers = [self._runs(results, case, name) for name in self.placers]
+        return ProblemReport(**known, placers=[one for one in placers if one.runs or one.error])
 
-    def _runs(self, results: Results, case: Case, name: str) -> SchemeReport:
-        spec = self.schemes[name]
+    def _runs(self, results: Results, case: Case, name: str) -> PlacerReport:
+        spec = self.placers[name]
         seeds = self.seeds if spec.random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
         errors = [record.error for record in found if isinstance(record, Failed)]
-        return SchemeReport(
+        return PlacerReport(
             name=name,
             title=spec.title,
             searches=spec.searches,
@@ -292,7 +292,7 @@ def comparison_page(
     table
         The paper's table, and what is said of it.
     reports
-        By the name of each problem, what schemes came to.
+        By the name of each problem, what placers came to.
     draw
         Draws the learning curves of the searches on a problem.
     """
@@ -302,18 +302,18 @@ def comparison_page(
 
 
 def failures(reports: Iterable[ProblemReport]) -> list[str]:
-    """Return why schemes are missing, a line each. That a CPU's times are not known is none."""
+    """Return why placers are missing, a line each. That a CPU's times are not known is none."""
     return [
-        failure(report, scheme.name, scheme.error)
+        failure(report, placer.name, placer.error)
         for report in reports
-        for scheme in report.schemes
-        if scheme.error and scheme.name != CPU
+        for placer in report.placers
+        if placer.error and placer.name != CPU
     ]
 
 
-def failure(problem: Case | ProblemReport, scheme: str, error: str) -> str:
-    """Return the line that says why a scheme is missing."""
-    return f"{problem.source} on {problem.cluster}, {scheme}: {error}"
+def failure(problem: Case | ProblemReport, placer: str, error: str) -> str:
+    """Return the line that says why a placer is missing."""
+    return f"{problem.source} on {problem.cluster}, {placer}: {error}"
 
 
 def _cost(run: Placed) -> tuple[bool, float]:

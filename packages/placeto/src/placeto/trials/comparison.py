@@ -31,8 +31,8 @@ ABBREVIATIONS = (
 )
 
 
-class SchemeReport(msgspec.Struct, frozen=True):
-    """The runs of a scheme that succeeded, and why one did not."""
+class PlacerReport(msgspec.Struct, frozen=True):
+    """The runs of a placer that succeeded, and why one did not."""
 
     name: str
     title: str = ""
@@ -44,20 +44,20 @@ class SchemeReport(msgspec.Struct, frozen=True):
 
 
 class ProblemReport(CaseReport, frozen=True, kw_only=True):
-    """What is known of a problem, and what schemes came to."""
+    """What is known of a problem, and what placers came to."""
 
-    schemes: list[SchemeReport]
+    placers: list[PlacerReport]
 
-    def find(self, name: str) -> SchemeReport:
-        """Return the report of one scheme, which has no runs if it did not take part."""
-        return _find(name, self.schemes)
+    def find(self, name: str) -> PlacerReport:
+        """Return the report of one placer, which has no runs if it did not take part."""
+        return _find(name, self.placers)
 
     @property
     def misfit(self) -> str:
         """What to say if nothing fits the memory: that nothing can, or that nothing was found."""
         if self.least_excess:
             return misfit_text(self.least_excess)
-        runs = [run for scheme in _competing(self) for run in scheme.runs]
+        runs = [run for placer in _competing(self) for run in placer.runs]
         if not runs or any(run.fits for run in runs):
             return ""
         return "no placement that fits was found"
@@ -85,7 +85,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a comparison."""
 
     format: Literal["placeto-comparison"] = "placeto-comparison"
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     evaluator: str
     objective: str  # what is priced
     unit: str
@@ -104,16 +104,16 @@ def runtime_text(run: Placed, unit: str = SECONDS) -> str:
     return cost_text(run.runtime, unit) if run.fits else "OOM"
 
 
-def typical(scheme: SchemeReport, field: str) -> float:
+def typical(placer: PlacerReport, field: str) -> float:
     """Return the median of a number of the runs that fit the memory; NaN if none does."""
-    runs = [run for run in scheme.runs if run.fits and run.runtime is not None]
+    runs = [run for run in placer.runs if run.fits and run.runtime is not None]
     return _median([getattr(run, field) for run in runs])
 
 
-def paper_table(problems: Sequence[ProblemReport], scheme: str = "placeto") -> TextTable:
+def paper_table(problems: Sequence[ProblemReport], placer: str = "placeto") -> TextTable:
     """Return the table of Addanki et al. (2019), table 1: medians over the seeds, in seconds.
 
-    ``scheme`` takes the place of Placeto.
+    ``placer`` takes the place of Placeto.
     """
     columns = ["model", ">CPU only", ">single GPU", ">GPUs", ">expert", ">Scotch", ">Placeto"]
     columns += [">RNN", ">placements, Placeto", ">placements, RNN", ">search, Placeto"]
@@ -121,14 +121,14 @@ def paper_table(problems: Sequence[ProblemReport], scheme: str = "placeto") -> T
     return TextTable(
         "Runtime of one step in seconds, as in table 1 of Addanki et al. (2019)",
         [*columns, ">Placeto as fast as the RNN after"],
-        [_paper_row(problem, scheme) for problem in problems],
+        [_paper_row(problem, placer) for problem in problems],
     )
 
 
-def scheme_table(problem: ProblemReport) -> TextTable:
-    """Return every scheme on one problem, and the bound that none of them beats."""
+def placer_table(problem: ProblemReport) -> TextTable:
+    """Return every placer on one problem, and the bound that none of them beats."""
     best = _best_cost(problem)
-    rows = [_scheme_row(problem, scheme, best) for scheme in problem.schemes]
+    rows = [_placer_row(problem, placer, best) for placer in problem.placers]
     bound = problem.lower_bound
     if bound:
         of_best = _text(bound / (best or nan), "{:.3f}", "")
@@ -151,7 +151,7 @@ def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
 
     CPU only does not count where no device of the problem is a CPU: it is on one of its own.
     """
-    titles = {scheme.name: scheme.title for one in problems for scheme in _competing(one)}
+    titles = {placer.name: placer.title for one in problems for placer in _competing(one)}
     best = [_best_cost(problem) for problem in problems]
     num_counted = len(best) - int(np.isnan(best).sum())
     found = []
@@ -199,10 +199,10 @@ def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> Text
         if micro_batches == 1 and run.runtime is not None
     }
     titles = {
-        scheme.name: scheme.title
+        placer.name: placer.title
         for _, _, report in reports
-        for scheme in report.schemes
-        if scheme.name not in {CPU, "single"}
+        for placer in report.placers
+        if placer.name not in {CPU, "single"}
     }
     places = list(dict.fromkeys((step, report.cluster) for step, _, report in reports))
     rows = []
@@ -220,33 +220,33 @@ def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> Text
 
 
 def problem_parts(report: ProblemReport, picture: str) -> list[str]:
-    """Return every scheme on one problem as parts of a Markdown page, with its learning curves."""
-    table = scheme_table(report)
+    """Return every placer on one problem as parts of a Markdown page, with its learning curves."""
+    table = placer_table(report)
     parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
-    missing = [f"- {s.title}: {s.error}" for s in report.schemes if s.error]
+    missing = [f"- {s.title}: {s.error}" for s in report.placers if s.error]
     if missing:
         parts.append("\n".join(missing))
     return [*parts, f"![Learning curves]({picture})"]
 
 
-def _find(name: str, schemes: Sequence[SchemeReport]) -> SchemeReport:
-    return next((scheme for scheme in schemes if scheme.name == name), SchemeReport(name))
+def _find(name: str, placers: Sequence[PlacerReport]) -> PlacerReport:
+    return next((placer for placer in placers if placer.name == name), PlacerReport(name))
 
 
-def _competing(problem: ProblemReport) -> list[SchemeReport]:
+def _competing(problem: ProblemReport) -> list[PlacerReport]:
     has_cpu = problem.gpus < len(problem.devices)
-    return [scheme for scheme in problem.schemes if has_cpu or scheme.name != CPU]
+    return [placer for placer in problem.placers if has_cpu or placer.name != CPU]
 
 
-def _cost_over_seeds(scheme: SchemeReport) -> float:
+def _cost_over_seeds(placer: PlacerReport) -> float:
     """Return the median over the seeds, NaN of none; runs that do not fit or fail are infinite."""
-    costs = [inf if run.runtime is None or not run.fits else run.runtime for run in scheme.runs]
-    return _median([*costs, *[inf] * scheme.failed])
+    costs = [inf if run.runtime is None or not run.fits else run.runtime for run in placer.runs]
+    return _median([*costs, *[inf] * placer.failed])
 
 
 def _best_cost(problem: ProblemReport) -> float:
     """Return the lowest median of all placers; NaN where no placement fits."""
-    costs = [_cost_over_seeds(scheme) for scheme in _competing(problem)]
+    costs = [_cost_over_seeds(placer) for placer in _competing(problem)]
     return min((cost for cost in costs if cost < inf), default=nan)
 
 
@@ -282,16 +282,16 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else nan
 
 
-def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
-    placeto, rnn = problem.find(scheme), problem.find("rnn")
-    ours, theirs = (typical(scheme, "evaluations_to_best") for scheme in (placeto, rnn))
+def _paper_row(problem: ProblemReport, placer: str) -> list[str]:
+    placeto, rnn = problem.find(placer), problem.find("rnn")
+    ours, theirs = (typical(placer, "evaluations_to_best") for placer in (placeto, rnn))
     runtime = typical(rnn, "runtime")
     until = [evaluations_until(run.curve, runtime) if run.fits else inf for run in placeto.runs]
     return [
         problem.source,
         *(_runtime(problem.find(name)) for name in ("cpu", "single")),
         str(problem.gpus),
-        *(_runtime(problem.find(name)) for name in ("expert", "scotch", scheme, "rnn")),
+        *(_runtime(problem.find(name)) for name in ("expert", "scotch", placer, "rnn")),
         *(_text(count, "{:,.0f}") for count in (ours, theirs)),
         *(_text(_median([run.seconds for run in s.runs]), "{:,.0f} s") for s in (placeto, rnn)),
         _text(100 * (1 - typical(placeto, "runtime") / runtime), "{:.1f} %"),
@@ -300,22 +300,22 @@ def _paper_row(problem: ProblemReport, scheme: str) -> list[str]:
     ]
 
 
-def _speed_up(scheme: SchemeReport, alone: float) -> str:
-    runtime = typical(scheme, "runtime")
-    return _text(alone / (runtime or nan), "{:.2f}", "OOM" if scheme.runs else NOTHING)
+def _speed_up(placer: PlacerReport, alone: float) -> str:
+    runtime = typical(placer, "runtime")
+    return _text(alone / (runtime or nan), "{:.2f}", "OOM" if placer.runs else NOTHING)
 
 
-def _runtime(scheme: SchemeReport) -> str:
-    known = runtime_text(scheme.runs[0]) if scheme.runs else NOTHING
-    runtime = _text(typical(scheme, "runtime"), "{:#.4g}", known)
-    some = _those_that_fit(scheme)
+def _runtime(placer: PlacerReport) -> str:
+    known = runtime_text(placer.runs[0]) if placer.runs else NOTHING
+    runtime = _text(typical(placer, "runtime"), "{:#.4g}", known)
+    some = _those_that_fit(placer)
     return f"{runtime} ({some})" if some else runtime
 
 
-def _those_that_fit(scheme: SchemeReport) -> str:
+def _those_that_fit(placer: PlacerReport) -> str:
     """Return of how many runs the memory suffices; nothing if it does of all or of none."""
-    count = sum(run.fits for run in scheme.runs)
-    return f"{count} of {len(scheme.runs)} fit" if 0 < count < len(scheme.runs) else ""
+    count = sum(run.fits for run in placer.runs)
+    return f"{count} of {len(placer.runs)} fit" if 0 < count < len(placer.runs) else ""
 
 
 def _text(number: float, form: str, nothing: str = NOTHING) -> str:
@@ -324,26 +324,26 @@ def _text(number: float, form: str, nothing: str = NOTHING) -> str:
     return nothing if isnan(number) else form.format(number)
 
 
-def _scheme_row(problem: ProblemReport, scheme: SchemeReport, best: float) -> list[str]:
-    runs, unit = scheme.runs, problem.unit
+def _placer_row(problem: ProblemReport, placer: PlacerReport, best: float) -> list[str]:
+    runs, unit = placer.runs, problem.unit
     if not runs:
-        return [scheme.title, NOTHING, *[""] * 6]
-    runtime = typical(scheme, "runtime")
+        return [placer.title, NOTHING, *[""] * 6]
+    runtime = typical(placer, "runtime")
     placed = [run for run in runs if run.fits]
     fitting = [run.runtime for run in placed if run.runtime is not None]
-    some = _those_that_fit(scheme)
+    some = _those_that_fit(placer)
     over_seeds = [some] if some else []
-    done = len(runs) + scheme.failed
-    if scheme.failed:
-        over_seeds.append(f"{scheme.failed} of {done} failed")
-    if done < scheme.seeds:
-        over_seeds.append(f"{done} of {scheme.seeds} seeds")
+    done = len(runs) + placer.failed
+    if placer.failed:
+        over_seeds.append(f"{placer.failed} of {done} failed")
+    if done < placer.seeds:
+        over_seeds.append(f"{done} of {placer.seeds} seeds")
     if len(fitting) > 1:
         over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
     evaluations = _median([run.evaluations for run in runs])
-    ratio = _ratio(_cost_over_seeds(scheme), best)
+    ratio = _ratio(_cost_over_seeds(placer), best)
     return [
-        scheme.title,
+        placer.title,
         runtime_text(runs[0]) if isnan(runtime) else cost_text(runtime, unit),
         ", ".join(over_seeds),
         f"{ratio:.3f}" if ratio is not None and ratio < inf else "",

@@ -23,7 +23,7 @@ from placeto_policy import PlacetoPlacer, Settings
 class Place:
     """Places a graph; others say with which placer."""
 
-    scheme: str  # name of the placer
+    label: str  # name of the placer in the results
     graph: Graph
     seed: int | None  # seed that fixes every random choice; None where there is none
     budget: int | None = None  # number of placements that it samples, if that is known
@@ -33,8 +33,8 @@ class Place:
 
     @property
     def kind(self) -> str:
-        """The name of the placer, which takes about as long on another graph."""
-        return self.scheme
+        """Name of the placer, which takes about as long on another graph."""
+        return self.label
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Place, and return what came of it; CPU seconds count while the placer places."""
@@ -50,7 +50,7 @@ class Place:
             watch,
             seed=self.seed or 0,
             budget=None if self.limits.seconds else self.budget,
-            label=self.scheme,
+            label=self.label,
             num_threads=1,
             evaluator=evaluator,
             limits=self.limits,

@@ -15,7 +15,7 @@ def finite(seconds: float) -> float | None:
 
 
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a problem before any scheme has placed it, in SI units."""
+    """What is known of a problem before any placer has placed it, in SI units."""
 
     source: str
     cluster: str
@@ -30,7 +30,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Described(CaseReport, frozen=True, kw_only=True, tag=str.lower):
-    """A problem that schemes will place."""
+    """A problem that placers will place."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
@@ -38,13 +38,13 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
 
 class Failed(_Record, frozen=True, kw_only=True):
-    """A scheme that could not place a problem."""
+    """A placer that could not place a problem."""
 
     error: str
 
 
 class Outcome(_Record, frozen=True, kw_only=True):
-    """What a scheme, or a bound, came to."""
+    """What a placer, or a bound, came to."""
 
     # Seconds of the step, and with the penalty for memory; None for infinity
     runtime: float | None
@@ -55,7 +55,7 @@ class Outcome(_Record, frozen=True, kw_only=True):
 
 
 class Placed(Outcome, frozen=True, kw_only=True):
-    """What one run of a scheme came to."""
+    """What one run of a placer came to."""
 
     peak_memory: list[int]  # bytes of each device
     # How many placements were sampled until it was within 1 % of its own best

@@ -108,13 +108,13 @@ class Trial:
     may_fail: bool = False
 
 
-def placing(task: Task, scheme: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
-    """Return the trial of a scheme on a graph; the seed is None where none changes it."""
-    return Trial(_placing_name(scheme, graph.label, seed), task, needs)
+def placing(task: Task, placer: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
+    """Return the trial of a placer on a graph; the seed is None where none changes it."""
+    return Trial(_placing_name(placer, graph.label, seed), task, needs)
 
 
-def _placing_name(scheme: str, graph: str, seed: int | None) -> str:
-    return f"{'every-seed' if seed is None else f'seed{seed}'}/{graph}/{scheme}"
+def _placing_name(placer: str, graph: str, seed: int | None) -> str:
+    return f"{'every-seed' if seed is None else f'seed{seed}'}/{graph}/{placer}"
 
 
 def training_name(policy: str) -> str:
@@ -133,16 +133,16 @@ class Results:
 
     records: Mapping[str, Record]
 
-    def find(self, scheme: str, graph: str, seed: int) -> Record | None:
-        """Return what a scheme came to on a graph with a seed, or with all of them alike."""
-        names = [_placing_name(scheme, graph, one) for one in (seed, None)]
+    def find(self, placer: str, graph: str, seed: int) -> Record | None:
+        """Return what a placer came to on a graph with a seed, or with all of them alike."""
+        names = [_placing_name(placer, graph, one) for one in (seed, None)]
         return next((self.records[name] for name in names if name in self.records), None)
 
-    def record(self, kind: type[Kind], scheme: str, graph: str, seed: int) -> Kind:
+    def record(self, kind: type[Kind], placer: str, graph: str, seed: int) -> Kind:
         """Return the same of a kind; raise `KeyError` if there is none."""
-        found = self.find(scheme, graph, seed)
+        found = self.find(placer, graph, seed)
         if not isinstance(found, kind):
-            raise KeyError(kind, scheme, graph, seed)
+            raise KeyError(kind, placer, graph, seed)
         return found
 
     def trained(self, policy: str) -> Trained:

@@ -1,4 +1,4 @@
-"""The trials of the schemes that several experiments have in common."""
+"""The trials of the placers that several experiments have in common."""
 
 from dataclasses import replace
 
@@ -97,13 +97,13 @@ def zero_shot(
     graph: Graph,
     seed: int,
     *,
-    scheme: str = ZERO_SHOT,
+    label: str = ZERO_SHOT,
     samples: int = 0,
     sweeps: int = 0,
 ) -> Trial:
     """Return placing with a policy of `train_placeto` as it is."""
     task = PlaceZeroShot(
-        scheme=scheme,
+        label=label,
         graph=graph,
         seed=seed,
         policy=f"{name}-{seed}",
@@ -115,7 +115,7 @@ def zero_shot(
 
 def rnn_zero_shot(graph: Graph, seed: int) -> Trial:
     """Return placing with the RNN of `train_rnn` as it is."""
-    task = PlaceRnnZeroShot(scheme=RNN_ZERO_SHOT, graph=graph, seed=seed, policy=f"rnn-{seed}")
+    task = PlaceRnnZeroShot(label=RNN_ZERO_SHOT, graph=graph, seed=seed, policy=f"rnn-{seed}")
     return _placing(task, training_name(task.policy))
 
 
@@ -142,10 +142,8 @@ def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
     budget = plan.scale.number("evaluations")
     climbing = min(budget, HILL_CLIMBING_BUDGET)
     return [
-        _placing(PlaceAtRandom(scheme=RANDOM, graph=graph, seed=seed)),
-        _placing(
-            PlaceByHillClimbing(scheme=HILL_CLIMBING, graph=graph, seed=seed, budget=climbing)
-        ),
+        _placing(PlaceAtRandom(label=RANDOM, graph=graph, seed=seed)),
+        _placing(PlaceByHillClimbing(label=HILL_CLIMBING, graph=graph, seed=seed, budget=climbing)),
         _by_name(RANDOM_SEARCH, "random", graph, seed, budget),
         _by_name(SCOTCH, "scotch", graph, seed),
         _by_name(LOCAL_SEARCH, "local-search", graph, seed, budget),
@@ -158,12 +156,12 @@ def without_seed(graph: Graph) -> list[Trial]:
     """Return what comes to the same with every seed: one device, and the bound."""
     return [
         _by_name(SINGLE, "single", graph, None),
-        _placing(Bound(scheme=LOWER_BOUND, graph=graph, seed=None)),
+        _placing(Bound(label=LOWER_BOUND, graph=graph, seed=None)),
     ]
 
 
 def _by_name(
-    scheme: str,
+    label: str,
     name: str,
     graph: Graph,
     seed: int | None,
@@ -172,10 +170,10 @@ def _by_name(
 ) -> Trial:
     return _placing(
         PlaceByName(
-            scheme=scheme, graph=graph, seed=seed, budget=budget, name=name, settings=settings
+            label=label, graph=graph, seed=seed, budget=budget, name=name, settings=settings
         )
     )
 
 
 def _placing(task: Place, *needs: str) -> Trial:
-    return placing(task, task.scheme, task.graph, task.seed, *needs)
+    return placing(task, task.label, task.graph, task.seed, *needs)
