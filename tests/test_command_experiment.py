@@ -95,12 +95,12 @@ def test_steps_on_a_gpu_are_told_of_each_placement_and_without_slowdown() -> Non
     assert "--devices: expected two, got cuda:0" in refused
 
 
-def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) -> None:
+def test_policies_learn_on_device_processes(everything: Path, tmp_path: Path) -> None:
     folder = everything / "measured-curves"
     page = (folder / "results.md").read_text()
     records = {name.split("/")[-1]: record for name, record in trials_of(folder).items()}
-    assert set(records) == {"nmt-2", "simulator", "workers"}
-    for name in ("simulator", "workers"):
+    assert set(records) == {"nmt-2", "simulator", "processes"}
+    for name in ("simulator", "processes"):
         record = records[name]
         assert 48 < record["evaluations"] <= 60  # one an episode, and those that are to choose by
         updates, means = zip(*record["episodes"], strict=True)
@@ -108,7 +108,7 @@ def test_policies_learn_on_workers_that_run(everything: Path, tmp_path: Path) ->
         assert len(updates) * 4 <= record["evaluations"]
         assert 0 < record["runtime"] <= min(means)  # the best of all of them
         assert record["measured"] > 0
-    assert "| Placeto on two workers |" in page
+    assert "| Two device processes |" in page
     assert "rewards are terminal." in page
     check_picture(folder / "nmt-2.png", 900)
     refused = fail("experiment", "measured-curves", "nmt-3", SMOKE, "-o", tmp_path / "other")
@@ -123,11 +123,11 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Pat
         ("intermediate", 12, 0.9),
         ("intermediate-undiscounted", 12, 1.0),
         ("terminal", 1, 1.0),
-        ("published-intermediate", 12, 1.0),
-        ("published-terminal", 1, 1.0),
+        ("paper-intermediate", 12, 1.0),
+        ("paper-terminal", 1, 1.0),
     ):
-        updates = 3 * UPDATES if reward.startswith("published") else UPDATES
-        validations = 0 if reward.startswith("published") else 1
+        updates = 3 * UPDATES if reward.startswith("paper") else UPDATES
+        validations = 0 if reward.startswith("paper") else 1
         assert policy_of(folder, f"{reward}-0").settings.return_discount == discount
         learned = trials[f"training/{reward}-0"]
         assert [row[0] for row in learned["updates"]] == list(range(1, updates + 1))
@@ -177,7 +177,7 @@ def test_a_command_that_was_stopped_goes_on_to_the_same(everything: Path, tmp_pa
     paused = start_paused(tmp_path / "pause", 3, *command, "--jobs=2")
     output, errors = paused.send(signal.SIGINT)
     assert output == ""
-    assert errors.splitlines()[-1].endswith("of 12 trials; the same command goes on")
+    assert errors.splitlines()[-1].endswith("of 12 trials; the same command resumes")
     assert "Traceback" not in errors
     succeed(*command)
     assert trials_of(folder) == trials_of(everything / "rewards")
@@ -270,10 +270,8 @@ def test_what_cannot_be_begun_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--hparam reward: the experiment tries all" in fail(*rewards, "--hparam=reward=terminal")
     architectures = ["experiment", "architectures", "nmt", SMOKE, "-o", folder]
     assert "--hparam embedding: the" in fail(*architectures, "--hparam=embedding=message-passing")
-    assert "--hparam updates: expected --updates in its place" in fail(
-        *rewards, "--hparam=updates=3"
-    )
-    assert "--hparam updates: expected --evaluations in its place" in fail(
+    assert "--hparam updates: expected --updates instead" in fail(*rewards, "--hparam=updates=3")
+    assert "--hparam updates: expected --evaluations instead" in fail(
         "experiment", "table1", SMOKE, "-o", folder, "--hparam=updates=3"
     )
     assert "--rnn-hparam evaluations: expected --rnn-evaluations" in fail(
@@ -309,8 +307,8 @@ def test_the_preset_of_the_paper() -> None:
         "intermediate-0",
         "terminal-0",
         "counterfactual-0",
-        "published-intermediate-0",
-        "published-terminal-0",
+        "paper-intermediate-0",
+        "paper-terminal-0",
     ]  # its returns are never discounted
 
 

@@ -8,8 +8,9 @@ import pytest
 from command_runs import build_profile, succeed
 from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from placeto.placing.placers import PLACER_NAMES, PLACERS
+from placeto.trials.comparing import DescribeCase
 from placeto.trials.folder import TRIALS
-from placeto.trials.records import Failed
+from placeto.trials.records import Described, Failed, Placed
 from placeto.trials.store import TrialStore
 from placeto.trials.trials import Results
 from placeto_experiments.options import chosen_plan
@@ -18,14 +19,25 @@ from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_graphs import load_problem
 from placeto_policy import preset
 
+RUN = Placed(
+    runtime=1.0,
+    cost=1.0,
+    fits=True,
+    evaluations=9,
+    seconds=1.0,
+    peak_memory=[1],
+    evaluations_to_best=5,
+    curve=[(5, 1.0)],
+    placement=[0],
+)
 FAMILY_PLACERS = [
     "placeto-zero-shot",
     "placeto-zero-shot-sampled",
-    "placeto-optimized",
-    "published-zero-shot",
+    "placeto-trained",
+    "paper-zero-shot",
     "pretrained",
     "rnn-zero-shot",
-    "rnn-optimized",
+    "rnn-trained",
     "random",
     "random-search",
     "scotch",
@@ -37,6 +49,12 @@ FAMILY_PLACERS = [
 def graphs_of(folder: Path) -> set[str]:
     """Return the graphs that were placed."""
     return {name.split("/")[1] for name in trials_of(folder) if name.count("/") == 2}
+
+
+def rows_of(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table below a heading."""
+    lines = page.partition(f"\n{heading}\n\n")[2].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +79,19 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
         assert costs["random-search"] < costs["random"]
     ratios = [
         trials[f"seed0/{graph}/placeto-zero-shot"]["cost"]
-        / trials[f"seed0/{graph}/placeto-optimized"]["cost"]
+        / trials[f"seed0/{graph}/placeto-trained"]["cost"]
         for graph in graphs
     ]
-    told = cell(page, "Placeto zero-shot, greedy", 2)
+    told = cell(page, "Placeto (default configuration), zero-shot", 2)
     assert told.split()[0] == f"{np.mean(ratios):.3f}"
-    assert "| Random, one placement |" in page
+    assert "| Random placement |" in page
     assert "Addanki et al. (2019)" in page
 
 
 def test_a_family_of_a_controller_is_generalised_over() -> None:
     chosen = generalise("cifar10-enas", chosen_plan("generalise", "smoke"))
     assert all(name.startswith("cifar10-enas-") for name in chosen.problems)
-    name = next(name for name in chosen.problems if name.endswith("-grouping-1"))
+    name = next(name for name in chosen.problems if name.endswith("-granularity-1"))
     assert chosen.problems[name]().num_groups == 8
 
 
@@ -83,7 +101,7 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
     to_choose_by = {name for name in every if name.endswith("-to-choose-by")}
     training = every - placed - to_choose_by
     assert len(to_choose_by) == 2
-    assert len({name.partition("-grouping-")[0] for name in training}) == 2
+    assert len({name.partition("-granularity-")[0] for name in training}) == 2
     graphs = {
         name: load_problem(family / "problems" / f"{name}.json.gz").graph for name in sorted(every)
     }
@@ -91,13 +109,13 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
         assert all(graphs[name] != graphs[other] for name in some for other in others)
 
 
-def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) -> None:
-    others = sorted((family / "problems").glob("*-grouping-1.json.gz"))
+def test_the_policy_learns_from_each_graph_at_several_granularities(family: Path) -> None:
+    others = sorted((family / "problems").glob("*-granularity-1.json.gz"))
     assert len(others) == 2
     groups = []
     for path in others:
         other = load_problem(path)
-        usual = load_problem(path.with_name(path.name.replace("-grouping-1", "")))
+        usual = load_problem(path.with_name(path.name.replace("-granularity-1", "")))
         assert other.graph == usual.graph
         groups += [usual.num_groups, other.num_groups]
     trained = trials_of(family)["training/placeto-0"]
@@ -106,13 +124,13 @@ def test_the_policy_learns_from_each_graph_in_several_groupings(family: Path) ->
     assert groups == [12, 8, 12, 8]
 
 
-def test_the_paper_trains_on_one_grouping_of_each_graph() -> None:
+def test_the_paper_trains_on_one_granularity_of_each_graph() -> None:
     several, one = (
         generalise("nmt", chosen_plan("generalise", "smoke", preset_name=name)).problems
         for name in (None, "paper")
     )
-    assert any("-grouping-" in name for name in several)
-    assert not any("-grouping-" in name for name in one)
+    assert any("-granularity-" in name for name in several)
+    assert not any("-granularity-" in name for name in one)
 
 
 def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:
@@ -122,9 +140,9 @@ def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> 
             evaluations.setdefault(name.rpartition("/")[2], set()).add(record["evaluations"])
     assert evaluations["local-search"] == evaluations["random-search"] == {200}
     assert evaluations["placeto-zero-shot"] == {1 + 12}
-    assert all(3 * 4 < count <= 200 + 1 + 12 for count in evaluations["placeto-optimized"])
-    swept = evaluations["placeto-zero-shot-swept"]
-    assert all(1 + 2 * 12 <= count <= 1 + 3 * 12 for count in swept)
+    assert all(3 * 4 < count <= 200 + 1 + 12 for count in evaluations["placeto-trained"])
+    refined = evaluations["placeto-zero-shot-refined"]
+    assert all(1 + 2 * 12 <= count <= 1 + 3 * 12 for count in refined)
     assert max(evaluations["hill-climbing"]) <= 200
 
 
@@ -141,13 +159,13 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         assert policy.settings.embedding == embedding
         assert policy.settings.device_features == "loads"
         assert policy.settings.node_features == "costs-and-times"
-        published = policy_of(folder, f"published-{embedding}-0")
+        published = policy_of(folder, f"paper-{embedding}-0")
         usual = preset("paper")
         assert published.settings.embedding == embedding
         assert published.settings.node_features == usual.node_features
         assert published.settings.reward == usual.reward
         assert published.settings.updates == 3 * policy.settings.updates
-        assert cell(page, f"{title} | paper configuration", 4) == paper
+        assert cell(page, f"{title} | paper", 4) == paper
 
 
 def test_orders_of_traversal(tmp_path: Path) -> None:
@@ -156,7 +174,7 @@ def test_orders_of_traversal(tmp_path: Path) -> None:
     page = check_complete(folder, pictures=1)
     orders = {name.rpartition("-order-")[2] for name in graphs_of(folder) if "-order-" in name}
     assert orders == {"4", "5", "6", "7"}
-    assert cell(page, "RNN zero-shot", 6) == "about +30 %"
+    assert cell(page, "RNN, zero-shot", 6) == "about +30 %"
 
 
 @pytest.mark.slow
@@ -164,27 +182,37 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     succeed("experiment", "table1", SMOKE, "-o", folder)
     page = check_complete(folder, pictures=6)
-    ours = [
-        line.split(" | ")
-        for line in page.splitlines()
-        if line.startswith("| default configuration |")
+    rows = rows_of(page, "## Runtimes")
+    assert [row[0] for row in rows[::2]] == [
+        f"*paper*: {model}, {gpus} K80s"
+        for model in ("Inception-V3", "NMT", "NASNet")
+        for gpus in (2, 4)
     ]
-    papers = [line.split(" | ") for line in page.splitlines() if line.startswith("| paper |")]
-    assert [row[4] for row in ours] == [row[4] for row in papers] == ["2", "4"] * 3
-    assert [row[7] for row in papers] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
+    assert [row[7] for row in rows[::2]] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
+    assert rows[4][:6] == ["*paper*: NMT, 2 K80s", "33.5", "OOM", "OOM", "OOM", "2.35"]
     trials = trials_of(folder)
+    searched = rows_of(page, "## Evaluations and seconds")
     names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
-    published = [
-        line.split(" | ") for line in page.splitlines() if "| paper configuration |" in line
-    ]
-    boxed = [line.split(" | ") for line in page.splitlines() if "| bundled policy |" in line]
-    for rows, placer in ((ours, "placeto"), (published, "paper"), (boxed, "pretrained")):
-        for row, name in zip(rows, names, strict=True):
-            runtime = trials[f"seed0/{name}-{row[4]}xk80/{placer}"]["runtime"]
-            assert float(row[7]) == pytest.approx(runtime, rel=1e-3)
+    for number, (name, gpus) in enumerate(zip(names, [2, 4] * 3, strict=True)):
+        row = rows[2 * number + 1]
+        assert row[0] == f"{name} on {gpus}xk80"
+        problems = [cells[0] for cells in searched[6 * number :][:6]]
+        assert problems == [*2 * [rows[2 * number][0]], *4 * [row[0]]]
+        of_placer = {cells[1]: cells for cells in searched[6 * number + 2 :][:4]}
+        for placer in ("rnn", "placeto", "paper", "pretrained"):
+            trial = trials[f"seed0/{name}-{gpus}xk80/{placer}"]
+            cells = of_placer[PLACERS[placer].title]
+            assert float(cells[2]) == pytest.approx(trial["runtime"], rel=1e-3)
+            assert cells[4] == f"{trial['evaluations_to_best']:,}"
+            if placer != "pretrained":
+                column = {"rnn": 5, "placeto": 6, "paper": 7}[placer]
+                assert row[column] == cells[2]
+        cpu = trials[f"every-seed/{name}-{gpus}xk80/cpu"]["runtime"]
+        assert float(row[1]) == pytest.approx(cpu, rel=1e-3)
     for name in PLACER_NAMES:
         count = 6 + (name in SEARCHES)
         assert page.count(f"\n| {PLACERS[name].title} |") == count
+    assert "*f* |" not in page  # smaller models are not fitted
     assert cell(page, "Local search", 5).startswith("100.0 %: ")  # as fast as itself
     until = [
         trials[f"seed0/nasnet-4xk80/{name}"]["evaluations_to_best"] for name in ("paper", "rnn")
@@ -192,12 +220,12 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
     episodes, rnn = until[0] / 12, until[1]
     assert cell(page, "nasnet-4xk80", 4) == f"{episodes:,.0f}"
     assert cell(page, "nasnet-4xk80", 6) == f"{rnn / episodes:.2f}"
-    page = page.partition("## What the number of groups is worth")[2]
+    page = page.partition("## Effect of the number of groups")[2]
     finer = trials["seed0/nasnet-4xk80/multilevel-finer"]
     assert len(finer["placement"]) > 12
-    assert cell(page, "nasnet-4xk80", 6) == f"{len(finer['placement']):,}"
     gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/multilevel"]["cost"]
-    assert cell(page, "nasnet-4xk80", 8) == f"{100 * gain:.1f} %"
+    groups = f"nasnet-4xk80, 12 and {len(finer['placement']):,} groups"
+    assert cell(page, groups, 7) == f"{100 * gain:.1f} %"
     check_a_failure_in_finer_groups_is_told(folder)
 
 
@@ -207,6 +235,31 @@ def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
     records[f"seed0/nasnet-2xk80/{FINER}"] = Failed(error="no luck")
     page = table1(chosen_plan("table1", "smoke")).page(Results(records))
     assert page.failures == ["nasnet on 2xk80, multilevel-finer: no luck"]
-    told = "\n".join(page.parts).partition("## What the number of groups is worth")[2]
-    assert "| nasnet-4xk80 |" in told
-    assert "| nasnet-2xk80 |" not in told
+    told = "\n".join(page.parts).partition("## Effect of the number of groups")[2]
+    assert "| nasnet-4xk80, " in told
+    assert "| nasnet-2xk80, " not in told
+
+
+def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
+    plan = chosen_plan("table1", "small", {"seeds": 1})
+    experiment = table1(plan)
+    records = {
+        trial.name: Described(
+            source=trial.task.source,
+            cluster=trial.task.cluster,
+            devices=["k80:0"],
+            gpus=1,
+            ops=1,
+            groups=1,
+            lower_bound=0.0,
+        )
+        if isinstance(trial.task, DescribeCase)
+        else RUN
+        for trial in experiment.trials
+    }
+    rows = rows_of("\n\n".join(experiment.page(Results(records)).parts), "## Runtimes")
+    found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
+    both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))
+    fitted = {"inception-v3": both, "nmt-4": cpu, "nasnet": both}
+    assert len(found) == 12
+    assert all(marks == fitted.get(name.partition(" on ")[0], none) for name, marks in found)

@@ -310,7 +310,7 @@ def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> No
     given = [str(problem), str(longer)]
     others = [f"{problem} in 7 groups", f"{problem} in 9 groups"]
     others += [f"{longer} in 10 groups", f"{longer} in 13 groups"]
-    assert list(report["best"]) == given + others  # several graphs are learned in more groupings
+    assert list(report["best"]) == given + others  # several graphs have more granularities
     for number, path in enumerate((problem, longer)):
         read = load_problem(path)
         best = load_placement(tmp_path / "several" / f"placement-{number}.json", read)

@@ -308,7 +308,7 @@ def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
     trials = [Trial("a", Count(1)), Trial("b", Die(), needs=("a",)), Trial("c", Count(2), ("b",))]
     run = run_trials(trials, Workspace(tmp_path), Watch(never), jobs=2)
     finished: list[str] = []
-    with pytest.raises(RunError, match="a process of a trial was killed; the same command goes on"):
+    with pytest.raises(RunError, match="a process of a trial was killed; the same command resumes"):
         finished.extend(name for name, _ in counted(run))
     assert finished == ["a"]
 

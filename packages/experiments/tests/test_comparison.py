@@ -14,10 +14,11 @@ from placeto.trials.comparison import (
     PlacerReport,
     ProblemReport,
     micro_batch_table,
-    paper_table,
     placer_table,
     profile_table,
     profiles,
+    runtime_table,
+    search_table,
     typical,
 )
 from placeto.trials.curves import evaluations_to_best, short_curve
@@ -100,10 +101,11 @@ def test_the_papers_table_says_oom_and_leaves_out_what_is_missing() -> None:
         placer(run(1.5, seconds=30.4), name="placeto"),
         placer(run(2.0, evaluations_to_best=40, seconds=1234.0), name="rnn"),
     )
-    (row,) = paper_table([report]).rows
-    assert list(row) == [
-        *("model", "–", "OOM", "2", "–", "–", "1.500", "2.000"),  # noqa: RUF001
-        *("10", "40", "30 s", "1,234 s", "25.0 %", "4.00", "6"),
+    (row,) = runtime_table([report]).rows
+    assert row == ["model on 2xk80", NOTHING, "OOM", NOTHING, NOTHING, "2.000", "1.500"]
+    assert search_table([report]).rows == [
+        ["model on 2xk80", "placeto", "1.500", "25.0 %", "10", "4.00", "30.4", "6"],
+        ["model on 2xk80", "rnn", "2.000", "", "40", "", "1,234.0", ""],
     ]
 
 
@@ -114,8 +116,8 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
         placer(run(1.0, fits=False), run(1.5), name="random"),
         bound=0.5,
     )
-    (row,) = paper_table([report]).rows
-    assert row[6:8] == ["2.500 (2 of 3 fit)", "1.500"]
+    (row,) = runtime_table([report]).rows
+    assert row[5:] == ["1.500", "2.500 (2 of 3 fit)"]
     placeto, rnn, some, _ = placer_table(report).rows
     assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
     assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
@@ -232,7 +234,7 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
 
     def until(*runtimes: float, fits: bool = True) -> str:
         placeto = placer(*(run(each, fits=fits) for each in runtimes), name="placeto")
-        (row,) = paper_table(
+        row, _ = search_table(
             [msgspec.structs.replace(report, placers=[*report.placers, placeto])]
         ).rows
         return row[-1]
@@ -241,7 +243,7 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     assert until(1.0, 3.0, 4.0) == "never"
     assert until() == NOTHING
     assert until(1.0, 1.0, 1.0, fits=False) == "never"
-    (row,) = paper_table(
+    row, _ = search_table(
         [msgspec.structs.replace(report, placers=[placer(run(1.0), name="placeto")])]
     ).rows
     assert row[-1] == NOTHING  # it is not known how fast the RNN is

@@ -1,4 +1,4 @@
-"""``placeto experiment arena``: every placer on the graphs that others published, and on ours."""
+"""``placeto experiment arena``: every placer on graphs that others published."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -26,13 +26,13 @@ from placeto.trials.comparing import (
 )
 from placeto.trials.comparison import MEDIANS, ProblemReport, profile_table, profiles
 from placeto.trials.trials import Experiment, Page, Results
-from placeto_experiments.options import run_experiment
+from placeto_experiments.options import FOLDER_HELP, run_experiment
 from placeto_experiments.tables import OF_FAMILIES, OF_TABLE_1
 from placeto_graphs import GraphError
 from placeto_tools.options import Command, PlacerNames, force_option, jobs_option, output_option
 from placeto_tools.plots.curves import comparison_figure
 
-NUM_GPUS = 4  # of a file that does not say its devices
+NUM_GPUS = 4  # of a file without devices
 SUFFIXES = (*JSON_SUFFIXES, ".txt")
 
 
@@ -43,14 +43,14 @@ SUFFIXES = (*JSON_SUFFIXES, ".txt")
     type=PlacerNames(),
     multiple=True,
     metavar="NAME,...",
-    help="Placers, as of `placeto compare`.  [default: all]",
+    help="Names of placers, as in `placeto compare`.  [default: all]",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="CPU seconds after which each placer is stopped.",
+    help="CPU seconds of each placer.",
 )
 @click.option(
     "--seeds",
@@ -63,10 +63,10 @@ SUFFIXES = (*JSON_SUFFIXES, ".txt")
     "--models/--no-models",
     default=True,
     show_default=True,
-    help="Also the models of table 1 and nine graphs of families that no policy is trained on.",
+    help="Models of table 1 and nine unseen graphs of families, too.",
 )
 @jobs_option
-@output_option("The folder of the experiment: a new one, or one that goes on.")
+@output_option(FOLDER_HELP)
 @force_option
 def run_arena(
     files: tuple[Path, ...],
@@ -81,8 +81,10 @@ def run_arena(
 ) -> None:
     """Compare placers on published graphs, each with the objective of its paper.
 
+    By default every placer takes part, with 10 CPU seconds and three seeds.
+
     FILES are profiles of PipeDream, inputs of dnn-partitioning, graphs of DOPPLER and problem
-    files. Of a FOLDER all of these take part. Profiles are placed on four GPUs.
+    files; a FOLDER stands for all of these in it. Profiles are placed on four GPUs.
 
     \b
     placeto experiment arena profiles dnn-partitioning doppler -o results/arena --jobs 2
@@ -141,7 +143,7 @@ def arena(
 
 
 def _files(given: Sequence[Path]) -> dict[Path, bool]:
-    """Return files, each once, and whether it was named, or is one of a folder alone."""
+    """Return files, each once, and True if it was named itself rather than its folder."""
     found: dict[str, tuple[Path, bool]] = {}  # by where it is
     for path in given:
         is_named = not path.is_dir()
@@ -182,8 +184,8 @@ def _page(comparison: Comparison, results: Results, seconds: float) -> Page:
         f"{case.evaluator.objective} ({case.evaluator.name})" for case in comparison.cases
     )
     parts = [
-        f"Each placer has {seconds:g} CPU seconds on one core, and ends earlier if it has nothing "
-        "left to do. A problem is priced by the objective of those who published it: "
+        f"Each placer has {seconds:g} CPU seconds on one core; a placer without a search ends "
+        "earlier. Costs are simulated, by the objective of the paper of each graph: "
         f"{', '.join(f'{objective} of {count}' for objective, count in objectives.items())}.",
         profile_table(profiles(problems)).markdown(),
         MEDIANS,
@@ -193,7 +195,7 @@ def _page(comparison: Comparison, results: Results, seconds: float) -> Page:
 
 
 def _seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
-    """Return what placers take, over all their runs."""
+    """Return the CPU seconds of placers, over all their runs."""
     taken: dict[str, list[float]] = {}
     for placer in (placer for problem in problems for placer in problem.placers):
         taken.setdefault(placer.title, []).extend(run.seconds for run in placer.runs)
@@ -203,5 +205,5 @@ def _seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
         if runs
     ]
     return TextTable(
-        "CPU seconds of the runs of each placer", ["placer", ">runs", ">median", ">most"], rows
+        "CPU seconds of the runs of each placer", ["placer", ">runs", ">median", ">maximum"], rows
     )

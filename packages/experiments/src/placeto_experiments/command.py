@@ -12,7 +12,7 @@ from placeto_experiments.model_check import check_models
 from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.fidelity import fidelity
-from placeto_experiments.paper.fidelity_tasks import WORKERS
+from placeto_experiments.paper.fidelity_tasks import TWO_CPUS
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.measured_curves import measured_curves
 from placeto_experiments.paper.plan import Plan
@@ -35,9 +35,9 @@ ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
 
 @click.group(cls=Group)
 def experiment() -> None:
-    """Run an experiment of the paper: numbers, tables and figures in one folder.
+    """Run experiments of the paper; each writes tables and figures to a folder.
 
-    Ctrl-C stops it. The same command goes on with what was stopped or killed.
+    Ctrl-C stops an experiment. The same command resumes it.
 
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --scale smoke
@@ -49,13 +49,13 @@ def experiment() -> None:
 @click.argument("family", type=NearestChoice(ALL_FAMILIES))
 @experiment_options("generalise")
 def run_generalise(family: str, plan: Plan, run: Run) -> None:
-    """Place unseen graphs of FAMILY with a policy that was trained on others.
+    """Place unseen graphs of FAMILY with a policy that was trained on other graphs.
 
-    FAMILY is nmt, ptb or cifar10, or one of the last two with architectures that a controller came
-    to, ptb-enas or cifar10-enas.
+    By default on two K80s, at the scale small. FAMILY is nmt, ptb or cifar10; ptb-enas and
+    cifar10-enas have the architectures of a controller.
 
-    Placeto and the RNN, zero-shot and optimized for each graph, beside random placements, a single
-    GPU, Scotch, local search with as many evaluations, and the lower bound.
+    The other placers are policies trained on each graph, the RNN, random placements, a single GPU,
+    Scotch and searches. The page has their ratios to a lower bound, too.
 
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
@@ -69,7 +69,7 @@ def run_generalise(family: str, plan: Plan, run: Run) -> None:
 def run_traversal(source: str, plan: Plan, run: Run) -> None:
     """Train on some orders of visiting the groups of SOURCE, and place it in others.
 
-    SOURCE is one of those of `placeto build`, Inception-V3 by default.
+    SOURCE is a source of `placeto build`, by default inception-v3.
 
     \b
     placeto experiment traversal inception-v3 -o results/traversal
@@ -81,7 +81,9 @@ def run_traversal(source: str, plan: Plan, run: Run) -> None:
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
 @experiment_options("architectures", without=["--rnn-hparam"], decides="embedding")
 def run_architectures(family: str, plan: Plan, run: Run) -> None:
-    """Place unseen graphs of FAMILY with the whole graph embedding, and with parts of it.
+    """Compare the graph embedding with two simpler ones on unseen graphs of FAMILY.
+
+    By default on nmt. A policy is trained with each embedding, in two configurations.
 
     \b
     placeto experiment architectures nmt -o results/architectures
@@ -93,9 +95,9 @@ def run_architectures(family: str, plan: Plan, run: Run) -> None:
 @click.argument("source", default="nmt:0")
 @experiment_options("rewards", without=["--rnn-hparam"], decides="reward")
 def run_rewards(source: str, plan: Plan, run: Run) -> None:
-    """Train on SOURCE with rewards after each step, and with one after the last.
+    """Compare rewards after each step with one after the last, in trainings on SOURCE.
 
-    SOURCE is one of those of `placeto build`, a member of the family nmt by default.
+    SOURCE is a source of `placeto build`, by default nmt:0, the first graph of the family nmt.
 
     \b
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5
@@ -106,7 +108,9 @@ def run_rewards(source: str, plan: Plan, run: Run) -> None:
 @experiment.command("table1", cls=Command)
 @experiment_options("table1", without=["--gpus"])
 def run_table1(plan: Plan, run: Run) -> None:
-    """Place Inception-V3, NMT and NASNet on 2 and 4 GPUs with every placer, as in table 1.
+    """Place the models of the paper's table 1 on 2 and 4 GPUs with every placer.
+
+    The models are Inception-V3, NMT and NASNet in the paper's sizes.
 
     \b
     placeto experiment table1 -o results/table1 --jobs 2
@@ -121,19 +125,21 @@ def run_table1(plan: Plan, run: Run) -> None:
 )
 @devices_options
 def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDevices) -> None:
-    """Run placements of models on two devices of this machine, beside the simulator.
+    """Compare simulated steps with measured ones on two devices of this machine.
 
-    Op times are measured first. Nothing else should run meanwhile; --seeds is how many runs of each
-    placement count. MODELS are some of inception-v3, nasnet, nmt-2, cifar10:3, ptb:3, nmt:3,
-    transformers:resnet and transformers:gpt2, in sizes of the experiment's own; all of them by
-    default. With a GPU they are some of inception-v3, nasnet and nmt-2, in larger sizes.
+    By default all MODELS run: inception-v3, nasnet, nmt-2, cifar10:3, ptb:3, nmt:3,
+    transformers:resnet and transformers:gpt2, in small sizes. With a GPU they are inception-v3,
+    nasnet and nmt-2, in larger sizes.
+
+    Op times are measured first. Keep the machine idle meanwhile. --seeds is the number of runs of
+    each placement that count.
 
     \b
     placeto experiment fidelity inception-v3 -o results/fidelity
     placeto experiment fidelity --devices cuda:0,cpu:0 -o results/fidelity-gpu
     """
     options = [f"--devices {','.join(devices.names)}", f"--threads {devices.threads}"]
-    chosen = [] if devices == WORKERS else options
+    chosen = [] if devices == TWO_CPUS else options
     run(fidelity(models, plan, devices), *models, *chosen)
 
 
@@ -141,10 +147,10 @@ def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDev
 @click.argument("model", default="nmt-2")
 @experiment_options("measured-curves", without=["--gpus", "--link", "--rnn-hparam", "--jobs"])
 def run_measured_curves(model: str, plan: Plan, run: Run) -> None:
-    """Let Placeto learn MODEL on the simulator, and on two workers of this machine that run it.
+    """Train Placeto on simulated steps of MODEL, and on measured ones.
 
-    MODEL is one of those of `fidelity`, in the sizes that it has there. Nothing else should run
-    meanwhile.
+    By default MODEL is nmt-2; it is a model of `fidelity` in its size there. Two device processes
+    of this machine run the steps. Keep the machine idle meanwhile.
 
     \b
     placeto experiment measured-curves nmt-2 -o results/measured-curves
@@ -152,7 +158,7 @@ def run_measured_curves(model: str, plan: Plan, run: Run) -> None:
     run(measured_curves(model, plan), model)
 
 
-# In an order in which the numbers that most people look for come first.
+# The experiments with the most wanted numbers come first.
 EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "table1": (run_table1, {}),
     **{f"generalise-{family}": (run_generalise, {"family": family}) for family in FAMILIES},
@@ -166,7 +172,7 @@ EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
 
 @experiment.command("all", cls=Command)
 @click.argument("names", nargs=-1, type=NearestChoice(tuple(EVERYTHING)), metavar="[NAME]...")
-@output_option("The folder, with one for each experiment.")
+@output_option("Folder with a folder for each experiment.")
 @scale_option
 @jobs_option
 @force_option
@@ -179,11 +185,11 @@ def run_all(
     jobs: int,
     force: bool,
 ) -> None:
-    """Run all experiments of the paper, one after the other, or those of some NAMES.
+    """Run the experiments of the paper one after the other.
 
-    NAMES are table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal, architectures,
-    rewards, measured-curves and fidelity. What is finished stays as it is; one that fails ends them
-    all. The last two measure, and have one job whatever --jobs says.
+    By default all NAMES run: table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal,
+    architectures, rewards, measured-curves and fidelity. The last two measure, and always have one
+    job. An experiment that fails ends the command; the same command resumes.
 
     \b
     placeto experiment all -o results --jobs 2

@@ -49,8 +49,8 @@ def _all(library: str, names: str, sequence_length: int | None = None) -> list[s
     return [f"{library}:{name} {sizes}" for name in names.split()]
 
 
-# Sources of `placeto build` with names and values of its ``--set``: each kind of architecture, in
-# the sizes that the libraries give when nothing is said.
+# Sources of `placeto build` with values of its ``--set``: each kind of architecture, in the default
+# sizes of the libraries.
 CHECKED_MODELS = (
     *("inception-v3", "nasnet", "nmt-2", "nmt-4"),
     *_all(
@@ -87,7 +87,7 @@ CHECKED_MODELS = (
     "--only",
     metavar="TEXT",
     multiple=True,
-    help="Only models whose names have this in them; may be repeated.",
+    help="Text in the names of the models; may be repeated.  [default: all]",
 )
 @click.option(
     "--time-limit",
@@ -95,14 +95,14 @@ CHECKED_MODELS = (
     default=300,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit of each model.",
+    help="Seconds after which a model fails.",
 )
 @json_option
 def check_models(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
-    """Capture and place about ninety models of other libraries, and print a table.
+    """Capture and place about ninety models of libraries, and print a table.
 
-    The models are those of timm, torchvision, transformers and diffusers, and the registered ones;
-    each has a process of its own (docs/models.md). Ctrl-C leaves the others out.
+    By default all models: of timm, torchvision, transformers and diffusers, and the registered
+    ones (docs/models.md). Each runs in a process of its own. Ctrl-C leaves out the rest.
 
     \b
     placeto experiment models > table.md
@@ -128,10 +128,9 @@ def check_all(
     time_limit: float,
     memory_limit: float = MEMORY_LIMIT,
 ) -> list[Report]:
-    """Check models one after the other; Ctrl-C leaves the others out.
+    """Return the numbers of `check` for each model, or an ``error``; Ctrl-C leaves out the rest.
 
-    A process is ended after so many seconds, or with so many bytes of memory in use. Returns the
-    numbers of `check` for each model, or an ``error``.
+    A process is ended at the time limit in seconds, or at the memory limit in bytes.
     """
     reports: list[Report] = []
     with suppress(KeyboardInterrupt):
@@ -147,7 +146,7 @@ def check_all(
 
 
 def _checked(report: Report) -> Report:
-    """Count a model whose weights are not those of the library as one that failed."""
+    """Return an error for a model whose captured weights differ from those of the library."""
     if "error" in report or report["weight_bytes"] == report["captured_weight_bytes"]:
         return report
     return {
@@ -181,7 +180,7 @@ def _run(model: str, search_seconds: float, time_limit: float, memory_limit: flo
 
 
 def _memory_of(pid: int) -> int:
-    """Return the bytes of memory that a process uses; 0 where the system does not tell."""
+    """Return the bytes of memory that a process uses; 0 if the system does not have them."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -206,12 +205,12 @@ COLUMNS = (
 
 
 def model_table(reports: Sequence[Report]) -> TextTable:
-    """Return the table of models, those that failed with their line."""
+    """Return the table of models, with the error of those that failed."""
     return TextTable("", COLUMNS, [_row(report) for report in reports])
 
 
 def success_line(reports: Sequence[Report]) -> str:
-    """Return how many models succeeded.
+    """Return the number of models that succeeded, as a line.
 
     Examples
     --------
@@ -240,12 +239,12 @@ def _row(report: Report) -> list[str]:
 
 
 def _runtime(report: Report, key: str) -> str:
-    """Return a runtime, with a star where the memory does not suffice."""
+    """Return a runtime, with a star if it does not fit the memory."""
     return seconds_text(report[key]) + ("" if report[f"{key}_fits"] else "*")
 
 
 def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
-    """Return the runtime of what multilevel search finds, and whether it fits."""
+    """Return the runtime of the result of multilevel search, and True if it fits the memory."""
     finest = search_problem(problem)
     found = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
     return found.runtime, found.fits(problem.cluster)
@@ -287,7 +286,7 @@ def check(model: str, seconds: float) -> Report:
 
 
 def main(model: str, seconds: str) -> None:
-    """Check a model; print its numbers, or what went wrong."""
+    """Check a model; print its numbers or its error as JSON."""
     warnings.simplefilter("ignore")  # of costs that are not known: the table is of models
     try:
         report = check(model, float(seconds))

@@ -1,4 +1,4 @@
-"""Options that experiments have in common; each has those that decide something in it."""
+"""Options that experiments have in common; each experiment has those that change it."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -30,33 +30,37 @@ from placeto_tools.progress import showing_progress
 
 Pairs = tuple[tuple[str, str], ...]
 DEFAULT_GPUS = 2
-NUMBERS = {  # of a scale: the option, and its help
-    "seeds": ("--seeds", "With how many seeds everything runs that draws at random."),
-    "graphs": ("--graphs", "How many graphs, or orders of one, to train a policy on."),
-    "test_graphs": ("--test-graphs", "How many others to test it on."),
-    "groupings": (
-        "--groupings",
-        "On how many groupings of each graph to train a policy: in more and in fewer groups, too.",
+FOLDER_HELP = "Folder of the experiment: a new one, or one to resume."
+NUMBERS = {  # options of the numbers of a scale, and their help
+    "seeds": ("--seeds", "Number of seeds of everything that draws at random."),
+    "graphs": ("--graphs", "Number of graphs, or orders of one, to train a policy on."),
+    "test_graphs": ("--test-graphs", "Number of other graphs, or orders, to test it on."),
+    "granularities": (
+        "--granularities",
+        "Number of granularities of each graph to train a policy on, with more and fewer groups.",
     ),
-    "updates": ("--updates", "Of a policy that is trained beforehand."),
-    "evaluations": ("--evaluations", "Placements that a search on one graph samples."),
-    "rnn_evaluations": ("--rnn-evaluations", "Placements of each graph that an RNN samples."),
-    "num_groups": ("--groups", "Into how many groups each graph is merged."),
+    "updates": ("--updates", "Number of updates of each policy that is trained beforehand."),
+    "evaluations": ("--evaluations", "Number of evaluations of each search on one graph."),
+    "rnn_evaluations": (
+        "--rnn-evaluations",
+        "Number of evaluations of each graph to train an RNN.",
+    ),
+    "num_groups": ("--groups", "Number of groups of each graph."),
 }
 
 
 @dataclass(frozen=True)
 class Run:
-    """Runs an experiment as the user wants it."""
+    """Runs an experiment with the options of the user."""
 
-    plan: Plan  # what was chosen, for the page
+    plan: Plan  # for the page
     output: Path
     jobs: int  # number of trials that run at once
-    force: bool  # whether the folder may hold something else
-    options: str  # options that make the same again, but for where and with how many jobs
+    force: bool  # whether another content of the folder is overwritten
+    options: str  # options that repeat the experiment, but for folder and jobs
 
     def __call__(self, chosen: Experiment, *arguments: str) -> None:
-        """Run an experiment, or what is left of it; ``arguments`` are those of its subcommand."""
+        """Run the trials that are left; ``arguments`` are those of the subcommand."""
         command = " ".join(["placeto experiment", chosen.name, *arguments, self.options])
         options = {**chosen.options, **self.plan.described()}
         experiment = replace(chosen, options=options, command=command)
@@ -64,7 +68,7 @@ class Run:
 
 
 def run_experiment(experiment: Experiment, output: Path, *, jobs: int, force: bool) -> None:
-    """Run an experiment in its folder, or what is left of it."""
+    """Run the trials of an experiment that are left, in its folder."""
     with (
         experiment_folder(output, experiment, force=force) as folder,
         showing_progress() as progress,
@@ -81,7 +85,7 @@ def scale_option(function: Callable[..., None]) -> Callable[..., None]:
         type=NearestChoice(SCALE_NAMES),
         default="small",
         show_default=True,
-        help="smoke: a minute, to try it; small: some hours; full: days, for the study.",
+        help="Size of the experiment: smoke, a minute; small, some hours; full, days.",
     )(function)
 
 
@@ -93,11 +97,11 @@ def experiment_options(
     Parameters
     ----------
     name
-        Name of its subcommand; its scales say which numbers can be chosen.
+        Name of its subcommand, whose scales have the numbers that can be chosen.
     without
-        Options that decide nothing in it.
+        Options that change nothing in it.
     decides
-        Hyperparameter of Placeto that it tries itself, so that ``--hparam`` has no say.
+        Hyperparameter of Placeto that it varies itself, so that ``--hparam`` is refused.
     """
     numbers = {
         number: shown
@@ -105,7 +109,7 @@ def experiment_options(
         if number == "num_groups" or getattr(SCALES[name]["small"], number) is not None
     }
     decorators = [
-        output_option("The folder of the experiment: a new one, or one that goes on."),
+        output_option(FOLDER_HELP),
         scale_option,
         *(
             click.option(
@@ -164,7 +168,7 @@ def chosen_plan(
     settings: Pairs = (),
     rnn_settings: Pairs = (),
 ) -> Plan:
-    """Return what follows from the options of an experiment, on two GPUs.
+    """Return the plan of an experiment from its options, on two GPUs.
 
     Raises
     ------
@@ -172,8 +176,8 @@ def chosen_plan(
         When a hyperparameter is not one that can be chosen.
     """
     scale = SCALES[name][scale_name]
-    if preset_name == "paper" and scale.groupings:
-        scale = replace(scale, groupings=1)
+    if preset_name == "paper" and scale.granularities:
+        scale = replace(scale, granularities=1)
     scale = replace(scale, **(numbers or {}))  # type: ignore[arg-type]
     _refuse("--hparam", settings, "updates", "--updates" if scale.updates else "--evaluations")
     _refuse("--rnn-hparam", rnn_settings, "evaluations", "--rnn-evaluations")
@@ -190,7 +194,7 @@ def chosen_plan(
 def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
     """Raise if a hyperparameter is given that is a number of the scale."""
     if name in dict(pairs):
-        raise InputError(f"{option} {name}: expected {instead} in its place")
+        raise InputError(f"{option} {name}: expected {instead} instead")
 
 
 CHOICES: dict[str, Decorator] = {
@@ -200,7 +204,7 @@ CHOICES: dict[str, Decorator] = {
         type=click.IntRange(min=1, max=1024),
         default=DEFAULT_GPUS,
         show_default=True,
-        help="On how many GPUs.",
+        help="Number of GPUs.",
     ),
     "--link": link_option,
     "--preset": preset_option,
@@ -209,14 +213,14 @@ CHOICES: dict[str, Decorator] = {
         "settings",
         type=KeyValue(),
         multiple=True,
-        help="A hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
+        help="Hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
     ),
     "--rnn-hparam": click.option(
         "--rnn-hparam",
         "rnn_settings",
         type=KeyValue(),
         multiple=True,
-        help="A hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
+        help="Hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
     ),
     "--jobs": jobs_option,
 }

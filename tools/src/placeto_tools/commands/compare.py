@@ -28,12 +28,13 @@ from placeto.trials.comparing import (
     told_apart,
 )
 from placeto.trials.comparison import (
-    ABBREVIATIONS,
     MEDIANS,
-    paper_table,
+    SEARCH_COLUMNS,
     placer_table,
     profile_table,
     profiles,
+    runtime_table,
+    search_table,
 )
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
@@ -221,7 +222,7 @@ def compare(
         failed = None
         try:
             with showing_progress() as progress:
-                conduct(experiment, folder, progress, jobs=jobs, goes_on=output is not None)
+                conduct(experiment, folder, progress, jobs=jobs, resumable=output is not None)
         except RunError as error:
             failed = error
         results = folder.results
@@ -286,7 +287,7 @@ def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
     reports = list(comparison.reports(results).values())
     tables = comparison.speed_ups(results)
     if _is_as_published(comparison):
-        tables.insert(0, paper_table(reports))
+        tables = [runtime_table(reports), search_table(reports), *tables]
     found = profiles(reports)  # none before the first placement
     if found and len(reports) > 1 and len(comparison.placers) > 1:
         tables.append(profile_table(found))
@@ -356,7 +357,7 @@ def _described(problem: PlacementProblem) -> str:
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
     tables = [table.markdown() for table in _summaries(comparison, results)]
-    notes = [MEDIANS, ABBREVIATIONS] if _is_as_published(comparison) else [MEDIANS]
+    notes = [MEDIANS, SEARCH_COLUMNS] if _is_as_published(comparison) else [MEDIANS]
     return comparison_page([*tables, *notes], reports, comparison_figure)
 
 

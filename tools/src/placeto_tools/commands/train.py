@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from placeto.errors import InputError, LostRunError, StoppedRunError
 from placeto.problems.making import read_to_train_on
-from placeto.problems.options import GROUPINGS_OF_MANY, ProblemOptions
+from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import Progress, left_text
 from placeto.stopping import StopRequest
 from placeto.texts import seconds_text
@@ -108,7 +108,7 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
     "--granularities",
     type=click.IntRange(min=1),
     help="Number of granularities of each graph: from more and fewer groups the policy learns to "
-    f"place other graphs better.  [default: {GROUPINGS_OF_MANY} for several PROBLEMS, 1 for one or "
+    f"place other graphs better.  [default: {GRANULARITIES_OF_MANY} for several PROBLEMS, 1 for one or "
     "with --preset paper]",
 )
 @seed_option
@@ -207,7 +207,7 @@ def train(
         if policy:
             chosen = with_network_of(policy, chosen, settings)
         alone = len(problems) == 1 or preset_name == "paper"
-        usual = 1 if alone else GROUPINGS_OF_MANY
+        usual = 1 if alone else GRANULARITIES_OF_MANY
         read = read_to_train_on(problems, granularities or usual, asked)
         _check(read, chosen, workers * count)
         if policy:

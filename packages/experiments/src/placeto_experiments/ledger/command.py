@@ -1,4 +1,4 @@
-"""``placeto experiment ledger``: what others measured, beside what the simulator says of it."""
+"""``placeto experiment ledger``: published measurements, and the same steps simulated."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from placeto.trials.records import Outcome
 from placeto.trials.trials import Experiment, Page, Results, Trial, Watch, Workspace
 from placeto_experiments.ledger.entries import Entry, entries
 from placeto_experiments.ledger.settings import Setting
-from placeto_experiments.options import run_experiment
+from placeto_experiments.options import FOLDER_HELP, run_experiment
 from placeto_tools.options import Command, force_option, jobs_option, output_option
 
 CLEAR = 1.10  # measured times that differ by more than this factor have an order
@@ -28,15 +28,15 @@ EQUAL = 1.001  # simulated times that differ by less have none: rounding alone m
     "--only",
     metavar="TEXT",
     multiple=True,
-    help="Only entries whose names have this in them; may be repeated.  [default: all]",
+    help="Text in the names of the entries; may be repeated.  [default: all]",
 )
 @jobs_option
-@output_option("The folder of the experiment: a new one, or one that goes on.")
+@output_option(FOLDER_HELP)
 @force_option
 def run_ledger(only: tuple[str, ...], jobs: int, output: Path, *, force: bool) -> None:
-    """Simulate published measurements, and compare the ratios of times.
+    """Simulate steps that others measured, and compare the ratios of times.
 
-    Nothing of the simulator was fitted to them (docs/ledger.md). By default all entries take part.
+    By default all entries take part. Nothing was fitted to them (docs/ledger.md).
 
     \b
     placeto experiment ledger -o results/ledger
@@ -54,7 +54,7 @@ class Simulating:
 
     setting: Setting
     kind = "simulating"
-    modules: ClassVar = ("placeto_workloads",)  # which has the models that settings take from there
+    modules: ClassVar = ("placeto_workloads",)  # it has the models of settings
 
     def run(self, _workspace: Workspace, watch: Watch) -> Outcome:
         """Return the seconds per sample."""
@@ -107,7 +107,7 @@ def mean_error(rows: Iterable[Compared]) -> float:
 
 
 def orderings(rows: Iterable[Compared]) -> tuple[int, int]:
-    """Return how many pairs the simulator orders as measured, and how many there are.
+    """Return the number of pairs that are simulated in the measured order, and of all pairs.
 
     A pair counts if its measured times differ by more than 10 %. Simulated times that differ by
     less than 0.1 % are wrong.
@@ -150,7 +150,7 @@ def ledger_parts(chosen: Sequence[Entry], results: Results) -> list[str]:
 
 
 def summary(found: dict[str, list[Compared]]) -> str:
-    """Return the line that tells of all entries; the bases count in pairs alone."""
+    """Return the summary of all entries; their bases count in pairs alone."""
     others = [row for rows in found.values() for row in rows[1:]]
     counts = np.sum([orderings(rows) for rows in found.values()], axis=0)
     median = np.median([abs(row.error) for row in others])

@@ -1,4 +1,4 @@
-"""``placeto experiment architectures``: what each part of the graph embedding is worth."""
+"""``placeto experiment architectures``: the effect of each part of the graph embedding."""
 
 from dataclasses import replace
 from typing import Literal
@@ -7,11 +7,11 @@ from placeto.texts import TextTable, seconds_text
 from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.figures import distributions_figure
 from placeto_experiments.paper.placers import (
-    OPTIMIZED,
-    UPDATES_AS_PUBLISHED,
-    as_published,
-    optimized,
+    PAPER_UPDATES,
+    TRAINED,
+    paper_settings,
     train_placeto,
+    trained_on_graph,
     without_simulated_features,
     zero_shot,
 )
@@ -32,29 +32,30 @@ TITLES = {
     AGGREGATOR: "Simple aggregator",
 }
 PAPER = {FULL: 0.0, PARTITIONER: PARTITIONER_OVER_FULL, AGGREGATOR: AGGREGATOR_OVER_FULL}
-PUBLISHED = "published-"  # stands before the embedding
+IN_PAPER = "paper-"  # prefix of an embedding in the paper configuration
 FIGURE = "distributions.png"
 
 
 def architectures(family_name: str, plan: Plan) -> Experiment:
-    """Return the experiment on a family: zero-shot with three embeddings.
+    """Return the experiment on a family.
 
-    A policy of each kind is trained on the family, and places unseen graphs of it greedily.
+    A policy with each of three embeddings is trained on graphs of the family. It places unseen ones
+    greedily.
     """
-    ours = without_simulated_features(plan.training_settings)
+    usual = without_simulated_features(plan.training_settings)
     variants: dict[str, Settings] = {}
     for embedding in TITLES:
-        variants[embedding] = replace(ours, embedding=embedding)
-        variants[PUBLISHED + embedding] = replace(as_published(plan), embedding=embedding)
+        variants[embedding] = replace(usual, embedding=embedding)
+        variants[IN_PAPER + embedding] = replace(paper_settings(plan), embedding=embedding)
     family = family_problems(family_name, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
-        for placer, settings in variants.items():
+        for name, settings in variants.items():
             trials.append(
-                train_placeto(placer, family.training, settings, seed, validation=family.validation)
+                train_placeto(name, family.training, settings, seed, validation=family.validation)
             )
-            trials += [zero_shot(placer, graph, seed, label=placer) for graph in family.test]
-        trials += [optimized(graph, plan, seed) for graph in family.test]
+            trials += [zero_shot(name, graph, seed, label=name) for graph in family.test]
+        trials += [trained_on_graph(graph, plan, seed) for graph in family.test]
     names = [graph.name for graph in family.test]
     return Experiment(
         name="architectures",
@@ -68,47 +69,45 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
 
 def _page(summary: Summary, plan: Plan) -> Page:
     columns = [
-        "zero-shot with",
-        "method",
-        ">runtime",
-        ">over the full embedding",
-        ">paper",
-        ">over optimized",
+        *("embedding", "configuration", ">runtime", ">relative to full embedding", ">paper"),
+        ">relative to trained on the graph",
     ]
+    configurations = (("", "default"), (IN_PAPER, "paper"))
     rows = [
         [
             title,
-            method,
-            summary.mean_cost(whose + embedding).text(seconds_text),
-            summary.mean_ratio(whose + embedding, whose + FULL).text(percent_over),
-            percent_over(1 + PAPER[embedding]) if whose else "",
-            summary.mean_ratio(whose + embedding, OPTIMIZED).text(percent_over),
+            configuration,
+            summary.mean_cost(prefix + embedding).text(seconds_text),
+            summary.mean_ratio(prefix + embedding, prefix + FULL).text(percent_over),
+            percent_over(1 + PAPER[embedding]) if prefix else "",
+            summary.mean_ratio(prefix + embedding, TRAINED).text(percent_over),
         ]
-        for whose, method in (("", "default"), (PUBLISHED, "paper configuration"))
+        for prefix, configuration in configurations
         for embedding, title in TITLES.items()
     ]
-    optimum = summary.mean_cost(OPTIMIZED).text(seconds_text)
-    rows.append(["Placeto optimized", "default", optimum, "", "", ""])
+    trained = summary.mean_cost(TRAINED).text(seconds_text)
+    rows.append(["Trained on the graph", "default", trained, "", "", ""])
     figure = distributions_figure(
         {
-            f"{title}{method}": summary.all_costs(whose + embedding)
-            for whose, method in (("", ""), (PUBLISHED, ", paper configuration"))
+            f"{title}, {configuration} configuration": summary.all_costs(prefix + embedding)
+            for prefix, configuration in configurations
             for embedding, title in TITLES.items()
         }
-        | {"Placeto optimized": summary.all_costs(OPTIMIZED)},
+        | {"Trained on the graph": summary.all_costs(TRAINED)},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     parts = [
-        f"Greedy zero-shot placements of {len(summary.graphs)} unseen graphs. In {SOURCE} those of "
-        f"the partitioner are {100 * PARTITIONER_OVER_FULL:.0f} % and those of the aggregator "
-        f"{100 * AGGREGATOR_OVER_FULL:.0f} % slower than with the full embedding.",
+        f"Simulated runtimes of greedy zero-shot placements of {len(summary.graphs)} unseen "
+        f"graphs. In {SOURCE} the partitioner is {100 * PARTITIONER_OVER_FULL:.0f} % slower than "
+        f"the full embedding, and the aggregator {100 * AGGREGATOR_OVER_FULL:.0f} %.",
         TextTable("", columns, rows).markdown(),
-        "Memory-penalised runtimes, means over the unseen graphs; in brackets the least and the "
-        "most of the seeds. All policies but the optimized ones were trained on each graph in "
-        f"{plan.scale.number('groupings')} granularities. They read nothing that is simulated, as "
-        "the embedding is to find that out; the optimized ones do. The paper configuration has the "
-        f"paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many updates, and the policy "
-        "after the last of them.",
+        "Memory-penalised runtimes: means over the unseen graphs, with the least and the most of "
+        "the seeds in brackets. Zero-shot policies were trained on other graphs, each at "
+        f"{plan.scale.number('granularities')} granularities. They read no simulated features, "
+        "which would hide the effect of the embedding. The policies that were trained on the graph "
+        "read them.",
+        f"The paper configuration has the paper's hyperparameters and {PAPER_UPDATES} times as "
+        "many updates. It keeps the policy after the last of them.",
         f"![Distributions of runtimes]({FIGURE})",
     ]
     return Page(parts, {FIGURE: figure})

@@ -15,7 +15,7 @@ from placeto.trials.records import Measured
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_experiments.paper.fidelity_tasks import (
-    WORKERS,
+    TWO_CPUS,
     MeasurePlacements,
     RunnableModel,
     profiling,
@@ -72,7 +72,7 @@ class Agreement:
 
 
 def runnable_models(
-    chosen: Sequence[str], plan: Plan, devices: RealDevices = WORKERS
+    chosen: Sequence[str], plan: Plan, devices: RealDevices = TWO_CPUS
 ) -> dict[Graph, RunnableModel]:
     """Return models that run on two devices of this machine, by their problems.
 
@@ -91,7 +91,7 @@ def runnable_models(
     }
 
 
-def fidelity(chosen: Sequence[str], plan: Plan, devices: RealDevices = WORKERS) -> Experiment:
+def fidelity(chosen: Sequence[str], plan: Plan, devices: RealDevices = TWO_CPUS) -> Experiment:
     """Return the experiment on two devices of this machine; ``seeds`` are runs that count."""
     if len(devices.names) != 2:
         raise InputError(f"--devices: expected two, got {', '.join(devices.names)}")

@@ -24,7 +24,7 @@ from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
 from placeto_simulator import Simulator
 
-WORKERS = RealDevices(("cpu:0", "cpu:1"))
+TWO_CPUS = RealDevices(("cpu:0", "cpu:1"))
 BESIDE = "cpu beside cpu"  # the kind whose times are those of a CPU while the other one is busy
 PROFILE_RUNS = 7
 SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretrained")
@@ -41,7 +41,7 @@ class RunnableModel:
     source: str
     sizes: tuple[tuple[str, Any], ...]
     num_groups: int | None = None
-    devices: RealDevices = WORKERS
+    devices: RealDevices = TWO_CPUS
 
     def _found(self) -> SourceModel:
         return runnable_source(self.source, SourceOptions(dict(self.sizes)))

@@ -14,11 +14,11 @@ RUNTIME = "memory-penalised runtime, seconds"
 
 
 def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str = "") -> Figure:
-    """Draw the cumulative distribution of the runtimes of each placer, in seconds on all graphs."""
+    """Draw the cumulative distribution of the runtimes of each placer, in seconds."""
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     _draw(axes, runtimes)
-    axes.set_ylabel("part of the graphs")
+    axes.set_ylabel("fraction of the graphs")
     axes.set_xlabel(RUNTIME)
     axes.set_title(title)
     axes.legend(fontsize="small")
@@ -28,7 +28,7 @@ def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str
 def compared_distributions_figure(
     runtimes: Mapping[str, NDArray[np.float64]], reference: str, title: str = ""
 ) -> Figure:
-    """Draw the same, and beside it runtimes over those of one placer on the same graphs.
+    """Draw the same, and the ratios to the runtimes of one placer on the same graphs.
 
     The runtimes of all placers are of graphs in the same order.
     """
@@ -36,9 +36,9 @@ def compared_distributions_figure(
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, runtimes)
     _draw(right, {name: seconds / runtimes[reference] for name, seconds in runtimes.items()})
-    left.set_ylabel("part of the graphs")
+    left.set_ylabel("fraction of the graphs")
     left.set_xlabel(RUNTIME)
-    right.set_xlabel(f"runtime over that of {reference}, on the same graph")
+    right.set_xlabel(f"ratio to {reference}, on the same graph")
     for axes in (left, right):
         # Slow placers would squeeze the others into a corner.
         axes.set_xscale("log")
@@ -66,8 +66,8 @@ def bands_figure(
 ) -> Figure:
     """Draw the mean over seeds of each curve, in a band from the least to the most.
 
-    Curves are by name, float64[K, 2] for each seed: rows of where (``across`` says what that is)
-    and how many seconds. Seeds may stand at other places; in between, curves are straight.
+    Curves are by name, float64[K, 2] for each seed: rows of a place and seconds; ``across`` is the
+    label of places. Seeds may have other places. In between, curves are straight.
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""``placeto experiment generalise``: placing graphs that the policy has not seen."""
+"""``placeto experiment generalise``: placements of graphs that a policy was not trained on."""
 
 from collections.abc import Callable
 
@@ -10,27 +10,27 @@ from placeto_experiments.paper.placers import (
     HILL_CLIMBING,
     LOCAL_SEARCH,
     MULTILEVEL,
-    OPTIMIZED,
+    PAPER_UPDATES,
+    PAPER_ZERO_SHOT,
     PRETRAINED,
-    PUBLISHED_ZERO_SHOT,
     RANDOM_SEARCH,
-    RNN_OPTIMIZED,
+    REFINED,
+    REFINEMENT_ROUNDS,
+    RNN_TRAINED,
     RNN_ZERO_SHOT,
     SAMPLED,
     SCOTCH,
     SINGLE,
-    SWEEPS,
-    SWEPT,
     TITLES,
-    UPDATES_AS_PUBLISHED,
+    TRAINED,
     ZERO_SHOT,
-    as_published,
-    optimized,
-    rnn_optimized,
+    paper_settings,
+    rnn_trained_on_graph,
     rnn_zero_shot,
     searches,
     train_placeto,
     train_rnn,
+    trained_on_graph,
     without_seed,
     zero_shot,
 )
@@ -40,7 +40,6 @@ from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.statistics import Summary
 from placeto_experiments.paper.wording import (
-    WHAT_A_POLICY_LEAVES,
     count_text,
     duration_text,
     markdown_table,
@@ -52,59 +51,61 @@ from placeto_graphs import SECONDS_PER_BYTE
 LEARNED = (
     ZERO_SHOT,
     SAMPLED,
-    SWEPT,
-    OPTIMIZED,
-    PUBLISHED_ZERO_SHOT,
+    REFINED,
+    TRAINED,
+    PAPER_ZERO_SHOT,
     PRETRAINED,
     RNN_ZERO_SHOT,
-    RNN_OPTIMIZED,
+    RNN_TRAINED,
 )
 OTHERS = (RANDOM, RANDOM_SEARCH, SINGLE, SCOTCH, HILL_CLIMBING, LOCAL_SEARCH, MULTILEVEL)
 DRAWN = (
     ZERO_SHOT,
-    SWEPT,
-    OPTIMIZED,
-    PUBLISHED_ZERO_SHOT,
+    REFINED,
+    TRAINED,
+    PAPER_ZERO_SHOT,
     PRETRAINED,
     RNN_ZERO_SHOT,
-    RNN_OPTIMIZED,
+    RNN_TRAINED,
     RANDOM,
     SINGLE,
     SCOTCH,
     LOCAL_SEARCH,
 )
-SEARCHES = (OPTIMIZED, HILL_CLIMBING, LOCAL_SEARCH, MULTILEVEL, RANDOM_SEARCH, RNN_OPTIMIZED)
-TARGETS = (ZERO_SHOT, SAMPLED, SWEPT, OPTIMIZED)
+SEARCHES = (TRAINED, HILL_CLIMBING, LOCAL_SEARCH, MULTILEVEL, RANDOM_SEARCH, RNN_TRAINED)
+TARGETS = (ZERO_SHOT, SAMPLED, REFINED, TRAINED)
 FIGURE = "distributions.png"
 PAPER = (
-    f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as optimized ones on all "
-    "three families, and those of the RNN are hardly better than random ones."
+    f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as those of policies trained "
+    "on the graph, on all three families. Those of the RNN are barely better than random ones."
 )
 
 
 def generalise(family_name: str, plan: Plan) -> Experiment:
-    """Return the experiment on a family: one policy for all its graphs against one for each."""
+    """Return the experiment on a family: one policy for all graphs, and one for each."""
     family = family_problems(family_name, plan)
     trials = [trial for graph in family.test for trial in without_seed(graph)]
     for seed in plan.seeds:
         settings, graphs = plan.training_settings, family.training
         trials += [
             train_placeto("placeto", graphs, settings, seed, validation=family.validation),
-            train_placeto("published", graphs, as_published(plan), seed),
+            train_placeto("paper", graphs, paper_settings(plan), seed),
             train_rnn(family.whole, plan, seed),
         ]
         for graph in family.test:
             trials += [
                 zero_shot("placeto", graph, seed),
-                zero_shot("placeto", graph, seed, label=SAMPLED, samples=plan.scale.samples),
-                zero_shot("placeto", graph, seed, label=SWEPT, sweeps=SWEEPS),
-                zero_shot("published", graph, seed, label=PUBLISHED_ZERO_SHOT),
+                zero_shot("placeto", graph, seed, label=SAMPLED, rollouts=plan.scale.rollouts),
+                zero_shot(
+                    "placeto", graph, seed, label=REFINED, refinement_rounds=REFINEMENT_ROUNDS
+                ),
+                zero_shot("paper", graph, seed, label=PAPER_ZERO_SHOT),
                 rnn_zero_shot(graph, seed),
             ]
         for graph in family.test:
             trials += [
-                optimized(graph, plan, seed),
-                rnn_optimized(graph, plan.rnn_settings, seed),
+                trained_on_graph(graph, plan, seed),
+                rnn_trained_on_graph(graph, plan.rnn_settings, seed),
                 *searches(graph, plan, seed),
             ]
     names = [graph.name for graph in family.test]
@@ -121,83 +122,91 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
 def _page(summary: Summary, plan: Plan) -> Page:
     figure = compared_distributions_figure(
         {TITLES[placer]: summary.all_costs(placer) for placer in DRAWN},
-        TITLES[OPTIMIZED],
+        TITLES[TRAINED],
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
+    of_rnn, of_random = (
+        summary.mean_ratio(RNN_ZERO_SHOT, other).text(percent_over)
+        for other in (RNN_TRAINED, RANDOM)
+    )
     parts = [
-        f"Zero-shot over optimized, mean over the unseen graphs: {_over_optimized(summary, plan)}. "
-        f"RNN: {summary.mean_ratio(RNN_ZERO_SHOT, RNN_OPTIMIZED).text(percent_over)} over its own "
-        f"optimized form, {summary.mean_ratio(RNN_ZERO_SHOT, RANDOM).text(percent_over)} over one "
-        "random placement.",
+        "Simulated runtimes of unseen graphs. *Zero-shot*: the policy was trained on other graphs "
+        "of the family. *Trained on the graph*: a policy of its own for each graph.",
+        "Zero-shot relative to trained on the graph, mean over the graphs: "
+        f"{_relative_to_trained(summary, plan)}. RNN, zero-shot: {of_rnn} relative to the RNN "
+        f"trained on the graph, {of_random} relative to a random placement.",
         *_of_those_that_fit(summary, plan),
         PAPER,
         f"![Distributions of runtimes]({FIGURE})",
         "## Runtimes",
         _placer_table(summary),
-        "Runtimes are memory-penalised, and means over the unseen graphs; in brackets the least "
-        "and the most of the seeds. Ratios are means over the graphs of the ratio on each. Placing "
-        "is the median wall time for one graph, on one core of a busy machine, with everything "
-        f"that is computed of it, but without training beforehand. {WHAT_A_POLICY_LEAVES} The "
-        "random placement is the mean of 100, of which none counts as out of memory. A round of "
-        "coordinate descent moves each group to where it costs least, without the policy; hill "
-        "climbing does the same from random placements until nothing helps. "
-        + _groupings_text(plan.scale.number("groupings")),
-        "## When searches come as far",
+        "Runtimes are memory-penalised: means over the unseen graphs, with the least and the most "
+        "of the seeds in brackets. Ratios are means over the graphs of the ratio on each. "
+        "*Evaluations* and *CPU seconds* are medians of placing one graph on one core. They have "
+        "all that is computed of the graph, but no training beforehand.",
+        "If a policy evaluates placements in a rollout, it returns the best of them; otherwise it "
+        f"returns the last one. *Refined*: the greedy rollout, then {REFINEMENT_ROUNDS} rounds of "
+        "coordinate descent, which move each group to its cheapest device without the policy. Hill "
+        "climbing does that from random placements until no move helps. *Random placement* is the "
+        "mean of 100.",
+        _granularities_text(plan.scale.number("granularities")),
+        "## When a search is as fast as a policy",
         _reaching_table(summary),
-        "On which part of the graphs and seeds, and after how many placements and seconds (medians "
-        "of all; never, if half of them never were) the best placement so far was as fast as that "
-        "of the placer. Seconds are taken to run evenly with placements.",
-        "## Searches with as many placements",
+        "*Share*: of graphs and seeds on which the search was as fast as the policy. *Evaluations* "
+        "and *seconds* until it was are medians of all runs; never, if half of them never were. "
+        "Seconds are taken as proportional to evaluations.",
+        "## Searches with as many evaluations as a policy",
         _as_many_table(summary),
-        "What searches had found after as many placements as the policy looked at, over local "
-        "search at its end; means over the unseen graphs, and on which part of the graphs and "
-        "seeds hill climbing was slower than the policy then.",
+        "Ratios to local search at its end, of searches that are stopped after as many evaluations "
+        "as the policy of the row. They are means over the unseen graphs. *Hill climbing slower*: "
+        "share of graphs and seeds on which it is slower than the policy then.",
         "## Training beforehand",
         _training_table(summary),
     ]
     return Page(parts, {FIGURE: figure})
 
 
-def _over_optimized(summary: Summary, plan: Plan) -> str:
-    greedy, sampled, swept = (
-        summary.mean_ratio(placer, OPTIMIZED).text(percent_over)
-        for placer in (ZERO_SHOT, SAMPLED, SWEPT)
+def _relative_to_trained(summary: Summary, plan: Plan) -> str:
+    greedy, sampled, refined = (
+        summary.mean_ratio(placer, TRAINED).text(percent_over)
+        for placer in (ZERO_SHOT, SAMPLED, REFINED)
     )
     return (
-        f"**{greedy}** greedy, {sampled} as the best of {plan.scale.samples + 1} rollouts, {swept} "
-        f"with {SWEEPS} rounds of coordinate descent after the greedy one"
+        f"**{greedy}** with a greedy rollout, {sampled} with the best of "
+        f"{plan.scale.rollouts + 1} rollouts, {refined} with {REFINEMENT_ROUNDS} rounds of "
+        "coordinate descent after the greedy one"
     )
 
 
 def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
-    """Return what the ratio is where the memory suffices; nothing if it does for all graphs."""
+    """Return the ratio on the graphs that fit the memory; nothing if all do."""
     fitting = summary.where_some_fit((*LEARNED, *OTHERS))
     left_out = len(summary.graphs) - len(fitting.graphs)
     if not left_out or not fitting.graphs:
         return []
     return [
         f"No placer found a placement of {left_out} of the {len(summary.graphs)} graphs that fits "
-        f"the memory; each GB beyond it counts {1e9 * SECONDS_PER_BYTE:g} s. Zero-shot "
-        f"over optimized on the others: {_over_optimized(fitting, plan)}."
+        f"the memory. Each GB beyond it counts {1e9 * SECONDS_PER_BYTE:g} s. Zero-shot relative to "
+        f"trained on the graph, on the others: {_relative_to_trained(fitting, plan)}."
     ]
 
 
-def _groupings_text(groupings: int) -> str:
-    if groupings == 1:
-        trained = "Policies were trained on each graph at one granularity"
+def _granularities_text(granularities: int) -> str:
+    if granularities == 1:
+        trained = "Zero-shot policies were trained on each graph at one granularity."
     else:
         trained = (
-            f"Policies of Placeto were trained on each graph at {groupings} granularities, with "
-            "more and with fewer groups, the RNN at one"
+            f"Zero-shot policies of Placeto were trained on each graph at {granularities} "
+            "granularities, with more and with fewer groups. The RNN was trained at one."
         )
     return (
-        f"{trained}. Placeto (paper configuration) always has the paper's hyperparameters, "
-        f"{UPDATES_AS_PUBLISHED} times as many updates, and the policy after the last of them."
+        f"{trained} The paper configuration has the paper's hyperparameters and {PAPER_UPDATES} "
+        "times as many updates. It keeps the policy after the last of them."
     )
 
 
 def _placer_table(summary: Summary) -> str:
-    def over(other: str) -> Callable[[str], str]:
+    def ratio_to(other: str) -> Callable[[str], str]:
         return lambda placer: summary.mean_ratio(placer, other).text(ratio_text)
 
     def out_of_memory(placer: str) -> str:
@@ -208,12 +217,12 @@ def _placer_table(summary: Summary) -> str:
         {
             "placer": TITLES.__getitem__,
             ">runtime": lambda placer: summary.mean_cost(placer).text(seconds_text),
-            ">over optimized": over(OPTIMIZED),
-            ">over local search": over(LOCAL_SEARCH),
-            ">over lower bound": over(LOWER_BOUND),
+            ">ratio to trained on the graph": ratio_to(TRAINED),
+            ">ratio to local search": ratio_to(LOCAL_SEARCH),
+            ">ratio to lower bound": ratio_to(LOWER_BOUND),
             ">out of memory": out_of_memory,
-            ">placements": lambda placer: count_text(summary.median_evaluations(placer)),
-            ">placing": lambda placer: duration_text(summary.median_seconds(placer)),
+            ">evaluations": lambda placer: count_text(summary.median_evaluations(placer)),
+            ">CPU seconds": lambda placer: duration_text(summary.median_seconds(placer)),
         },
     )
 
@@ -229,8 +238,8 @@ def _reaching_table(summary: Summary) -> str:
         {
             "search": lambda pair: TITLES[pair[0]],
             "as fast as": lambda pair: TITLES[pair[1]],
-            ">came there": lambda pair: share_text(reached[pair][0]),
-            ">placements": lambda pair: count_text(reached[pair][1]),
+            ">share": lambda pair: share_text(reached[pair][0]),
+            ">evaluations": lambda pair: count_text(reached[pair][1]),
             ">seconds": lambda pair: duration_text(reached[pair][2]),
         },
     )
@@ -243,16 +252,16 @@ def _as_many_table(summary: Summary) -> str:
         )
 
     return markdown_table(
-        (ZERO_SHOT, SAMPLED, SWEPT),
+        (ZERO_SHOT, SAMPLED, REFINED),
         {
-            "placer": TITLES.__getitem__,
-            ">placements": lambda placer: count_text(summary.median_evaluations(placer)),
-            ">over local search": lambda placer: summary.mean_ratio(placer, LOCAL_SEARCH).text(
+            "policy": TITLES.__getitem__,
+            ">evaluations": lambda placer: count_text(summary.median_evaluations(placer)),
+            ">ratio to local search": lambda placer: summary.mean_ratio(placer, LOCAL_SEARCH).text(
                 ratio_text
             ),
-            ">hill climbing then": then(HILL_CLIMBING),
-            ">local search then": then(LOCAL_SEARCH),
-            ">best random one then": then(RANDOM_SEARCH),
+            ">hill climbing": then(HILL_CLIMBING),
+            ">local search": then(LOCAL_SEARCH),
+            ">random search": then(RANDOM_SEARCH),
             ">hill climbing slower": lambda placer: share_text(
                 summary.ahead(placer, HILL_CLIMBING)
             ),
@@ -261,7 +270,11 @@ def _as_many_table(summary: Summary) -> str:
 
 
 def _training_table(summary: Summary) -> str:
-    titles = {"placeto": "Placeto", "published": "Placeto (paper configuration)", "rnn": "RNN"}
+    titles = {
+        "placeto": "Placeto (default configuration)",
+        "paper": "Placeto (paper configuration)",
+        "rnn": "RNN",
+    }
     records = {
         (seed, name): summary.results.trained(f"{name}-{seed}")
         for seed in summary.seeds
@@ -272,7 +285,7 @@ def _training_table(summary: Summary) -> str:
         {
             "policy": lambda key: titles[key[1]],
             ">seed": lambda key: str(key[0]),
-            ">placements": lambda key: count_text(records[key].evaluations),
+            ">evaluations": lambda key: count_text(records[key].evaluations),
             ">seconds": lambda key: f"{records[key].seconds:,.0f} s",
         },
     )

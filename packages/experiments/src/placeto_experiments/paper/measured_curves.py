@@ -1,4 +1,4 @@
-"""``placeto experiment measured-curves``: learning on the simulator, and on workers that run."""
+"""``placeto experiment measured-curves``: learning on the simulator, and on measured steps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ from placeto_graphs import Evaluator
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator
 
-SIMULATOR, HARDWARE = "simulator", "workers"
-TITLES = {SIMULATOR: "Placeto on the simulator", HARDWARE: "Placeto on two workers"}
+SIMULATOR, PROCESSES = "simulator", "processes"
+TITLES = {SIMULATOR: "Simulator", PROCESSES: "Two device processes"}
 RUNS_OF_RESULT = 9
 
 
@@ -39,22 +39,22 @@ def _runtime(executor: Executor, placement: NDArray[np.int32]) -> float:
 
 @dataclass(frozen=True)
 class LearnOn:
-    """Trains a policy on one graph, with what a simulated or a real step takes as its cost."""
+    """Trains a policy on one graph, by the seconds of simulated or of measured steps."""
 
-    where: str  # ``"simulator"`` or ``"workers"``
+    where: str  # ``"simulator"`` or ``"processes"``
     graph: Graph
     model: RunnableModel
     settings: Settings
-    evaluations: int  # number of placements that it samples
+    evaluations: int  # number of evaluations
     seed: int
 
     @property
     def kind(self) -> str:
-        """Where it learns."""
+        """The source of its costs."""
         return self.where
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return what it learned, and how long the steps of the result take for real."""
+        """Return its learning curve, and the measured seconds of the result."""
         problem = workspace.problem(self.graph)
         step = self.model.step()
         with ExitStack() as stack:
@@ -62,14 +62,14 @@ class LearnOn:
             executor = stack.enter_context(
                 Executor(problem, step, self.model.devices.names, schedule=simulator.timeline)
             )
-            cost: Evaluator = executor if self.where == HARDWARE else simulator
+            cost: Evaluator = executor if self.where == PROCESSES else simulator
             episodes: list[tuple[int, float]] = []
 
             def learn(summary: UpdateSummary, _updates: int) -> None:
                 episodes.append((summary.update, summary.runtime))
 
             def report(evaluations: int, best: float) -> None:
-                far = f"{evaluations:,} placements, {len(episodes):,} updates"
+                far = f"{evaluations:,} evaluations, {len(episodes):,} updates"
                 watch.update(f"{far}, best {seconds_text(best)}")
 
             placer = PlacetoPlacer(
@@ -92,10 +92,10 @@ class LearnOn:
 
 
 def measured_curves(source: str, plan: Plan) -> Experiment:
-    """Return the experiment: a policy learns one graph twice, on the simulator and on workers.
+    """Return the experiment: a policy learns one graph on the simulator and on device processes.
 
-    The source is one of the models of `fidelity`. The policy sees nothing that is simulated, so
-    that both are the same but for the costs. The scales have terminal rewards, which ask for one
+    The source is one of the models of `fidelity`. The policy reads no simulated features, so that
+    both trainings differ in their costs alone. The scales have terminal rewards, which evaluate one
     placement an episode.
     """
     ((graph, model),) = runnable_models([source], plan).items()
@@ -109,7 +109,7 @@ def measured_curves(source: str, plan: Plan) -> Experiment:
             trials.append(replace(learning, measured=True))
     return Experiment(
         name="measured-curves",
-        title=f"Learning {source} on the simulator and on workers",
+        title=f"Learning {source} on the simulator and on device processes",
         options={"source": source, "sizes": dict(model.sizes)},
         problems={},
         trials=trials,
@@ -136,9 +136,9 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> 
             ).text(seconds_text),
             ">best seen there": told("runtime"),
             ">its placement, measured": told("measured"),
-            ">on one worker": told("single"),
-            ">placements": lambda where: f"{records[where][0].evaluations:,}",
-            ">took": told("learning_seconds"),
+            ">one process, measured": told("single"),
+            ">evaluations": lambda where: f"{records[where][0].evaluations:,}",
+            ">seconds of learning": told("learning_seconds"),
         },
     )
     figure = bands_figure(
@@ -151,12 +151,16 @@ def _page(results: Results, graph: Graph, seeds: Sequence[int], reward: str) -> 
     )
     parts = [
         f"{SOURCE} show such curves on their simulator and on hardware, where they run closely "
-        "together. Here the hardware is two workers on cores of one machine, each step measured "
-        f"once while learning, and {RUNS_OF_RESULT} times at the end (medians). The policy sees "
-        f"nothing that is simulated, so that both differ in the costs alone; rewards are {reward}.",
+        "together. Here the hardware is two device processes on cores of one machine. Each step is "
+        f"measured once while learning, and {RUNS_OF_RESULT} times at the end (medians). The "
+        f"policy reads no simulated features, so that both differ in the costs alone; rewards are "
+        f"{reward}.",
         table,
+        "*Episodes at the end* and *best seen there* are simulated seconds on the simulator, and "
+        "measured seconds on device processes. Cells are means over the seeds, with the least and "
+        "the most in brackets.",
         f"![Learning curves]({picture})",
-        "Mean runtime there of the placements that the episodes of an update end with; means over "
-        "the seeds in a band from the least to the most.",
+        "Mean runtime of the placements at the end of the episodes of an update. Lines are means "
+        "over the seeds; bands are from the least to the most.",
     ]
     return Page(parts, {picture: figure})

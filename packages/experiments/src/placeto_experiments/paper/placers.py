@@ -1,4 +1,4 @@
-"""The trials of the placers that several experiments have in common."""
+"""Trials of the placers that several experiments have in common, and the titles of placers."""
 
 from dataclasses import replace
 
@@ -14,50 +14,49 @@ from placeto_experiments.paper.placing_tasks import (
     PlaceRnnZeroShot,
     PlaceZeroShot,
 )
-from placeto_experiments.paper.plan import AS_PUBLISHED, Plan
+from placeto_experiments.paper.plan import PAPER_BUDGETS, Plan
 from placeto_experiments.paper.training_tasks import TrainPlaceto, TrainRnn
 from placeto_policy import Settings, preset
 
 ZERO_SHOT, SAMPLED = "placeto-zero-shot", "placeto-zero-shot-sampled"
-SWEPT = "placeto-zero-shot-swept"
-PUBLISHED_ZERO_SHOT, PRETRAINED = "published-zero-shot", "pretrained"
-OPTIMIZED, PUBLISHED_OPTIMIZED = "placeto-optimized", "published-optimized"
-RNN_ZERO_SHOT, RNN_OPTIMIZED = "rnn-zero-shot", "rnn-optimized"
+REFINED = "placeto-zero-shot-refined"
+PAPER_ZERO_SHOT, PRETRAINED = "paper-zero-shot", "pretrained"
+TRAINED, PAPER_TRAINED = "placeto-trained", "paper-trained"
+RNN_ZERO_SHOT, RNN_TRAINED = "rnn-zero-shot", "rnn-trained"
 RANDOM_SEARCH, LOCAL_SEARCH = "random-search", "local-search"
 HILL_CLIMBING, MULTILEVEL = "hill-climbing", "multilevel"
 SINGLE, SCOTCH = "single", "scotch"
 
-UPDATES_AS_PUBLISHED = AS_PUBLISHED["updates"]
-PLACEMENTS_AS_PUBLISHED = AS_PUBLISHED["placements"]
-SWEEPS = 2
+PAPER_UPDATES = PAPER_BUDGETS["updates"]
+PAPER_EVALUATIONS = PAPER_BUDGETS["evaluations"]
+REFINEMENT_ROUNDS = 2
 HILL_CLIMBING_BUDGET = 5000
 
 TITLES = {
-    ZERO_SHOT: "Placeto zero-shot, greedy",
-    SAMPLED: "Placeto zero-shot, best of samples",
-    SWEPT: "Placeto zero-shot, greedy and two rounds of coordinate descent",
-    PUBLISHED_ZERO_SHOT: "Placeto (paper configuration), zero-shot",
+    ZERO_SHOT: "Placeto (default configuration), zero-shot",
+    SAMPLED: "Placeto (default configuration), zero-shot, best of several rollouts",
+    REFINED: "Placeto (default configuration), zero-shot, refined",
+    PAPER_ZERO_SHOT: "Placeto (paper configuration), zero-shot",
     PRETRAINED: "Placeto, pretrained",
-    OPTIMIZED: "Placeto optimized",
-    PUBLISHED_OPTIMIZED: "Placeto (paper configuration), optimized",
-    RNN_ZERO_SHOT: "RNN zero-shot",
-    RNN_OPTIMIZED: "RNN optimized",
-    RANDOM: "Random, one placement",
-    RANDOM_SEARCH: "Random, best of as many",
+    TRAINED: "Placeto (default configuration), trained on the graph",
+    PAPER_TRAINED: "Placeto (paper configuration), trained on the graph",
+    RNN_ZERO_SHOT: "RNN, zero-shot",
+    RNN_TRAINED: "RNN, trained on the graph",
+    RANDOM: "Random placement",
+    RANDOM_SEARCH: "Random search",
     SINGLE: "Single GPU",
     SCOTCH: "Scotch",
     HILL_CLIMBING: "Hill climbing",
-    MULTILEVEL: "Multilevel search, in as many groups",
+    MULTILEVEL: "Multilevel search",
     LOCAL_SEARCH: "Local search",
     LOWER_BOUND: "Lower bound",
 }
 
 
 def without_simulated_features(settings: Settings) -> Settings:
-    """Return settings whose policy sees nothing that is simulated.
+    """Return settings whose policy reads no simulated features.
 
-    For questions that a policy which is told as much hardly poses: what an embedding or a reward is
-    worth.
+    Simulated features hide the effect of an embedding or of a reward.
     """
     if settings.device_features == "loads-and-lookahead":
         settings = replace(settings, device_features="loads")
@@ -66,9 +65,9 @@ def without_simulated_features(settings: Settings) -> Settings:
     return settings
 
 
-def as_published(plan: Plan) -> Settings:
+def paper_settings(plan: Plan) -> Settings:
     """Return the paper's hyperparameters, in sizes of the plan."""
-    updates = UPDATES_AS_PUBLISHED * plan.scale.number("updates")
+    updates = PAPER_UPDATES * plan.scale.number("updates")
     return replace(preset("paper"), **{**plan.scale.settings, "updates": updates})
 
 
@@ -80,7 +79,7 @@ def train_placeto(
     *,
     validation: tuple[Graph, ...] = (),
 ) -> Trial:
-    """Return the training of a policy on several graphs, chosen by how it places others."""
+    """Return the training of a policy on several graphs; the best on validation graphs is kept."""
     policy = f"{name}-{seed}"
     task = TrainPlaceto(policy, graphs, settings, seed, validation)
     return Trial(training_name(policy), task)
@@ -98,47 +97,47 @@ def zero_shot(
     seed: int,
     *,
     label: str = ZERO_SHOT,
-    samples: int = 0,
-    sweeps: int = 0,
+    rollouts: int = 0,
+    refinement_rounds: int = 0,
 ) -> Trial:
-    """Return placing with a policy of `train_placeto` as it is."""
+    """Return placing with a policy of `train_placeto`, without more training."""
     task = PlaceZeroShot(
         label=label,
         graph=graph,
         seed=seed,
         policy=f"{name}-{seed}",
-        samples=samples,
-        sweeps=sweeps,
+        rollouts=rollouts,
+        refinement_rounds=refinement_rounds,
     )
     return _placing(task, training_name(task.policy))
 
 
 def rnn_zero_shot(graph: Graph, seed: int) -> Trial:
-    """Return placing with the RNN of `train_rnn` as it is."""
+    """Return placing with the RNN of `train_rnn`, without more training."""
     task = PlaceRnnZeroShot(label=RNN_ZERO_SHOT, graph=graph, seed=seed, policy=f"rnn-{seed}")
     return _placing(task, training_name(task.policy))
 
 
-def optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
+def trained_on_graph(graph: Graph, plan: Plan, seed: int) -> Trial:
     """Return the training of a policy on the graph itself."""
     budget = plan.scale.number("evaluations")
-    return _by_name(OPTIMIZED, "placeto", graph, seed, budget, plan.settings)
+    return _by_name(TRAINED, "placeto", graph, seed, budget, plan.settings)
 
 
-def published_optimized(graph: Graph, plan: Plan, seed: int) -> Trial:
+def paper_trained_on_graph(graph: Graph, plan: Plan, seed: int) -> Trial:
     """Return the training of a policy on the graph itself, with the paper's hyperparameters."""
     settings = replace(preset("paper"), **plan.scale.settings)
-    budget = PLACEMENTS_AS_PUBLISHED * plan.scale.number("evaluations")
-    return _by_name(PUBLISHED_OPTIMIZED, "placeto", graph, seed, budget, settings)
+    budget = PAPER_EVALUATIONS * plan.scale.number("evaluations")
+    return _by_name(PAPER_TRAINED, "placeto", graph, seed, budget, settings)
 
 
-def rnn_optimized(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
+def rnn_trained_on_graph(graph: Graph, settings: RnnSettings, seed: int) -> Trial:
     """Return the training of an RNN on the graph itself."""
-    return _by_name(RNN_OPTIMIZED, "rnn", graph, seed, settings.evaluations, settings)
+    return _by_name(RNN_TRAINED, "rnn", graph, seed, settings.evaluations, settings)
 
 
 def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
-    """Return what places a graph without training: searches with as many evaluations as Placeto."""
+    """Return the placers of a graph without training, with as many evaluations as Placeto."""
     budget = plan.scale.number("evaluations")
     climbing = min(budget, HILL_CLIMBING_BUDGET)
     return [
@@ -153,7 +152,7 @@ def searches(graph: Graph, plan: Plan, seed: int) -> list[Trial]:
 
 
 def without_seed(graph: Graph) -> list[Trial]:
-    """Return what comes to the same with every seed: one device, and the bound."""
+    """Return the trials whose results no seed changes: one device, and the lower bound."""
     return [
         _by_name(SINGLE, "single", graph, None),
         _placing(Bound(label=LOWER_BOUND, graph=graph, seed=None)),

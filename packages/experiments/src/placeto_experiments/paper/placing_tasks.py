@@ -1,4 +1,4 @@
-"""Trials that place one graph, of which only experiments know."""
+"""Trials that place one graph in experiments alone."""
 
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ RANDOM_PLACEMENTS = 100
 class PlaceByHillClimbing(Place):
     """Moves single groups while that helps, from one random placement after the other.
 
-    Local search spends most of its budget on annealing, which comes to good placements late; this
-    is what comes to fair ones early.
+    Local search spends most of its budget on annealing, which finds good placements late. Hill
+    climbing finds fair ones early.
     """
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
@@ -38,8 +38,8 @@ class PlaceZeroShot(Place):
     """Places with a policy that was trained on other graphs."""
 
     policy: str
-    samples: int  # number of rollouts that are sampled besides the greedy one
-    sweeps: int  # number of rounds of coordinate descent that begin at the best of them
+    rollouts: int  # number of sampled rollouts besides the greedy one
+    refinement_rounds: int  # number of rounds of coordinate descent from the best of them
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
         """Return the placer."""
@@ -47,7 +47,7 @@ class PlaceZeroShot(Place):
         if self.graph.order is not None:
             return PlaceInOrder(policy, self.graph.order)
         return PlacetoPlacer(
-            policy=policy, num_rollouts=self.samples, refinement_rounds=self.sweeps
+            policy=policy, num_rollouts=self.rollouts, refinement_rounds=self.refinement_rounds
         )
 
 
@@ -58,7 +58,7 @@ class PlaceRnnZeroShot(Place):
     policy: str
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
-        """Return what is placed, in the order in which it is read."""
+        """Return the problem, in the order in which the RNN reads it."""
         return read_by_rnn(workspace.problem(self.graph), self.graph.order)
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
@@ -68,10 +68,10 @@ class PlaceRnnZeroShot(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceAtRandom(Place):
-    """Draws placements, each of which is a result of its own: the mean is what one comes to."""
+    """Draws single placements at random."""
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return the mean of what 100 placements come to."""
+        """Return the means over 100 placements."""
         warm_up("random")
         problem = workspace.problem(self.graph)
         began = cpu_seconds()
@@ -112,7 +112,7 @@ class Bound(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalEpisode(Place):
-    """Runs the greedy episode of a policy, and looks at each of its steps."""
+    """Runs the greedy episode of a policy, and evaluates each of its steps."""
 
     policy: str
 

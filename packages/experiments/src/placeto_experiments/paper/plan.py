@@ -1,42 +1,37 @@
-"""What an experiment is to do: how large it is, and what else the user chose."""
+"""Plan of an experiment: its scale, and all else that the user chose."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from placeto.placing.placers import NARROW_RNN
-from placeto.problems.options import GROUPINGS_OF_MANY
+from placeto.problems.options import GRANULARITIES_OF_MANY
 from placeto_baselines import RnnSettings
 from placeto_policy import Settings, preset
 
 SCALE_NAMES = ("smoke", "small", "full")
-# Updates and placements of the paper configuration relative to the default one: it learns slower,
-# and a step of it evaluates no placement but its own.
-AS_PUBLISHED: Mapping[str, int] = {"updates": 3, "placements": 5}
+# Updates and evaluations of the paper configuration, relative to the default one: it learns slower,
+# and a step of it evaluates one placement.
+PAPER_BUDGETS: Mapping[str, int] = {"updates": 3, "evaluations": 5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The numbers that decide how long an experiment takes; None where one means nothing in it."""
+    """The numbers that decide how long an experiment takes; None if it has no such number."""
 
-    # Number of the seeds 0, 1, and so on, with which everything runs that draws at random
-    seeds: int = 3
-    # Number of graphs (or orders of one) that a shared policy is trained on, at most
-    graphs: int | None = None
-    test_graphs: int | None = None  # number of others on which it is tested, at most
-    # Number of groupings of each graph in which a policy of Placeto is trained, at most: with 1 in
-    # the one in which it places graphs
-    groupings: int | None = None
+    seeds: int = 3  # number of seeds, from 0, of everything that draws at random
+    graphs: int | None = None  # largest number of graphs (or orders of one) to train a policy on
+    test_graphs: int | None = None  # largest number of other graphs to test it on
+    # Largest number of granularities of each graph to train a policy of Placeto on; the first is
+    # that of the graphs to place
+    granularities: int | None = None
     updates: int | None = None  # updates of the training of a shared policy
-    # Placements sampled by each search on one graph, and by Placeto optimized
+    # Evaluations of each search on one graph, and of a training of Placeto on one graph
     evaluations: int | None = None
-    # Placements of each graph (or order) that the training of an RNN samples
-    rnn_evaluations: int | None = None
-    # Passes that are sampled besides the greedy one, where a policy may draw several
-    samples: int = 8
+    rnn_evaluations: int | None = None  # evaluations of each graph (or order) to train an RNN
+    rollouts: int = 8  # sampled rollouts besides the greedy one
     num_groups: int | None = None  # groups of each graph; None for what suits it
-    # Sizes of the models; none given are the published ones
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of the models; else those of the paper
     # Other hyperparameters of Placeto than those of the preset
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Other hyperparameters of the RNN than its defaults
@@ -52,7 +47,7 @@ class Scale:
 SMALL_MODELS = {"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1}
 SMOKE = Scale(
     seeds=1,
-    samples=2,
+    rollouts=2,
     num_groups=12,
     sizes=SMALL_MODELS,
     settings={"hidden_units": 16, "message_rounds": 2, "workers": 4},
@@ -69,12 +64,14 @@ def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
 
 SCALES = {
     "generalise": {
-        "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200, rnn_evaluations=20),
+        "smoke": on_graphs(
+            2, SMOKE, granularities=2, updates=5, evaluations=200, rnn_evaluations=20
+        ),
         "small": replace(
             SMALL,
             graphs=16,
             test_graphs=8,
-            groupings=GROUPINGS_OF_MANY,
+            granularities=GRANULARITIES_OF_MANY,
             updates=300,
             evaluations=50_000,
             rnn_evaluations=2000,
@@ -82,7 +79,7 @@ SCALES = {
         "full": on_graphs(
             16,
             Scale(),
-            groupings=GROUPINGS_OF_MANY,
+            granularities=GRANULARITIES_OF_MANY,
             updates=2000,
             evaluations=400_000,
             rnn_evaluations=10_000,
@@ -94,16 +91,16 @@ SCALES = {
         "full": on_graphs(64, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=2000),
     },
     "architectures": {
-        "smoke": on_graphs(2, SMOKE, groupings=2, updates=5, evaluations=200),
+        "smoke": on_graphs(2, SMOKE, granularities=2, updates=5, evaluations=200),
         "small": Scale(
             graphs=16,
             test_graphs=8,
-            groupings=GROUPINGS_OF_MANY,
+            granularities=GRANULARITIES_OF_MANY,
             updates=200,
             evaluations=50_000,
         ),
         "full": on_graphs(
-            16, Scale(), groupings=GROUPINGS_OF_MANY, updates=2000, evaluations=400_000
+            16, Scale(), granularities=GRANULARITIES_OF_MANY, updates=2000, evaluations=400_000
         ),
     },
     "rewards": {
@@ -136,7 +133,7 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user chose for an experiment."""
+    """Choices of the user for an experiment."""
 
     scale: Scale
     settings: Settings
@@ -164,5 +161,5 @@ class Plan:
             "scale": asdict(self.scale),
             "settings": asdict(self.settings),
             "rnn_settings": self.rnn_settings.as_dict(),
-            "as_published": {**AS_PUBLISHED, "settings": asdict(preset("paper"))},
+            "paper": {**PAPER_BUDGETS, "settings": asdict(preset("paper"))},
         }

@@ -16,41 +16,41 @@ from placeto_workloads import MODELS, family
 
 Maker = Callable[[], PlacementProblem]
 FAMILY_SEED_TO_CHOOSE_BY = 1
-MEMBERS_TO_CHOOSE_BY = 4
+GRAPHS_TO_CHOOSE_BY = 4
 
 
 class FamilyProblems(NamedTuple):
     """Problems of a family."""
 
-    # Graphs to train on: each member in all its groupings. The first has the member's name, the
-    # next one ``nmt-07-grouping-1``. The RNN is trained on the first alone, `whole`.
+    # Graphs to train on at all granularities. The first has the graph's name, the next one
+    # ``nmt-07-granularity-1``. The RNN is trained on the first alone, `whole`.
     training: tuple[Graph, ...]
-    whole: tuple[Graph, ...]  # members to train on, each in its usual grouping
-    # Graphs by which the best policy of a training is chosen: members of the family of another
-    # seed, of which none is in the family itself
+    whole: tuple[Graph, ...]  # graphs to train on, each at its usual granularity
+    # Graphs by which the best policy of a training is chosen: of the family with another seed, and
+    # none is in the family itself
     validation: tuple[Graph, ...]
     test: tuple[Graph, ...]
     makers: dict[str, Maker]  # by name, of all of them
 
 
 def family_problems(name: str, plan: Plan) -> FamilyProblems:
-    """Return the problems of a family: as many as the plan wants."""
+    """Return the problems of a family, as many as the plan has."""
     chosen, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
     scale = plan.scale
     training = [member.name for member in chosen.training[: scale.number("graphs")]]
     test = [member.name for member in chosen.test[: scale.number("test_graphs")]]
     grouped = {member: source_maker(_source_of(member), plan) for member in training}
     for member in training:
-        for index in range(1, scale.number("groupings")):
-            maker = source_maker(_source_of(member), plan, grouping=index)
-            grouped[f"{member}-grouping-{index}"] = maker
+        for index in range(1, scale.number("granularities")):
+            maker = source_maker(_source_of(member), plan, granularity=index)
+            grouped[f"{member}-granularity-{index}"] = maker
     known = {(str(one.sizes), one.architecture) for one in (*chosen.training, *chosen.test)}
     new = [one.name for one in others.training if (str(one.sizes), one.architecture) not in known]
     to_choose_by = {
         f"{member}-to-choose-by": source_maker(
             _source_of(member), plan, family_seed=FAMILY_SEED_TO_CHOOSE_BY
         )
-        for member in new[: min(MEMBERS_TO_CHOOSE_BY, scale.number("graphs"))]
+        for member in new[: min(GRAPHS_TO_CHOOSE_BY, scale.number("graphs"))]
     }
     unseen = {member: source_maker(_source_of(member), plan) for member in test}
     return FamilyProblems(
@@ -63,13 +63,13 @@ def family_problems(name: str, plan: Plan) -> FamilyProblems:
 
 
 def _source_of(member: str) -> str:
-    """Return what `placeto build` calls a member: ``nmt:07``, ``cifar10-enas:07``."""
+    """Return the source of a family graph: ``nmt:07``, ``cifar10-enas:07``."""
     name, _, number = member.rpartition("-")
     return f"{name}:{number}"
 
 
 def name_of(source: str) -> str:
-    """Return a name for a source, which may be part of a file name.
+    """Return the name of a source, as part of file names.
 
     Examples
     --------
@@ -87,21 +87,21 @@ def source_maker(
     plan: Plan,
     cluster: str | None = None,
     *,
-    grouping: int = 0,
+    granularity: int = 0,
     family_seed: int = 0,
 ) -> Maker:
-    """Return what makes the problem of any source of ``placeto build``.
+    """Return a function that makes the problem of a source of ``placeto build``.
 
     Parameters
     ----------
     text
         The source.
     plan
-        Gives the number of groups, and sizes of those that a model or a family has.
+        Plan with the number of groups, and sizes of the model or family.
     cluster
-        The devices; by default those of a problem file, and for others the GPUs of the plan.
-    grouping
-        Number of one of the plan's groupings of one graph; see `group_counts`.
+        Cluster; by default that of a problem file, and for other sources the GPUs of the plan.
+    granularity
+        Index of one of the plan's granularities, see `group_counts`.
     family_seed
         Seed of the family.
     """
@@ -116,10 +116,10 @@ def source_maker(
         elif plan.link is not None:
             raise InputError(f"--link: expected a source without devices of its own, got {text}")
         problem = make_problem(source, devices, GroupingOptions(num_groups=plan.scale.num_groups))
-        if not grouping:
+        if not granularity:
             return problem
-        counts = group_counts(problem.num_groups, plan.scale.number("groupings"))
-        return regrouped(source, problem, counts[grouping])
+        counts = group_counts(problem.num_groups, plan.scale.number("granularities"))
+        return regrouped(source, problem, counts[granularity])
 
     return make
 

@@ -1,4 +1,4 @@
-"""``placeto experiment rewards``: rewards of each step against one after the last."""
+"""``placeto experiment rewards``: a reward after each step, and one after the last step."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,8 +12,8 @@ from placeto.trials.records import Episode
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
 from placeto_experiments.paper.figures import bands_figure
 from placeto_experiments.paper.placers import (
-    UPDATES_AS_PUBLISHED,
-    as_published,
+    PAPER_UPDATES,
+    paper_settings,
     train_placeto,
     without_simulated_features,
 )
@@ -27,11 +27,19 @@ from placeto_policy import Settings
 
 LEARNING, EPISODE = "learning.png", "episode.png"
 NEAR = 1.05  # times the fastest end of all trainings
+TITLES = {
+    "intermediate": "Intermediate",
+    "intermediate-undiscounted": "Intermediate, undiscounted",
+    "terminal": "Terminal",
+    "counterfactual": "Counterfactual",
+    "paper-intermediate": "Intermediate, paper configuration",
+    "paper-terminal": "Terminal, paper configuration",
+}
 Curve = NDArray[np.float64]
 
 
 def rewards(source: str, plan: Plan) -> Experiment:
-    """Return the experiment on one graph: all rewards, the paper configuration for longer."""
+    """Return the experiment on one graph: all rewards, in two configurations."""
     name = name_of(source)
     trials: list[Trial] = []
     for seed in plan.seeds:
@@ -53,7 +61,7 @@ def rewards(source: str, plan: Plan) -> Experiment:
 
 
 def _settings(plan: Plan) -> dict[str, Settings]:
-    """Return the settings of each kind of rewards, and of the paper's two in its own setting."""
+    """Return the settings of each kind of rewards, and of two in the paper configuration."""
     settings = without_simulated_features(plan.training_settings)
     intermediate = replace(settings, reward="intermediate")
     kinds = {"intermediate": intermediate}
@@ -61,8 +69,8 @@ def _settings(plan: Plan) -> dict[str, Settings]:
         kinds["intermediate-undiscounted"] = replace(intermediate, discount=1.0)
     kinds["terminal"] = replace(settings, reward="terminal")
     kinds["counterfactual"] = replace(settings, reward="counterfactual")
-    kinds["published-intermediate"] = as_published(plan)
-    kinds["published-terminal"] = replace(as_published(plan), reward="terminal")
+    kinds["paper-intermediate"] = paper_settings(plan)
+    kinds["paper-terminal"] = replace(paper_settings(plan), reward="terminal")
     return kinds
 
 
@@ -82,7 +90,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
     table = markdown_table(
         kinds,
         {
-            "reward": str,
+            "reward": TITLES.__getitem__,
             ">greedy placement": lambda reward: spread(
                 curve[-1, 1] for curve in steps[reward]
             ).text(seconds_text),
@@ -93,29 +101,32 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
                 learning[reward], NEAR * fastest
             ),
             ">variation over seeds": lambda reward: share_text(_variation(learning[reward])),
-            ">placements": lambda reward: count_text(results.trained(f"{reward}-0").evaluations),
+            ">evaluations": lambda reward: count_text(results.trained(f"{reward}-0").evaluations),
         },
     )
     parts = [
-        f"{plan.scale.number('updates'):,} updates of {plan.settings.workers} episodes each. "
-        "Intermediate rewards need what every placement on the way costs, terminal ones only what "
-        "the last one does, and counterfactual ones what it does with each group elsewhere. "
-        f"In {SOURCE}, which has no counterfactual ones, intermediate rewards converge faster and "
-        "with less variance than terminal ones; its returns are undiscounted. Steps do not look "
-        "ahead: it would tell the policy its intermediate reward beforehand. The paper "
-        f"configuration has the paper's hyperparameters and {UPDATES_AS_PUBLISHED} times as many "
-        "updates.",
+        f"Simulated runtimes of trainings with {plan.scale.number('updates'):,} updates of "
+        f"{plan.settings.workers} episodes. The paper configuration has the paper's "
+        f"hyperparameters and {PAPER_UPDATES} times as many updates.",
+        "- *Intermediate* rewards evaluate the placement after each step.\n"
+        "- *Terminal* rewards evaluate the last placement alone.\n"
+        "- *Counterfactual* rewards evaluate the last placement, and the same with each group on "
+        "each other device. The paper does not have them.",
+        f"In {SOURCE} intermediate rewards converge faster than terminal ones, and with less "
+        "variance. Returns are undiscounted there. Policies have no lookahead here, which would "
+        "give them their intermediate reward beforehand.",
         table,
-        "Runtimes are memory-penalised, and means over the seeds, in brackets the least and the "
-        "most. Greedy placement: of the policy that the training leaves, by default the one with "
-        "its best greedy placement of the graph, in the paper configuration the last one. Episodes "
-        "at the end: "
-        "the mean runtime of the sampled placements of the last update. Updates: until the mean of "
-        "an update was so near the fastest end of all trainings; nothing if "
-        "it never was with some seed. "
-        "Variation: standard deviation over seeds, in parts of the mean, averaged over updates.",
+        "Runtimes are memory-penalised: means over the seeds, with the least and the most in "
+        "brackets.",
+        "- *Greedy placement*: of the policy that the training keeps. By default it is the one "
+        "with the best greedy placement of the graph, in the paper configuration the last one.\n"
+        "- *Episodes at the end*: mean runtime of the sampled placements of the last update.\n"
+        "- *Updates*: until the mean of an update was so near the fastest end of all trainings; a "
+        "dash if it never was with some seed.\n"
+        "- *Variation*: standard deviation over seeds as a fraction of the mean, averaged over "
+        "updates.",
         f"![Learning curves]({LEARNING})",
-        "Mean runtime of the placements that the episodes of an update end with; the band is from "
+        "Mean runtime of the placements at the end of the episodes of an update. Bands are from "
         "the least to the most of the seeds.",
         f"![Runtime along the last episode]({EPISODE})",
         "Memory-penalised runtime after each step of the greedy episode after training.",
@@ -123,10 +134,14 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
     return Page(
         parts,
         {
-            LEARNING: bands_figure(learning, "updates", "Learning"),
-            EPISODE: bands_figure(steps, "steps of the episode", "One final episode"),
+            LEARNING: bands_figure(_titled(learning), "updates", "Learning"),
+            EPISODE: bands_figure(_titled(steps), "steps of the episode", "One final episode"),
         },
     )
+
+
+def _titled(curves: dict[str, list[Curve]]) -> dict[str, list[Curve]]:
+    return {TITLES[reward]: of_seeds for reward, of_seeds in curves.items()}
 
 
 def _learning(results: Results, reward: str, seed: int) -> Curve:
@@ -140,7 +155,7 @@ def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:
 
 
 def _until(curves: Sequence[Curve], runtime: float) -> str:
-    """Return the updates until the mean of an update was so fast; nothing if one never was."""
+    """Return the updates until the mean of an update was so fast; a dash if one never was."""
     near = [np.flatnonzero(curve[:, 1] <= runtime) for curve in curves]
     if not all(map(len, near)):
         return NOTHING

@@ -37,7 +37,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What placers came to on some graphs with some seeds."""
+    """Results of placers on some graphs with some seeds."""
 
     results: Results
     graphs: Sequence[str]
@@ -52,7 +52,7 @@ class Summary:
         return self._over_seeds(lambda seed: self.costs(placer, seed).mean())
 
     def mean_ratio(self, placer: str, other: str) -> Spread:
-        """Return the mean over the graphs of one placer's runtime over another's."""
+        """Return the mean over the graphs of the ratio of two placers' runtimes."""
         return self._over_seeds(
             lambda seed: (self.costs(placer, seed) / self.costs(other, seed)).mean()
         )
@@ -62,33 +62,33 @@ class Summary:
         return np.concatenate([self.costs(placer, seed) for seed in self.seeds])
 
     def median_seconds(self, placer: str) -> float:
-        """Return how long placing took."""
+        """Return the median seconds of placing."""
         every = [self._of_graphs(placer, seed, "seconds") for seed in self.seeds]
         return float(np.median(np.concatenate(every)))
 
     def median_evaluations(self, placer: str) -> float:
-        """Return how many placements were evaluated."""
+        """Return the median number of evaluations."""
         every = [self._of_graphs(placer, seed, "evaluations") for seed in self.seeds]
         return float(np.median(np.concatenate(every)))
 
     def out_of_memory(self, placer: str) -> float:
-        """Return on which part of the graphs the placement did not fit the memory."""
+        """Return the share of graphs and seeds on which the placement did not fit the memory."""
         every = [self._of_graphs(placer, seed, "fits") for seed in self.seeds]
         return float(1 - np.concatenate(every).mean())
 
     def where_some_fit(self, placers: Sequence[str]) -> "Summary":
-        """Return the summary of the graphs of which a placement of some placer fits the memory."""
+        """Return the summary of the graphs of which some placer found a placement that fits."""
         every = [self._of_graphs(placer, seed, "fits") for placer in placers for seed in self.seeds]
         some = np.any(every, axis=0)
         found = [graph for graph, fits in zip(self.graphs, some, strict=True) if fits]
         return replace(self, graphs=found)
 
     def reached(self, search: str, target: str) -> tuple[float, float, float]:
-        """Return how far a search had to go to be as fast as another placer was at its end.
+        """Return when a search was as fast as another placer at its end.
 
-        On which part of the graphs and seeds it came there; the median of the placements that it
-        sampled until then, and of the seconds, which are taken to run evenly with the placements.
-        Where it never came there, they are infinite.
+        The result is the share of graphs and seeds on which it was, and the median evaluations and
+        seconds until then. These are infinite if it never was. Seconds are taken as proportional
+        to evaluations.
         """
         found = []
         for graph in self.graphs:
@@ -101,9 +101,9 @@ class Summary:
         return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
 
     def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
-        """Return what a search found in as many placements as a placer had, over another placer.
+        """Return the ratio of a search, stopped after as many evaluations as a placer, to another.
 
-        The mean over the graphs of the ratio on each, for each seed.
+        For each seed it is the mean over the graphs.
         """
         return self._over_seeds(
             lambda seed: float(
@@ -112,9 +112,9 @@ class Summary:
         )
 
     def ahead(self, target: str, search: str) -> float:
-        """Return on which part of the graphs and seeds a search with as many placements is behind.
+        """Return the share of graphs and seeds on which a search is slower than a placer.
 
-        As many as the placer had; where both are as fast, neither is behind.
+        The search is stopped after as many evaluations as the placer had.
         """
         behind = [
             self._costs_after(search, target, seed) > self.costs(target, seed)
@@ -123,7 +123,7 @@ class Summary:
         return float(np.mean(behind))
 
     def _costs_after(self, search: str, target: str, seed: int) -> NDArray[np.float64]:
-        """Return float64[graphs], the best of a search after as many placements as a placer had."""
+        """Return float64[graphs], the best of a search after the evaluations of a placer."""
         found = []
         for graph in self.graphs:
             curve = self.results.record(Placed, search, graph, seed).curve

@@ -1,4 +1,4 @@
-"""``placeto experiment traversal``: whether it matters in which order groups are visited."""
+"""``placeto experiment traversal``: the effect of the order in which groups are visited."""
 
 from dataclasses import replace
 
@@ -9,22 +9,22 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
 from placeto_experiments.paper.figures import distributions_figure
 from placeto_experiments.paper.placers import (
-    OPTIMIZED,
-    PLACEMENTS_AS_PUBLISHED,
-    PUBLISHED_OPTIMIZED,
-    PUBLISHED_ZERO_SHOT,
-    RNN_OPTIMIZED,
+    PAPER_EVALUATIONS,
+    PAPER_TRAINED,
+    PAPER_UPDATES,
+    PAPER_ZERO_SHOT,
+    RNN_TRAINED,
     RNN_ZERO_SHOT,
     TITLES,
-    UPDATES_AS_PUBLISHED,
+    TRAINED,
     ZERO_SHOT,
-    as_published,
-    optimized,
-    published_optimized,
-    rnn_optimized,
+    paper_settings,
+    paper_trained_on_graph,
+    rnn_trained_on_graph,
     rnn_zero_shot,
     train_placeto,
     train_rnn,
+    trained_on_graph,
     zero_shot,
 )
 from placeto_experiments.paper.plan import Plan
@@ -35,40 +35,40 @@ from placeto_experiments.paper.wording import count_text, markdown_table, percen
 
 FIGURE = "distributions.png"
 PAIRS = (
-    (ZERO_SHOT, OPTIMIZED),
-    (PUBLISHED_ZERO_SHOT, PUBLISHED_OPTIMIZED),
-    (RNN_ZERO_SHOT, RNN_OPTIMIZED),
+    (ZERO_SHOT, TRAINED),
+    (PAPER_ZERO_SHOT, PAPER_TRAINED),
+    (RNN_ZERO_SHOT, RNN_TRAINED),
 )
-POLICIES = ("placeto", "published", "rnn")  # in the order of the pairs
-PAPER = {PUBLISHED_ZERO_SHOT: TRAVERSAL_PLACETO, RNN_ZERO_SHOT: TRAVERSAL_RNN}
+POLICIES = ("placeto", "paper", "rnn")  # in the order of the pairs
+PAPER = {PAPER_ZERO_SHOT: TRAVERSAL_PLACETO, RNN_ZERO_SHOT: TRAVERSAL_RNN}
 
 
 def traversal(source: str, plan: Plan) -> Experiment:
-    """Return the experiment on one graph: policies meet orders that they have not been trained on.
+    """Return the experiment on one graph: policies place it in orders they were not trained on.
 
-    Orders are drawn from all there are, topological or not.
+    Orders are sampled uniformly from all permutations, topological or not.
     """
     name = name_of(source)
     count = plan.scale.number("graphs")
     known = tuple(Graph(name, order) for order in range(count))
     unseen = [Graph(name, count + order) for order in range(plan.scale.number("test_graphs"))]
-    # As many placements for the one order as for all that the other RNN is trained on.
+    # As many evaluations of the one order as of all orders of the other RNN.
     alone = replace(plan.rnn_settings, evaluations=count * plan.rnn_settings.evaluations)
     trials: list[Trial] = []
     for seed in plan.seeds:
         policy = train_placeto("placeto", known, plan.training_settings, seed)
         rnn = train_rnn(known, plan, seed)
-        published = train_placeto("published", known, as_published(plan), seed)
-        trials += [policy, published, rnn]
+        paper = train_placeto("paper", known, paper_settings(plan), seed)
+        trials += [policy, paper, rnn]
         for graph in unseen:
             trials += [
                 zero_shot("placeto", graph, seed),
-                zero_shot("published", graph, seed, label=PUBLISHED_ZERO_SHOT),
+                zero_shot("paper", graph, seed, label=PAPER_ZERO_SHOT),
                 rnn_zero_shot(graph, seed),
             ]
-        trials.append(optimized(Graph(name), plan, seed))
-        trials.append(published_optimized(Graph(name), plan, seed))
-        trials.append(rnn_optimized(Graph(name), alone, seed))
+        trials.append(trained_on_graph(Graph(name), plan, seed))
+        trials.append(paper_trained_on_graph(Graph(name), plan, seed))
+        trials.append(rnn_trained_on_graph(Graph(name), alone, seed))
     return Experiment(
         name="traversal",
         title=f"Orders of traversal of {source}",
@@ -91,14 +91,14 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         """Return the ratios of each seed on all orders."""
         return [summary.costs(placer, seed) / usual.costs(reference, seed) for seed in plan.seeds]
 
-    ratios = {placer: over(placer, OPTIMIZED) for placer, _ in PAIRS}
+    ratios = {placer: over(placer, TRAINED) for placer, _ in PAIRS}
     table = markdown_table(
         PAIRS,
         {
             "placer": lambda pair: TITLES[pair[0]],
             ">runtime": lambda pair: summary.mean_cost(pair[0]).text(seconds_text),
-            ">over Placeto optimized": lambda pair: _mean(ratios[pair[0]]).text(percent_over),
-            ">over its own optimized": lambda pair: _mean(over(*pair)).text(percent_over),
+            ">relative to Placeto trained": lambda pair: _mean(ratios[pair[0]]).text(percent_over),
+            ">relative to itself trained": lambda pair: _mean(over(*pair)).text(percent_over),
             ">standard deviation over orders": lambda pair: spread(
                 ratio.std() / ratio.mean() for ratio in ratios[pair[0]]
             ).text(share_text),
@@ -111,27 +111,32 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         },
     )
     parts = [
-        f"Policies were trained on {plan.scale.number('graphs')} random orders in which the groups "
-        f"are visited, and place the same graph in {len(unseen)} others. Placeto optimized, in the "
-        f"usual order: {usual.mean_cost(OPTIMIZED).text(seconds_text)}.",
-        f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the optimized "
-        f"placement, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
+        f"Simulated runtimes. Policies were trained on {plan.scale.number('graphs')} random orders "
+        f"of visiting the groups, and place the same graph in {len(unseen)} others. Placeto "
+        "trained on the graph alone, in the usual order, reaches "
+        f"{usual.mean_cost(TRAINED).text(seconds_text)}.",
+        f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the placement of a "
+        f"policy trained on the graph, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
         table,
-        "Memory-penalised runtimes, means over the orders; in brackets the least and the most of "
-        "the seeds. The worst order, too, is over Placeto optimized. Orders are drawn "
-        "from all there are: Placeto visits the groups in them, the RNN reads and places them. "
-        f"Paper configuration: the paper's hyperparameters, {UPDATES_AS_PUBLISHED} times as many "
-        f"updates, and {PLACEMENTS_AS_PUBLISHED} times as many placements of its optimized form. "
-        "Which default policy placed best is decided in the usual order.",
-        _placements_table(usual),
-        "Placements that were evaluated to train on all orders, and of the usual one alone for the "
-        "optimized form; medians over the seeds.",
+        "Memory-penalised runtimes: means over the orders, with the least and the most of the "
+        "seeds in brackets. *Placeto trained*: the default configuration in the usual order. "
+        "*Itself trained*: the same configuration, or the RNN, in the usual order. *Worst order* "
+        "is relative to Placeto trained.",
+        "Orders are sampled uniformly from all permutations. Placeto visits the groups in this "
+        "order; the RNN reads and places them in it. The default policy that is kept is the one "
+        "with the best placement in the usual order.",
+        f"The paper configuration has the paper's hyperparameters, {PAPER_UPDATES} times as many "
+        f"updates, and {PAPER_EVALUATIONS} times as many evaluations if it is trained in the usual "
+        "order.",
+        _evaluations_table(usual),
+        "Evaluations of the training on all orders, and of the training in the usual order; "
+        "medians over the seeds.",
         f"![Distributions of runtimes]({FIGURE})",
     ]
     return Page(parts, {FIGURE: figure})
 
 
-def _placements_table(usual: Summary) -> str:
+def _evaluations_table(usual: Summary) -> str:
     def trained(name: str) -> float:
         records = [usual.results.trained(f"{name}-{seed}") for seed in usual.seeds]
         return float(np.median([record.evaluations for record in records]))
@@ -141,7 +146,7 @@ def _placements_table(usual: Summary) -> str:
         {
             "placer": lambda row: TITLES[row[0][0]],
             ">on all orders": lambda row: count_text(trained(row[1])),
-            ">optimized": lambda row: count_text(usual.median_evaluations(row[0][1])),
+            ">in the usual order": lambda row: count_text(usual.median_evaluations(row[0][1])),
         },
     )
 

@@ -10,11 +10,6 @@ from placeto.trials.comparison import NEVER, NOTHING
 
 Row = TypeVar("Row")
 
-WHAT_A_POLICY_LEAVES = (
-    "A policy that looks at placements on its way leaves the best of them, another one what its "
-    "pass ends with."
-)
-
 
 def ratio_text(ratio: float) -> str:
     """Return a ratio of runtimes.
@@ -28,7 +23,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def percent_over(ratio: float) -> str:
-    """Return by how much a runtime is above another one.
+    """Return the ratio of two runtimes as a percentage above or below 1.
 
     Examples
     --------
@@ -39,7 +34,7 @@ def percent_over(ratio: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return seconds that something took, infinity if it never happened.
+    """Return a duration; infinity is never.
 
     Examples
     --------
@@ -50,7 +45,7 @@ def duration_text(seconds: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """Return how many, nothing if it is not known; infinitely many are never.
+    """Return a number of evaluations or updates: a dash for NaN, never for infinity.
 
     Examples
     --------
@@ -63,7 +58,7 @@ def count_text(count: float) -> str:
 
 
 def markdown_table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]]) -> str:
-    """Return a table as Markdown: what each column says of each row, by its heading.
+    """Return a table as Markdown, of functions from a row to a cell, by the heading of a column.
 
     Examples
     --------

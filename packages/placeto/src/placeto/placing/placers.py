@@ -157,7 +157,13 @@ PLACERS: Mapping[str, PlacerSpec] = {
     "paper": PlacerSpec(
         "Placeto (paper configuration)", _published, budget=20_000, random=True, full_budget=500_000
     ),
-    "placeto": PlacerSpec("Placeto", _placeto, budget=50_000, random=True, full_budget=100_000),
+    "placeto": PlacerSpec(
+        "Placeto (default configuration)",
+        _placeto,
+        budget=50_000,
+        random=True,
+        full_budget=100_000,
+    ),
     "rnn": PlacerSpec("RNN", _rnn, budget=5_000, random=True, full_budget=100_000),
 }
 PLACER_NAMES = tuple(PLACERS)

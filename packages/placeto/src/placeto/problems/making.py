@@ -121,11 +121,11 @@ def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementPro
 
 
 def read_to_train_on(
-    sources: Sequence[str], groupings: int, asked: ProblemOptions | None = None
+    sources: Sequence[str], granularities: int, asked: ProblemOptions | None = None
 ) -> dict[str, PlacementProblem]:
     """Return problems as `read_problem` does, and then the same graphs at other granularities.
 
-    Each graph has ``groupings`` numbers of groups, see `group_counts`. A small graph has fewer, and
+    Each graph has ``granularities`` numbers of groups, see `group_counts`. A small graph has fewer, and
     so has a problem file without rules, see `regrouped`.
     """
     wanted = asked or ProblemOptions()
@@ -133,7 +133,7 @@ def read_to_train_on(
     found = {text: problem_of(source, wanted) for text, source in read.items()}
     for text, source in read.items():
         usual = found[text]
-        for count in group_counts(usual.num_groups, groupings)[1:]:
+        for count in group_counts(usual.num_groups, granularities)[1:]:
             other = regrouped(source, usual, count)
             if other.num_groups != usual.num_groups:
                 found[f"{text} in {other.num_groups} groups"] = other

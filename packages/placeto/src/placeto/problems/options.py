@@ -24,9 +24,9 @@ Rule = Callable[[OpGraph], Grouping]
 
 DEFAULT_NUM_GROUPS = 128
 TRAINING = "training"
-# In how many groupings a policy learns each of several graphs.
-GROUPINGS_OF_MANY = 4
-# Of the groups that a graph usually has: the least and the most in its other groupings.
+# Number of granularities in which a policy learns each of several graphs.
+GRANULARITIES_OF_MANY = 4
+# Numbers of groups at the other granularities of a graph: least and most, as fractions of the usual
 FEWEST, MOST = 0.7, 1.2
 
 
@@ -118,7 +118,7 @@ class ProblemOptions:
         return self == ProblemOptions()
 
 
-def group_counts(usual: int, groupings: int) -> list[int]:
+def group_counts(usual: int, granularities: int) -> list[int]:
     """Return numbers of groups of one graph, one for each granularity; the first is the usual one.
 
     A policy that also learns from more and fewer groups of a graph places other graphs better.
@@ -128,5 +128,5 @@ def group_counts(usual: int, groupings: int) -> list[int]:
     >>> group_counts(128, 1), group_counts(128, 4)
     ([128], [128, 90, 117, 154])
     """
-    shares = np.geomspace(FEWEST, MOST, groupings - 1).tolist()
+    shares = np.geomspace(FEWEST, MOST, granularities - 1).tolist()
     return [usual, *(max(1, round(usual * share)) for share in shares)]

@@ -1,7 +1,7 @@
-"""Every placer on some problems: what ``placeto compare`` and the experiment ``table1`` share."""
+"""Every placer on some problems, for ``placeto compare`` and the experiments with all placers."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import ClassVar
@@ -38,15 +38,15 @@ CASE = "case"
 
 @dataclass(frozen=True)
 class DescribeCase:
-    """Says what is known of a problem before it is placed."""
+    """Describes a problem before it is placed."""
 
     kind: ClassVar[str] = CASE
 
-    source: str  # what is placed
-    cluster: str  # on what, in short
+    source: str  # name of the model or graph
+    cluster: str  # name of the devices
     graph: Graph
     evaluator: str = STEP.name
-    modules: tuple[str, ...] = ()  # of an evaluator of a user's own, whose files decide, too
+    modules: tuple[str, ...] = ()  # of a user's own evaluator, whose files are part of the key
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return its sizes and its lower bound."""
@@ -75,13 +75,13 @@ class Case:
     cluster: str  # name of the devices
     name: str  # name of the problem in the folder
     make: Callable[[], PlacementProblem]  # makes the problem
-    step: str = ""  # the undivided step as it was named, as no other was
+    step: str = ""  # unique name of the step without micro-batching
     micro_batches: int = 1  # number of micro-batches of the step
-    evaluator: EvaluatorSpec = STEP  # what prices its placements
+    evaluator: EvaluatorSpec = STEP  # prices its placements
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """Return cases, with what was named where some would look alike in tables.
+    """Return cases whose sources have the names of their files, if their names are not unique.
 
     Profiles of PipeDream are all called ``graph.txt``.
     """
@@ -102,20 +102,20 @@ def chosen_budgets(
     full: bool = False,
     seconds: float | None = None,
 ) -> dict[str, int | None]:
-    """Return how many placements each placer evaluates; None for one that has no such number.
+    """Return the number of evaluations of each placer; None for one without such a number.
 
     Parameters
     ----------
     placers
-        The placers by name.
+        Placers by name.
     evaluations
-        Number of each search; by default its own.
+        Evaluations of each search; by default its own number.
     rnn_evaluations
-        The same for the RNN alone.
+        Evaluations of the RNN.
     full
-        Whether trainings have those of the study instead of what takes minutes.
+        True for trainings as long as those of the study; otherwise they take minutes.
     seconds
-        CPU seconds that searches have instead; trainings keep their number.
+        CPU seconds of searches instead of evaluations; trainings keep their number.
     """
     budgets = {
         name: evaluations or (full and spec.full_budget) or spec.budget
@@ -130,29 +130,29 @@ def chosen_budgets(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some placers on some problems, and how much they may do."""
+    """Placers on problems, with their budgets."""
 
     cases: Sequence[Case]
     placers: Mapping[str, PlacerSpec]  # placers by name
-    seeds: Sequence[int]  # with which a placer runs that draws at random
+    seeds: Sequence[int]  # of placers that draw at random
     budgets: Mapping[str, int | None]  # see `chosen_budgets`
     settings: Settings = field(default_factory=Settings)
     rnn_settings: RnnSettings = field(default_factory=lambda: RnnSettings(**NARROW_RNN))
-    limits: Limits = field(default_factory=Limits)  # where each placer is stopped
+    limits: Limits = field(default_factory=Limits)  # at which each placer is stopped
 
     @property
     def evaluators(self) -> list[EvaluatorSpec]:
-        """What prices the placements of some problem, each once."""
+        """Evaluators of the problems, each once."""
         return list(dict.fromkeys(case.evaluator for case in self.cases))
 
     @property
     def problems(self) -> dict[str, Callable[[], PlacementProblem]]:
-        """By name, what makes each problem."""
+        """Functions that make the problems, by name."""
         return {case.name: case.make for case in self.cases}
 
     @property
     def trials(self) -> list[Trial]:
-        """All that is to do: first what takes milliseconds, as `PLACERS` has it."""
+        """All trials, the quickest placers first, as in `PLACERS`."""
         trials = [self._describing(case) for case in self.cases]
         for name, spec in self.placers.items():
             seeds = self.seeds if spec.random else [None]
@@ -164,7 +164,7 @@ class Comparison:
         return trials
 
     def try_own(self) -> None:
-        """Make what is a user's own once, so that wrong arguments end the command at its start."""
+        """Make a user's own placers and evaluator once: wrong arguments fail at the start."""
         own = {name: spec for name, spec in self.placers.items() if spec.modules}
         for case in self.cases:
             if own or case.evaluator.modules:
@@ -175,9 +175,9 @@ class Comparison:
                     case.evaluator.make(problem, 1)
 
     def trial(self, case: Case, task: Task, placer: str, seed: int | None) -> Trial:
-        """Return a trial on a problem, which comes after the description that `news` shows.
+        """Return a trial on a problem, after its description, which `news` shows.
 
-        It may fail: the others go on.
+        If it fails, the others run all the same.
         """
         trial = placing(task, placer, Graph(case.name), seed, self._describing(case).name)
         return replace(trial, may_fail=True)
@@ -196,12 +196,12 @@ class Comparison:
         return News(f"{case.source} on {case.cluster}: {line}", placer_table(report))
 
     def reports(self, results: Results) -> dict[str, ProblemReport]:
-        """Return what is known of each problem that was begun, by its name, in SI units."""
+        """Return the report of each problem that was begun, by its name, in SI units."""
         begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
         return {case.name: self._report(case, results) for case in begun}
 
     def document(self, results: Results) -> ComparisonReport:
-        """Return all of it, as ``results.json`` has it, of problems with one evaluator."""
+        """Return the content of ``results.json``, of problems with one evaluator."""
         reports = list(self.reports(results).values())
         (evaluator,) = self.evaluators
         return ComparisonReport(
@@ -217,7 +217,7 @@ class Comparison:
         )
 
     def speed_ups(self, results: Results) -> list[TextTable]:
-        """Return the table of what micro-batches gain, if there is something to tell."""
+        """Return the table of the speed-ups of micro-batches, if it has rows."""
         reports = self.reports(results)
         table = micro_batch_table(
             [
@@ -284,25 +284,32 @@ def comparison_page(
     table: Sequence[str],
     reports: Mapping[str, ProblemReport],
     draw: Callable[[ProblemReport], Picture],
+    fitted: Mapping[str, Collection[str]] | None = None,
 ) -> Page:
     """Return the page of a comparison.
 
     Parameters
     ----------
     table
-        The paper's table, and what is said of it.
+        Tables of all problems together, and their texts.
     reports
-        By the name of each problem, what placers came to.
+        Report of each problem by its name.
     draw
-        Draws the learning curves of the searches on a problem.
+        Function that draws the learning curves of the searches on a problem.
+    fitted
+        Placers whose runtimes are fitted to published ones, by the name of the problem.
     """
+    marks = fitted or {}
     figures = {f"{name}.png": draw(report) for name, report in reports.items()}
-    parts = [problem_parts(report, f"{name}.png") for name, report in reports.items()]
+    parts = [
+        problem_parts(report, f"{name}.png", marks.get(name, ()))
+        for name, report in reports.items()
+    ]
     return Page([*table, *chain(*parts)], figures, failures(reports.values()))
 
 
 def failures(reports: Iterable[ProblemReport]) -> list[str]:
-    """Return why placers are missing, a line each. That a CPU's times are not known is none."""
+    """Return a line for each placer that failed, but for CPU only, whose times may be unknown."""
     return [
         failure(report, placer.name, placer.error)
         for report in reports
@@ -312,7 +319,7 @@ def failures(reports: Iterable[ProblemReport]) -> list[str]:
 
 
 def failure(problem: Case | ProblemReport, placer: str, error: str) -> str:
-    """Return the line that says why a placer is missing."""
+    """Return the line with the error of a placer."""
     return f"{problem.source} on {problem.cluster}, {placer}: {error}"
 
 

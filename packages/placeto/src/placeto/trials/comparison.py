@@ -1,6 +1,6 @@
-"""A comparison as a report in SI units, and as tables, of which one is the paper's Table 1."""
+"""Reports of a comparison in SI units, and their tables, such as table 1 of the paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf, isinf, isnan, nan
 from typing import Literal
 
@@ -13,26 +13,36 @@ from placeto.trials.curves import evaluations_until
 from placeto.trials.records import CaseReport, Placed
 
 CPU = "cpu"
+FITTED_MARK = " *f*"  # behind a runtime that is fitted to a published one
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 NEVER = "never"
 OF_BOUND = ">of lower bound"
-ROUNDING = 1e-9  # in parts of a cost: sums in another order are as good
+ROUNDING = 1e-9  # as a fraction of a cost: sums in another order are equal
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
-    "Medians over the seeds; where some runs do not fit the memory, of those that do, whose number "
-    "is given. OOM: the memory of a device does not suffice. Of the best: ratio to the lowest "
-    "median of all placers; in these medians a run that does not fit, or fails, counts as infinite."
+    "Numbers are medians over the seeds. If some runs do not fit the memory, they are medians of "
+    "the runs that fit, and the cell has their number. OOM: a device has too little memory. "
+    "*Of the best*: ratio to the lowest median of all placers, in which a run that does not fit, "
+    "or fails, counts as infinite."
 )
-ABBREVIATIONS = (
-    "Placements: sampled until the search was within 1 % of its own best. Search: CPU seconds of "
-    "the whole search. Reduction and speed-up: of Placeto over the RNN. In the last column: the "
-    "placements that Placeto sampled until it was as fast as the RNN at its best, those that it "
-    "only looked at included; never, if half of the runs never were."
+SEARCH_COLUMNS = (
+    "*Evaluations*: until the search was within 1 % of its own best. *Reduction*: how much lower "
+    "the runtime is than the RNN's. *Factor*: evaluations of the RNN over those of the placer. "
+    "*CPU seconds*: of the whole search. *As fast as the RNN*: evaluations until the placer was as "
+    "fast as the RNN at its best; never, if half of the runs never were."
 )
+TABLE_1 = {  # titles of the placers in table 1 of the paper, by name
+    CPU: "CPU only",
+    "single": "single GPU",
+    "expert": "expert",
+    "scotch": "Scotch",
+    "rnn": "RNN",
+    "placeto": "Placeto (default configuration)",
+}
 
 
 class PlacerReport(msgspec.Struct, frozen=True):
-    """The runs of a placer that succeeded, and why one did not."""
+    """Runs of a placer on a problem, and the error of one that failed."""
 
     name: str
     title: str = ""
@@ -40,13 +50,18 @@ class PlacerReport(msgspec.Struct, frozen=True):
     error: str | None = None
     failed: int = 0  # number of runs that did not succeed
     seeds: int = 1  # number of runs when all are done
-    searches: bool = False  # whether it goes on as long as it may
+    searches: bool = False  # whether it ends with its budget alone
 
 
 class ProblemReport(CaseReport, frozen=True, kw_only=True):
-    """What is known of a problem, and what placers came to."""
+    """A problem, and the runs of all placers on it."""
 
     placers: list[PlacerReport]
+
+    @property
+    def title(self) -> str:
+        """Name of the problem in tables: its source and its devices."""
+        return f"{self.source} on {self.cluster}"
 
     def find(self, name: str) -> PlacerReport:
         """Return the report of one placer, which has no runs if it did not take part."""
@@ -54,7 +69,7 @@ class ProblemReport(CaseReport, frozen=True, kw_only=True):
 
     @property
     def misfit(self) -> str:
-        """What to say if nothing fits the memory: that nothing can, or that nothing was found."""
+        """Text if nothing fits the memory: no placement can, or none was found; else empty."""
         if self.least_excess:
             return misfit_text(self.least_excess)
         runs = [run for placer in _competing(self) for run in placer.runs]
@@ -64,41 +79,41 @@ class ProblemReport(CaseReport, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """How near a placer comes to the best of all placers, over some problems.
+    """Ratios of a placer to the best of all placers, over some problems.
 
-    The cost on a problem is the median over the seeds; what does not fit the memory counts as
-    infinite, and so is the mean of a placer that does not fit on one problem. The shares of
-    problems within factors of the best are a performance profile (Dolan and Moré 2002). Problems on
-    which nothing fits do not count.
+    The cost on a problem is the median over the seeds. A run that does not fit the memory counts as
+    infinite. If a placer does not fit on one problem, its mean is infinite. The shares of problems
+    within factors of the best are a performance profile (Dolan and Moré 2002). Problems on which no
+    placer fits do not count.
     """
 
     name: str
     title: str
-    # To the best of each problem: infinite where it does not fit, which is None in files, and None
-    # where nothing does or it has not placed yet
+    # Ratio to the best on each problem: infinite (None in files) if it does not fit, None if
+    # no placer fits or it has not placed yet
     ratios: list[float | None]
     mean_ratio: float | None  # geometric mean; infinite, or None, as ratios are
     within: dict[str, float]  # by factor, the share of the problems
 
 
 class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of a comparison."""
+    """Content of ``results.json``, the file of a comparison."""
 
     format: Literal["placeto-comparison"] = "placeto-comparison"
     version: Literal[4] = 4
     evaluator: str
-    objective: str  # what is priced
+    objective: str  # cost that is priced
     unit: str
     seeds: int
-    max_evaluations: int | None  # where each placer is stopped
-    seconds: float | None  # CPU seconds after which it is
+    max_evaluations: int | None  # evaluations after which each placer is stopped
+    seconds: float | None  # CPU seconds after which each placer is stopped
     budgets: Mapping[str, int | None]
     problems: Sequence[ProblemReport]
     profiles: Sequence[Profile]
 
 
 def runtime_text(run: Placed, unit: str = SECONDS) -> str:
-    """Return a run's runtime for people: OOM where the memory does not suffice."""
+    """Return a run's runtime with its unit, or OOM if it does not fit the memory."""
     if run.runtime is None:
         return "cannot run"
     return cost_text(run.runtime, unit) if run.fits else "OOM"
@@ -110,25 +125,51 @@ def typical(placer: PlacerReport, field: str) -> float:
     return _median([getattr(run, field) for run in runs])
 
 
-def paper_table(problems: Sequence[ProblemReport], placer: str = "placeto") -> TextTable:
-    """Return the table of Addanki et al. (2019), table 1: medians over the seeds, in seconds.
+def runtime_table(
+    problems: Sequence[ProblemReport], placers: Mapping[str, str] = TABLE_1
+) -> TextTable:
+    """Return the runtimes of some placers, as in table 1 of Addanki et al. (2019).
 
-    ``placer`` takes the place of Placeto.
+    Parameters
+    ----------
+    problems
+        Problems, a row each.
+    placers
+        Titles of the columns by the names of the placers.
     """
-    columns = ["model", ">CPU only", ">single GPU", ">GPUs", ">expert", ">Scotch", ">Placeto"]
-    columns += [">RNN", ">placements, Placeto", ">placements, RNN", ">search, Placeto"]
-    columns += [">search, RNN", ">runtime reduction", ">speed-up factor"]
     return TextTable(
-        "Runtime of one step in seconds, as in table 1 of Addanki et al. (2019)",
-        [*columns, ">Placeto as fast as the RNN after"],
-        [_paper_row(problem, placer) for problem in problems],
+        "Simulated seconds of a step, as in table 1 of Addanki et al. (2019)",
+        ["problem", *(f">{title}" for title in placers.values())],
+        [
+            [problem.title, *(_runtime(problem.find(name)) for name in placers)]
+            for problem in problems
+        ],
     )
 
 
-def placer_table(problem: ProblemReport) -> TextTable:
-    """Return every placer on one problem, and the bound that none of them beats."""
+def search_table(
+    problems: Sequence[ProblemReport], placers: Sequence[str] = ("placeto", "rnn")
+) -> TextTable:
+    """Return evaluations and seconds of some placers, a row for each problem and placer."""
+    return TextTable(
+        "Search of these placements, as in table 1 of Addanki et al. (2019)",
+        [
+            *("problem", "placer", ">runtime, s", ">reduction", ">evaluations", ">factor"),
+            *(">CPU seconds", ">as fast as the RNN"),
+        ],
+        [_search_row(problem, name) for problem in problems for name in placers],
+    )
+
+
+def placer_table(problem: ProblemReport, fitted: Collection[str] = ()) -> TextTable:
+    """Return every placer on one problem, and the lower bound.
+
+    Runtimes of the placers in ``fitted`` are marked as fitted to published ones.
+    """
     best = _best_cost(problem)
     rows = [_placer_row(problem, placer, best) for placer in problem.placers]
+    for placer, row in zip(problem.placers, rows, strict=True):
+        row[1] += FITTED_MARK if placer.name in fitted else ""
     bound = problem.lower_bound
     if bound:
         of_best = _text(bound / (best or nan), "{:.3f}", "")
@@ -138,7 +179,7 @@ def placer_table(problem: ProblemReport) -> TextTable:
     columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", OF_BOUND]
     columns += [">peak memory", ">evaluations", ">CPU seconds"]
     told = [number for number, name in enumerate(columns) if bound or name != OF_BOUND]
-    title = f"{problem.source} on {problem.cluster}: {problem.ops:,} ops, {problem.groups} groups"
+    title = f"{problem.title}: {problem.ops:,} ops, {problem.groups} groups"
     return TextTable(
         f"{title}; {problem.misfit}" if problem.misfit else title,
         [columns[number] for number in told],
@@ -147,9 +188,9 @@ def placer_table(problem: ProblemReport) -> TextTable:
 
 
 def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
-    """Return how near each placer comes to the best on each problem.
+    """Return the ratio of each placer to the best on each problem.
 
-    CPU only does not count where no device of the problem is a CPU: it is on one of its own.
+    CPU only does not count if the problem has no CPU, as it has a CPU of its own.
     """
     titles = {placer.name: placer.title for one in problems for placer in _competing(one)}
     best = [_best_cost(problem) for problem in problems]
@@ -186,13 +227,15 @@ def profile_table(found: Sequence[Profile]) -> TextTable:
 
 
 def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> TextTable:
-    """Return how many times as fast as one device with the undivided step each placer is.
+    """Return the speed-up of each placer over one device without micro-batching.
 
-    With each report comes the name of its step, and its number of micro-batches. The runtime on one
-    device is known also where its memory does not suffice. Steps and devices of which it is not
-    known have no rows.
+    Parameters
+    ----------
+    reports
+        Name of the step, number of micro-batches, and report. The runtime on one device counts also
+        if it does not fit the memory. Steps and devices without it have no rows.
     """
-    undivided = {
+    whole = {
         (step, report.cluster): run
         for step, micro_batches, report in reports
         for run in report.find("single").runs
@@ -209,19 +252,19 @@ def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> Text
     for step, micro_batches, report in sorted(
         reports, key=lambda each: (places.index((each[0], each[2].cluster)), each[1])
     ):
-        run = undivided.get((step, report.cluster))
+        run = whole.get((step, report.cluster))
         if run is not None and run.runtime is not None:
             alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
             cells = [_speed_up(report.find(name), run.runtime) for name in titles]
             rows.append([step, report.cluster, str(micro_batches), alone, *cells])
-    columns = ["model", "devices", ">micro-batches", ">single GPU, undivided"]
+    columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
     columns += [f">{title}" for title in titles.values()]
-    return TextTable("Speed-up over the undivided step on a single GPU", columns, rows)
+    return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
 
 
-def problem_parts(report: ProblemReport, picture: str) -> list[str]:
-    """Return every placer on one problem as parts of a Markdown page, with its learning curves."""
-    table = placer_table(report)
+def problem_parts(report: ProblemReport, picture: str, fitted: Collection[str] = ()) -> list[str]:
+    """Return the `placer_table` of a problem and its learning curves, as parts of a page."""
+    table = placer_table(report, fitted)
     parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
     missing = [f"- {s.title}: {s.error}" for s in report.placers if s.error]
     if missing:
@@ -239,7 +282,7 @@ def _competing(problem: ProblemReport) -> list[PlacerReport]:
 
 
 def _cost_over_seeds(placer: PlacerReport) -> float:
-    """Return the median over the seeds, NaN of none; runs that do not fit or fail are infinite."""
+    """Return the median over the seeds, or NaN; runs that do not fit or fail are infinite."""
     costs = [inf if run.runtime is None or not run.fits else run.runtime for run in placer.runs]
     return _median([*costs, *[inf] * placer.failed])
 
@@ -251,7 +294,7 @@ def _best_cost(problem: ProblemReport) -> float:
 
 
 def _ratio(cost: float, best: float) -> float | None:
-    """Return a cost in parts of the best one; None where it is not known, or none fits."""
+    """Return the ratio of a cost to the best one; None if one of them is not known."""
     if isnan(cost) or isnan(best):
         return None
     if abs(cost - best) <= ROUNDING * best:
@@ -264,7 +307,7 @@ def _geometric_mean(ratios: Sequence[float]) -> float | None:
 
 
 def _mean_text(profile: Profile, num_problems: int) -> str:
-    """Return the mean of a placer; the one where it fits beside an infinite one."""
+    """Return the mean of a placer, and with an infinite one the mean where it fits."""
     fitting = [ratio for ratio in profile.ratios if ratio is not None and ratio < inf]
     mean = _geometric_mean(fitting)
     some = "" if mean is None else f"{mean:.3f}"
@@ -282,21 +325,27 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else nan
 
 
-def _paper_row(problem: ProblemReport, placer: str) -> list[str]:
-    placeto, rnn = problem.find(placer), problem.find("rnn")
-    ours, theirs = (typical(placer, "evaluations_to_best") for placer in (placeto, rnn))
+def _search_row(problem: ProblemReport, name: str) -> list[str]:
+    placer, rnn = problem.find(name), problem.find("rnn")
+    own, of_rnn = (typical(one, "evaluations_to_best") for one in (placer, rnn))
     runtime = typical(rnn, "runtime")
-    until = [evaluations_until(run.curve, runtime) if run.fits else inf for run in placeto.runs]
-    return [
-        problem.source,
-        *(_runtime(problem.find(name)) for name in ("cpu", "single")),
-        str(problem.gpus),
-        *(_runtime(problem.find(name)) for name in ("expert", "scotch", placer, "rnn")),
-        *(_text(count, "{:,.0f}") for count in (ours, theirs)),
-        *(_text(_median([run.seconds for run in s.runs]), "{:,.0f} s") for s in (placeto, rnn)),
-        _text(100 * (1 - typical(placeto, "runtime") / runtime), "{:.1f} %"),
-        _text(theirs / (ours or nan), "{:.2f}"),
+    until = [evaluations_until(run.curve, runtime) if run.fits else inf for run in placer.runs]
+    reduction, factor, as_fast = (
+        _text(100 * (1 - typical(placer, "runtime") / runtime), "{:.1f} %"),
+        _text(of_rnn / (own or nan), "{:.2f}"),
         NOTHING if isnan(runtime) else _text(_median(until), "{:,.0f}"),
+    )
+    if name == "rnn":
+        reduction = factor = as_fast = ""
+    return [
+        problem.title,
+        placer.title or name,
+        _runtime(placer),
+        reduction,
+        _text(own, "{:,.0f}"),
+        factor,
+        _text(_median([run.seconds for run in placer.runs]), "{:,.1f}"),
+        as_fast,
     ]
 
 
@@ -313,7 +362,7 @@ def _runtime(placer: PlacerReport) -> str:
 
 
 def _those_that_fit(placer: PlacerReport) -> str:
-    """Return of how many runs the memory suffices; nothing if it does of all or of none."""
+    """Return the number of runs that fit the memory; empty for all or none."""
     count = sum(run.fits for run in placer.runs)
     return f"{count} of {len(placer.runs)} fit" if 0 < count < len(placer.runs) else ""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from placeto.trials.records import Curve, finite
 
 MOST_POINTS = 200
-NEAR_BEST = 0.01  # of the best runtime: a search that is as near has found it
+NEAR_BEST = 0.01  # fraction of the best runtime within which a search has found it
 Row = TypeVar("Row")
 
 
@@ -32,7 +32,7 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
     Parameters
     ----------
     curve : float64[K, 2]
-        Rows of (placements sampled, best runtime so far).
+        Rows of (evaluations, best runtime so far).
 
     Examples
     --------
@@ -47,7 +47,7 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
 
 
 def best_after(curve: Curve, evaluations: float) -> float:
-    """Return the best runtime that a search knew after so many placements, infinity if none.
+    """Return the best runtime of a search after so many evaluations, infinity if none.
 
     Examples
     --------
@@ -61,10 +61,10 @@ def best_after(curve: Curve, evaluations: float) -> float:
 
 
 def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
-    """Return how many placements a search sampled until it was as fast, infinity if it never was.
+    """Return the evaluations until a search was as fast, infinity if it never was.
 
-    It has to stay as fast: a curve rises where the best so far did not fit the memory, and a slower
-    one that does took its place.
+    It has to stay as fast. A curve rises if the best so far did not fit the memory, and a slower
+    placement that fits replaces it.
 
     Examples
     --------
@@ -82,18 +82,18 @@ def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> flo
 
 
 def evaluations_to_best(curve: NDArray[np.float64]) -> int:
-    """Return the number of placements that a search sampled until it was within 1 % of its best.
+    """Return the evaluations until a search was within 1 % of its best.
 
     Parameters
     ----------
     curve : float64[K, 2]
-        Rows of (placements sampled so far, best runtime so far in seconds).
+        Rows of (evaluations, best runtime so far in seconds).
 
     Returns
     -------
     int
-        The placements of the first row from which on all are near the last. (A curve rises where
-        the best so far did not fit the memory, and a slower one that does took its place.)
+        Evaluations of the first row from which on all are near the last. A curve may rise, see
+        `evaluations_until`.
 
     Examples
     --------

@@ -26,11 +26,11 @@ VERSION = 3  # the first whose trials have keys
 
 
 class ExperimentFolder:
-    """Folder with all that an experiment needs to go on, and what it came to.
+    """Folder of an experiment, from which it resumes.
 
-    ``experiment.json`` says what was asked for last; ``problems`` and ``policies`` hold what trials
-    work with; ``trials.jsonl`` has a line for each that is finished, of this command or of one
-    before it with other options; ``results.md`` and pictures tell those of this command.
+    ``experiment.json`` has the options of the last command. ``problems`` and ``policies`` hold the
+    inputs of trials. ``trials.jsonl`` has a line for each finished trial, also of earlier commands
+    with other options. ``results.md`` and pictures show the trials of the last command.
     """
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
@@ -41,7 +41,7 @@ class ExperimentFolder:
         self._commit = commit()
 
     def make_problems(self, show: Callable[[str], None]) -> None:
-        """Make the problems, and the keys of the trials, which say what is finished."""
+        """Make the problems, and the keys by which finished trials are found."""
         digests = {}
         for name, make in self._experiment.problems.items():
             show(f"{name}: reading or capturing its graph ...")
@@ -60,18 +60,18 @@ class ExperimentFolder:
 
     @property
     def results(self) -> Results:
-        """What the finished trials came to, and why others failed."""
+        """Records of the finished trials and of those that failed."""
         keys, records = self.workspace.keys, self._store.records
         return Results({name: records[key] for name, key in keys.items() if key in records})
 
     def add(self, trial: Trial, record: Record, took: float) -> None:
-        """Write down a finished trial that took so many seconds."""
+        """Store a finished trial that took so many seconds."""
         key = self.workspace.keys[trial.name]
         origin = Origin(key=key, name=trial.name, commit=self._commit, took=took)
         self._store.put(origin, record)
 
     def write_page(self, page: Page) -> None:
-        """Write what was shown."""
+        """Write the page and its pictures."""
         for name, figure in page.figures.items():
             save_png(figure, self.path / name)
         options = "\n".join(
@@ -83,7 +83,7 @@ class ExperimentFolder:
         write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
 
     def _origin(self) -> list[str]:
-        """Return what made the page, and how long it took; nothing where no command makes it."""
+        """Return the command, commits, seeds and time of the page; nothing without a command."""
         if not self._experiment.command:
             return []
         keys, known = self.workspace.keys.values(), self._store.origins
@@ -105,13 +105,12 @@ def experiment_folder(
 ) -> Iterator[ExperimentFolder]:
     """Give the folder of an experiment to this process alone.
 
-    Trials that are finished there, and have the keys of this experiment's, stay, unless ``force``
-    lets this one begin anew.
+    Finished trials with the keys of this experiment stay, unless ``force`` empties the folder.
 
     Raises
     ------
     InputError
-        When the folder holds another experiment, unless that may be overwritten; something else; or
+        When the folder holds another experiment or other files, and ``force`` is not set; or when
         another process works in it.
     """
     if force or not (path / DESCRIPTION).exists():
@@ -136,7 +135,7 @@ def experiment_folder(
 
 
 def _is_empty(path: Path) -> bool:
-    """Return whether a folder has nothing but what a process leaves that was killed at once."""
+    """Return True if a folder has nothing but the lock that a killed process leaves."""
     return path.is_dir() and {one.name for one in path.iterdir()} <= {LOCK}
 
 
@@ -170,9 +169,9 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this code runs from; None where it is installed.
+    """Return the commit of the checkout that this code runs from; None if it is installed.
 
-    A ``+`` behind it says that sources of any package were changed since, or are new.
+    With a ``+`` behind it, sources of some package differ from the commit.
     """
     head = _git("rev-parse", "--short", "HEAD")
     if head is None or _git("ls-files", "--error-unmatch", Path(__file__).name) is None:

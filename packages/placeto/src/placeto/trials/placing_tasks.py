@@ -1,4 +1,4 @@
-"""Trials that place one graph, each with another placer."""
+"""Trials that place one graph with one placer."""
 
 from dataclasses import dataclass, field, replace
 
@@ -21,15 +21,15 @@ from placeto_policy import PlacetoPlacer, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Places a graph; others say with which placer."""
+    """Places a graph with the placer of a subclass."""
 
     label: str  # name of the placer in the results
     graph: Graph
     seed: int | None  # seed that fixes every random choice; None where there is none
-    budget: int | None = None  # number of placements that it samples, if that is known
+    budget: int | None = None  # number of evaluations, if it is limited
     evaluator: str = STEP.name
-    limits: Limits = field(default_factory=Limits)  # where it is stopped
-    modules: tuple[str, ...] = ()  # of a user's own placer or evaluator, whose files decide, too
+    limits: Limits = field(default_factory=Limits)  # at which it is stopped
+    modules: tuple[str, ...] = ()  # of a user's own placer or evaluator: part of the key
 
     @property
     def kind(self) -> str:
@@ -37,7 +37,7 @@ class Place:
         return self.label
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Place, and return what came of it; CPU seconds count while the placer places."""
+        """Return the result of the placer; only CPU seconds of its search count."""
         problem = self.problem(workspace)
         placer = self.placer(workspace, problem)
         evaluator = evaluator_spec(self.evaluator)
@@ -70,7 +70,7 @@ class Place:
         )
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
-        """Return what is placed."""
+        """Return the problem."""
         return workspace.problem(self.graph)
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:
@@ -86,7 +86,7 @@ class PlaceByName(Place):
     settings: Settings | RnnSettings | None = None  # of one that trains, if not its usual ones
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
-        """Return what is placed: for CPU only the same groups on a CPU, if there is none."""
+        """Return the problem; for CPU only the same groups on a CPU, if it has none."""
         problem = workspace.problem(self.graph)
         return on_a_cpu(problem) if self.name == CPU else problem
 
@@ -100,7 +100,7 @@ class PlaceByName(Place):
 
 
 def has_cpu(problem: PlacementProblem) -> bool:
-    """Return whether one of the devices is a CPU."""
+    """Return True if one of the devices is a CPU."""
     return any(device.is_cpu for device in problem.cluster.devices)
 
 

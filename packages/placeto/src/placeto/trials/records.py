@@ -15,7 +15,7 @@ def finite(seconds: float) -> float | None:
 
 
 class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a problem before any placer has placed it, in SI units."""
+    """Description of a problem before it is placed, in SI units."""
 
     source: str
     cluster: str
@@ -23,14 +23,14 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     ops: int
     groups: int
-    lower_bound: float  # 0 where none is known
-    least_excess: int = 0  # bytes that a device lacks with every placement, as far as is proven
-    objective: str = "runtime"  # what is priced, and in what
+    lower_bound: float  # 0 if none is known
+    least_excess: int = 0  # bytes that a device provably lacks with every placement
+    objective: str = "runtime"  # name of the cost
     unit: str = SECONDS
 
 
 class Described(CaseReport, frozen=True, kw_only=True, tag=str.lower):
-    """A problem that placers will place."""
+    """A described problem."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
@@ -38,29 +38,29 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
 
 class Failed(_Record, frozen=True, kw_only=True):
-    """A placer that could not place a problem."""
+    """The error of a placer on a problem."""
 
     error: str
 
 
 class Outcome(_Record, frozen=True, kw_only=True):
-    """What a placer, or a bound, came to."""
+    """Result of a placer, or a lower bound."""
 
     # Seconds of the step, and with the penalty for memory; None for infinity
     runtime: float | None
     cost: float | None
-    fits: bool  # whether the memory suffices
-    evaluations: int  # how many placements were sampled
+    fits: bool  # True if it fits the memory
+    evaluations: int  # number of evaluations
     seconds: float  # CPU seconds of placing
 
 
 class Placed(Outcome, frozen=True, kw_only=True):
-    """What one run of a placer came to."""
+    """Result of one run of a placer."""
 
     peak_memory: list[int]  # bytes of each device
-    # How many placements were sampled until it was within 1 % of its own best
+    # Number of evaluations until it was within 1 % of its own best
     evaluations_to_best: int
-    curve: Curve  # placements sampled so far, and the best runtime so far in seconds
+    curve: Curve  # rows of evaluations and the best runtime so far in seconds
     placement: list[int]  # the device of each group
 
 
@@ -72,7 +72,7 @@ class Episode(_Record, frozen=True, kw_only=True):
 
 
 class Trained(_Record, frozen=True, kw_only=True):
-    """How a training went: rows of (update, placements so far, mean runtime, best runtime)."""
+    """A training: rows of (update, evaluations so far, mean runtime, best runtime)."""
 
     evaluations: int
     seconds: float
@@ -80,9 +80,9 @@ class Trained(_Record, frozen=True, kw_only=True):
 
 
 class Learned(_Record, frozen=True, kw_only=True):
-    """What a policy learned: the best it saw, its placement and one device measured, in seconds.
+    """A training on one graph: its best runtime, its placement and one device measured, in seconds.
 
-    ``episodes`` are the updates, and what the placements took that the episodes of each ended with.
+    ``episodes`` are rows of an update and the mean runtime at the end of its episodes.
     """
 
     runtime: float
@@ -94,18 +94,17 @@ class Learned(_Record, frozen=True, kw_only=True):
 
 
 class Profiled(_Record, frozen=True, kw_only=True):
-    """A problem whose ops were measured on this machine, and how long that took in seconds."""
+    """A problem whose ops were measured on this machine, and the seconds of measuring."""
 
     ops: int
     seconds: float
 
 
 class MeasuredPlacement(msgspec.Struct, frozen=True):
-    """What a step takes with one placement, in seconds."""
+    """Seconds of a step with one placement."""
 
-    placement: str  # what it is called
-    # Simulated, also with ops that slow each other down, if that was measured, or that take what
-    # they took
+    placement: str  # its name
+    # Simulated: as it is, with measured slowdown of concurrent ops, and with op times of these runs
     simulated: float
     slowed: float | None
     own_times: float
@@ -113,7 +112,7 @@ class MeasuredPlacement(msgspec.Struct, frozen=True):
 
 
 class Measured(_Record, frozen=True, kw_only=True):
-    """What placements of a problem take; ``op_seconds`` of all ops on the first device."""
+    """Steps of a problem; ``op_seconds`` are of all ops on the first device."""
 
     ops: int
     op_seconds: float

@@ -1,4 +1,4 @@
-"""Trials up to the page of their experiment, or to where it is asked to stop.
+"""Runs trials up to the page of their experiment, or until they are stopped.
 
 Begin to read in `conduct`. One after the other they run in this process, several at once in others,
 each on one core.
@@ -40,7 +40,7 @@ def conduct(
     progress: Progress,
     *,
     jobs: int,
-    goes_on: bool = True,
+    resumable: bool = True,
 ) -> None:
     """Run the trials of an experiment that are left, and write its page.
 
@@ -48,15 +48,15 @@ def conduct(
     ----------
     jobs
         Number of trials that run at once, each on one core.
-    goes_on
-        Whether the folder is there when the same command comes again.
+    resumable
+        True if the folder stays, so that the same command resumes.
 
     Raises
     ------
     StoppedRunError
         When it was stopped.
     RunError
-        When a trial failed. The page is written if it can tell of the others alone.
+        When a trial failed. The page is written if it can show the others alone.
     """
     before = time.monotonic()
     folder.make_problems(progress.update)
@@ -83,7 +83,7 @@ def conduct(
                         news = experiment.news(folder.results, trial)
                         progress.grow(news.table, news.line)
         except StoppedError:
-            further = "; the same command goes on" if goes_on else ""
+            further = "; the same command resumes" if resumable else ""
             failed = StoppedRunError(f"stopped after {forecast.done}{further}")
         except RunError as error:
             failed = error
@@ -99,7 +99,7 @@ def conduct(
 
 
 class _Forecast:
-    """How many trials are done, and how long the others take, as those of their kind did."""
+    """Number of finished trials, and the time left, estimated from trials of the same kind."""
 
     def __init__(self, experiment: Experiment, done: Mapping[str, Record], jobs: int) -> None:
         self._jobs = jobs
@@ -123,7 +123,7 @@ class _Forecast:
             self._last = f", last {trial.name}: {seconds_text(record.cost)}"
 
     def text(self) -> str:
-        """Return how far the experiment is."""
+        """Return the progress of the experiment."""
         of_kind = {kind: float(np.mean(seconds)) for kind, seconds in self._seconds.items()}
         if not self._left or not of_kind.keys() >= set(self._left.values()):
             return self.done  # nothing tells how long a kind takes of which none is finished
@@ -141,8 +141,8 @@ def run_trials(
 ) -> Generator[Finished, None, None]:
     """Run trials, each as soon as what it needs is done, and yield each with its record.
 
-    A trial that fails ends none of the others but those that need it. Whatever ends the run, trials
-    that finish beside it are yielded first.
+    If a trial fails, only those that need it do not run. When the run ends early, trials that have
+    finished meanwhile are yielded first.
 
     Parameters
     ----------
@@ -156,21 +156,21 @@ def run_trials(
     Raises
     ------
     StoppedError
-        When they are to stop.
+        When the trials were stopped.
     RunError
-        When some of them failed, after all others, or when a process was killed.
+        When some trials failed, after all others, or when a process was killed.
     """
     waiting, known = list(trials), set(done)
     running: dict[Future[Record], Trial] = {}
     failures: list[RunError] = []
     end: BaseException | None = None
     try:
-        with _workers(jobs, workspace, watch) as workers:
+        with _runner(jobs, workspace, watch) as runner:
             while True:
                 ready = [] if end else [trial for trial in waiting if known.issuperset(trial.needs)]
                 for trial in ready[: jobs - len(running)]:
                     waiting.remove(trial)
-                    running[workers.submit(trial)] = trial
+                    running[runner.submit(trial)] = trial
                 if not running:
                     break
                 for future in wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED).done:
@@ -187,30 +187,30 @@ def run_trials(
                 except StoppedError as error:
                     end = end or error
                 if end:
-                    workers.stop()
+                    runner.stop()
             if end:
                 raise end
     except BrokenProcessPool:
-        raise RunError("a process of a trial was killed; the same command goes on") from None
+        raise RunError("a process of a trial was killed; the same command resumes") from None
     if failures:
         raise RunError(several(list(map(str, failures)))) from failures[0]
 
 
 def several(failures: Sequence[str]) -> str:
-    """Return one line for some failures: the first, and how many there are besides."""
+    """Return one line for some failures: the first, and the number of the others."""
     return failures[0] + (f" (and {len(failures) - 1} more)" if len(failures) > 1 else "")
 
 
-class _Workers(NamedTuple):
+class _Runner(NamedTuple):
     submit: Callable[[Trial], "Future[Record]"]
     stop: Callable[[], None]
 
 
 @contextmanager
-def _workers(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Workers]:
+def _runner(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Runner]:
     if jobs > 1:
-        with _processes(jobs, workspace) as workers:
-            yield workers
+        with _processes(jobs, workspace) as runner:
+            yield runner
         return
 
     def run_now(trial: Trial) -> "Future[Record]":
@@ -225,20 +225,20 @@ def _workers(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Workers
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield _Workers(run_now, lambda: None)
+        yield _Runner(run_now, lambda: None)
     finally:
         torch.set_num_threads(threads)
 
 
 @contextmanager
-def _processes(jobs: int, workspace: Workspace) -> Iterator[_Workers]:
+def _processes(jobs: int, workspace: Workspace) -> Iterator[_Runner]:
     context = multiprocessing.get_context("spawn")
     stopping = context.Event()
     with _one_thread_each():
         pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(stopping,))
         try:
             _start(pool, jobs)
-            yield _Workers(
+            yield _Runner(
                 lambda trial: pool.submit(_run_in_process, trial, workspace), stopping.set
             )
         finally:
@@ -247,9 +247,9 @@ def _processes(jobs: int, workspace: Workspace) -> Iterator[_Workers]:
 
 
 def _start(pool: ProcessPoolExecutor, jobs: int) -> None:
-    """Start the processes while this one ignores Ctrl-C, which they then do, too, all their life.
+    """Start the processes while this one ignores Ctrl-C, so that they ignore it, too.
 
-    Each task starts one more, as long as none has nothing to do.
+    Each task starts one more process, as long as none is idle.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -296,7 +296,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let the processes that are started meanwhile have one thread each."""
+    """Give one thread to each process that is started meanwhile."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     try:

@@ -1,9 +1,9 @@
-"""Finished trials by their content: the key of a trial is the hash of all that decides it.
+"""Finished trials by their content: the key of a trial is the hash of all that decides its result.
 
-That is its task with all settings, the problems that it places (graph, cluster, times, groups), the
-keys of the trials that it needs, the files of our packages that run it, the versions of others, and
-for what is measured the machine. An equal key is an equal trial, whatever else a command was given:
-nothing has to compare options. Seconds are in records, not in keys.
+That is its task with all settings, the problems that it places (graph, cluster, times, groups), and
+the keys of the trials that it needs. It is also the files of our packages that run it, the versions
+of others, and for measured trials the machine. Trials with equal keys are equal, so that no options
+have to be compared. Seconds are in records, not in keys.
 """
 
 import ast
@@ -27,8 +27,8 @@ from placeto.trials.records import Record
 from placeto.trials.trials import Graph, Trial, measuring_name
 from placeto_graphs import write_atomically
 
-# Packages that decide what trials come to, and those that also decide what is measured. Capture
-# has the cost models, by which CPU only is placed on a CPU that the problem has not.
+# Packages that decide the results of trials, and those that also decide measured ones. Capture has
+# the cost models, by which CPU only is placed on a CPU that the problem lacks.
 RUN_BY = (
     "placeto",
     "placeto_baselines",
@@ -49,8 +49,8 @@ def content_digest(value: object, problems: Mapping[str, str] | None = None) -> 
     value
         None, a number, a text, an array, or a sequence, mapping or dataclass of such values.
     problems
-        Digests of problems by name, or keys of the trials that measure them: a `Graph` counts as
-        what it names.
+        Digests of problems by name, or keys of the trials that measure them. They replace each
+        `Graph`.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def _files_of(module: str) -> Iterator[str]:
 
 
 def machine() -> str:
-    """Return what tells this machine from another one."""
+    """Return a text that differs between machines."""
     return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"
 
 
@@ -169,26 +169,26 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     name: str  # its name in the experiment
-    commit: str | None = None  # commit of the sources; None where they are installed
+    commit: str | None = None  # commit of the sources; None if they are installed
     # Seconds since the trial before, or since the command began: their sum is how long the
     # experiment took, with however many jobs
     took: float = 0.0
 
 
 class TrialStore:
-    """A text file with a JSON object for each finished trial, which no crash takes away again.
+    """A text file with a JSON object for each finished trial, which survives a crash.
 
-    What a crash left of a last line is dropped. One process at a time may write it.
+    An incomplete last line of a crash is dropped. One process at a time may write it.
 
     Attributes
     ----------
     records, origins : dict
-        The records, and where they come from, by key.
+        Records and origins, by key.
 
     Raises
     ------
     InputError
-        When another line than the last is not what was written.
+        When another line than the last is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,7 +199,7 @@ class TrialStore:
             self._read()
 
     def put(self, origin: Origin, record: Record) -> None:
-        """Append a trial, and return when the disk has it; the same failure stands there once."""
+        """Append a trial, and return when it is on disk; an equal failure is stored once."""
         if self.records.get(origin.key) == record:
             return
         line = msgspec.json.encode(msgspec.to_builtins(origin) | msgspec.to_builtins(record))
@@ -227,7 +227,7 @@ class TrialStore:
 
 
 def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
-    """Yield a value in parts; the first says of what type it is, and how many follow."""
+    """Yield a value in parts; the first has its type, and the number of those that follow."""
     if isinstance(value, np.generic):  # before float: one of NumPy's is one
         yield from _parts(value.item(), problems)
     elif value is None or isinstance(value, bool | int | float | str):
@@ -254,7 +254,7 @@ def _parts(value: Any, problems: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _packages(task: Any) -> set[str]:
-    """Return the packages that have the classes of a task, and of what is in it: of tasks, too."""
+    """Return the packages of the classes of a task, and of all in it."""
     parts = [getattr(task, one.name) for one in fields(task)]
     inner = [_packages(part) for part in parts if is_dataclass(part)]
     own = getattr(task, "modules", ())  # of a placer or an evaluator of a user's own

@@ -1,7 +1,7 @@
 """Trials, and experiments, which are made of them: each trial can run on its own, in any process.
 
-Begin to read here; then `store` (what makes a trial the same as one that is finished), `folder`
-(where an experiment stands) and `running` (several at once, up to the page).
+Begin to read here; then `store` (keys of finished trials), `folder` (files of an experiment) and
+`running` (several trials at once, up to the page).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ LETTERS_OF_KEY = 16  # in the names of files
 
 
 class StoppedError(BaseException):
-    """A trial was asked to stop; it can be run again.
+    """A trial was stopped; it can be run again.
 
     It is no `Exception`, so that no placer takes it for an evaluator that fails.
     """
@@ -41,7 +41,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Folder in which trials find problems and trained policies, and leave their own."""
+    """Folder of the problems and trained policies of trials."""
 
     path: Path  # folder of the experiment
     # Keys of trials by their names. The files that a trial leaves for others have its key in their
@@ -49,7 +49,7 @@ class Workspace:
     keys: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, graph: Graph) -> PlacementProblem:
-        """Return a problem, read anew: what is computed of it counts for who computes it."""
+        """Return a problem, read anew: cached properties count for the trial that computes them."""
         return load_problem(self.problem_file(graph.name))
 
     def problem_file(self, name: str) -> Path:
@@ -67,13 +67,13 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Watch:
-    """Lets a trial show how far it is, and stops it if that is wanted."""
+    """Shows the progress of a trial, and stops it on request."""
 
-    stopping: Callable[[], bool]  # whether trials are to stop
-    show: Callable[[str], None] = lambda _text: None  # shows a line to people
+    stopping: Callable[[], bool]  # returns True if trials are to stop
+    show: Callable[[str], None] = lambda _text: None  # shows a line
 
     def update(self, text: str) -> None:
-        """Show how far the trial is; raise `StoppedError` when it is to stop."""
+        """Show the progress; raise `StoppedError` if the trial is to stop."""
         if self.stopping():
             raise StoppedError
         self.show(text)
@@ -82,8 +82,8 @@ class Watch:
 class Task(Protocol):
     """Work of a trial: a frozen dataclass, so that it can go to another process.
 
-    Its fields are all that decides what it comes to, besides the problems that they name (each a
-    `Graph`) and what the trials that it needs have left.
+    Its fields decide its result, with the problems that they name (each a `Graph`) and the files of
+    the trials that it needs.
     """
 
     @property
@@ -92,7 +92,7 @@ class Task(Protocol):
         ...
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Do it, and return its numbers."""
+        """Run the task, and return its record."""
         ...
 
 
@@ -103,8 +103,8 @@ class Trial:
     name: str  # name that no other trial of the experiment has
     task: Task
     needs: tuple[str, ...] = ()  # names of the trials that must be done before
-    measured: bool = False  # whether it measures this machine: on another one it is another trial
-    # Whether a `Failed` says why its task cannot be done, so that the experiment tells of the rest
+    measured: bool = False  # True if it measures this machine, which is part of its key
+    # True if an error becomes a `Failed` record, and the experiment shows the other trials
     may_fail: bool = False
 
 
@@ -134,19 +134,19 @@ class Results:
     records: Mapping[str, Record]
 
     def find(self, placer: str, graph: str, seed: int) -> Record | None:
-        """Return what a placer came to on a graph with a seed, or with all of them alike."""
+        """Return the record of a placer on a graph with a seed, or that of all seeds."""
         names = [_placing_name(placer, graph, one) for one in (seed, None)]
         return next((self.records[name] for name in names if name in self.records), None)
 
     def record(self, kind: type[Kind], placer: str, graph: str, seed: int) -> Kind:
-        """Return the same of a kind; raise `KeyError` if there is none."""
+        """Return the same record of a type; raise `KeyError` if there is none."""
         found = self.find(placer, graph, seed)
         if not isinstance(found, kind):
             raise KeyError(kind, placer, graph, seed)
         return found
 
     def trained(self, policy: str) -> Trained:
-        """Return how the training of a policy went."""
+        """Return the record of the training of a policy."""
         found = self.records[training_name(policy)]
         assert isinstance(found, Trained), policy  # noqa: S101 (of a trial that trains)
         return found
@@ -154,35 +154,35 @@ class Results:
 
 @dataclass(frozen=True)
 class Page:
-    """What an experiment showed."""
+    """Page of an experiment."""
 
     parts: Sequence[str]  # paragraphs and tables, as Markdown
-    # Pictures by the name of their files, which the parts refer to
+    # Pictures by the names of their files, to which the parts link
     figures: Mapping[str, Picture] = field(default_factory=dict)
-    failures: Sequence[str] = ()  # lines that say what went wrong in trials that could not be done
+    failures: Sequence[str] = ()  # errors of trials, a line each
 
 
 @dataclass(frozen=True)
 class News:
-    """What is shown of an experiment that grows, when a trial is finished."""
+    """Line and table that are shown when a trial is finished."""
 
-    line: str  # what the trial came to
-    table: TextTable  # all that is known of its problem
+    line: str  # result of the trial
+    table: TextTable  # all results on its problem
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything about an experiment."""
+    """An experiment: its problems, trials and page."""
 
     name: str
     title: str
-    # What was asked for, for its page; its trials alone decide what it comes to
+    # Options for its page; its trials alone decide its results
     options: Mapping[str, Any]
     problems: Mapping[str, Callable[[], PlacementProblem]]  # makers of the problems by their names
     trials: Sequence[Trial]  # in an order in which each comes after what it needs
-    page: Callable[[Results], Page]  # from what all trials came to, to what is told
-    # From what the trials so far came to, and the last of them, to what is shown, where something
-    # can be told before the end; then ``page`` tells of any of them, too
+    page: Callable[[Results], Page]  # from the records of all trials
+    # From the records so far and the last trial, if something is shown before the end; then
+    # ``page`` takes a part of the records, too
     news: Callable[[Results, Trial], News] | None = None
-    # Command that makes the same again, for the first line of the page; empty for none
+    # Command that repeats it, for the first line of the page; empty for none
     command: str = ""
