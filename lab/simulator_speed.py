@@ -136,10 +136,9 @@ def print_batches(num_ops: int, num_devices: int, repeats: int) -> None:
             action()
         plain, memory, threads = (taken / count for taken in median_seconds(actions, repeats))
         print(
-            f"| {graph} | {num_ops:,} | {num_devices} | {placement} | {plain * 1e3:.3f} ms "
+            f"| {graph} | {num_ops:,} | {placement} | {plain * 1e3:.3f} ms "
             f"| {plain / num_ops * 1e9:.0f} ns | {1 / plain:,.0f} "
-            f"| {memory * 1e3:.3f} ms, {memory / plain:.2f} times "
-            f"| {memory / threads:.2f} times as fast |"
+            f"| {memory * 1e3:.3f} ms, {memory / plain:.2f}x | {memory / threads:.2f}x |"
         )
 
 
@@ -158,7 +157,7 @@ def print_reference(num_ops: int, repeats: int) -> None:
         fast = batch / len(placements)
         print(
             f"| {graph} | {num_ops:,} | {placement} | {slow * 1e3:.1f} ms | {fast * 1e3:.3f} ms "
-            f"| {slow / fast:.0f} times as fast |"
+            f"| {slow / fast:.0f}x |"
         )
 
 
@@ -200,17 +199,17 @@ def main() -> None:
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
     print_start(options.repeats)
-    print(
-        "| graph | ops | devices | placement | runtime only | per op | placements/s "
-        "| with memory | two threads |\n|---|---:|---:|---|---:|---:|---:|---:|---:|"
-    )
-    for num_ops in options.ops:
-        for num_devices in options.devices:
+    for num_devices in options.devices:
+        print(
+            f"\n{num_devices} devices:\n\n| graph | ops | placement | runtime only | per op "
+            "| placements/s | with memory | two threads |\n|---|---:|---|---:|---:|---:|---:|---:|"
+        )
+        for num_ops in options.ops:
             print_batches(num_ops, num_devices, options.repeats)
-    print("\n| graph | ops | placement | reference | compiled | |\n|---|---:|---|---:|---:|---:|")
+    print("\n| graph | ops | placement | reference | compiled | speed-up |\n|---|---:|---|---:|---:|---:|")
     for num_ops in options.reference_ops:
         print_reference(num_ops, options.repeats)
-    print("\n| ops | groups | edges | devices | moves/s | 60 % critical |")
+    print("\n| ops | groups | edges | devices | random groups | 60 % critical groups |")
     print("|---:|---:|---:|---:|---:|---:|")
     for num_ops in options.move_ops:
         for num_devices in options.devices:

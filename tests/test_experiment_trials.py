@@ -340,7 +340,7 @@ def test_trials_stop_when_they_are_asked_to(
         monkeypatch.setattr(running, "_stopping", [stopping])
         with ThreadPoolExecutor(jobs) as pool:
             run = partial(running._run_in_process, workspace=workspace)
-            yield running._Workers(partial(pool.submit, run), stopping.set)
+            yield running._Runner(partial(pool.submit, run), stopping.set)
 
     monkeypatch.setattr(running, "_processes", threads)
     begun: Callable[[], bool] = (tmp_path / "begun").exists

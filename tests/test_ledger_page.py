@@ -55,7 +55,7 @@ def test_errors_and_the_line_of_all_entries_follow_from_the_ratios() -> None:
     counts = [[int(n) for n in re.findall(r"\d+", rows[0][3])] for rows in ROWS.values()]
     right, pairs = (sum(column) for column in zip(*counts, strict=True))
     assert f"Orderings right: {right} of {pairs}." in PAGE
-    told = re.search(r"orderings are wrong: (.+?)The command", PAGE, re.DOTALL)
+    told = re.search(r"orderings are wrong: (.+?)\n## ", PAGE, re.DOTALL)
     assert told
     assert sum(int(number) for number in re.findall(r"\((\d+)", told[1])) == pairs - right
 

@@ -16,9 +16,9 @@ _INITIAL_RANGE = 0.1  # Pham et al. (2018), section 3.1
 class Controller(nn.Module):
     """A distribution over the architectures of a search space (Pham et al. 2018).
 
-    What the LSTM gives after a node is the mark of its state; later nodes choose states by
-    attention over these marks, and operations by a layer of their own. What was chosen is what the
-    LSTM reads next. Logits x become ``tanh_constant * tanh(x / temperature)``, which keeps every
+    The output of the LSTM after a node marks its state. Later nodes choose states by attention over
+    these marks, and operations by a layer of their own. The LSTM reads the choice next. Logits x
+    become ``tanh_constant * tanh(x / temperature)``, which keeps every
     choice possible (Bello et al. 2017).
 
     The state of PyTorch's random numbers is left as it was.

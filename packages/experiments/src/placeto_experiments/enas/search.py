@@ -45,7 +45,7 @@ class Settings:
     temperature: float = 5.0  # of the controller's logits
     tanh_constant: float = 2.5  # of the controller's logits
     baseline_decay: float = 0.95  # fraction of the moving average of rewards that an update keeps
-    uniform: bool = False  # whether to sample uniformly, and to leave the controller as it is
+    uniform: bool = False  # True to sample uniformly, without training the controller
 
     def __post_init__(self) -> None:
         for name in ("rounds", "shared_steps", "controller_steps", "samples", "controller_units"):
@@ -110,10 +110,10 @@ class _Stream(IntEnum):
 class Search:
     """One training, round by round.
 
-    In a round the shared weights are trained on batches of training data, each for one sampled
-    architecture; then the controller by REINFORCE (Williams 1992) with rewards from batches of
-    validation data. Every stream of random numbers begins anew in each round, from the seed and
-    the number of the round, so that a training can be cut and resumed.
+    A round trains the shared weights on batches of training data, each for one sampled
+    architecture. Then it trains the controller by REINFORCE (Williams 1992), with rewards from
+    batches of validation data. Each round seeds its random numbers with the seed and its number,
+    so that a training can be stopped and resumed.
 
     Examples
     --------

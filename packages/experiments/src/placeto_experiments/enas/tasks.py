@@ -1,4 +1,4 @@
-"""What architectures are trained and rewarded on: a super-network, and data."""
+"""Tasks that train and reward architectures: a super-network, and data."""
 
 import math
 from abc import ABC, abstractmethod

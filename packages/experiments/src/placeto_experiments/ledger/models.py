@@ -35,11 +35,11 @@ class Transformer:
     precision
         A dtype, or ``"mixed-float16"`` for weights of float32 under autocast.
     checkpointing
-        Whether the backward pass computes activations again, per attention and per MLP.
+        True if the backward pass computes activations again, per attention and per MLP.
     dropout
-        Whether attention and MLP end in dropout.
+        True if attention and MLP end in dropout.
     predicts_words
-        Whether the model ends in logits of each next word, or in two classes of its first token.
+        True for logits of each next word, False for two classes of the first token.
     """
 
     layers: int
@@ -62,7 +62,7 @@ class Transformer:
 
     @property
     def boundary_bytes(self) -> int:
-        """Bytes of what one layer hands to the next, for one micro-batch."""
+        """Bytes that one layer transfers to the next, for one micro-batch."""
         item: int = DTYPES[self.precision].itemsize
         return self.batch * self.length * self.width * item
 
@@ -164,9 +164,9 @@ class _Stack(nn.Module):
 def translation_step(layers: int, asking_layer: int) -> TrainingStep:
     """Return a step of gradient descent of an LSTM translator, as of TensorFlow NMT.
 
-    Sentences of 25 words, in batches of 128. ``asking_layer`` of the decoder asks the attention:
-    with 0, the bottom one, layers work on different words at once; with -1, the top one, they
-    cannot.
+    Sentences have 25 words, in batches of 128. ``asking_layer`` is the decoder layer that queries
+    the attention. With 0, the bottom one, layers work on different words at once. With -1, the top
+    one, they cannot.
     """
     made = nmt(layers=layers, steps=25, batch_size=128, units=1024, vocabulary_size=32_000)
     cast(TranslationModel, made.model).asking_layer = asking_layer

@@ -56,7 +56,7 @@ PARTS = click.Choice(get_args(Part))
 part_option = click.option("--part", type=PARTS, default="test", show_default=True)
 POLICY_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 policy_option = click.option(
-    "--policy", type=POLICY_FILE, help="A policy file.  [default: the bundled one]"
+    "--policy", type=POLICY_FILE, help="Policy file.  [default: the bundled one]"
 )
 
 
@@ -88,7 +88,7 @@ def demonstrate(
 ) -> None:
     """Search problems of the problem set, and keep the placements in FOLDER.
 
-    What is there already is left as it is.
+    Problems that have a placement there are not searched again.
     """
     if (evaluations is None) == (seconds is None):
         raise InputError("--evaluations, --seconds: expected one of the two")
@@ -100,7 +100,7 @@ def demonstrate(
 @folder_argument
 @variants_option
 @_number("--steps", "Steps of Adam.", 4_000)
-@click.option("--policy", "start", type=POLICY_FILE, help="A policy to begin with.  [default: new]")
+@click.option("--policy", "start", type=POLICY_FILE, help="Policy to begin with.  [default: a new one]")
 @seed_option
 def imitate(folder: Path, variants: int, steps: int, start: Path | None, seed: int) -> None:
     """Learn from the placements in FOLDER, and keep the policy there.
@@ -147,7 +147,7 @@ def imitate(folder: Path, variants: int, steps: int, start: Path | None, seed: i
     "--policy",
     "start",
     type=POLICY_FILE,
-    help="The policy file to begin with.  [default: what `imitate` left in FOLDER]",
+    help="Policy file to begin with.  [default: that of `imitate` in FOLDER]",
 )
 @seed_option
 def reinforce(
@@ -199,7 +199,7 @@ def reinforce(
 @policy_option
 @seed_option
 def evaluate(folder: Path, part: Part, variants: int, policy: Path | None, seed: int) -> None:
-    """Print how a policy places the problems that have a placement in FOLDER."""
+    """Print costs of a policy on the problems that have a placement in FOLDER."""
     chosen = _chosen(policy)
     click.echo(evaluation.header())
     problems = searched_problems(folder, part, variants=variants)
@@ -227,7 +227,7 @@ def _searched(folder: Path, part: Part, variants: int) -> list[Searched]:
 
 
 def _some(found: Iterable[Found], folder: Path, part: Part) -> Iterator[Found]:
-    """Yield what was found; refuse a part of which nothing is in the folder."""
+    """Yield the problems found; refuse a part of which the folder has none."""
     empty = True
     for each in found:
         empty = False
@@ -237,12 +237,12 @@ def _some(found: Iterable[Found], folder: Path, part: Part) -> Iterator[Found]:
 
 
 def _told(learned: Sequence[Any]) -> str:
-    """Return how many problems a training learns from, and a digest of what they are."""
+    """Return the number of problems of a training, and a digest of them."""
     return f"{len(learned)} problems ({content_digest(learned)[:16]})"
 
 
 def _echo_of(rank: int) -> Callable[[str], None]:
-    """Return what shows how far all processes are, which the first one says."""
+    """Return the function that shows progress: of the first process alone."""
     return (lambda _line: None) if rank else click.echo
 
 

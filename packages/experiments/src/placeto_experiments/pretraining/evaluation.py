@@ -31,9 +31,9 @@ COLUMNS = (
 class Evaluation:
     """Costs that were found for one problem of G groups on D devices.
 
-    The greedy placement is the policy's most probable one; the best of 16 is of it and of drawn
-    ones; two rounds of coordinate descent go on from there. The placer ``pretrained`` begins with
-    other placers besides. The search has as many CPU seconds as that. Seconds include all that is
+    The greedy placement is the most probable one. The best of 16 is the best of it and of sampled
+    ones; two rounds of coordinate descent begin there. The placer ``pretrained`` begins with other
+    placers, too. The search has as many CPU seconds as ``pretrained``. Seconds include all that is
     computed once for a problem.
     """
 
@@ -49,7 +49,7 @@ class Evaluation:
 def evaluate(
     policy: PlacementPolicy, problems: Iterable[Searched], seed: int = 0
 ) -> Iterator[Evaluation]:
-    """Yield how a policy places problems that it did not learn from."""
+    """Yield the evaluation of a policy on each of some unseen problems."""
     for each in problems:
         yield _evaluation(policy, each, seed)
 

@@ -1,4 +1,4 @@
-"""Runs that learn, which go on from their last checkpoint, and what policies are chosen by."""
+"""Training runs, which resume from their last checkpoint, and the score that chooses policies."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Validation:
 
     @property
     def score(self) -> float:
-        """What policies are chosen by: the geometric mean of the best ones."""
+        """The score by which policies are chosen: the geometric mean of the best ones."""
         return float(np.exp(np.log(self.best_of_some).mean()))
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Validation:
 
 
 def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validation:
-    """Return how a policy places problems that it did not learn from, zero-shot."""
+    """Return the zero-shot costs of a policy on unseen problems."""
     placer = start_of_search(policy)
     found = []
     for each in problems:
@@ -61,9 +61,9 @@ def validate(policy: PlacementPolicy, problems: Sequence[Searched]) -> Validatio
 
 
 def weights_of(names: Sequence[str]) -> list[float]:
-    """Return how often problems of some names are drawn: each kind of graph as often as another.
+    """Return the sampling weights of problems by name: equal for each kind of graph.
 
-    There are a thousand random graphs in the problem set, and few of real models.
+    The problem set has a thousand random graphs, and few of real models.
 
     Examples
     --------
@@ -94,9 +94,9 @@ def learn(
     validation
         Problems to choose by.
     described
-        Options of the run in words: a run that was begun with others is refused.
+        Options of the run as a text; a run that was begun with others is refused.
     report
-        Function that is called with lines that say how far it is.
+        Function that is called with lines of progress.
     """
     best = _restore(checkpoint, run, described)
     stopping = False

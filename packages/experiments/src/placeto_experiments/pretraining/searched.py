@@ -1,4 +1,4 @@
-"""Problems of the set with good placements of them, which a long search has found."""
+"""Problems of the set with good placements, found by a long search."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,10 +38,10 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """A problem of the set, and what a search found for it.
+    """A problem of the set, and the placement that a search found.
 
-    Of the test part the search is at the finest level of at most 1,024 groups, to tell the best
-    known placement; of other parts at the problem's own, to learn from.
+    In the test part the search is at the finest level of at most 1,024 groups, for the best known
+    placement. In other parts it is at the problem's own level, to learn from.
     """
 
     name: str
@@ -62,8 +62,8 @@ def search_part(
 ) -> None:
     """Search problems of the set that have no placement in the folder yet.
 
-    Each placement is kept as soon as it is found, so that the same call goes on after a stop; one
-    with another budget is refused. Problems come in an order that mixes kinds, the same one always.
+    Each placement is kept as soon as it is found, so that the same call resumes. A call with another
+    budget is refused. The order of problems is fixed, and mixes their kinds.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def search_part(
     jobs
         Number of processes that search; with one it is this process.
     limit
-        Number of problems of that order; by default all.
+        Number of problems to search; by default all.
     report
         Function that is called with a line for each problem.
     """
@@ -155,7 +155,7 @@ def _left_out(name: str, error: Exception) -> str:
 
 
 def _keep_budget(folder: Path, budget: Budget) -> None:
-    """Write down with which budget placements of a folder were searched; refuse another one."""
+    """Store the budget of the placements of a folder; refuse another one."""
     path = folder / BUDGET
     if not path.exists():
         with writing(folder):

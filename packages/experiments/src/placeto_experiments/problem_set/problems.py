@@ -1,7 +1,6 @@
-"""The problems: graphs of many kinds on drawn clusters, in drawn groups and micro-batches.
+"""The problems: graphs of many kinds on random clusters, with random groups and micro-batches.
 
-docs/problem-set.md says what is drawn. `GraphEntry` and `ProblemEntry` are names of what is built
-when it is needed.
+docs/problem-set.md has the distributions. `GraphEntry` and `ProblemEntry` are built when needed.
 """
 
 import re
@@ -36,9 +35,9 @@ from placeto_workloads.registry import ColocationRule
 
 Part = Literal["training", "validation", "test"]
 
-# How many random steps of each shape a part has; its seeds come after those of the parts before.
+# Number of random steps of each shape in a part; its seeds follow those of the parts before.
 RANDOM_STEPS: dict[Part, int] = {"training": 200, "validation": 8, "test": 8}
-# Of the 16 graphs of a family for training, so many are left for validation.
+# Number of the 16 training graphs of a family that are for validation.
 GRAPHS_FOR_VALIDATION = 4
 # By type of model: no type is in two parts, whatever its size.
 TRANSFORMERS: dict[Part, tuple[str, ...]] = {
@@ -53,14 +52,14 @@ LINKS = ("bus", "pcie", "pcie-shared")
 SHARE_OF_EQUAL_GPUS = 0.6
 SHARE_WITH_CPU = 0.15  # the others have two kinds of GPU
 SHARE_WITH_SCARCE_MEMORY = 0.25
-SCARCE = (1.2, 2.0)  # memory of all GPUs, in parts of what the step keeps
+SCARCE = (1.2, 2.0)  # memory of all GPUs, relative to the bytes that the step keeps
 GROUPS = (32, 64, 128, 128, 256)
 MICRO_BATCHES = (1, 1, 1, 1, 1, 2, 4)
 
 
 @dataclass(frozen=True)
 class GraphEntry:
-    """A graph of the problem set; nothing is built before it is asked for.
+    """A graph of the problem set, which is built when needed.
 
     Attributes
     ----------
@@ -83,9 +82,9 @@ class GraphEntry:
 def problem_set_graphs(part: Part) -> tuple[GraphEntry, ...]:
     """Return the graphs of one part of the problem set.
 
-    Parts have no model in common: what is in the test part is neither trained on nor chosen by.
-    Graphs of the families nmt, ptb and cifar10 are in the part for which the family has them; the
-    models of the registry, which are those of the paper, are all in the test part.
+    Parts have no model in common: the test part is for neither training nor validation. Graphs of
+    the families nmt, ptb and cifar10 are in the part that the family gives them. The models of the
+    registry, which are those of the paper, are all in the test part.
 
     Parameters
     ----------
@@ -156,7 +155,7 @@ def _captured(source: str) -> OpGraph:
 
 @dataclass(frozen=True)
 class ProblemEntry:
-    """A problem of the problem set; nothing is built before it is asked for.
+    """A problem of the problem set, which is built when needed.
 
     Attributes
     ----------
@@ -208,7 +207,7 @@ class ProblemEntry:
 def problem_set(part: Part, *, variants: int = 1) -> tuple[ProblemEntry, ...]:
     """Return the problems of one part of the problem set.
 
-    A problem is the same whenever and wherever it is made; docs/problem-set.md says what is drawn.
+    Problems are reproducible; docs/problem-set.md has their distributions.
 
     Parameters
     ----------
@@ -259,7 +258,7 @@ def random_cluster(generator: np.random.Generator) -> Cluster:
 
 
 def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Generator) -> Cluster:
-    """Return a cluster whose GPUs may have just enough memory for a graph, or as much as it had.
+    """Return the cluster, or one whose GPUs have just enough memory for a graph.
 
     Examples
     --------

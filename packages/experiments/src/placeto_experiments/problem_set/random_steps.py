@@ -25,10 +25,10 @@ STATES_PER_WEIGHT = 4  # the weight, its gradient, and two moments of Adam
 def random_step(shape: str, seed: int) -> OpGraph:
     """Return a training step of random layers.
 
-    Each layer has a forward op, a backward op, which reads what its forward op read and the
-    gradients of what it made, and where it has weights, these and their update; all ops of a layer
-    share a colocation id. How wide layers are and how large the batch is decides what they compute
-    and send: in some graphs transfers are nearly all, in others nearly nothing.
+    Each layer has a forward and a backward op, and some have weights and their update. The backward
+    op reads the inputs of the forward op and the gradients of its outputs. All ops of a layer share
+    a colocation id. Widths and batch sizes vary, so that transfers take nearly all of the time in
+    some graphs, and nearly none in others.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def random_step(shape: str, seed: int) -> OpGraph:
 
 @dataclass(frozen=True, eq=False)
 class _Layers:
-    """What each of L layers does; without weights, a layer is elementwise."""
+    """Costs of L layers; without weights, a layer is elementwise."""
 
     flops: NDArray[np.float64]  # [L], of the forward op
     output_bytes: NDArray[np.int64]  # [L]
