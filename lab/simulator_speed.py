@@ -201,12 +201,14 @@ def main() -> None:
     print_start(options.repeats)
     for num_devices in options.devices:
         print(
-            f"\n{num_devices} devices:\n\n| graph | ops | placement | runtime only | per op "
-            "| placements/s | with memory | two threads |\n|---|---:|---|---:|---:|---:|---:|---:|"
+            f"\n{num_devices} devices:\n\n| graph | ops | placement | runtime only "
+            "| per op | placements/s | with memory | two threads |\n"
+            "|---|---:|---|---:|---:|---:|---:|---:|"
         )
         for num_ops in options.ops:
             print_batches(num_ops, num_devices, options.repeats)
-    print("\n| graph | ops | placement | reference | compiled | speed-up |\n|---|---:|---|---:|---:|---:|")
+    print("\n| graph | ops | placement | reference | compiled | speed-up |")
+    print("|---|---:|---|---:|---:|---:|")
     for num_ops in options.reference_ops:
         print_reference(num_ops, options.repeats)
     print("\n| ops | groups | edges | devices | random groups | 60 % critical groups |")

@@ -79,9 +79,10 @@ def run_arena(
     output: Path,
     force: bool,
 ) -> None:
-    """Compare placers on published graphs, each with the objective of its paper.
+    """Compare placers on graphs that others published.
 
-    By default every placer takes part, with 10 CPU seconds and three seeds.
+    Each graph has the objective of its paper. By default every placer takes part, with 10 CPU
+    seconds and three seeds.
 
     FILES are profiles of PipeDream, inputs of dnn-partitioning, graphs of DOPPLER and problem
     files; a FOLDER stands for all of these in it. Profiles are placed on four GPUs.

@@ -35,9 +35,10 @@ ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
 
 @click.group(cls=Group)
 def experiment() -> None:
-    """Run experiments of the paper; each writes tables and figures to a folder.
+    """Run experiments of the paper, each in a folder.
 
-    Ctrl-C stops an experiment. The same command resumes it.
+    The folder has tables, figures and all finished trials. Ctrl-C stops an experiment. The same
+    command resumes it.
 
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --scale smoke
@@ -49,10 +50,10 @@ def experiment() -> None:
 @click.argument("family", type=NearestChoice(ALL_FAMILIES))
 @experiment_options("generalise")
 def run_generalise(family: str, plan: Plan, run: Run) -> None:
-    """Place unseen graphs of FAMILY with a policy that was trained on other graphs.
+    """Place unseen graphs of FAMILY with a trained policy.
 
-    By default on two K80s, at the scale small. FAMILY is nmt, ptb or cifar10; ptb-enas and
-    cifar10-enas have the architectures of a controller.
+    The policy is trained on other graphs. By default on two K80s, at the scale small. FAMILY is
+    nmt, ptb or cifar10; ptb-enas and cifar10-enas have the architectures of a controller.
 
     The other placers are policies trained on each graph, the RNN, random placements, a single GPU,
     Scotch and searches. The page has their ratios to a lower bound, too.
@@ -67,7 +68,9 @@ def run_generalise(family: str, plan: Plan, run: Run) -> None:
 @click.argument("source", default="inception-v3")
 @experiment_options("traversal")
 def run_traversal(source: str, plan: Plan, run: Run) -> None:
-    """Train on some orders of visiting the groups of SOURCE, and place it in others.
+    """Place SOURCE in unseen orders of visiting its groups.
+
+    The policies are trained on other random orders.
 
     SOURCE is a source of `placeto build`, by default inception-v3.
 
@@ -81,9 +84,9 @@ def run_traversal(source: str, plan: Plan, run: Run) -> None:
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
 @experiment_options("architectures", without=["--rnn-hparam"], decides="embedding")
 def run_architectures(family: str, plan: Plan, run: Run) -> None:
-    """Compare the graph embedding with two simpler ones on unseen graphs of FAMILY.
+    """Compare graph embeddings on unseen graphs of FAMILY.
 
-    By default on nmt. A policy is trained with each embedding, in two configurations.
+    By default on nmt. The full embedding and two simpler ones are compared in two configurations.
 
     \b
     placeto experiment architectures nmt -o results/architectures
@@ -95,7 +98,7 @@ def run_architectures(family: str, plan: Plan, run: Run) -> None:
 @click.argument("source", default="nmt:0")
 @experiment_options("rewards", without=["--rnn-hparam"], decides="reward")
 def run_rewards(source: str, plan: Plan, run: Run) -> None:
-    """Compare rewards after each step with one after the last, in trainings on SOURCE.
+    """Compare intermediate with terminal rewards on SOURCE.
 
     SOURCE is a source of `placeto build`, by default nmt:0, the first graph of the family nmt.
 
@@ -108,9 +111,9 @@ def run_rewards(source: str, plan: Plan, run: Run) -> None:
 @experiment.command("table1", cls=Command)
 @experiment_options("table1", without=["--gpus"])
 def run_table1(plan: Plan, run: Run) -> None:
-    """Place the models of the paper's table 1 on 2 and 4 GPUs with every placer.
+    """Place the models of the paper's table 1 with every placer.
 
-    The models are Inception-V3, NMT and NASNet in the paper's sizes.
+    The models are Inception-V3, NMT and NASNet in the paper's sizes, on two and four K80s.
 
     \b
     placeto experiment table1 -o results/table1 --jobs 2
@@ -125,11 +128,11 @@ def run_table1(plan: Plan, run: Run) -> None:
 )
 @devices_options
 def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDevices) -> None:
-    """Compare simulated steps with measured ones on two devices of this machine.
+    """Compare simulated with measured steps of MODELS.
 
-    By default all MODELS run: inception-v3, nasnet, nmt-2, cifar10:3, ptb:3, nmt:3,
-    transformers:resnet and transformers:gpt2, in small sizes. With a GPU they are inception-v3,
-    nasnet and nmt-2, in larger sizes.
+    Two devices of this machine run the steps. By default all MODELS take part: inception-v3,
+    nasnet, nmt-2, cifar10:3, ptb:3, nmt:3, transformers:resnet and transformers:gpt2, in small
+    sizes. With a GPU they are inception-v3, nasnet and nmt-2, in larger sizes.
 
     Op times are measured first. Keep the machine idle meanwhile. --seeds is the number of runs of
     each placement that count.
@@ -147,7 +150,7 @@ def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDev
 @click.argument("model", default="nmt-2")
 @experiment_options("measured-curves", without=["--gpus", "--link", "--rnn-hparam", "--jobs"])
 def run_measured_curves(model: str, plan: Plan, run: Run) -> None:
-    """Train Placeto on simulated steps of MODEL, and on measured ones.
+    """Train on simulated steps of MODEL, and on measured ones.
 
     By default MODEL is nmt-2; it is a model of `fidelity` in its size there. Two device processes
     of this machine run the steps. Keep the machine idle meanwhile.

@@ -99,7 +99,9 @@ CHECKED_MODELS = (
 )
 @json_option
 def check_models(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
-    """Capture and place about ninety models of libraries, and print a table.
+    """Capture and place about ninety models of libraries.
+
+    The result is a table.
 
     By default all models: of timm, torchvision, transformers and diffusers, and the registered
     ones (docs/models.md). Each runs in a process of its own. Ctrl-C leaves out the rest.

@@ -34,9 +34,10 @@ EQUAL = 1.001  # simulated times that differ by less have none: rounding alone m
 @output_option(FOLDER_HELP)
 @force_option
 def run_ledger(only: tuple[str, ...], jobs: int, output: Path, *, force: bool) -> None:
-    """Simulate steps that others measured, and compare the ratios of times.
+    """Compare simulated steps with published measurements.
 
-    By default all entries take part. Nothing was fitted to them (docs/ledger.md).
+    Ratios of times are compared. By default all entries take part. Nothing was fitted to them
+    (docs/ledger.md).
 
     \b
     placeto experiment ledger -o results/ledger

@@ -100,7 +100,9 @@ def demonstrate(
 @folder_argument
 @variants_option
 @_number("--steps", "Steps of Adam.", 4_000)
-@click.option("--policy", "start", type=POLICY_FILE, help="Policy to begin with.  [default: a new one]")
+@click.option(
+    "--policy", "start", type=POLICY_FILE, help="Policy to begin with.  [default: a new one]"
+)
 @seed_option
 def imitate(folder: Path, variants: int, steps: int, start: Path | None, seed: int) -> None:
     """Learn from the placements in FOLDER, and keep the policy there.

@@ -62,8 +62,8 @@ def search_part(
 ) -> None:
     """Search problems of the set that have no placement in the folder yet.
 
-    Each placement is kept as soon as it is found, so that the same call resumes. A call with another
-    budget is refused. The order of problems is fixed, and mixes their kinds.
+    Each placement is kept as soon as it is found, so that the same call resumes. A call with
+    another budget is refused. The order of problems is fixed, and mixes their kinds.
 
     Parameters
     ----------
