@@ -9,7 +9,7 @@ from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_experiments.paper import fidelity_tasks
 from placeto_experiments.paper.fidelity import SMOKE_MODELS
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
-from placeto_experiments.paper.measured_curves import HARDWARE, LearnOn
+from placeto_experiments.paper.measured_curves import PROCESSES, LearnOn
 from placeto_experiments.paper.placers import without_simulated_features
 from placeto_policy import Settings
 
@@ -25,7 +25,7 @@ def test_a_training_tells_how_far_it_is_and_stops_within_an_update(
     settings = without_simulated_features(Settings(workers=2))
     assert settings.reward == "counterfactual"  # many runs an update
     lines: list[str] = []
-    task = LearnOn(HARDWARE, graph, model, settings, 1000, 0)
+    task = LearnOn(PROCESSES, graph, model, settings, 1000, 0)
     with pytest.raises(StoppedError):
         task.run(workspace, Watch(lambda: len(lines) == 3, lines.append))
     counts = [int(line.partition(" placements, 0 updates, best ")[0]) for line in lines]
