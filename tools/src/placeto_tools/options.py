@@ -34,7 +34,6 @@ RENAMED = {
     "--runs": "--steps",
     "--samples": "--rollouts",
     "--sweeps": "--refinement-rounds",
-    "--groupings": "--granularities",
 }
 # A comma that is not within the brackets of an argument such as widths=[1,2].
 BETWEEN_PLACERS = re.compile(r",(?![^\[\]{}]*[\]}])")

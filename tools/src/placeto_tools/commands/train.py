@@ -108,8 +108,8 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
     "--granularities",
     type=click.IntRange(min=1),
     help="Number of granularities of each graph: from more and fewer groups the policy learns to "
-    f"place other graphs better.  [default: {GRANULARITIES_OF_MANY} for several PROBLEMS, 1 for one or "
-    "with --preset paper]",
+    f"place other graphs better.  [default: {GRANULARITIES_OF_MANY} for several PROBLEMS, 1 for "
+    "one or with --preset paper]",
 )
 @seed_option
 @click.option(
