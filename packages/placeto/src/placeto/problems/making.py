@@ -125,8 +125,8 @@ def read_to_train_on(
 ) -> dict[str, PlacementProblem]:
     """Return problems as `read_problem` does, and then the same graphs at other granularities.
 
-    Each graph has ``granularities`` numbers of groups, see `group_counts`. A small graph has fewer, and
-    so has a problem file without rules, see `regrouped`.
+    Each graph has ``granularities`` numbers of groups, see `group_counts`. A small graph has fewer,
+    and so has a problem file without rules, see `regrouped`.
     """
     wanted = asked or ProblemOptions()
     read = {text: read_source(text, wanted) for text in sources}
