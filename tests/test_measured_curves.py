@@ -1,4 +1,4 @@
-"""Learning on workers that run, where an update may take minutes."""
+"""Learning on device processes, where an update may take minutes."""
 
 from pathlib import Path
 
@@ -28,6 +28,6 @@ def test_a_training_tells_how_far_it_is_and_stops_within_an_update(
     task = LearnOn(PROCESSES, graph, model, settings, 1000, 0)
     with pytest.raises(StoppedError):
         task.run(workspace, Watch(lambda: len(lines) == 3, lines.append))
-    counts = [int(line.partition(" placements, 0 updates, best ")[0]) for line in lines]
+    counts = [int(line.partition(" evaluations, 0 updates, best ")[0]) for line in lines]
     assert len(counts) == 3
     assert counts == sorted(set(counts))
