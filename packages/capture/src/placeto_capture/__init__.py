@@ -1,9 +1,10 @@
-"""The step of a PyTorch model as a graph of ops, what its ops cost, and in a form that runs.
+"""The step of a PyTorch model as a graph of ops, the costs of its ops, and a form that runs.
 
-`capture` records a step, `cost_models` give each op a time on each kind of device, `profile`
-measures them, `program_step` reads a model from a file, and `executable_step` and
-`executable_training` make a step that runs op by op. Everything that `capture` makes is an
-``OpGraph`` of ``placeto_graphs``.
+- `capture` and `capture_function` record a step as an ``OpGraph`` of ``placeto_graphs``.
+- `cost_model` and `cost_models` estimate the time of each op on kinds of devices.
+- `profile` measures the time of each op.
+- `program_step` reads a model from a file.
+- `executable_step` and `executable_training` make a step that runs op by op.
 """
 
 from placeto_capture.costs.roofline import cost_model, cost_models

@@ -1,4 +1,4 @@
-"""The one error of this package, its one warning, and what becomes such an error."""
+"""The one error of this package, its one warning, and an error of a step that has no place yet."""
 
 
 class CaptureError(ValueError):
@@ -15,7 +15,7 @@ class CaptureError(ValueError):
 
 
 class CaptureWarning(UserWarning):
-    """What this package had to assume, said in one line.
+    """An assumption that this package had to make, said in one line.
 
     Examples
     --------
@@ -26,4 +26,4 @@ class CaptureWarning(UserWarning):
 
 
 class StepError(Exception):
-    """What a step does that cannot be captured: a `CaptureError` whose place is not known yet."""
+    """A part of a step that cannot be captured: a `CaptureError` whose place is not known yet."""

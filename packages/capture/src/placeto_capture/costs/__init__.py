@@ -1,1 +1,1 @@
-"""What ops cost on each kind of device."""
+"""The time of ops on each kind of device."""

@@ -1,4 +1,4 @@
-"""What a training step holds in memory, without a simulator."""
+"""The memory that a training step keeps for its backward pass, without a simulator."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from placeto_graphs import OpGraph, Phase
 def activation_bytes(graph: OpGraph) -> int:
     """Return the bytes of the tensors that forward ops make and backward ops read.
 
-    They are what a step keeps from its forward for its backward, the inputs of the step among
-    them, parameters and buffers not.
+    A step keeps them from its forward pass for its backward pass. Inputs of the step count;
+    parameters and buffers do not.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which class of work each type of op does: what decides how well a device is used."""
+"""The class of each type of op, which decides how well a device is used."""
 
 from enum import StrEnum
 
@@ -6,10 +6,10 @@ from enum import StrEnum
 class OpClass(StrEnum):
     """A class of ops that use a device about equally well.
 
-    Convolutions come in two: a dense one is computed as a product of matrices; a depthwise one, or
-    another with groups of fewer than `DENSE_CHANNELS` channels, is not, and the frameworks of 2018
-    ran it far from any limit of the hardware (Qin et al. 2018, "Diagonalwise Refactorization: An
-    Efficient Training Method for Depthwise Convolutions").
+    There are two classes of convolutions. A dense one is computed as a product of matrices. A
+    depthwise one, with groups of fewer than `DENSE_CHANNELS` channels, is not. The frameworks of
+    2018 ran it far from any limit of the hardware (Qin et al. 2018, "Diagonalwise Refactorization:
+    An Efficient Training Method for Depthwise Convolutions").
 
     Examples
     --------
@@ -156,8 +156,8 @@ CLASS_OF_OWN_TYPE = {
 def class_of_type(op_type: str) -> OpClass | None:
     """Return the class that a type stands in, None for a type that is not known.
 
-    A trailing underscore, the mark of an op that works in place, makes no difference, nor does
-    ``_foreach_`` before the name, the mark of one that works on a list.
+    A trailing underscore, the mark of an op in place, makes no difference. Neither does
+    ``_foreach_`` before the name, the mark of an op on a list.
 
     Examples
     --------
@@ -179,10 +179,10 @@ def op_class(
 ) -> OpClass:
     """Return the class of an op, by what ``OpGraph`` says of it.
 
-    It is that of the type. A convolution with groups of fewer than `DENSE_CHANNELS` channels counts
-    as depthwise. An op of a type in no class counts as a matrix product if it does some FLOPs, and
-    at least `DENSE_INTENSITY` of them per byte, if its numbers were float32. Else it counts as
-    elementwise, so that its bytes tell its time.
+    It is the class of the type. A convolution with groups of fewer than `DENSE_CHANNELS` channels
+    counts as depthwise. An op of a type in no class counts as a matrix product from
+    `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were float32. Otherwise it counts as
+    elementwise, so that its bytes decide its time.
 
     Examples
     --------

@@ -31,16 +31,16 @@ def cost_model(
 ) -> NDArray[np.float64]:
     """Return the seconds that each op of a graph takes on a kind of device.
 
-    They are the measured times of the graph if it has them for this kind. Otherwise an op takes
-    the launch overhead of the kind, plus its FLOPs at the kind's peak or its bytes at the kind's
-    memory bandwidth, whichever takes longer, both reduced to the part that its class of op reaches
-    (the roofline model, Williams et al. 2009). Parameters, buffers and inputs take no time. The
-    peak of products is that of their dtype (float32 if it is not known); where a kind has no peak
-    for it, that of float32.
+    They are the measured times of the graph if it has them for this kind. Otherwise they follow
+    the roofline model (Williams et al. 2009): the launch overhead of the kind, plus the time of the
+    FLOPs at the peak or of the bytes at the memory bandwidth, whichever is longer. Peak and
+    bandwidth are multiplied by the efficiency of the op's class. Parameters, buffers and inputs
+    take no time. The peak of a product is that of its dtype. It is that of float32 if the dtype is
+    not known, or the kind has no peak for it.
 
-    An op of a type in no class counts as a matrix product where it does many FLOPs per byte, else
-    its bytes at the efficiency of elementwise ops tell its time. One warning at the end names all
-    such types and their share of the time.
+    An op of a type in no class counts as a matrix product if it does many FLOPs per byte, and
+    otherwise as elementwise. One warning at the end names all such types and their share of the
+    time.
 
     The time between two ops, the ``op_overhead`` of a cluster's device, is not in it.
 
@@ -49,8 +49,8 @@ def cost_model(
     graph
         The V ops, with FLOPs and bytes or with measured times.
     kind
-        A kind that the graph has measured times for, one of ``DEVICE_KINDS``, or a `DeviceKind`
-        that describes another one.
+        Kind of device: one that the graph has measured times for, one of ``DEVICE_KINDS``, or a
+        `DeviceKind` that describes another one.
     tf32
         Products of float32 that are computed in TensorFloat-32 on kinds that have it, such as A100
         and H100: ``"convolutions"``, as PyTorch's defaults are
@@ -96,8 +96,8 @@ def cost_models(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the seconds that each op of a graph takes on each of some kinds of devices.
 
-    Parameters and errors are those of `cost_model`, and so is the warning, but that there is one
-    for all kinds, with the largest share of each type.
+    Parameters and errors are those of `cost_model`. There is one warning for all kinds, with the
+    largest share of each type.
 
     Returns
     -------
@@ -177,19 +177,18 @@ def _shares_without_class(
 
 @dataclass(frozen=True)
 class Work:
-    """What the ops of a graph are on a device.
+    """The work of the ops of a graph on a device.
 
     Attributes
     ----------
     resident : bool[V]
-        Whether the op is no work, but a parameter, buffer or input.
+        True for a parameter, buffer or input, which is no work.
     op_class : int64[V]
-        The position in `OpClass` of the class whose efficiency its work reaches; 0 if it is
-        resident.
+        Position in `OpClass` of the class whose efficiency the work reaches; 0 if it is resident.
     seconds : float64[V]
-        Seconds that its work takes at the full peak and bandwidth.
+        Seconds of the work at the full peak and bandwidth.
     times : float64[V]
-        Seconds that it takes with the efficiency of its class, and the overhead of the device.
+        Seconds with the efficiency of the class, and the overhead of the device.
     """
 
     resident: NDArray[np.bool_]
@@ -277,7 +276,8 @@ def overhead_between(num_ops: int | np.integer, kind: str) -> float:
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
     """Return the precision of an op of a dtype and a class: the name of a dtype, or ``"tf32"``.
 
-    What is no product is bound by its bytes, and counts as float32, as does what has no dtype.
+    An op that is no product is bound by its bytes, and counts as float32. So does an op without a
+    dtype.
 
     Examples
     --------

@@ -34,10 +34,10 @@ def profile(
 ) -> NDArray[np.float64]:
     """Return how long each op of a captured graph takes on a torch device.
 
-    The ops run for real, one at a time, in the order of the captured step, each several times in a
-    row; the update of a weight as the several ops that the optimizer runs without a fused kernel. A
-    tensor is made when it is first needed and freed after its last use, so that no more is in
-    memory than the step itself needs, and one copy of what an in-place op changes.
+    The ops run for real, one at a time, in the order of the captured step. Each runs several times
+    in a row. The update of a weight runs as the ops that the optimizer has without a fused kernel.
+    A tensor is made when it is first needed and freed after its last use. So memory holds no more
+    than the step needs, and one copy of the tensors that an in-place op changes.
 
     Parameters
     ----------
@@ -147,8 +147,8 @@ Run = Callable[[], object]
 def seconds_of(run: Run, device: torch.device) -> float:
     """Return the seconds that a run takes on a device, all of its work included.
 
-    On a GPU they are those between two CUDA events around it, so the time in which the processor
-    prepares the work counts only where the GPU waits for it.
+    On a GPU they are those between two CUDA events around it. The time in which the processor
+    prepares the work counts only if the GPU waits for it.
     """
     if device.type == "cuda":
         return _seconds_of_events(run, device)

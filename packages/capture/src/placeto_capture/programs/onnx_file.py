@@ -1,10 +1,9 @@
 """ONNX files: the onnx library decodes them, and functions of PyTorch run their nodes.
 
 Begin to read at `onnx_step`. Weights are not read, nor is any other file that an ONNX file may
-name, and nothing in it is run as code: converters that write Python from the names in a file are
-left alone. A value is a tensor, or a NumPy array where it follows from constants and shapes alone:
-those are computed by the reference implementation of the onnx library, and tell other ops sizes and
-axes.
+name. Nothing in it is run as code, as by converters that write Python from the names in a file. A
+value is a tensor, or a NumPy array if it follows from constants and shapes alone. The reference
+implementation of the onnx library computes these arrays, which give other ops sizes and axes.
 """
 
 import ast

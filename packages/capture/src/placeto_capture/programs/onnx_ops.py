@@ -2,7 +2,7 @@
 
 Each takes the attributes of a node and then its inputs in order, None for one that is left out. An
 input is a tensor, or a NumPy array where it follows from constants and shapes alone; sizes and axes
-have to. What gives one value for several outputs gives the first one.
+have to. A function that returns one value for several outputs returns the first one.
 """
 
 import math

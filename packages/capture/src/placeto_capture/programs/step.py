@@ -40,7 +40,7 @@ def program_step(
     path
         ONNX file (``.onnx``) or exported program (``.pt2``, of `torch.export.save`).
     trust
-        Whether code in the file may run: an exported program is refused otherwise.
+        Permission for code in the file to run; without it an exported program is refused.
     **sizes
         Dimensions that an ONNX file leaves open, by their names; ``batch_size`` is the first one of
         its first input. An exported program has the sizes of its example inputs.

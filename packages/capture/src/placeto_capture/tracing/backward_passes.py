@@ -21,7 +21,7 @@ Gradients = Iterable[torch.Tensor | None]
 
 @dataclass
 class _Node:
-    """What a node of autograd runs, and the sums that autograd makes of its results after it."""
+    """The ops of a node of autograd, with the sums that autograd makes of its results after it."""
 
     after: int | None  # the op that ran right before
     ops: list[int] = field(default_factory=list)
@@ -32,16 +32,16 @@ class _Node:
 class BackwardPasses:
     """Follows what comes before the node of autograd that runs.
 
-    Autograd comes to a node when the gradients that go into it are there. Where the node that made
-    them has computed activations again, those that it alone needs are freed by then: the next one
-    waits for all that it has run. A pass inside of a node begins when its roots are there, which
-    that node has computed again.
+    Autograd comes to a node when the gradients that go into it are there. If the node that made
+    them has computed activations again, it has freed those that it alone needs. The next node
+    therefore waits for all of its ops. A pass inside of a node begins when its roots are there,
+    which that node has computed again.
 
-    Of nodes whose gradients are there at once, as those of slices of one tensor, autograd runs the
-    one whose forward op ran last, and adds its result to that of others before it comes to the
-    next. Other nodes may run at the same time on other devices, so that this is kept up where it
-    saves memory and costs little: where the sum is the gradient of a weight, with which all of them
-    share a device, and where a node but copies.
+    Several nodes may have their gradients at once, as those of slices of one tensor do. Autograd
+    then runs the one whose forward op ran last, and adds its result before it comes to the next.
+    Other nodes may run at the same time on other devices. So this order is kept only where it saves
+    memory and costs little. That is where the sum is the gradient of a weight, with which all of
+    them share a device, and where a node only copies.
     """
 
     def __init__(self, makers_of: Callable[[Gradients], list[int]]) -> None:

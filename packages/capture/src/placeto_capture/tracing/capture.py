@@ -1,8 +1,8 @@
 """From a PyTorch model to the graph of its step.
 
-`capture_function` lets modules and optimizers hold fake tensors (`fake_objects`), and runs a step
-of them in a PyTorch that is patched (`patches`), under a dispatch mode (`tracer`) that records a
-`trace`; `op_graph` makes a graph of it. `capture` does so with the usual step of a model.
+`capture_function` lets modules and optimizers hold fake tensors (`fake_objects`). It runs a step of
+them in a patched PyTorch (`patches`), under a dispatch mode (`tracer`) that records a `trace`.
+`op_graph` makes a graph of the trace. `capture` does so with the usual step of a model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,12 +54,13 @@ def capture(
     """Return the graph of the ATen ops of one step of a model.
 
     The step runs on fake tensors (`torch._subclasses.FakeTensorMode`), which have a shape and a
-    dtype but neither memory nor values, and each ATen op of its forward pass, loss, backward pass
-    and optimizer update is recorded in the order in which it runs. Nothing is computed, and the
-    model stays as it is. Where a step asks for values, those are known that follow from constants,
-    buffers, whole or boolean numbers among the inputs, and random draws, which are those of one
-    step; of others it is assumed that checks pass, numbers are finite and choices fair. Of the two
-    branches of `torch.cond` on a tensor the one with more FLOPs is recorded.
+    dtype, but neither memory nor values. Each ATen op of its forward pass, loss, backward pass and
+    optimizer update is recorded in the order in which it runs. Nothing is computed, and the model
+    stays as it is.
+
+    If a step uses a value, it is computed if it follows from constants, buffers, random draws, or
+    whole or boolean numbers among the inputs. For other values it is assumed that checks pass,
+    numbers are finite and choices fair. `torch.cond` on a tensor takes the branch with more FLOPs.
 
     Parameters
     ----------
@@ -90,25 +91,24 @@ def capture(
         one backward, or ``"cpu"``. On either attention is one op forward and one backward; on a CPU
         unless its weights are dropped or its mask is learned.
     mask_fraction
-        Part of all elements that is picked where that depends on values that are not known, by a
-        mask, ``nonzero`` or ``unique``: above 0 and up to 1, which is an upper bound. By default
-        such a step is refused.
+        Fraction of all elements that a mask, ``nonzero`` or ``unique`` picks by values that are not
+        known: above 0 and up to 1, which is an upper bound. By default such a step is refused.
     autocast
         Dtype of `torch.autocast` around the forward pass and the loss: ``torch.bfloat16``,
         ``torch.float16``, or ``torch.float32`` for none. By default that of the caller, if
         `capture` is called inside of an autocast.
     updates
-        When the optimizer updates: ``"after-backward"``, as a training loop of PyTorch does, with
-        all gradients in memory; or ``"as-ready"``, each weight as soon as its gradient is there, as
-        TensorFlow does. Of the latter kind of step nothing but its tensors says what comes first.
+        Order of the updates. ``"after-backward"``: after the backward pass, as a training loop of
+        PyTorch does, with all gradients in memory. ``"as-ready"``: each weight as soon as its
+        gradient is there, as TensorFlow does; the tensors alone then decide what comes first.
     parameter_bytes
         Bytes that parameters are held in, by name, where these are others than those of their
         dtype, as those of quantized weights are: for ``"inference"``. Ops that read such a
         parameter read as many, and compute with its dtype.
     experts_per_token
-        Number of experts that each token goes to in a mixture of experts. Of the weights in a
-        grouped product (`torch.nn.functional.grouped_mm`) those are read that get a token, in
-        expectation, if all experts are as likely.
+        Number of experts that each token goes to in a mixture of experts. A grouped product
+        (`torch.nn.functional.grouped_mm`) reads the weights of the experts that are expected to get
+        a token, if all are equally likely.
 
     Returns
     -------
@@ -183,11 +183,11 @@ def capture_function(
 ) -> OpGraph:
     """Return the graph of the ATen ops of whatever a training step does.
 
-    The function is called once, as a training loop calls it, and what it does with the modules and
-    optimizers is recorded: several losses and optimizers, as of a GAN, gradients that are scaled,
-    clipped or added up over several batches, averages of weights. It works with the modules and
-    optimizers themselves, which hold fake tensors meanwhile, as `capture` describes, and are as
-    they were afterwards. Their gradients are None when it begins.
+    The function is called once, as a training loop calls it. Everything that it does with the
+    modules and optimizers is recorded. It may have several losses and optimizers, as of a GAN, and
+    scale, clip or add up gradients over several batches. It works with the modules
+    and optimizers themselves, which hold fake tensors meanwhile, as `capture` describes. Afterwards
+    they are as they were. Their gradients are None when it begins.
 
     Parameters
     ----------
@@ -380,7 +380,7 @@ class _Step:
     ) -> Trace:
         """Return what runs when a function is called, which returns the results by name.
 
-        What that calls beside the modules is given, too.
+        ``called`` are the other things that it calls, apart from the modules.
         """
         self.part = part
         with (

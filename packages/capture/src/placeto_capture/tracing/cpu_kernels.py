@@ -1,8 +1,8 @@
 """Kernels for CPUs of functions that PyTorch has for GPUs alone, and for GPUs of those for CPUs.
 
-A step that was captured for a GPU has these functions in it, and so runs on a CPU, too: to be tried
-out or profiled. They are plain and slow. Attention without dropout is captured as the function for
-CPUs, and runs on a GPU as that for GPUs. PyTorch has these kernels as long as `LIBRARY` is there.
+With them a step that was captured for a GPU also runs on a CPU, to be tried out or profiled. They
+are plain and slow. Attention without dropout is captured as the function for CPUs, and runs on a
+GPU as that for GPUs. PyTorch has these kernels as long as `LIBRARY` is there.
 """
 
 from typing import Any

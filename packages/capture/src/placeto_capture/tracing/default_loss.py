@@ -14,15 +14,15 @@ from placeto_capture.tracing.backward_passes import nodes_behind
 def default_loss(outputs: Any) -> torch.Tensor:
     """Return the loss of a model's outputs.
 
-    It is ``outputs["loss"]`` or ``outputs.loss`` if it is there; else the one scalar among the
-    outputs, if no other output depends on weights or inputs that it does not depend on; else,
-    without scalars, the sum of the means of all floating-point outputs.
+    It is ``outputs["loss"]`` or ``outputs.loss`` if it is there. Otherwise it is the one scalar
+    among the outputs, if that depends on all weights and inputs that the others depend on. Without
+    scalars, it is the sum of the means of all floating-point outputs.
 
     Raises
     ------
     CaptureError
         If there are several scalars, or one that leaves a part of the network out, as a scale or
-        the loss of a router does: which one is meant then stands in nothing but a loss function.
+        the loss of a router does. Only a loss function can then say which one is meant.
 
     Examples
     --------

@@ -115,9 +115,8 @@ def patch_autocast() -> Iterator[None]:
 
     PyTorch looks at the device of a tensor to tell which autocast applies, and switches that of
     GPUs off where there is no GPU. Here one that begins inside is that of CPUs, with the dtype that
-    it would have on GPUs. Products and convolutions have their inputs cast by both. What only that
-    of GPUs computes in float32, such as softmax, layer normalisation and losses, has the dtype of
-    its input.
+    it would have on GPUs. Products and convolutions have their inputs cast by both. Functions that
+    only that of GPUs computes in float32, such as softmax, keep the dtype of their input.
     """
     make, enter, leave = (
         getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")

@@ -69,9 +69,9 @@ class Region:
 class FakeMemory:
     """The memory of all tensors that are there before a step.
 
-    Tensors overlap where the bytes from their first element to their last do, so that even and odd
-    columns of one matrix are in one region, and so of one op. Resident ones are parameters and
-    buffers; tied ones have several names.
+    Tensors overlap if the bytes from their first element to their last do. So even and odd columns
+    of one matrix are in one region, and so of one op. Resident ones are parameters and buffers;
+    tied ones have several names.
     """
 
     def __init__(

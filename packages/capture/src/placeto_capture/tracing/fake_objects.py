@@ -1,7 +1,7 @@
 """Lets a caller's modules, optimizers and other objects hold fake tensors for the time of a step.
 
-The objects stay the same ones, so that whatever else holds them (closures, lists of weights, hooks)
-works with them, too; what is in them is put back afterwards. Begin to read at `FakeObjects`.
+The objects stay the same ones, so that closures, lists of weights and hooks work with them, too.
+Their contents are put back afterwards. Begin to read at `FakeObjects`.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""What is known of each ATen function: what it writes, what of its arguments it looks at."""
+"""Properties of each ATen function: the arguments that it writes, and those that it looks at."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ class Function:
     written_positions, written_keywords : frozensets
         The arguments that it changes in place.
     is_composite : bool
-        Whether it is made of other functions of ATen.
+        True if it is made of other functions of ATen.
     """
 
     overload: Any
@@ -173,9 +173,9 @@ def function_of(overload: Any) -> Function:
 def dtype_of(op: Op) -> str:
     """Return the name of the dtype that an op computes with, or that a placeholder holds.
 
-    It is the narrowest floating-point one among the arguments of a call: that of the factors of a
-    product also where what is added to it, or what else it is told, is float32. Where no argument
-    is of floating-point numbers it is the narrowest one, and without tensors that of the result.
+    It is the narrowest floating-point one among the arguments of a call. So it is that of the
+    factors of a product, even if float32 is added to them. If no argument is of floating-point
+    numbers it is the narrowest one, and without tensors that of the result.
     """
     if isinstance(op, Placeholder):
         views = [*op.tensors.values()]

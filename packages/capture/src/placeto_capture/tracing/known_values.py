@@ -1,15 +1,14 @@
 """Values that a step knows beforehand, or that are assumed: a pass over what was recorded.
 
-Fake tensors have no values, but what code asks for in the middle of a step is often known: the
-rates of a schedule, the offsets of a window, a mask of positions, whether a layer is left out. Such
-a value is computed when it is asked for, by running the few ops again that led to it, on real
-tensors. Random numbers are those that `replay` draws with the seed 0.
+Fake tensors have no values, but a value that code uses in the middle of a step is often known.
+Examples are the rates of a schedule, the offsets of a window, and a mask of positions. Such a value
+is computed when it is used, by running the few ops again that led to it, on real tensors. Random
+numbers are those that `replay` draws with the seed 0.
 
-Of others three things are assumed. Numbers are finite, so that tests for infinities and for what is
-no number have one answer. What is chosen by unknown scores, such as the experts that a router sends
-a word to, may be one as well as another: the scores are drawn, independent and alike. And checks
-pass: of an ``if`` that ends in ``raise``, or an ``assert``, the line of code that asks for the
-value tells which answer lets the step go on.
+Three things are assumed of other values. Numbers are finite, so tests for infinities and NaN have
+one answer. Choices by unknown scores, such as the experts of a word, are fair: the scores are
+drawn, independent and alike. And checks pass: for an ``if`` that ends in ``raise``, or an
+``assert``, the line of code tells which answer lets the step continue.
 """
 
 import ast
@@ -183,7 +182,7 @@ _CHOICES = {
 
 
 class Assumption(NamedTuple):
-    """What a call gives of values that are not known: which output, and what it is for a seed."""
+    """The output of a call that is assumed, as values are not known, and its value for a seed."""
 
     output: int
     make: Callable[[int], torch.Tensor]

@@ -1,8 +1,8 @@
-"""How long PyTorch has a storage in memory: until nothing refers to it any more.
+"""The time that PyTorch has a storage in memory: until nothing refers to it any more.
 
-`Lifetimes` follows that while a step is traced. `with_state` finds what stays from step to step.
-`with_frees` puts ops into a trace that keep what
-variables and slices keep alive when nothing reads it any more.
+`Lifetimes` follows that while a step is traced. `with_state` finds the inputs that stay from step
+to step. `with_frees` adds ops for storages that variables and slices keep alive after their last
+reader.
 """
 
 import gc
@@ -66,8 +66,8 @@ class Lifetimes:
 def with_state(trace: Trace) -> Trace:
     """Return a trace in which inputs that an op changes in place are buffers.
 
-    They are what a model keeps from one step to the next, such as the keys and values of the tokens
-    before, and belong to the module that changes them first.
+    A model keeps them from one step to the next, such as the keys and values of earlier tokens.
+    They belong to the module that changes them first.
     """
     writer = {storage: call for call in reversed(trace.calls) for storage in call.writes}
     ops = [
@@ -94,9 +94,8 @@ def without_collection() -> Iterator[None]:
 def with_frees(trace: Trace) -> Trace:
     """Return a trace with ops of type ``"placeto.free"``, which read what is kept until then.
 
-    They are where something is kept when it is needed least: where the peak of the step in the
-    order of its ops would be lower without what variables and slices of tensors keep. Each is on
-    the device of an op and reads what that has written last, and takes no time.
+    They stand where the peak of the step, in the order of its ops, would otherwise be too low.
+    Each is on the device of an op, reads what that has written last, and takes no time.
     """
     kept = {life.storage: life for life in _kept_at_the_peak(trace)}
     if not kept:

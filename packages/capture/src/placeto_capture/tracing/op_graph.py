@@ -1,35 +1,35 @@
 """Makes an `OpGraph` of a trace.
 
 Each op that writes a storage makes a version of the part that it writes. An in-place op reads the
-version before its own, unless it overwrites all of it, and makes a new one, as if it were not in
-place: the graph is one of values, and each op can run on any device. Who reads a part of a storage
-reads those versions of which it shows some bytes.
+version before its own, unless it overwrites all of it, and makes a new one. The graph is therefore
+one of values, and each op can run on any device. A reader of a part of a storage reads those
+versions of which it shows some bytes.
 
-What an op makes in a storage is a tensor of the graph. Where ops read different parts of it, it is
-several tensors: one for all bytes that the same ops read. So each op reads as many bytes as it
-looks at (`placeto_capture.tracing.storage_parts` says where it may be more), the tensors of an op
+The bytes that an op makes in a storage are a tensor of the graph. If ops read different parts of
+it, it is several tensors: one for all bytes that the same ops read. So each op reads as many bytes
+as it looks at (`placeto_capture.tracing.storage_parts` names the exceptions). The tensors of an op
 have no byte in common, and bytes that no op has written are in none.
 
-Where the storage is resident (weights, optimizer state, buffers) there is one place for all of its
-versions: a write takes no further memory (its tensor has 0 bytes and says only what comes first)
-and happens on the device of the weights. Who reads a later version reads the op of the weights as
-well, because that is what a copy for another device costs.
+A resident storage (weights, optimizer state, buffers) has one place for all of its versions. A
+write takes no further memory: its tensor has 0 bytes and says only what comes first. It happens on
+the device of the weights. A reader of a later version reads the op of the weights as well, because
+a copy for another device costs that.
 
 Parameters, buffers and inputs that overlap in memory are one storage, and so one op.
 
 A write waits for the ops that read the version that it replaces, and for the one that made it.
-A gradient op waits for the ops that made the gradients with which autograd came to its node: what
-reads saved values alone, as recomputation does, would run during the forward pass otherwise. Where
-no other path says so, these are ``waits``. Any order of the ops that keeps to tensors and waits may
-thus run in the memory that the model and autograd use.
+A gradient op waits for the ops that made the gradients with which autograd came to its node.
+Otherwise a reader of saved values alone, such as recomputation, would run during the forward pass.
+If no other path says so, these are ``waits``. Any order of the ops that keeps to tensors and waits
+may thus run in the memory that the model and autograd use.
 
 A barrier waits for the backward ops from which no other backward op is reached, and so for the
-backward pass; what runs after it waits for the barrier. What a training loop holds (inputs,
-outputs, loss, gradients, variables) stays until the end of the step: ``held_tensors``. What is kept
-for a shorter time is read by a free (`placeto_capture.tracing.lifetimes`).
+backward pass. Later ops wait for the barrier. Tensors that a training loop holds (inputs, outputs,
+loss, gradients, variables) stay until the end of the step: ``held_tensors``. Tensors that are kept
+for a shorter time are read by a free (`placeto_capture.tracing.lifetimes`).
 
-Of a step whose updates run as soon as they can, as those of TensorFlow, the graph says by tensors
-alone what comes first, and nothing is held: a write reads a tensor of 0 bytes of what it waits for.
+If updates run as soon as they can, as in TensorFlow, tensors alone say what comes first, and
+nothing is held. A write then reads a tensor of 0 bytes of each op that it waits for.
 """
 
 from collections import defaultdict
@@ -278,8 +278,8 @@ def _call_name(trace: Trace, call: Call) -> str:
 def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int32]:
     """Return int32[V]: equal ids for what belongs together, and for who writes resident storage.
 
-    What reads a buffer that has been written in the step is with it, as attention is with the keys
-    and values of its layer: elsewhere it would need all of them in each step.
+    A reader of a buffer that the step has written is with it, as attention is with the keys and
+    values of its layer. Elsewhere it would need all of them in each step.
     """
     leader = list(range(len(trace.ops)))
 

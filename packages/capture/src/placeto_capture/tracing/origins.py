@@ -145,8 +145,8 @@ ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 class RandomDraws:
     """Numbers the draws of a step by the state that the generator of random numbers is in.
 
-    On fake tensors nothing is drawn, so that the generator has to be moved on here. What sets it
-    back, as `torch.utils.checkpoint` does before it computes again, gets the same numbers again.
+    On fake tensors nothing is drawn, so that the generator has to be moved on here. Code that sets
+    it back, as `torch.utils.checkpoint` does before it computes again, gets the same numbers again.
     """
 
     def __init__(self) -> None:

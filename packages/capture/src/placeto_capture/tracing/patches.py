@@ -34,11 +34,11 @@ _PATCHING = threading.RLock()
 def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
     """Let PyTorch run a step as on a device, apart from the caller's modes and random numbers.
 
-    Attention is one op forward and one backward (flash attention, of which PyTorch's kernel for
-    CPUs has the shape of that for GPUs); on a CPU it is not with dropout of its weights, or a mask
-    that is learned. Dropout and RMSNorm are one op on a GPU, and ``torch.autocast("cuda")`` applies
-    there. An LSTM or GRU is in its single ops, as any device can run them. Autocast is
-    off until the step begins it.
+    Attention is one op forward and one backward: flash attention, whose kernel for CPUs has the
+    shapes of that for GPUs. On a CPU it is single ops if its weights are dropped or its mask is
+    learned. Dropout and RMSNorm are one op on a GPU, and ``torch.autocast("cuda")`` applies there.
+    An LSTM or GRU is in its single ops, as any device can run them. Autocast is off until the step
+    begins it.
     """
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
     with _PATCHING, ExitStack() as stack:
@@ -209,7 +209,7 @@ def patch_format() -> Any:
 def patch_module_apply() -> Any:
     """Let conversions such as ``layer.to(torch.float32)`` pass if they change no weight.
 
-    PyTorch swaps the tensors of a module for the converted ones, even for themselves, and cannot do
+    PyTorch swaps the tensors of a module for the converted ones, even for themselves. It cannot do
     so with fake tensors in the middle of a step.
     """
 

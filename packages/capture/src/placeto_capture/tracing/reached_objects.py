@@ -30,12 +30,16 @@ STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that 
 def put_back(roots: Iterable[Any]) -> Iterator[None]:
     """Let what is reached from functions and objects be afterwards as it was.
 
-    These are lists, dictionaries and sets, also of classes of the caller's own; attributes of
-    classes and objects that are the caller's own, also in ``__slots__``, or PyTorch's modules and
-    schedules; those of objects of other libraries that hold tensors, such as a cache of keys and
-    values; and variables that functions name, but those of other modules. What is new among these
-    is taken away again. Caches of `functools.lru_cache` are emptied. Not put back are iterators,
-    generators of random numbers, arrays, and other objects of libraries.
+    Put back are:
+
+    - lists, dictionaries and sets, also of classes of the caller's own;
+    - attributes, also in ``__slots__``, of classes and objects of the caller's own, and of
+      PyTorch's modules and schedules;
+    - attributes of objects of other libraries that hold tensors, such as a cache;
+    - variables that functions name, except those of other modules.
+
+    New ones among these are taken away. Caches of `functools.lru_cache` are emptied. Not put back
+    are iterators, generators of random numbers, arrays, and other objects of libraries.
     """
     undo: list[Callable[[], Any]] = []
     seen: dict[int, Any] = {}

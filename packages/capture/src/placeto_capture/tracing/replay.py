@@ -135,7 +135,7 @@ WEIGHT_SCALE = 0.02  # of weights that have no values
 def example_values(generator: torch.Generator) -> ValueOf:
     """Return what gives a placeholder the values that `capture` was given, or random ones.
 
-    What the optimizer keeps, and whole numbers that are not known, are zero.
+    The state of the optimizer, and whole numbers that are not known, are zero.
     """
 
     def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:

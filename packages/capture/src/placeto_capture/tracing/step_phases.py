@@ -1,4 +1,4 @@
-"""Which phase of a training step runs: forward, backward or update."""
+"""The phase of a training step that runs: forward, backward or update."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,11 +25,11 @@ OPTIMIZER = "optimizer"  # the scope of updates that belong to no weight
 class StepPhases:
     """Tells a tracer in which phase of a step each op runs.
 
-    The backward phase is what runs inside of ``backward()``, or of `torch.autograd.grad` outside of
-    modules unless its results get gradients themselves. The update phase is what runs inside of an
-    optimizer's ``step()``, and what computes without modules and gradients between it and the last
-    backward pass before it, or after the last one of the step: scaling and clipping of gradients,
-    averages of weights. All else is the forward phase.
+    The backward phase is inside of ``backward()``, or of `torch.autograd.grad` outside of modules
+    unless its results get gradients themselves. The update phase is inside of an optimizer's
+    ``step()``. Ops without modules and gradients are in it, too, if they run between the last
+    backward pass and ``step()``, as clipping does, or after the last ``step()``. All else is the
+    forward phase.
     """
 
     def __init__(self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects) -> None:

@@ -1,11 +1,11 @@
 """The parts of storages that the ops of a step tell apart, and which of them each op accesses.
 
 An op accesses a storage through a view, which may show a part of it: a slice, a column, one third
-of the columns. A tensor shows runs of bytes that repeat at some strides. Where each of the strides
-that the tensors of a storage have divides the next one, they are the places of a number system in
-which addresses are written: each digit of the bytes that a tensor shows goes from one value to
-another, and the tensor is a box. Cut where these boxes begin and end, the storage falls into parts
-of which each tensor shows some, and no other part at all.
+of the columns. A tensor shows runs of bytes that repeat at some strides. If each stride of a
+storage's tensors divides the next one, they are the places of a number system for addresses. Each
+digit of the bytes that a tensor shows then goes from one value to another, and the
+tensor is a box. The storage is cut where these boxes begin and end. Each tensor shows some of the
+parts, and nothing of the others.
 """
 
 from collections import defaultdict
@@ -35,8 +35,8 @@ class Coverage(NamedTuple):
 class StorageParts:
     """The parts of one storage.
 
-    Tensors that are no boxes beside each other are taken for all bytes from their first one to
-    their last one; where even that makes too many parts, for the whole storage.
+    Tensors that are no boxes count as all bytes from their first one to their last one. If even
+    that makes too many parts, they count as the whole storage.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""What is recorded of one step: the ATen calls that ran, and the storages that they read and wrote.
+"""The record of one step: the ATen calls that ran, and the storages that they read and wrote.
 
-A tensor argument is kept as a `View` of a storage. Views need no calls of their own then, and a
-storage, not a tensor, is what ops hand to each other.
+A tensor argument is kept as a `View` of a storage. Views then need no calls of their own, and ops
+pass storages, not tensors, to each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class View:
     offset : int
         Offset of its first element, in elements.
     is_conjugated, is_negated : bool
-        Whether it shows the conjugate or the negative of what is stored, as lazy views do.
+        True if it shows the conjugate or the negative of the stored values, as lazy views do.
     """
 
     storage: int
@@ -217,12 +217,11 @@ class Trace:
         Storages that stay until the end of the step: of inputs, outputs, loss, gradients, and what
         else the step refers to.
     deaths : mapping of int to int
-        Of storages that nothing referred to any more the number of ops that had run then.
+        Number of ops that had run when nothing referred to a storage any more.
     updates : "after-backward" or "as-ready"
         As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     held_bytes : mapping of int to int
-        Of storages of weights that are held in other than the bytes of their dtype, how many those
-        are.
+        Bytes of storages of weights that are not held in the bytes of their dtype.
     """
 
     ops: list[Op]

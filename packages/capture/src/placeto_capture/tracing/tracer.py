@@ -1,9 +1,9 @@
 """Records the ATen ops that run.
 
-A `Tracer` stands between PyTorch and the fake tensors: it sees each op below autograd, where
+A `Tracer` stands between PyTorch and the fake tensors. It sees each op below autograd, where
 composite functions have been taken apart and backward ops appear as what they run. It recognises
-storages, not tensors, and keeps them alive so that no two share an address; it never keeps a
-tensor, because autograd looks at how many there are of it.
+storages, not tensors, and keeps them alive so that no two share an address. It never keeps a
+tensor, because autograd looks at how many references there are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,13 +59,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Parameters
     ----------
     memory
-        The tensors that are there before the step: each region is an op.
+        Tensors that are there before the step; each region is an op.
     scopes
         Modules that are being called.
     mask_fraction
-        The part of all elements that a mask of unknown values picks; None refuses such masks.
+        Fraction of all elements that a mask of unknown values picks; None refuses such masks.
     parameter_bytes
-        The bytes that some parameters are held in, by name.
+        Bytes that some parameters are held in, by name.
     experts_per_token
         Number of experts of a mixture that each token goes to.
     """
@@ -133,8 +133,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def hold_what_lives(self) -> None:
         """Note the storages that something but the tracer refers to now.
 
-        Those of the last time are held until the end of the step: what the step has in variables,
-        caches, and lists that hooks have filled, and what autograd has saved for another pass.
+        Those of the last time are held until the end of the step. They are in variables, caches,
+        lists that hooks have filled, or what autograd has saved for another pass.
         """
         if self.phase != Phase.BACKWARD:
             self._lifetimes.look()

@@ -1,7 +1,7 @@
 """The updates of a trace: each one op, and barriers behind the backward passes.
 
-`with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it;
-`with_barriers` puts an op before what begins when the backward pass has ended.
+`with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it.
+`with_barriers` puts an op before the first one that begins after a backward pass.
 """
 
 from collections import defaultdict
@@ -20,11 +20,10 @@ CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
 def with_whole_updates(trace: Trace) -> Trace:
     """Return a trace in which the update of each weight is one op of type ``"placeto.update"``.
 
-    It stands where the last of its ops stood, has the FLOPs of all of them, and reads and writes
-    what was there before it, or is there after it, once: what is between them stays in registers.
-    What comes before something else that depends on it, as the norm of a gradient comes before the
-    clipping of all, stays an op of its own, as do the ops of an update that does more than
-    elementwise ops and reductions, such as multiplying matrices.
+    It stands where the last of its ops stood, and has the FLOPs of all of them. It reads the values
+    from before it, and writes those that stay after it, once; the rest stays in registers. An op
+    that something else depends on stays an op of its own, such as the norm of a gradient before the
+    clipping of all. So do the ops of an update that multiplies matrices.
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))

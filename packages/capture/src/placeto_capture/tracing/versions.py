@@ -1,4 +1,4 @@
-"""What ops make in storages, who reads it, and which ops come before others."""
+"""The versions that ops make of storages, their readers, and the order of the ops."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
 
 @dataclass(eq=False)
 class Version:
-    """What an op makes in a storage.
+    """The parts of a storage that an op has made.
 
     Attributes
     ----------
@@ -79,11 +79,11 @@ def as_tensors(
 
 
 class EarlierOps:
-    """The ops that come before one by the edges of a graph; asked for from the last to the first.
+    """The ops that come before one by the edges of a graph, queried from the last to the first.
 
-    The earliest ops are looked at first: from a gradient op the way to what its forward op has read
-    is short by what the forward op has kept. After some steps the answer is no, which is on the
-    safe side: an edge more says what other edges say already.
+    The search begins with the earliest ops. From a gradient op, the way to the inputs of its
+    forward op is short by way of what that has kept. After some steps the answer is no, which is
+    safe: a further edge only says what other edges say already.
     """
 
     def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:

@@ -1,19 +1,17 @@
-"""How much work a call of an ATen function does: its FLOPs and bytes.
+"""The work of a call of an ATen function: its FLOPs and bytes.
 
 FLOPs of matrix products, convolutions and attention are those of formulas: torch's own
-(`torch.utils.flop_counter`), and `FORMULAS` for what it has none for or a wrong one. A
-multiplication and an addition count as two, those of complex numbers as the eight that they are. Of
-the others, functions that move data (copies, gathers, constants) have none, and all that compute
-(elementwise functions, reductions, normalisations, pooling, losses) have one per element of the
-largest tensor that they read or write.
+(`torch.utils.flop_counter`), or `FORMULAS` if it has none or a wrong one. A multiplication and an
+addition count as two, those of complex numbers as eight. Functions that move data (copies, gathers,
+constants) have none. All others (elementwise functions, reductions, normalisations, pooling,
+losses) have one per element of the largest tensor that they read or write.
 
-Bytes are those of the tensors that a call reads and writes, each once, and what it changes in place
-twice, because it is read and written; what is merely overwritten is not read. Elements of an
-expanded tensor count once. Of a table from which rows are picked, as many bytes are read as are
-picked, and of one into which rows are put, as many are written. What a function knows by its shape
-alone is not read. Of the matrices of a grouped product, which are the experts of a mixture, it
-reads those that get a row, in expectation (`touched_experts`). Weights that are held in fewer bytes
-than their dtype has are read in these.
+Bytes are those of the tensors that a call reads and writes, each once. A tensor that is changed in
+place counts twice, because it is read and written; one that is merely overwritten is not read.
+Elements of an expanded tensor count once. If rows are picked from a table, or put into one, only
+their bytes count. A tensor of which a function uses the shape alone is not read. A grouped product,
+such as the experts of a mixture, reads the matrices that are expected to get a row
+(`touched_experts`). Weights that are held in fewer bytes than their dtype has are read in these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -278,8 +276,8 @@ def count_bytes(
 def _picked_bytes(function: Function, named: dict[str, Any], write_bytes: int) -> int:
     """Return how many bytes a call of one of `PICKS` reads of its table: as many as it writes.
 
-    But sums of rows read each row, and losses one number for each target, however many they write;
-    a search reads a number in each of its steps, and a sampled image the pixels around each place.
+    There are exceptions. Sums of rows read each row, and losses one number for each target. A
+    search reads a number in each of its steps, and a sampled image the pixels around each place.
     """
     if "bag" in function.name:
         weight = named["weight"]

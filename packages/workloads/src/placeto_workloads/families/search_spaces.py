@@ -1,7 +1,7 @@
 """The two search spaces of ENAS as sequences of decisions (Pham et al. 2018, sections 2.1, 2.4).
 
-A controller makes one decision after the other, each among a fixed number of choices. What it
-chose, as numbers, is an architecture: the same cells that `UniformSampler` draws.
+A controller makes one decision after the other, each among a fixed number of choices. The numbers
+that it chose are an architecture: the same cells that `UniformSampler` draws.
 """
 
 from abc import ABC, abstractmethod

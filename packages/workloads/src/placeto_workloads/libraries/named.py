@@ -18,7 +18,7 @@ LIBRARIES: Mapping[str, Callable[..., TrainingStep]] = MappingProxyType(
         "transformers": transformers_step,
     }
 )
-"""What makes a training step of a model, by the library that the model is of."""
+"""Functions that build a training step of a model, by the library of the model."""
 
 
 def library_step(source: str, **settings: Any) -> TrainingStep:
@@ -27,7 +27,7 @@ def library_step(source: str, **settings: Any) -> TrainingStep:
     Parameters
     ----------
     source
-        The library and the name of the model: ``"transformers:gpt2"``, ``"timm:resnet50"``.
+        Library and name of the model: ``"transformers:gpt2"``, ``"timm:resnet50"``.
     **settings
         Further arguments of the function of the library in `LIBRARIES`.
 

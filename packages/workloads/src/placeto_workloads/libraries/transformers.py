@@ -69,20 +69,20 @@ def transformers_step(
     """Build a training step of a model of the transformers library.
 
     Nothing is downloaded: the model is made of its configuration, and its inputs are those that
-    its class asks for. Caches, dropped layers and masked features are off; there are labels
-    wherever the model makes a loss of tensors, else a warning says that its loss is the mean of its
-    outputs. There are no masks of attention.
+    its class takes. Caches, dropped layers and masked features are off. There are labels if they
+    are known; otherwise a warning says that the loss is the mean of the outputs. There are no masks
+    of attention.
 
     Parameters
     ----------
     name
-        A ``model_type``, such as ``"gpt2"``; the path of a ``config.json``; or that of the weights
-        of a model: a GGUF or safetensors file, an index of these, or their folder. Headers alone
-        are read of weights. Each parameter counts as many bytes as it has there.
+        Name of a ``model_type``, such as ``"gpt2"``, or a path: of a ``config.json``, a GGUF or
+        safetensors file, an index of these, or their folder. Only the headers of weights are read.
     batch_size
-        Examples in a step.
+        Number of examples in a step.
     sequence_length
-        Tokens, or frames of sound, in an example; by default 128, or as many as the model can take.
+        Number of tokens, or frames of sound, in an example; by default 128, or as many as the model
+        takes.
     task
         Task of the model, one of `TASKS`; by default the model is of the class that the
         configuration names in ``architectures``, or else for the first task that it has.
@@ -96,8 +96,8 @@ def transformers_step(
     Raises
     ------
     WorkloadError
-        When there is no such model type, task or setting, its weights are quantized, its inputs are
-        not known, or the library refuses a value.
+        If there is no such model type, task or setting, the configuration has quantized weights,
+        the inputs are not known, or the library refuses a value.
     """
     stored = stored_model(name)
     model = built_model(name, settings, task, stored, device=device, seed=seed).train()

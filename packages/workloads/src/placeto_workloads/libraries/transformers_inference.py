@@ -1,7 +1,7 @@
 """Inference with language models of the transformers library: one step with a cache of tokens.
 
-A decode step reads the token that each sequence has got last, and the cache of those before it; a
-prefill step reads a whole prompt and fills the cache. Begin to read at `inference_step`.
+A decode step reads the last token of each sequence, and the cache of those before it. A prefill
+step reads a whole prompt and fills the cache. Begin to read at `inference_step`.
 """
 
 import importlib
@@ -59,24 +59,26 @@ def inference_step(
 
     Nothing is downloaded: the model is made of its configuration. Its weights have the dtype of
     the configuration, bfloat16 if that says none. The keys and values of each layer are in a static
-    cache: one tensor of ``context`` tokens each, or of as many as the layer's sliding window has.
+    cache: a tensor of ``context`` tokens each, or of those of a sliding window. A warning says if
+    the step of the library does work that a server does without.
 
     Parameters
     ----------
     source
-        ``"transformers:"`` and a ``model_type``, the path of a ``config.json``, or that of files of
-        weights, as of `transformers_step`. What these hold is read in the bytes that it has there.
+        Text ``"transformers:"`` and a ``model_type``, the path of a ``config.json``, or that of
+        files of weights, as of `transformers_step`. Weights are read in their bytes of the files.
     mode
-        ``"decode"``: the last token that the context has room for, one of each sequence, with all
-        tokens before it in the cache. ``"prefill"``: a prompt that fills the context.
+        Kind of step. ``"decode"``: the last token that the context has room for, one of each
+        sequence, with all tokens before it in the cache. ``"prefill"``: a prompt that fills the
+        context.
     context
-        Tokens of each sequence that the cache has room for; by default 2,048, or as many as the
-        configuration allows.
+        Number of tokens of each sequence that the cache has room for; by default 2,048, or as many
+        as the configuration allows.
     batch_size
-        Sequences in a step.
+        Number of sequences in a step.
     weight_bits
-        Bits of each weight of linear layers and experts: 16, or 8 or 4, in blocks of 32 weights
-        with a scale of 16 bits each. Embeddings, norms, routers and the layer that makes the logits
+        Number of bits of each weight of linear layers and experts: 16, 8 or 4. With 8 and 4, blocks
+        of 32 weights have a scale of 16 bits each. Embeddings, norms, routers and the output layer
         keep their dtype, and all is computed with it. By default all weights have their dtype.
     device
         Device of weights and inputs; on the default, meta, they take no memory.

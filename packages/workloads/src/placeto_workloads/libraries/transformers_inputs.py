@@ -1,4 +1,4 @@
-"""What a model of the transformers library is called with."""
+"""The arguments that a model of the transformers library is called with."""
 
 import inspect
 import warnings

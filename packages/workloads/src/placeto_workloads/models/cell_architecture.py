@@ -9,7 +9,7 @@ PREVIOUS, CURRENT = 0, 1  # the states that a convolutional cell is given
 
 
 class Operation(Enum):
-    """What a block of a convolutional cell does to one of its inputs.
+    """The operation of a block of a convolutional cell on one of its inputs.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class ConvolutionalArchitecture:
 
 
 class Activation(Enum):
-    """What a node of a recurrent cell applies.
+    """The function that a node of a recurrent cell applies.
 
     Examples
     --------

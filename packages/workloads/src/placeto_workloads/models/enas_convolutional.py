@@ -40,13 +40,13 @@ def enas_image_network(
     architecture
         The normal and the reduction cell.
     batch_size
-        Images per step.
+        Number of images in a step.
     image_size
         Height and width of an image, in pixels.
     num_classes
         Number of classes.
     cells_per_stage
-        Normal cells in each of the three stages.
+        Number of normal cells in each of the three stages.
     filters
         Number of filters of each operation in the first stage.
     device

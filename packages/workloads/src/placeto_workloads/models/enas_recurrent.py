@@ -35,9 +35,9 @@ def enas_language_model(
     cell
         The architecture of the cell.
     steps
-        Words of a sequence.
+        Number of words of a sequence.
     batch_size
-        Sequences per step of training.
+        Number of sequences in a step.
     units
         Length of embeddings and states.
     vocabulary_size

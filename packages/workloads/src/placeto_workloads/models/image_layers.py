@@ -88,8 +88,8 @@ class SeparableConvolution(nn.Module):
 def operation_layer(operation: Operation, inputs: int, outputs: int, stride: int) -> nn.Module:
     """Return the layer that does an operation.
 
-    What does not change the channels by itself (pools and the identity) is followed by a
-    projection where inputs and outputs differ.
+    Pools and the identity do not change the channels. A projection follows them if inputs and
+    outputs differ.
 
     Parameters
     ----------

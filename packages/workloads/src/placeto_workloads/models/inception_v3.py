@@ -25,13 +25,13 @@ def inception_v3(
 
     The network of Szegedy et al. (2015), table 1 and figures 5 to 7 and 10, with batch
     normalisation after every convolution, without the auxiliary head: 23,834,568 parameters.
-    What the paper leaves open, such as the width of the branches and the 5x5 convolution in the
-    first modules, is as in its published network.
+    Sizes that the paper leaves open, such as the width of the branches, are those of its published
+    network.
 
     Parameters
     ----------
     batch_size
-        Images per step.
+        Number of images in a step.
     image_size
         Height and width of an image, in pixels; at least 75.
     num_classes

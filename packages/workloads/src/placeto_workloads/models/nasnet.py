@@ -71,26 +71,25 @@ def nasnet(
 ) -> TrainingStep:
     """Return one training step of NASNet-A; by default the mobile one, 4 @ 1056.
 
-    The network of Zoph et al. (2018), figures 2 and 4, for ImageNet: a convolution and two
-    reduction cells, and three stages of normal cells with a reduction cell between them; without
-    the auxiliary head and without drop path, which the mobile one is trained without: 5,289,978
-    parameters.
+    The network of Zoph et al. (2018), figures 2 and 4, for ImageNet. It has a convolution, two
+    reduction cells, and three stages of normal cells with a reduction cell between them. It has no
+    auxiliary head and no drop path, as the mobile one is trained without it: 5,289,978 parameters.
 
     Parameters
     ----------
     batch_size
-        Images per step.
+        Number of images in a step.
     image_size
         Height and width of an image, in pixels.
     num_classes
         Number of classes.
     cells_per_stage
-        N, the number of normal cells in each of the three stages.
+        Number N of normal cells in each of the three stages.
     penultimate_filters
-        Channels of the features that are classified; a multiple of 96. A 24th of it is the number
-        of filters of the first stage.
+        Number of channels of the features that are classified; a multiple of 96. A 24th of it is
+        the number of filters of the first stage.
     stem_filters
-        Filters of the first convolution.
+        Number of filters of the first convolution.
     device
         Device of the weights; on the default, meta, they take no memory.
     seed

@@ -31,28 +31,29 @@ def nmt(
 ) -> TrainingStep:
     """Return one training step of a translation model, unrolled over time.
 
-    The model of Wu et al. (2016), section 3, of fewer layers: LSTM encoder and decoder, the bottom
-    layer of the encoder in both directions, residual connections from the third layer on; additive
-    attention (Bahdanau et al. 2015), asked by the bottom layer of the decoder at the step before
-    and given to every layer of the decoder; a softmax per decoder step. Without dropout.
+    The model of Wu et al. (2016), section 3, with fewer layers and without dropout. Encoder and
+    decoder are LSTMs, with residual connections from the third layer on. The bottom layer of the
+    encoder has both directions. Attention is additive (Bahdanau et al. 2015): the bottom layer of
+    the decoder at the step before queries it, and every layer of the decoder reads its result.
+    There is a softmax per decoder step.
 
     Modules are named after layer and step: ``encoder.layer1.step4``, ``decoder.layer0.step4``,
-    ``attention.step4``, ``softmax.step4``; the bottom layer of the encoder has the steps of each
-    direction, ``encoder.layer0.rightward.step4`` and ``encoder.layer0.leftward.step4``.
+    ``attention.step4``, ``softmax.step4``. The bottom layer of the encoder has a name for each
+    direction: ``encoder.layer0.rightward.step4`` and ``encoder.layer0.leftward.step4``.
 
     Parameters
     ----------
     layers
-        LSTM layers in the encoder, and as many in the decoder.
+        Number of LSTM layers in the encoder, and of those in the decoder.
     steps
-        Words of a source sentence, and of a target sentence.
+        Number of words of a source sentence, and of a target sentence.
     batch_size
-        Sentences per step of training.
+        Number of sentences in a step.
     units
-        Length of embeddings, LSTM states and attention. Addanki et al. (2019) do not give
-        theirs; the default, with 4 layers, takes as long on a CPU as their model.
+        Length of embeddings, LSTM states and attention. Addanki et al. (2019) do not give it. The
+        default is fitted: with 4 layers a step takes as long on a CPU as theirs.
     vocabulary_size
-        Words of the source language, and of the target language.
+        Number of words of the source language, and of the target language.
     device
         Device of the weights; on the default, meta, they take no memory.
     seed
@@ -221,7 +222,7 @@ class Attention(UnrolledLayer):
         Parameters
         ----------
         step
-            Which step.
+            Number of the step.
         question
             float32[batch, units].
         keys

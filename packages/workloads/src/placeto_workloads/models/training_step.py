@@ -24,25 +24,25 @@ class TrainingStep(NamedTuple):
     Attributes
     ----------
     model
-        In training mode.
+        Model, in training mode.
     example_inputs
-        The positional arguments of the model as a tuple, or its keyword arguments as a mapping. On
-        the meta device they, as the model, have shapes but no content and take no memory.
+        Positional arguments of the model as a tuple, or its keyword arguments as a mapping. On the
+        meta device they have shapes but no content, as the model has, and take no memory.
     loss_fn
         Function from outputs to a scalar; None if the model returns the loss itself.
     optimizer
         Function from parameters to an optimizer; None for Adam.
     mode
-        ``"training"``, or ``"inference"`` for the forward pass alone.
+        Kind of step: ``"training"``, or ``"inference"`` for the forward pass alone.
     mask_fraction
-        Part of all elements that masks of unknown values pick, above 0 and up to 1; None refuses
-        such masks.
+        Fraction of all elements that masks of unknown values pick, above 0 and up to 1; None
+        refuses such masks.
     updates
-        ``"after-backward"``, or ``"as-ready"`` for the order of TensorFlow, in which each weight is
-        updated as soon as its gradient is there.
+        Order of the updates: ``"after-backward"``, or ``"as-ready"`` for that of TensorFlow, which
+        updates each weight as soon as its gradient is there.
     parameter_bytes
-        Bytes that parameters are held in, by name, where these are others than those of their
-        dtype, as those of quantized weights are; for inference only.
+        Bytes that parameters are held in, by name, if these are not those of their dtype, as with
+        quantized weights; for inference only.
     experts_per_token
         Number of experts that each token goes to in a mixture of experts.
 

@@ -1,8 +1,7 @@
 """Layers unrolled over time, one module per step.
 
-The weights stand in the layer; what is computed at step t stands in its child ``step<t>``. So the
-module path of an op, and with it the scope of the op in a captured graph, names both the layer and
-the step: ``decoder.layer1.step5``.
+The weights stand in the layer, and its child ``step<t>`` computes step t. So the scope of an op in
+a captured graph names both the layer and the step: ``decoder.layer1.step5``.
 """
 
 from collections.abc import Callable
@@ -96,7 +95,7 @@ class LSTM(UnrolledLayer):
         Parameters
         ----------
         step
-            Which step.
+            Number of the step.
         inputs
             Tensors that are read side by side.
         state

@@ -1,8 +1,8 @@
-"""The header of a GGUF file: what it says of a model, and which tensors there are.
+"""The header of a GGUF file: the metadata of a model, and its tensors.
 
-It is read here, and not by the reader of the `gguf` library: that makes objects of each word of the
-vocabulary, which takes seconds and hundreds of megabytes, and believes the counts that it reads.
-The library says which types of blocks there are, and how large they are.
+It is read here, and not by the reader of the `gguf` library. That one makes objects of each word of
+the vocabulary, which takes seconds and hundreds of megabytes, and it believes the counts that it
+reads. The library gives the types of blocks, and their sizes.
 """
 
 import mmap
@@ -34,7 +34,7 @@ PART = re.compile(r"(?P<stem>.+)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf")
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What the header of a GGUF file says.
+    """The metadata and tensors in the header of a GGUF file.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ class SafetensorsModel:
     Attributes
     ----------
     config
-        What its ``config.json`` says.
+        Contents of its ``config.json``.
     """
 
     def __init__(self, path: Path) -> None:
