@@ -14,6 +14,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, cost_text, flops_text, seconds_text
 from placeto_tools.options import Command, evaluator_option, json_option
 from placeto_tools.problem_options import problem_options
+from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
 
 NUM_SCOPES = 15
@@ -47,9 +48,13 @@ def inspect(
     placeto inspect problem.json.gz
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
-    source = read_source(problem, asked)
-    priced_by = evaluator_spec(evaluator or source.evaluator)
-    report = inspect_problem(problem_of(source, asked), scope_depth, priced_by)
+    with showing_progress() as progress:
+        progress.update(f"{problem}: reading or capturing its graph ...")
+        source = read_source(problem, asked)
+        priced_by = evaluator_spec(evaluator or source.evaluator)
+        read = problem_of(source, asked)
+        progress.update(f"{problem}: lower bound, compiled once ...")
+        report = inspect_problem(read, scope_depth, priced_by)
     if as_json:
         show_json(report)
     else:
