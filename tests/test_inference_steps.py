@@ -259,6 +259,14 @@ def test_encoders_and_frequencies_that_grow_are_refused_with_the_setting_that_he
     step_of("llama", "decode", {**HEADS, "rope_parameters": {**rope, "rope_type": "linear"}})
 
 
+def test_values_that_code_uses_and_contexts_of_any_name_are_refused() -> None:
+    small = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
+    with pytest.raises(WorkloadError, match=r"no values, got BioGptForCausalLM, whose code uses"):
+        step_of("biogpt", "decode", {**small, "vocab_size": 30})
+    with pytest.raises(WorkloadError, match="at most 16 tokens, the max_seq_len of"):
+        step_of("mpt", "decode", {"d_model": 16, "n_layers": 1, "max_seq_len": 16}, context=17)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "work"),
     [

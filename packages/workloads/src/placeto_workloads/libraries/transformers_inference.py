@@ -233,6 +233,11 @@ def _cache(name: str, model: Any, words: Tensor, length: int) -> Any:
             inputs = {"input_ids": words[:, :1], "past_key_values": found, "use_cache": True}
             functional_call(model, buffers, (), inputs)
     except Exception as error:
+        if "cannot be called on meta tensors" in str(error):
+            raise WorkloadError(
+                f"transformers:{name}: expected a step that depends on no values, got "
+                f"{type(model).__name__}, whose code uses some"
+            ) from error
         raise WorkloadError(f"transformers:{name}: {error_line(error)}") from error
     used = [layer for layer in layers if layer.is_initialized]
     if not used:

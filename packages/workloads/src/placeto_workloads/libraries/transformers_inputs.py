@@ -12,7 +12,10 @@ from placeto_workloads.errors import WorkloadError
 
 DEFAULT_SEQUENCE_LENGTH = 128
 # What limits the sequences of a model, in the order in which they count.
-LONGEST = ("max_position_embeddings", "n_positions", "max_target_positions", "seq_length")
+LONGEST = (
+    *("max_position_embeddings", "n_positions", "max_target_positions", "seq_length"),
+    "max_seq_len",
+)
 # What classes end in that say of which class an example is, and those that make text.
 CLASSIFIERS = (
     "ForSequenceClassification",
