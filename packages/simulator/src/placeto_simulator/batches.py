@@ -17,9 +17,8 @@ runtime_of = simulate  # in `walk` the variant without memory
 
 
 class Loops(NamedTuple):
-    """One variant of the event loop: one placement with a log or memory, and many at once."""
+    """One variant of the event loop: one placement with memory and a log, and many at once."""
 
-    log: Callable[..., float]
     memory: Callable[..., float]
     walk: Callable[..., None]
     runtimes: Callable[..., None]
@@ -31,22 +30,17 @@ def loops_of(queue: str) -> Loops:
     """Return the loops for a queue discipline (`Cluster.queue`), compiled under its name."""
     name = queue.replace("-", "_")
 
-    def loop(kind: str, *, tracks_memory: bool, keeps_log: bool) -> Callable[..., float]:
-        constants = {
-            "TRACKS_MEMORY": tracks_memory,
-            "KEEPS_LOG": keeps_log,
-            "BACKWARD_FIRST": queue == "backward-first",
-        }
+    def loop(kind: str, *, tracks_memory: bool) -> Callable[..., float]:
+        constants = {"TRACKS_MEMORY": tracks_memory, "BACKWARD_FIRST": queue == "backward-first"}
         return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
 
     def over(function: Callable[..., Any], simulated: Callable[..., float]) -> Callable[..., Any]:
         constants = {"simulate": simulated, "runtime_of": without_memory}
         return compiled(function, name=f"{function.__name__}_{name}", constants=constants)
 
-    with_memory = loop("memory", tracks_memory=True, keeps_log=False)
-    without_memory = loop("runtime", tracks_memory=False, keeps_log=False)
+    with_memory = loop("memory", tracks_memory=True)
+    without_memory = loop("runtime", tracks_memory=False)
     return Loops(
-        log=loop("log", tracks_memory=True, keeps_log=True),
         memory=with_memory,
         walk=over(walk, with_memory),
         runtimes=over(runtimes, without_memory),

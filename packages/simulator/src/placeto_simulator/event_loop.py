@@ -42,7 +42,6 @@ FEW = unsigned(16)
 
 # What a variant of the loop does (`batches.loops_of`): each is compiled with values of its own.
 TRACKS_MEMORY = True
-KEEPS_LOG = True
 BACKWARD_FIRST = True
 
 
@@ -109,6 +108,7 @@ def simulate(  # noqa: PLR0915
     first_sentinel = num_ops + num_reads
     has_many_resources = num_resources > FEW
     has_waits = len(waiters) > 0
+    keeps_log = len(log.event_time) > 0  # only together with memory
 
     # --- queues of which the first is backward, or else of the earliest micro-batch ----------
 
@@ -196,7 +196,7 @@ def simulate(  # noqa: PLR0915
             num_holds[ZERO] = 0
             held[:] = 0
             peak[:] = 0
-        if KEEPS_LOG:
+        if TRACKS_MEMORY and keeps_log:
             log.num_events[ZERO] = log.num_memory_changes[ZERO] = log.round[ZERO] = 0
 
     def put_ahead(resource: int, time: float) -> None:
@@ -257,7 +257,7 @@ def simulate(  # noqa: PLR0915
         hold_start[count] = start
         hold_device[count] = np.uint32(device)
         hold_bytes[count] = size
-        if KEEPS_LOG:
+        if keeps_log:
             log_memory(start, device, size)
 
     def take(then: float) -> None:
@@ -282,7 +282,7 @@ def simulate(  # noqa: PLR0915
     def release(now: float, device: int, size: int) -> None:
         """Give memory back at once: what is released at a time is not there any more then."""
         held[device] -= size
-        if KEEPS_LOG:
+        if keeps_log:
             log_memory(now, device, -size)
 
     # --- what happens ------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def simulate(  # noqa: PLR0915
         if TRACKS_MEMORY:
             op_before[op] = taken[device]
         taken[device] = np.uint32(op)
-        if KEEPS_LOG and free_at[device] < now:
+        if TRACKS_MEMORY and keeps_log and free_at[device] < now:
             log_event(now, device, True)
         free_at[device] = end + (op_overhead[device] if duration > 0 else 0.0)
         put_ahead(device, end)
@@ -430,7 +430,7 @@ def simulate(  # noqa: PLR0915
             put_ahead(link, start)
             return
         taken[link] = transfer
-        if KEEPS_LOG:
+        if TRACKS_MEMORY and keeps_log:
             log.transfer_start[read] = start
             log.transfer_end[read] = end
             if free_at[link] < now:
@@ -472,7 +472,7 @@ def simulate(  # noqa: PLR0915
             now = then
         # ... then everything that completes at the next time is delivered.
         count = ZERO
-        if KEEPS_LOG:
+        if TRACKS_MEMORY and keeps_log:
             log.round[ZERO] += 1
         while next_time[event] == now:
             put_ahead(event, NEVER)
@@ -481,14 +481,14 @@ def simulate(  # noqa: PLR0915
                 is_waking[event] = False
                 device = event if event < num_devices else ZERO
             elif event < num_devices:
-                if KEEPS_LOG:
+                if TRACKS_MEMORY and keeps_log:
                     log_event(now, event, False)
                 num_done += ONE
                 op_done(now, event)
                 if has_waits:
                     fills_all |= release_waiters(unsigned(taken[event]))
             else:
-                if KEEPS_LOG:
+                if TRACKS_MEMORY and keeps_log:
                     log_event(now, event, False)
                 device = transfer_done(now, event)
             completed[count], fed_device[count] = np.uint32(event), np.uint32(device)

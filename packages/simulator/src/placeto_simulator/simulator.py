@@ -230,7 +230,7 @@ class Simulator:
         log = new_log(self.problem.graph.num_ops, len(self.problem.graph.edges))
         state, memory = self._states.get()
         try:
-            _check_done(np.array([self._loops.log(self._tables, state, memory, log, rows[0])]))
+            _check_done(np.array([self._loops.memory(self._tables, state, memory, log, rows[0])]))
             return timeline_of(self.problem, self._tables, state, log)
         finally:
             self._states.put((state, memory))
