@@ -346,7 +346,7 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     assert "no placement" not in text  # of bytes of tensors that are not known
     assert "no placement is faster than 5.000 s" in succeed("inspect", doppler)
     message = (
-        "--objective: expected one, as these sources have several: throughput of chain, "
+        "--objective: give one, because these sources have different ones: throughput of chain, "
         "contention-free of fork"
     )
     assert message in fail("compare", partitioning, doppler, "--placers=single")

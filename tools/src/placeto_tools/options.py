@@ -249,6 +249,9 @@ def check_force(option: str, output: object, *, force: bool) -> None:
 
 def _devices(devices: str, threads: int) -> RealDevices:
     real = RealDevices(tuple(name.strip() for name in devices.split(",")), threads)
+    for name in real.names:
+        if not re.fullmatch(r"(cpu|cuda):[0-9]+", name):
+            raise InputError(f"--devices: expected cpu:NUMBER or cuda:NUMBER, got {name!r}")
     if threads > 1 and CPU not in real.kinds:
         raise InputError(f"--threads: needs a CPU in --devices, got {devices}")
     return real

@@ -31,6 +31,11 @@ def find_factory(text: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        stem, suffix = os.path.splitext(module_name)
+        if suffix == ".py" and os.path.exists(module_name):
+            raise InputError(
+                f"{text}: expected a module, got a file; write {stem}:{attribute}"
+            ) from error
         raise InputError(
             f"{text}: expected a module that can be imported, got {error_line(error)}"
         ) from error

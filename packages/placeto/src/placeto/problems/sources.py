@@ -40,7 +40,7 @@ DEFAULT_KIND = "k80"
 OF_A_STEP, OF_A_PIPELINE, WITHOUT_CONTENTION = "latency", "throughput", "contention-free"
 DEVICES = "devices"  # a size of the graphs of DOPPLER, whose files do not say how many there are
 JSON_SUFFIXES = (".json", ".json.gz")
-EXPORTED_SUFFIX = ".pt2"
+EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
@@ -197,6 +197,8 @@ def is_graph_file(text: str) -> bool:
     """Return True if a text names a file of a graph, and not a file of a model."""
     if PROGRAM.fullmatch(text) or LIBRARY.fullmatch(text) or _is_of_weights(text):
         return False
+    if text.endswith(PYTHON_SUFFIX):
+        return False
     return text.endswith((*JSON_SUFFIXES, ".txt")) or os.sep in text or Path(text).is_file()
 
 
@@ -225,7 +227,7 @@ def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceM
 def _no_source(name: str, models: Collection[str]) -> InputError:
     """Return the error of a name that is neither a file nor a model."""
     path = Path(name)
-    if path.suffix == ".py":
+    if path.suffix == PYTHON_SUFFIX:
         return InputError(
             f"{name}: expected a function, got a file; name its function as {path.stem}:FUNCTION"
         )
@@ -378,8 +380,12 @@ def _published(path: Path, otherwise: GraphError) -> PlacementProblem:
     try:
         return load_dnn_partitioning(path)
     except GraphError as error:
-        is_another = str(error).endswith("missing required field maxFPGAs")
-        raise (otherwise if is_another else error) from None
+        if str(error).endswith("missing required field maxFPGAs"):
+            raise InputError(
+                f"{path}: expected a problem file, a graph file or an input of dnn-partitioning, "
+                f"got other JSON ({str(otherwise).removeprefix(f'{path}: ')})"
+            ) from None
+        raise
 
 
 def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:

@@ -91,5 +91,8 @@ def restored_settings(values: Mapping[str, Any]) -> "Settings":
     known = {field.name for field in fields(Settings)}
     if values.keys() != known:
         different = ", ".join(sorted(values.keys() ^ known))
-        raise InputError(f"settings: expected the hyperparameters of this release, not {different}")
+        raise InputError(
+            f"settings: expected the hyperparameters of this release, got others in {different}; "
+            "train with --force to begin anew"
+        )
     return Settings(**values)
