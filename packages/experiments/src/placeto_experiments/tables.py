@@ -1,8 +1,7 @@
 """Tables of the pages on bounds and searches: ``python -m placeto_experiments.tables bounds``.
 
-``bounds`` prints how far placements are from the lower bound, ``search`` how multilevel search
-compares with local search. Each problem is SOURCE/CLUSTER. Seconds are CPU time of the process, on
-each core that it uses.
+``bounds`` prints the ratios of placements to the lower bound, ``search`` a comparison of multilevel
+search with local search. Each problem is SOURCE/CLUSTER. Seconds are CPU seconds of the process.
 """
 
 import argparse
@@ -73,7 +72,7 @@ EVALUATIONS_OF_SEARCH = 2000
 
 
 def print_bounds(options: argparse.Namespace) -> None:
-    """Print the parts of the lower bound of problems, and how far search is above it."""
+    """Print the parts of the lower bound of problems, and the ratio of search to it."""
     _print_versions()
     if options.exact:
         search = f"search, {EVALUATIONS_OF_SEARCH:,} evaluations, over the optimum"
@@ -102,7 +101,7 @@ def print_bounds(options: argparse.Namespace) -> None:
 
 
 def _exact_row(name: str) -> list[str]:
-    """Try all placements of a problem in few groups: whether the bound or the search is loose."""
+    """Return the row of a problem with few groups, of which all placements are tried."""
     cluster = name.rpartition("/")[2]
     if cluster not in GROUPS_TO_TRY_ALL:
         clusters = " or ".join(GROUPS_TO_TRY_ALL)
@@ -163,7 +162,7 @@ def _runs(problem: PlacementProblem, placer: Placer, seeds: int, threads: int = 
 
 
 def _simulator_rate(problem: PlacementProblem, seconds: float = 0.5) -> float:
-    """Return how many placements a second are simulated in batches, near a good placement."""
+    """Return the simulated placements per second in batches, near a good placement."""
     simulator = Simulator(problem, num_threads=1)
     generator = np.random.default_rng(0)
     good = MultilevelSearch(evaluations=2000).place(problem, simulator).placement
@@ -178,7 +177,7 @@ def _simulator_rate(problem: PlacementProblem, seconds: float = 0.5) -> float:
 
 
 def print_search(options: argparse.Namespace) -> None:
-    """Print what multilevel search and local search find for problems."""
+    """Print the results of multilevel search and local search on problems."""
     _print_versions()
     search = [f"multilevel search, 1/{SHARE} of them", f"in {options.seconds:g} s"]
     rates = "evaluations/s: local search, multilevel search, simulator"

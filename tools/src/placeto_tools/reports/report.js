@@ -95,7 +95,7 @@ function draw_table() {
   at("summary").textContent = `${problem.title}: ${problem.op_names.length.toLocaleString("en")} ops, ` +
     `${last.names.length.toLocaleString("en")} groups, ${problem.devices.length} devices` +
     (name ? `; lower bound ${seconds(bound)} (${name[0]})` : "");
-  const head = ["placer", "runtime", "over the bound", "peak memory", "placements", "took"];
+  const head = ["placer", "runtime", "over the bound", "peak memory", "evaluations", "search"];
   table(at("placers"), head, problem.placers.map(placer => [
     placer.title, placer.fits ? seconds(placer.runtime) : `${seconds(placer.runtime)}, out of memory`,
     bound > 0 ? share(placer.runtime / bound - 1) : "",
@@ -337,7 +337,7 @@ function draw_path(placer) {
   ];
   const sum = kind => rows.filter(row => row[0] === kind).reduce((total, row) => total + row[4], 0);
   const rest = Math.max(0, placer.runtime - sum("op") - sum("transfer"));
-  at("path-summary").textContent = `${placer.title}: ${rows.length.toLocaleString("en")} members, ` +
+  at("path-summary").textContent = `${placer.title}: ${rows.length.toLocaleString("en")} ops and transfers, ` +
     `${seconds(sum("op"))} of ops, ${seconds(sum("transfer"))} of transfers, ${seconds(rest)} of overheads; the longest:`;
   rows.sort((one, other) => other[4] - one[4]);
   table(at("path"), ["", "member", "on", "from", "takes"],

@@ -1,1 +1,1 @@
-"""The ledger: what others measured, beside what the simulator says of it."""
+"""The ledger: steps that others measured, and the same steps simulated."""

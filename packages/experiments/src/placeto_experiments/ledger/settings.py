@@ -1,4 +1,4 @@
-"""The settings of the ledger: each is a step on devices as published, and what it takes there.
+"""The settings of the ledger: each is a step on published devices, and its simulated seconds.
 
 Begin to read in `Training`. A setting returns the simulated seconds per sample (a sequence, a word,
 a sentence, an image), so that settings of different batches compare.
@@ -112,8 +112,8 @@ class _InStages(Setting):
 class Training(_InStages):
     """A training step in micro-batches.
 
-    By default devices run backward ops first, as 1F1B does; with ``gpipe`` the backward pass begins
-    when all of the forward pass has ended.
+    By default devices run backward ops first, as 1F1B does. With ``gpipe`` the backward pass begins
+    after the whole forward pass.
     """
 
     gpipe: bool = False
@@ -149,9 +149,9 @@ class Inference(_InStages):
         return runtime(problem) / (self.micro_batches * self.model.batch * self.rounds)
 
     def seconds_of_stages(self, model: Transformer) -> NDArray[np.float64]:
-        """Return float64[S], what the ops of each stage take one after the other.
+        """Return float64[S], the seconds of the ops of each stage, one after the other.
 
-        One layer of each stage is captured, and counts as often as there are such layers.
+        One layer of each stage is captured, and counts once for each layer.
         """
         layers = self.layers_of_stages
         graph = _captured(replace(model, layers=len(layers)), "inference")
@@ -165,7 +165,7 @@ class Inference(_InStages):
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Inference):
-    """The forward pass of a prompt, whole or in parts, of which each attends to those before it."""
+    """The forward pass of a prompt, whole or in parts; a part attends to those before it."""
 
     prompt: int  # number of words
     part: int = 0  # number of words of a part; 0 for all

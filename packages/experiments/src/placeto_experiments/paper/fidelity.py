@@ -1,4 +1,4 @@
-"""``placeto experiment fidelity``: how far simulated steps are from steps that ran."""
+"""``placeto experiment fidelity``: simulated steps compared with measured ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,14 +50,14 @@ SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far N simulated runtimes are from measured ones."""
+    """Agreement of N simulated runtimes with measured ones."""
 
     simulated: NDArray[np.float64]
     measured: NDArray[np.float64]
 
     @property
     def errors(self) -> NDArray[np.float64]:
-        """float64[N], by what share of the measured runtime the simulated one is off."""
+        """float64[N], errors as fractions of the measured runtime."""
         return np.abs(self.simulated / self.measured - 1)
 
     @property
@@ -67,7 +67,7 @@ class Agreement:
 
     @property
     def regret(self) -> float:
-        """By what share the one that wins in simulation is slower than the best of all."""
+        """Fraction by which the placement that wins in simulation is slower than the fastest."""
         return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
 
 
@@ -76,8 +76,8 @@ def runnable_models(
 ) -> dict[Graph, RunnableModel]:
     """Return models that run on two devices of this machine, by their problems.
 
-    They are those that were chosen, or all; to try it, there is one tiny model. Another one is an
-    `InputError`.
+    They are the chosen ones, by default all; the smoke scale has one tiny model. An unknown model
+    is an `InputError`.
     """
     known = SMOKE_MODELS if plan.is_smoke else MODELS if devices.are_cpus else GPU_MODELS
     for source in chosen:

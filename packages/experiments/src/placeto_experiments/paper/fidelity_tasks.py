@@ -1,4 +1,4 @@
-"""Trials that run placements on two devices of this machine, beside the simulator."""
+"""Trials that run placements on two devices of this machine, and simulate them."""
 
 import time
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_
 from placeto_simulator import Simulator
 
 TWO_CPUS = RealDevices(("cpu:0", "cpu:1"))
-BESIDE = "cpu beside cpu"  # the kind whose times are those of a CPU while the other one is busy
+BESIDE = "cpu beside cpu"  # kind of a CPU while the other CPU is busy
 PROFILE_RUNS = 7
 SEARCHES = ("expert", "metis", "heft", "m-etf", "m-sct", "local-search", "pretrained")
 NUM_RANDOM = 2
 NUM_NEIGHBOURS = 6
-NEIGHBOURHOOD = 0.08  # of the groups are elsewhere than in the best placement
-SIZES = (4, 1 << 20)  # bytes of the tensors that say how fast links are
+NEIGHBOURHOOD = 0.08  # fraction of the groups that are moved from the best placement
+SIZES = (4, 1 << 20)  # bytes of the tensors that measure links
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RunnableModel:
         return step_on(self._found(), self.devices)
 
     def profiled(self) -> PlacementProblem:
-        """Measure ops, and what it takes to transfer a tensor; return the problem with that."""
+        """Measure the seconds of ops and transfers; return the problem with them."""
         found, step = self._found(), self.step()
         one, other = names = self.devices.names
         profiles: dict[str, StepProfile] = {}
@@ -72,7 +72,7 @@ class RunnableModel:
 
 @dataclass(frozen=True)
 class Profile:
-    """Measures a model, and leaves its problem in the folder."""
+    """Measures a model, and writes its problem to the folder."""
 
     kind: ClassVar[str] = "profile"
 
@@ -80,7 +80,7 @@ class Profile:
     model: RunnableModel
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return how long that took."""
+        """Return the seconds of measuring."""
         watch.update(f"{self.problem}: measuring its ops ...")
         began = time.perf_counter()
         problem = self.model.profiled()
@@ -94,7 +94,7 @@ class Profile:
 
 
 def profiling(graph: Graph, model: RunnableModel) -> Trial:
-    """Return the trial that measures a model, which all others of it need."""
+    """Return the trial that measures a model, on which its other trials depend."""
     return Trial(measuring_name(graph.name), Profile(graph.name, model), measured=True)
 
 
@@ -104,8 +104,8 @@ class MeasurePlacements:
 
     graph: Graph
     model: RunnableModel
-    # Part of a step that is cut in two halves in which the busier emulated link carries tensors;
-    # None for real links
+    # Share of a step in two halves in which the busier emulated link carries tensors; None for real
+    # links
     share: float | None
     runs: int  # number of runs of each placement that count
 
@@ -115,7 +115,7 @@ class MeasurePlacements:
         return self.graph.name
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return what each placement came to."""
+        """Return the simulated and measured seconds of each placement."""
         problem, emulated = workspace.problem(self.graph), None
         if self.share is not None:
             problem = with_links_of_share(problem, self.share)
@@ -160,7 +160,7 @@ def _slowed(problem: PlacementProblem, placement: NDArray[np.int32]) -> float:
 
 
 def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> float:
-    """Return the simulated runtime if ops take as long as they did in these very runs."""
+    """Return the simulated runtime with the op times of these runs."""
     problem = measured.simulated.problem
     seconds = np.repeat(measured.op_seconds[:, None], problem.num_devices, axis=1)
     seconds[problem.compute_time == 0] = 0.0

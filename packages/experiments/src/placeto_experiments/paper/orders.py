@@ -1,4 +1,4 @@
-"""Random orders in which the groups of a graph are visited by Placeto, or read by the RNN."""
+"""Random orders in which Placeto visits the groups of a graph, or the RNN reads them."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
 
 
 class FixedOrders(PlacementEnvironment):
-    """Episodes of which each visits the groups in one of some numbered orders, drawn at random."""
+    """Episodes that visit the groups in one of some numbered orders, sampled uniformly."""
 
     numbers: Sequence[int]  # set before the first episode
 
@@ -37,7 +37,7 @@ class FixedOrders(PlacementEnvironment):
 
 
 class PlaceInOrder:
-    """Places with a policy of Placeto as it is, greedily, in a numbered order."""
+    """Places greedily with a policy of Placeto in a numbered order."""
 
     name = "placeto"
 
@@ -52,7 +52,7 @@ class PlaceInOrder:
         *,
         seed: int = 0,  # noqa: ARG002 (nothing is drawn)
     ) -> PlacementResult:
-        """Return where the greedy episode ends."""
+        """Return the placement at the end of the greedy episode."""
         began = time.perf_counter()
         settings = self._policy.settings
         environment = PlacementEnvironment.for_policy(evaluator, settings, reward="terminal")
@@ -73,7 +73,7 @@ class PlaceInOrder:
 
 
 def run_greedily(policy: PlacementPolicy, environment: PlacementEnvironment) -> list[float]:
-    """Run one episode to its end; return what placements cost before it and after each step."""
+    """Run one episode; return the costs of the placements before it and after each step."""
     costs = [float(environment.costs[0])]
     while not environment.is_over:
         log_probabilities = policy(environment.states()).detach().numpy()
@@ -110,7 +110,7 @@ class _GroupsInOrder(GroupGraph):
 def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem:
     """Return a problem that the RNN reads in a random order.
 
-    The groups are numbered anew; what a placement costs does not depend on that.
+    The groups are numbered anew, which does not change the cost of a placement.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Trials that train a policy, and leave it in the folder of the experiment."""
+"""Trials that train a policy in the folder of the experiment."""
 
 import time
 from dataclasses import dataclass
@@ -35,21 +35,21 @@ PLACETO_TRAINING, RNN_TRAINING = "placeto-training", "rnn-training"
 
 @dataclass(frozen=True)
 class TrainPlaceto:
-    """Trains one policy on some graphs; goes on from the last checkpoint."""
+    """Trains one policy on some graphs; resumes from the last checkpoint."""
 
     kind: ClassVar[str] = PLACETO_TRAINING
 
     policy: str
-    # Graphs, of which each episode of an update has another one. Of one graph in several orders,
-    # each episode draws an order.
+    # Graphs: each episode of an update has another one. If one graph has several orders, each
+    # episode samples an order.
     graphs: tuple[Graph, ...]
     settings: Settings
     seed: int
-    # Graphs by whose placements the best policy is chosen; none are those to train on
+    # Other graphs, on which the best policy is chosen
     validation: tuple[Graph, ...] = ()
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Train, and return how it went: the mean runtime of each update, and the best."""
+        """Train, and return the mean and the best runtime of each update."""
         warm_up("placeto")
         path = workspace.policy_file(self.policy)
         log_path = path.with_suffix(".jsonl")
@@ -101,7 +101,7 @@ class TrainRnn:
     seed: int
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Train, and return how long it took."""
+        """Train, and return the evaluations and seconds."""
         warm_up("rnn")
         began = time.perf_counter()
         total = self.settings.evaluations * len(self.graphs)
@@ -110,7 +110,7 @@ class TrainRnn:
         def evaluator(index: int, problem: PlacementProblem) -> WatchedEvaluator:
             def report(evaluations: int, best: float) -> None:
                 counts[index] = evaluations
-                watch.update(f"{sum(counts):,} of {total:,} placements, best {seconds_text(best)}")
+                watch.update(f"{sum(counts):,} of {total:,} evaluations, best {seconds_text(best)}")
 
             return WatchedEvaluator(Simulator(problem, 1), report)
 
