@@ -95,7 +95,7 @@ function draw_table() {
   at("summary").textContent = `${problem.title}: ${problem.op_names.length.toLocaleString("en")} ops, ` +
     `${last.names.length.toLocaleString("en")} groups, ${problem.devices.length} devices` +
     (name ? `; lower bound ${seconds(bound)} (${name[0]})` : "");
-  const head = ["placer", "runtime", "over the bound", "peak memory", "evaluations", "search"];
+  const head = ["placer", "runtime", "over the bound", "peak memory", "evaluations", "CPU seconds"];
   table(at("placers"), head, problem.placers.map(placer => [
     placer.title, placer.fits ? seconds(placer.runtime) : `${seconds(placer.runtime)}, out of memory`,
     bound > 0 ? share(placer.runtime / bound - 1) : "",
