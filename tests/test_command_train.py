@@ -469,7 +469,9 @@ def test_a_folder_that_is_no_training_is_not_resumed(copied: Path, problem: Path
         (copied / "run.json").write_text(wrong)
         assert "run.json: expected" in fail("train", "--resume", copied)
     (copied / "run.json").write_text(description.replace('"discount"', '"discounts"'))
-    assert "not discount, discounts" in fail("train", "--resume", copied)
+    assert "got others in discount, discounts; train with --force" in fail(
+        "train", "--resume", copied
+    )
     (copied / "run.json").write_text(description)
     (copied / "training.safetensors").write_bytes(b"x" * 100)
     assert "expected a placeto-policy file" in fail("train", "--resume", copied)

@@ -1,4 +1,4 @@
-"""Learning curves: the best runtime so far after each number of evaluations."""
+"""Learning curves: the best runtime so far by number of evaluations."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,1 +1,1 @@
-"""``report.html``: what placers came to on a problem, in one file that opens anywhere."""
+"""``report.html``: the results of placers on a problem, in one file that opens anywhere."""

@@ -1,4 +1,4 @@
-"""What a comparison leaves besides its tables: the best placements, and a page that shows them."""
+"""Files of a comparison besides its tables: the best placements, and a page that shows them."""
 
 import shutil
 from urllib.parse import quote

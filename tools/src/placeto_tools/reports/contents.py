@@ -1,4 +1,4 @@
-"""What goes into a report: a problem, the placers that placed it, and what each came to."""
+"""Contents of a report: a problem, the placers that placed it, and their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Shown:
 def problem_report(
     title: str, problem: PlacementProblem, bounds: dict[str, float], shown: Sequence[Shown]
 ) -> Report:
-    """Return all that a page draws of one problem: plain values in SI units."""
+    """Return the report of one problem for a page: plain values in SI units."""
     levels = drawn_levels(problem)
     before: list[PlacementProblem | None] = [None, *levels[:-1]]
     graph, cluster = problem.graph, problem.cluster

@@ -1,4 +1,4 @@
-"""The file itself: data, our glue and the drawing library in one page that fetches nothing."""
+"""The file itself: data, a script and the drawing library in one page that fetches nothing."""
 
 import html
 from importlib import resources
@@ -10,7 +10,7 @@ from placeto.json_files import json_text
 
 Report = dict[str, Any]
 LIBRARY = "bokeh"
-MISSING = "report.html: expected Bokeh, which draws it: pip install 'placeto-tools[report]'"
+MISSING = "report.html: needs Bokeh, which draws it: pip install 'placeto-tools[report]'"
 
 
 def has_library() -> bool:

@@ -64,7 +64,7 @@ EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT, CONTENTION_FREE)}
 
 
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
-    """Return an evaluator of `EVALUATORS`, or one of a user's own.
+    """Return an evaluator of `EVALUATORS`, or an evaluator of the user.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
         ``package.module:Class``, or the name that an installed package gives its class in the entry
         points ``placeto.evaluators``; or the class itself. The class is called with the problem,
         and with arguments that follow its name behind colons. Its attributes ``objective`` and
-        ``unit`` are what tables say of it: by default its name, and ``s``.
+        ``unit`` are its texts in tables: by default its name, and ``s``.
 
     Raises
     ------

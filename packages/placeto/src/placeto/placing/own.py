@@ -133,7 +133,7 @@ def _lack(given: Any, *parts: str) -> str:
 
 
 class CheckedPlacer:
-    """A placer of a user's own, whose errors name it, and whose results are placements.
+    """A placer of the user, whose errors name it, and whose results are placements.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class CheckedPlacer:
 
 
 def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> Evaluator:
-    """Return an evaluator of a user's own, whose errors name it, and whose costs are checked.
+    """Return an evaluator of the user, whose errors name it, and whose costs are checked.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The placers by name, with the budgets that they have by default, and those of a user's own."""
+"""Placers by name, with their default budgets, and placers of users."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,7 +188,7 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 
 
 def placer_spec(given: str | Placer) -> PlacerSpec:
-    """Return a placer of `PLACERS`, or one of a user's own.
+    """Return a placer of `PLACERS`, or a placer of the user.
 
     Parameters
     ----------

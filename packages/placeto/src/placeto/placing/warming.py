@@ -1,4 +1,4 @@
-"""What happens once in a process happens before a placer's seconds count: compiling, importing."""
+"""Compilation and imports, once in a process, before the seconds of a placer count."""
 
 from functools import cache
 
