@@ -61,7 +61,7 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     Parameters
     ----------
     graph
-        Graph of the undivided training or inference step.
+        Graph of the training or inference step without micro-batching.
     num_micro_batches
         Number m of micro-batches, >= 1; with 1 the graph is the same.
 
@@ -114,7 +114,7 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     Parameters
     ----------
     problem
-        Problem of the undivided step.
+        Problem of the step without micro-batching.
     num_micro_batches
         Number m of micro-batches, >= 1; with 1 the problem is the same.
 
