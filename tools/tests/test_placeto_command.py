@@ -64,10 +64,10 @@ def test_the_help_fits_a_screen_and_has_a_line_for_each_command() -> None:
 def test_the_environment_sets_defaults() -> None:
     for variable, value, more, line in [
         ("SECONDS", "x", [], "Invalid value for PLACETO_PLACE_SECONDS: 'x' is not a valid float"),
-        ("SECONDS", "1", ["--placer=heft"], "PLACETO_PLACE_SECONDS: expected --placer to be one"),
+        ("SECONDS", "1", ["--placer=heft"], "PLACETO_PLACE_SECONDS: needs a placer that searches"),
         ("OBJECTIVE", "x", [], "Invalid value for PLACETO_PLACE_OBJECTIVE: expected one of lat"),
         ("SECONDS", "x", ["--seconds=0"], "Invalid value for '--seconds': 0.0 is not in"),
-        ("SEED", "1", ["--seconds=1", "--placer=heft"], "--seconds: expected --placer to be one"),
+        ("SEED", "1", ["--seconds=1", "--placer=heft"], "--seconds: needs a placer that searches"),
     ]:
         runner = CliRunner(env={f"PLACETO_PLACE_{variable}": value})
         result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json", *more])
