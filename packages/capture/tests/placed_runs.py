@@ -101,8 +101,9 @@ def sent(
 
 def results_of(step: ExecutableStep, devices: Sequence[DeviceStep]) -> Mapping[str, Any]:
     """Return all results of a step that has run."""
-    pieces = {key: piece for device in devices for key, piece in device.pieces(None).items()}
-    return step.results(None, pieces)
+    names = step.result_names
+    pieces = {key: piece for device in devices for key, piece in device.pieces(names).items()}
+    return step.results(names, pieces)
 
 
 def prepared(step: Comparison) -> TracedStep:

@@ -47,10 +47,12 @@ class NumericStep:
     def feed(self) -> int:
         return FEED
 
-    def results(
-        self, names: Collection[str] | None, pieces: Mapping[Any, Any]
-    ) -> Mapping[str, int]:
-        return {name: pieces[name] for name in (pieces if names is None else names)}
+    @property
+    def result_names(self) -> Collection[str]:
+        return self.graph.op_names
+
+    def results(self, names: Collection[str], pieces: Mapping[Any, Any]) -> Mapping[str, int]:
+        return {name: pieces[name] for name in names}
 
 
 class NumericDevice:
@@ -103,10 +105,8 @@ class NumericDevice:
         del self.values[tensor]
         return int(self.step.graph.tensor_bytes[tensor])
 
-    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
-        return {
-            name: value for name, value in self.computed.items() if names is None or name in names
-        }
+    def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
+        return {name: value for name, value in self.computed.items() if name in names}
 
 
 def buffer_of(value: int) -> torch.Tensor:

@@ -122,7 +122,7 @@ def check_streams(problem: PlacementProblem, seed: int, names: list[str]) -> Non
         devices = StreamedDevices(step, program, names, schedule.op_device)
         for _ in range(2):
             records, start = devices.run(step.feed())
-            assert devices.pieces(None) == expected_results(problem.graph)
+            assert devices.pieces(problem.graph.op_names) == expected_results(problem.graph)
             check_timeline(timeline_of(problem, schedule.op_device, program, records, start))
         devices.close()
 
@@ -203,6 +203,17 @@ def test_steps_meet_the_protocols() -> None:
     step = NumericStep(random_problem(1, 12, 2, "fifo").graph)
     assert isinstance(step, ExecutableStep)
     assert isinstance(step.on_device(0, ["cpu:0"], np.zeros(12, np.int32)), DeviceStep)
+
+
+def test_a_result_that_is_not_there_is_refused_and_the_processes_stay() -> None:
+    problem = random_problem(1, 12, 2, "fifo")
+    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
+        executed = executor.execute(random_placement(problem, 0))
+        before = multiprocessing.active_children()
+        with pytest.raises(ExecutionError, match=r"^results: expected names of this step, got 'x'"):
+            executed.results(["op0", "x"])
+        assert executed.results(["op0"]) == {"op0": expected_results(problem.graph)["op0"]}
+        assert multiprocessing.active_children() == before
 
 
 def test_processes_end_with_the_executor() -> None:

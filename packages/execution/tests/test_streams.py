@@ -164,7 +164,7 @@ class LazyDevice:
         self.buffer.pop(tensor)
         return 0
 
-    def pieces(self, _names: Collection[str] | None) -> Mapping[Any, Any]:
+    def pieces(self, _names: Collection[str]) -> Mapping[Any, Any]:
         return {}
 
 

@@ -10,9 +10,8 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
@@ -30,141 +29,117 @@ PARENT_INTERVAL = 0.5  # seconds after which a process looks again whether its p
 NOT_WAITING = -1
 
 
-class Progress:
-    """How far D devices are, in memory that all processes share.
-
-    Attributes
-    ----------
-    instruction : D of int
-        Number of the instruction that each device is at, counted from 1; 0 between two steps.
-    awaited : D of int
-        Message that each device waits for, or `NOT_WAITING`.
-    """
-
-    def __init__(self, num_devices: int) -> None:
-        self.instruction: Any = RawArray("q", num_devices)
-        self.awaited: Any = RawArray("q", [NOT_WAITING] * num_devices)
-
-
-@dataclass(frozen=True)
-class DeviceTask:
-    """All that the process of a device needs.
-
-    Attributes
-    ----------
-    number, name : int, str
-        Device.
-    graph, program : `OpGraph`, `StepProgram`
-        What they run.
-    make : function
-        Returns the device's part of the step.
-    shared : `SharedMessages`
-        What devices send.
-    progress : `Progress`
-        Where the devices say how far they are.
-    links : `EmulatedLinks` or None
-        Links that delay what is sent.
-    """
-
-    number: int
-    name: str
-    graph: OpGraph
-    program: StepProgram
-    make: Callable[[], DeviceStep]
-    shared: SharedMessages
-    progress: Progress
-    links: EmulatedLinks | None
-
-
-@dataclass(frozen=True)
-class Failure:
+class Failure(str):
     """What has gone wrong in a process, in one line."""
 
-    line: str
-
-
-def serve(task: DeviceTask, pipe: Connection, parent: int) -> None:
-    """Do what the parent tells, until the parent ends this process or has ended itself.
-
-    Parameters
-    ----------
-    task
-        What runs.
-    pipe
-        Brings names of methods of `DeviceProcess`, with a value, and takes what they return.
-    parent
-        Number of the parent's process.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    # In a new thread: the OpenMP threads of the one that was forked are not there any more.
-    threading.Thread(target=_serve, args=(task, pipe), daemon=True).start()
-    # No file tells of the parent's end: other processes that it forks would keep it open.
-    while os.getppid() == parent:
-        time.sleep(PARENT_INTERVAL)
-    os._exit(1)
-
-
-def _serve(task: DeviceTask, pipe: Connection) -> None:
-    try:
-        gc.freeze()  # what the parent has made stays, and takes no time
-        device = DeviceProcess(task)
-        with device.step.entered():
-            pin_to_cores(task.name, torch.get_num_threads())
-            while True:
-                what, value = pickle.loads(pipe.recv_bytes())  # noqa: S301, of the parent
-                pipe.send_bytes(pickle.dumps(getattr(device, what)(value)))
-    except BaseException as error:
-        doing = doing_text(task.graph, task.program, task.number, task.progress)
-        with suppress(OSError):  # the parent may have ended
-            pipe.send_bytes(pickle.dumps(Failure(f"{doing} on {task.name}: {error_line(error)}")))
-
-
-def doing_text(graph: OpGraph, program: StepProgram, device: int, progress: Progress) -> str:
-    """Return what a device is doing."""
-    number, awaited = progress.instruction[device], progress.awaited[device]
-    if number == 0:
-        return "begin"
-    instruction = program.of_device(device)[number - 1]
-    return program.text(instruction if awaited == NOT_WAITING else Receive(awaited), graph)
+    __slots__ = ()
 
 
 class DeviceProcess:
-    """Runs the program of a device.
+    """Runs the program of a device, in a process that is forked from the one that makes this.
 
     Parameters
     ----------
-    task
-        What runs.
+    number, name : int, str
+        Device.
+    step : `DeviceStep`
+        Part of the step that is on the device.
+    graph, program : `OpGraph`, `StepProgram`
+        Step, and what all devices do in it.
+    shared
+        Messages of all devices.
+    links
+        Links that delay messages; None if these arrive as fast as they can.
+
+    Attributes
+    ----------
+    progress : array of 2 int
+        Number of the instruction that the device is at, counted from 1, or 0 between two steps; and
+        the message that it waits for, or `NOT_WAITING`. All processes share this memory.
     """
 
-    def __init__(self, task: DeviceTask) -> None:
-        self.step = task.make()
-        self._task = task
-        self._instructions = task.program.of_device(task.number)
-        self._messages = task.program.messages
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        step: DeviceStep,
+        graph: OpGraph,
+        program: StepProgram,
+        shared: SharedMessages,
+        links: EmulatedLinks | None,
+    ) -> None:
+        self.name = name
+        self.progress: Any = RawArray("q", [0, NOT_WAITING])
+        self._step = step
+        self._graph = graph
+        self._program = program
+        self._instructions = program.of_device(number)
+        self._shared = shared
+        self._links = links
         self._rooms: dict[int, Sequence[torch.Tensor]] = {}  # for what comes
         self._record = Record()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the device waits for a message."""
+        return bool(self.progress[1] != NOT_WAITING)
+
+    def doing(self) -> str:
+        """Return what the device is doing, and its name."""
+        number, awaited = self.progress
+        if number == 0:
+            return f"begin on {self.name}"
+        instruction = Receive(awaited) if self.is_waiting else self._instructions[number - 1]
+        return f"{self._program.text(instruction, self._graph)} on {self.name}"
+
+    def serve(self, pipe: Connection, parent: int) -> None:
+        """Do what the parent tells, until the parent ends this process or has ended itself.
+
+        Parameters
+        ----------
+        pipe
+            Connection that brings names of methods, with a value, and takes what they return.
+        parent
+            Number of the parent's process.
+        """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+        # In a new thread: the OpenMP threads of the one that was forked are not there any more.
+        threading.Thread(target=self._serve, args=(pipe,), daemon=True).start()
+        # No file tells of the parent's end: other processes that it forks would keep it open.
+        while os.getppid() == parent:
+            time.sleep(PARENT_INTERVAL)
+        os._exit(1)
+
+    def _serve(self, pipe: Connection) -> None:
+        try:
+            gc.freeze()  # what the parent has made stays, and takes no time
+            with self._step.entered():
+                pin_to_cores(self.name, torch.get_num_threads())
+                while True:
+                    what, value = pickle.loads(pipe.recv_bytes())  # noqa: S301, of the parent
+                    pipe.send_bytes(pickle.dumps(getattr(self, what)(value)))
+        except BaseException as error:
+            with suppress(OSError):  # the parent may have ended
+                pipe.send_bytes(pickle.dumps(Failure(f"{self.doing()}: {error_line(error)}")))
+
     def begin(self, feed: Any) -> None:
         """Put what is there before the step where it belongs."""
-        self._task.progress.instruction[self._task.number] = 0
-        self._task.progress.awaited[self._task.number] = NOT_WAITING
-        self.step.begin(feed)
+        self.progress[:] = 0, NOT_WAITING
+        self._step.begin(feed)
 
     def pieces(self, names: Any) -> Any:
         """Return the device's pieces of results."""
-        return self.step.pieces(names)
+        return self._step.pieces(names)
 
     def run(self, start: float) -> Record:
         """Follow the program from a time on, by `time.monotonic`; return what was noted."""
         record = self._record = Record()
-        step, now, progress = self.step, time.monotonic, self._task.progress
-        at, device = progress.instruction, self._task.number
+        step, progress, now = self._step, self.progress, time.monotonic
         while now() < start:
             pass
         record.began = now()
         for number, instruction in enumerate(self._instructions, start=1):
-            at[device] = number
+            progress[0] = number
             if isinstance(instruction, Run):
                 for message in instruction.messages:
                     self._await(message)
@@ -179,37 +154,36 @@ class DeviceProcess:
             else:
                 freed = step.free(instruction.tensor)
                 record.freed.append((instruction.tensor, now(), freed))
-        progress.awaited[device], at[device] = NOT_WAITING, 0
+        progress[:] = 0, NOT_WAITING
         return record
 
     def _receive(self, number: int) -> None:
-        tensor = self._messages[number].tensor
+        tensor = self._program.messages[number].tensor
         if tensor is not None:
-            self._rooms[number], more = self.step.expect(tensor)
+            self._rooms[number], more = self._step.expect(tensor)
             self._record.made.append((time.monotonic(), more))
 
     def _await(self, number: int) -> None:
-        awaited, device, shared = self._task.progress.awaited, self._task.number, self._task.shared
-        awaited[device] = number
-        while not shared.has_come(number):
-            os.sched_yield()
-        awaited[device] = NOT_WAITING
-        shared.take(number, self._rooms.pop(number, ()))
-        tensor = self._messages[number].tensor
+        self.progress[1] = number
+        self._shared.wait(number)
+        self.progress[1] = NOT_WAITING
+        begun = time.monotonic()
+        self._shared.take(number, self._rooms.pop(number, ()))
+        tensor = self._program.messages[number].tensor
         if tensor is not None:
-            self.step.arrived(tensor)
-        self._record.arrived.append((number, time.monotonic()))
+            self._step.arrived(tensor)
+        self._record.taken.append((number, begun, time.monotonic()))
 
     def _send(self, number: int) -> None:
-        message, start = self._messages[number], time.monotonic()
-        shared, links, arrival = self._task.shared, self._task.links, start
+        message, start = self._program.messages[number], time.monotonic()
+        arrival = start
         if message.tensor is not None:
-            buffers = self.step.buffers(message.tensor, message.destination)
-            shared.put(number, buffers)
+            buffers = self._step.buffers(message.tensor, message.destination)
+            self._shared.put(number, buffers)
             arrival = time.monotonic()
-            if links is not None:
+            if self._links is not None:
                 num_bytes = sum(buffer.nbytes for buffer in buffers)
-                start, arrival = links.reserve(message, num_bytes, start)
+                start, arrival = self._links.reserve(message, num_bytes, start)
         self._record.sent.append((number, start))
         self._record.left.append((number, arrival))
-        shared.announce(number, arrival)
+        self._shared.announce(number, arrival)

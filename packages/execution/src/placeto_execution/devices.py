@@ -40,14 +40,23 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
             )
         if name in names[:number]:
             raise ExecutionError(f"devices[{number}]: expected each device once, got {name!r}")
-    num_processes, num_cores = sum(not is_cuda(name) for name in names), len(_usable_cores())
-    if num_processes > num_cores:
+    if share_cores(names):
         warnings.warn(
-            f"devices: {num_processes} CPU devices share {num_cores} cores, so that measured times "
-            "are longer than those of as many cores",
+            f"devices: {num_cpus(names)} CPU devices share {len(_usable_cores())} cores, so that "
+            "measured times are longer than those of as many cores",
             stacklevel=3,
         )
     return tuple(names)
+
+
+def share_cores(names: Sequence[str]) -> bool:
+    """Return whether there are more CPUs among devices than this process may use cores."""
+    return num_cpus(names) > len(_usable_cores())
+
+
+def num_cpus(names: Sequence[str]) -> int:
+    """Return how many devices are CPUs."""
+    return sum(not is_cuda(name) for name in names)
 
 
 def is_cuda(name: str) -> bool:

@@ -55,7 +55,7 @@ class ExecutedStep:
         Raises
         ------
         ExecutionError
-            If another step has begun since.
+            If there is no such result, or another step has begun since.
         """
         return self._results(names)
 
@@ -187,11 +187,39 @@ class Executor:
         runtime = np.empty(len(placements))
         peak_memory = np.empty((len(placements), self.problem.num_devices), np.int64)
         for row, placement in enumerate(placements):
-            self.execute(placement)
-            timelines = [self.execute(placement).timeline for _ in range(self.repeats)]
+            timelines = self.measure(placement, self.repeats)
             runtime[row] = np.median([timeline.runtime for timeline in timelines])
             peak_memory[row] = np.max([timeline.peak_memory for timeline in timelines], axis=0)
         return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+
+    def measure(
+        self,
+        placement: NDArray[np.int32],
+        runs: int,
+        report: Callable[[int], None] = lambda _: None,
+    ) -> list[StepTimeline]:
+        """Return the timelines of some runs of a placement, after one that does not count.
+
+        Parameters
+        ----------
+        placement : int32[G]
+            Device of each group.
+        runs
+            Number of runs that count.
+        report
+            Function that is called with the number of runs so far.
+
+        Raises
+        ------
+        ExecutionError
+            As `execute` does.
+        """
+        self.execute(placement)
+        timelines = []
+        for number in range(runs):
+            report(number)
+            timelines.append(self.execute(placement).timeline)
+        return timelines
 
     def execute(self, placement: NDArray[np.int32]) -> ExecutedStep:
         """Run one placement.
@@ -252,6 +280,11 @@ class Executor:
                 "results: expected to be asked for before the next run begins or the executor "
                 "is closed, got asked after it"
             )
+        known = self.step.result_names
+        names = known if names is None else names
+        for name in names:
+            if name not in known:
+                raise ExecutionError(f"results: expected names of this step, got {name!r}")
         try:
             pieces = self._placed.devices.pieces(names)
         except (ExecutionError, KeyboardInterrupt):  # all processes have ended

@@ -7,24 +7,17 @@ import threading
 import time
 import warnings
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_all_start_methods, get_context
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.device_process import (
-    NOT_WAITING,
-    DeviceTask,
-    Failure,
-    Progress,
-    doing_text,
-    serve,
-)
-from placeto_execution.devices import is_cuda
+from placeto_execution.device_process import DeviceProcess, Failure
+from placeto_execution.devices import is_cuda, share_cores
 from placeto_execution.errors import ExecutionError
 from placeto_execution.links import EmulatedLinks
 from placeto_execution.programs import StepProgram
@@ -65,42 +58,35 @@ class DeviceProcesses:
         op_device: NDArray[np.int32],
         links: EmulatedLinks | None,
     ) -> None:
-        self._graph, self._program, self._devices, self._links = step.graph, program, devices, links
-        self._progress = Progress(len(devices))
-        self._processes: dict[int, Any] = {}  # by the number of the device
+        if "fork" not in get_all_start_methods():
+            raise ExecutionError("devices: expected a system that forks processes, such as Linux")
+        self._links = links
+        self._devices: dict[int, DeviceProcess] = {}  # by number, as all that follow
+        self._processes: dict[int, Any] = {}
         self._pipes: dict[int, connection.Connection] = {}
         self._answers: dict[int, Any] = {}
-        self.shared = SharedMessages(program.messages, len(devices))
+        shared = SharedMessages(program.messages, len(devices), share_cores=share_cores(devices))
+        self.shared = shared
         # It is called at the latest when nothing holds this object any more.
-        self._end = weakref.finalize(
-            self, _end, os.getpid(), self._processes, self._pipes, self.shared
-        )
+        self._end = weakref.finalize(self, _end, os.getpid(), self._processes, self._pipes, shared)
         try:
             with _without_interrupts():
                 for number, name in enumerate(devices):
                     if not is_cuda(name):
-                        self._fork(
-                            DeviceTask(
-                                number,
-                                name,
-                                step.graph,
-                                program,
-                                partial(step.on_device, number, devices, op_device),
-                                self.shared,
-                                self._progress,
-                                links,
-                            )
+                        part = step.on_device(number, devices, op_device)
+                        device = DeviceProcess(
+                            number, name, part, step.graph, program, shared, links
                         )
+                        self._fork(number, device)
         except BaseException:
             self.close()
             raise
 
-    def _fork(self, task: DeviceTask) -> None:
+    def _fork(self, number: int, device: DeviceProcess) -> None:
         context = get_context("fork")
         own, pipe = context.Pipe()
-        self._pipes[task.number] = own
-        process = context.Process(target=serve, args=(task, pipe, os.getpid()), daemon=True)
-        self._processes[task.number] = process
+        process = context.Process(target=device.serve, args=(pipe, os.getpid()), daemon=True)
+        self._devices[number], self._pipes[number], self._processes[number] = device, own, process
         with warnings.catch_warnings():
             # Other threads are not there in the child. It waits for none of them, as it only
             # computes and sends, in new threads.
@@ -120,10 +106,9 @@ class DeviceProcesses:
         records: dict[int, Record] = self.ask("run", time.monotonic() + LEAD)
         return list(records.values()), min(record.began for record in records.values())
 
-    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
+    def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
         """Return the pieces of results of all devices."""
-        answers = self.ask("pieces", names if names is None else list(names))
-        return {key: piece for own in answers.values() for key, piece in own.items()}
+        return ChainMap(*self.ask("pieces", list(names)).values())
 
     def close(self) -> None:
         """End the processes."""
@@ -177,7 +162,7 @@ class DeviceProcesses:
 
     def _watch(self, timeout: float) -> None:
         """Take the answers that come within some seconds, and fail if a process does."""
-        pending = {pipe: n for n, pipe in self._pipes.items() if n not in self._answers}
+        pending = {self._pipes[number]: number for number in self._pending()}
         with self._closing():
             ready = connection.wait([*pending, *self._sentinels()], timeout)
             if any(isinstance(each, int) for each in ready):
@@ -188,7 +173,7 @@ class DeviceProcesses:
                     if isinstance(answer, Failure):
                         if connection.wait(self._sentinels(), GRACE):
                             raise EOFError
-                        raise ExecutionError(answer.line)
+                        raise ExecutionError(answer)
                     self._answers[number] = answer
 
     @contextmanager
@@ -211,44 +196,41 @@ class DeviceProcesses:
         return [process.sentinel for process in self._processes.values()]
 
     def _far(self) -> list[int]:
-        return [*self._progress.instruction, *self._progress.awaited]
+        return [number for device in self._devices.values() for number in device.progress]
+
+    def _pending(self) -> list[int]:
+        return [number for number in self._pipes if number not in self._answers]
 
     def _all_wait(self) -> bool:
         """Return whether all devices that are not done wait for others, and no link is busy.
 
         A process that has been stopped waits, too.
         """
-        awaited = [
-            self._progress.awaited[number]
-            for number in self._pipes
-            if number not in self._answers and not _is_stopped(self._processes[number])
-        ]
-        links_are_busy = self._links is not None and self._links.are_busy
-        return NOT_WAITING not in awaited and not links_are_busy
-
-    def _doing(self, device: int) -> str:
-        return doing_text(self._graph, self._program, device, self._progress)
+        all_wait = all(
+            self._devices[number].is_waiting or _is_stopped(self._processes[number])
+            for number in self._pending()
+        )
+        return all_wait and not (self._links is not None and self._links.are_busy)
 
     def _ended_text(self) -> str:
         """Return which process has ended, and what it did then."""
-        ended = [n for n, each in self._processes.items() if each.exitcode is not None]
-        if not ended:
-            return "a process of a device does not answer"
-        (device, *_), name = ended, self._devices[ended[0]]
-        code = self._processes[device].exitcode or 0
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return f"{self._doing(device)} on {name}: its process has ended ({how})"
+        for number, process in self._processes.items():
+            if process.exitcode is not None:
+                code = process.exitcode
+                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                return f"{self._devices[number].doing()}: its process has ended ({how})"
+        return "a process of a device does not answer"
 
     def _stalled_text(self) -> str:
-        pending = [number for number in self._pipes if number not in self._answers]
+        pending = self._pending()
         stopped = [number for number in pending if _is_stopped(self._processes[number])]
-        (device, *_) = stopped or pending
-        if stopped:
-            return f"{self._doing(device)} on {self._devices[device]}: its process is stopped"
-        return (
-            f"{self._doing(device)} on {self._devices[device]}: "
-            f"it has waited for {PATIENCE:.0f} s, and no device does anything"
+        (number, *_) = stopped or pending
+        why = (
+            "its process is stopped"
+            if stopped
+            else f"it has waited for {PATIENCE:.0f} s, and no device does anything"
         )
+        return f"{self._devices[number].doing()}: {why}"
 
 
 def _end(
@@ -270,8 +252,8 @@ def _end(
 
 
 def _is_stopped(process: Any) -> bool:
-    """Return whether a process is stopped, as by SIGSTOP."""
-    with suppress(ChildProcessError):
+    """Return whether a process is stopped, as by SIGSTOP, on systems that tell."""
+    with suppress(ChildProcessError, AttributeError):  # macOS has waitid since Python 3.13
         options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, process.pid, options) is not None
     return False

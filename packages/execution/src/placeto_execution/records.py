@@ -20,9 +20,12 @@ class Record:
         When the device began; of several devices, the step began when the first one did.
     ops : list of (int, float, float)
         Ops, with start and end.
-    sent, left, arrived : list of (int, float)
-        Messages, with the times when their link took them; when a part of them had left, where
-        that is known; and when the device took them, which may be long after they were there.
+    sent, left : list of (int, float)
+        Messages, with the times when their link took them, and when all of them had left. A GPU
+        does not note the second of what it sends to another one.
+    taken : list of (int, float, float)
+        Messages, with the times when the device began to copy them to where they belong, which may
+        be long after they were there, and when that was done.
     made : list of (float, int)
         Times, and the bytes that the device then holds more.
     freed : list of (int, float, int)
@@ -33,7 +36,7 @@ class Record:
     ops: list[tuple[int, float, float]] = field(default_factory=list)
     sent: list[tuple[int, float]] = field(default_factory=list)
     left: list[tuple[int, float]] = field(default_factory=list)
-    arrived: list[tuple[int, float]] = field(default_factory=list)
+    taken: list[tuple[int, float, float]] = field(default_factory=list)
     made: list[tuple[float, int]] = field(default_factory=list)
     freed: list[tuple[int, float, int]] = field(default_factory=list)
 
@@ -47,21 +50,24 @@ def timeline_of(
 ) -> StepTimeline:
     """Return the timeline of a step that began at a time of the clock.
 
-    A transfer ends when all of it has left, or was taken. The tensor is on its source until then.
+    A transfer lasts until all of it has left, and then for as long as it took to take it, even if
+    that was later. The tensor is on its source until all of it has left.
     """
     op_start, op_end = np.empty(problem.graph.num_ops), np.empty(problem.graph.num_ops)
     memory: list[tuple[float, int, int]] = []
     sent = dict(pair for record in records for pair in record.sent)
-    left = dict(pair for record in records for pair in record.left)  # the last part is the last
-    arrived = dict(pair for record in records for pair in record.arrived)
-    last_arrival: dict[tuple[int, int], float] = {}
+    left = dict(pair for record in records for pair in record.left)
+    taken = {number: times for record in records for number, *times in record.taken}
+    gone: dict[tuple[int, int], float] = {}  # when the last copy of a tensor has left a device
     transfers = []
     for number, message in enumerate(program.messages):
         if message.tensor is not None:
-            end = max(sent[number], min(arrived[number], left.get(number, arrived[number])))
+            begun, end = taken[number]
+            if number in left:
+                end = left[number] + end - begun
             transfers.append((end, sent[number], message))
             key = message.tensor, message.source
-            last_arrival[key] = max(end, last_arrival.get(key, end))
+            gone[key] = max(left.get(number, end), gone.get(key, 0.0))
     transfers.sort(key=lambda each: each[:2])
     for device, record in enumerate(records):
         for op, start, end in record.ops:
@@ -70,7 +76,7 @@ def timeline_of(
             memory += [(start, device, workspace), (end, device, -workspace)]
         memory += [(time, device, num_bytes) for time, num_bytes in record.made]
         for tensor, time, num_bytes in record.freed:
-            given_up = max(time, last_arrival.get((tensor, device), time))
+            given_up = max(time, gone.get((tensor, device), time))
             memory.append((given_up, device, -num_bytes))
     memory = [change for change in memory if change[2]]
     return StepTimeline(

@@ -4,7 +4,9 @@ import mmap
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from multiprocessing import get_context
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
@@ -13,13 +15,18 @@ import torch
 from placeto_execution.programs import Message
 
 ALIGNMENT = 64  # bytes
+SPIN = 1e-4  # seconds for which a waiting process keeps its core, as it takes time to wake one
 
 
 class SharedMessages:
     """Messages that processes leave for each other; to be made before the processes are forked.
 
-    Each message is put, announced and taken once in a step. The memory has no name that could be
-    left behind, and is given back when all processes have ended.
+    Each message is put, announced and taken once in a step. The messages of two devices are
+    announced in the order of their numbers, and a semaphore counts them. On a processor that
+    reorders writes, the semaphore also makes all of a message visible before its announcement.
+
+    The memory has no name that could be left behind, and is given back when all processes have
+    ended.
 
     Parameters
     ----------
@@ -27,12 +34,16 @@ class SharedMessages:
         Messages of the step.
     num_devices
         Number of devices.
+    share_cores
+        Whether some devices share a core, so that one that waits leaves it to another at once.
 
     Examples
     --------
     >>> shared = SharedMessages([Message(op=0, tensor=0, source=0, destination=1, link=0)], 2)
     >>> numbers, room = torch.arange(3.0), torch.zeros(3)
     >>> shared.put(0, [numbers])
+    >>> shared.has_come(0)
+    False
     >>> shared.announce(0, time.monotonic())
     >>> shared.has_come(0)
     True
@@ -42,9 +53,21 @@ class SharedMessages:
     >>> shared.close()
     """
 
-    def __init__(self, messages: Sequence[Message], num_devices: int) -> None:
+    def __init__(
+        self, messages: Sequence[Message], num_devices: int, *, share_cores: bool = False
+    ) -> None:
         self._messages = messages
-        self._arrival: Any = RawArray("d", len(messages))  # 0 of what has not been announced
+        self._share_cores = share_cores and hasattr(os, "sched_yield")
+        self._pairs = [(each.source, each.destination) for each in messages]
+        self._count = Counter(self._pairs)  # messages of each pair of devices in a step
+        self._announced = {pair: get_context("fork").Semaphore(0) for pair in self._count}
+        self._seen = Counter[tuple[int, int]]()  # announcements of each pair, in all steps so far
+        self._turn: list[int] = []  # announcements of its pair up to that of each message
+        turns = Counter[tuple[int, int]]()
+        for pair in self._pairs:
+            turns[pair] += 1
+            self._turn.append(turns[pair])
+        self._arrival: Any = RawArray("d", len(messages))
         self._place: Any = RawArray("q", len(messages))  # in the file of its source
         self._tensors: dict[int, list[torch.Tensor]] = {}  # of each message
         self._mapped = [torch.empty(0, dtype=torch.uint8)] * num_devices
@@ -71,15 +94,32 @@ class SharedMessages:
     def announce(self, number: int, arrival: float) -> None:
         """Let a message be there from a time of `time.monotonic` on."""
         self._arrival[number] = arrival
+        self._announced[self._pairs[number]].release()
 
     def has_come(self, number: int) -> bool:
         """Return whether a message is there."""
-        arrival: float = self._arrival[number]
-        return 0.0 < arrival <= time.monotonic()
+        return self._is_announced(number) and bool(self._arrival[number] <= time.monotonic())
+
+    def wait(self, number: int) -> None:
+        """Return when a message is there; after a while, sleep until it is announced."""
+        until = time.monotonic() + SPIN
+        while not self.has_come(number):
+            if self._share_cores:
+                os.sched_yield()
+            elif time.monotonic() > until and self._is_announced(number, is_awaited=True):
+                time.sleep(max(0.0, self._arrival[number] - time.monotonic() - SPIN))
+
+    def _is_announced(self, number: int, *, is_awaited: bool = False) -> bool:
+        pair = self._pairs[number]
+        while self._seen[pair] < self._turn[number]:
+            if not self._announced[pair].acquire(is_awaited):
+                return False
+            self._seen[pair] += 1
+        return True
 
     def take(self, number: int, rooms: Sequence[torch.Tensor]) -> None:
         """Read a message that has come."""
-        self._arrival[number] = 0.0  # for the next step
+        self._turn[number] += self._count[self._pairs[number]]  # in the next step
         for room, values in zip(rooms, self._tensors_of(number, rooms), strict=True):
             room.copy_(values)
 

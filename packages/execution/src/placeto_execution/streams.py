@@ -9,7 +9,7 @@ processes (`DeviceProcesses`); what they send and get lies in memory that all pr
 
 import gc
 import time
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -149,12 +149,10 @@ class StreamedDevices:
         self._arrivals: dict[int, _Moment] = {}
         self._leaving: deque[_Leaving] = deque()
 
-    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
+    def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
         """Return the pieces of results of all devices."""
-        found = dict(self._processes.pieces(names))
-        for step in self._steps.values():
-            found |= step.pieces(names)
-        return found
+        of_gpus: list[Any] = [step.pieces(names) for step in self._steps.values()]
+        return ChainMap(*of_gpus, dict(self._processes.pieces(names)))
 
     def close(self) -> None:
         """End the processes; memory of GPUs is given back with this object."""
@@ -266,11 +264,12 @@ class StreamedDevices:
 
         self._processes.wait_until(has_come, others_send=lambda: bool(self._leaving))
         rooms, is_there = self._rooms.pop(number, ((), None))
+        begun = self._copy_streams[message.source, message.destination][-1].mark()
         stream = self._streams[message.destination]
         staging = stream.staging(rooms)
         shared.take(number, staging)
         if is_there is not None:
-            self._arrivals[number] = self._copy(number, message, staging, rooms, [is_there])
+            self._arrivals[number] = self._copy(number, message, staging, rooms, [is_there], begun)
             self._enter(stream)
 
     def _copy(
@@ -280,8 +279,12 @@ class StreamedDevices:
         values: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
         moments: Sequence[_Moment],
+        begun: _Moment | None = None,
     ) -> _Moment:
-        """Copy after some moments; return that in which it is done."""
+        """Copy after some moments; return that in which it is done.
+
+        The message is noted as taken from a moment on, by default that in which the copy begins.
+        """
         streams = self._copy_streams[message.source, message.destination]
         for stream in streams:
             for moment in moments:
@@ -297,7 +300,7 @@ class StreamedDevices:
         if message.source in self._notes:
             self._notes[message.source].sent.append((number, start))
         if message.destination in self._notes:
-            self._notes[message.destination].arrived.append((number, arrival))
+            self._notes[message.destination].taken.append((number, begun or start, arrival))
         return arrival
 
     def _announce(self) -> None:
@@ -305,7 +308,9 @@ class StreamedDevices:
         while self._leaving and self._leaving[0].moment.has_come:
             number, staging, _ = self._leaving.popleft()
             self._processes.shared.put(number, staging)
-            self._processes.shared.announce(number, time.monotonic())
+            arrival = time.monotonic()
+            self._notes[self._program.messages[number].source].left.append((number, arrival))
+            self._processes.shared.announce(number, arrival)
 
     def _enter(self, stream: _Stream) -> None:
         if stream is not self._current:
@@ -347,7 +352,8 @@ def _timed(notes: Any) -> Record:
     return Record(
         ops=[(op, start.seconds(), end.seconds()) for op, start, end in notes.ops],
         sent=[(message, moment.seconds()) for message, moment in notes.sent],
-        arrived=[(message, moment.seconds()) for message, moment in notes.arrived],
+        left=notes.left,  # known when it happens
+        taken=[(message, start.seconds(), end.seconds()) for message, start, end in notes.taken],
         made=[(moment.seconds(), num_bytes) for moment, num_bytes in notes.made],
         freed=[(tensor, moment.seconds(), size) for tensor, moment, size in notes.freed],
     )

@@ -11,7 +11,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.texts import TextTable, bytes_text, seconds_text, share_text
 from placeto_execution import Executor
-from placeto_execution.measuring.measured_steps import Report, run_steps, steps_report
+from placeto_execution.measuring.measured_steps import MeasuredSteps, Report, steps_report
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_simulator import Simulator
 from placeto_tools.options import (
@@ -101,13 +101,12 @@ def run(
             emulated_links=problem.cluster if emulate_links else None,
             schedule=simulator.timeline,
         ) as executor:
-            measured = run_steps(
-                executor,
-                simulator.timeline(places),
+            timelines = executor.measure(
                 places,
                 steps,
                 lambda count: progress.update(f"{found.name}: {count} of {steps} steps"),
             )
+    measured = MeasuredSteps(simulator.timeline(places), timelines)
     report = steps_report(measured)
     if trace:
         with writing(trace):

@@ -69,10 +69,10 @@ class TracedStep:
             tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
             for made in self.graph.tensors_of_op
         ]
-        self.result_views: dict[str, View] = {name: trace.results[name] for name in results}
+        self._result_views: dict[str, View] = {name: trace.results[name] for name in results}
         for placeholder in trace.placeholders:
             if placeholder.is_resident:
-                self.result_views |= {**placeholder.tensors, **placeholder.state}
+                self._result_views |= {**placeholder.tensors, **placeholder.state}
         self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
             op: _values_of(placeholder, value_of)
             for op, placeholder in enumerate(trace.ops)
@@ -130,27 +130,23 @@ class TracedStep:
     def take(self, feed: Any) -> None:
         """Take what `feed` has returned, on the other side."""
 
+    @property
+    def result_names(self) -> Collection[str]:
+        """Names of results, weights, buffers and optimizer state."""
+        return self._result_views.keys()
+
     def results(
-        self, names: Collection[str] | None, pieces: Mapping[int, torch.Tensor]
+        self, names: Collection[str], pieces: Mapping[int, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Return results, or weights, buffers and optimizer state after the step, by name."""
         with torch.no_grad():
-            return {
-                name: self._put_together(self.result_views[name], pieces)
-                for name in self._known_results(names)
-            }
+            return {name: self._put_together(self._result_views[name], pieces) for name in names}
 
-    def parts_of_results(self, names: Collection[str] | None) -> set[int]:
-        """Return the parts that an op has made of some results; None is all."""
-        storages = {self.result_views[name].storage for name in self._known_results(names)}
+    def parts_of_results(self, names: Collection[str]) -> set[int]:
+        """Return the parts that an op has made of some results."""
+        storages = {self._result_views[name].storage for name in names}
         parts = {part for storage in storages for part in self.parts.of_storage[storage]}
         return parts & self.parts.last_op.keys()
-
-    def _known_results(self, names: Collection[str] | None) -> Collection[str]:
-        if names is None:
-            return self.result_views
-        _check_names("results", names, self.result_views.keys())
-        return names
 
     def _put_together(self, view: View, pieces: Mapping[int, torch.Tensor]) -> torch.Tensor:
         num_bytes = self.trace.storage_bytes[view.storage]
@@ -268,7 +264,7 @@ class TracedDevice:
             fewer += memory.release(part)
         return fewer
 
-    def pieces(self, names: Collection[str] | None) -> dict[int, torch.Tensor]:
+    def pieces(self, names: Collection[str]) -> dict[int, torch.Tensor]:
         """Return those parts of results of which the last op that makes them is here."""
         parts = self._step.parts
         return {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_execution import Executor
-from placeto_execution.devices import is_cuda
+from placeto_execution.devices import is_cuda, num_cpus
 from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline
 
 BYTES_PER_NUMBER = 4
@@ -236,14 +236,12 @@ class Calibration:
         placement = np.zeros(problem.num_groups, np.int32)
         placement[problem.grouping.group_of] = place
         with Executor(problem, step, [self.devices[number] for number in devices]) as executor:
-            executor.execute(placement)
-            return [executor.execute(placement).timeline for _ in range(self.runs)]
+            return executor.measure(placement, self.runs)
 
 
 def memory_of(devices: Sequence[str]) -> dict[str, int]:
     """Return the bytes that each device may hold; CPUs share those of the machine equally."""
-    num_cpus = max(1, sum(not is_cuda(name) for name in devices))
-    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_cpus
+    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // max(1, num_cpus(devices))
     return {
         name: torch.cuda.get_device_properties(name).total_memory if is_cuda(name) else share
         for name in devices

@@ -1,13 +1,12 @@
 """Steps that ran for real, beside the simulated one of the same placement."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution import Executor
 from placeto_graphs import PlacementProblem, StepTimeline
 
 Report = dict[str, Any]
@@ -20,13 +19,13 @@ class MeasuredSteps:
     Attributes
     ----------
     simulated : `StepTimeline`
-        As the problem says.
+        Step as the simulator predicts it.
     timelines : N of `StepTimeline`
-        As they ran.
+        Runs, as `Executor.measure` returns them.
     """
 
     simulated: StepTimeline
-    timelines: tuple[StepTimeline, ...]
+    timelines: Sequence[StepTimeline]
 
     @property
     def runtimes(self) -> NDArray[np.float64]:
@@ -47,36 +46,6 @@ class MeasuredSteps:
     def typical(self) -> StepTimeline:
         """The run whose runtime is nearest to the median."""
         return self.timelines[int(np.abs(self.runtimes - self.runtime).argmin())]
-
-
-def run_steps(
-    executor: Executor,
-    simulated: StepTimeline,
-    placement: NDArray[np.int32],
-    steps: int,
-    report: Callable[[int], None] = lambda _: None,
-) -> MeasuredSteps:
-    """Run a placement some times, after a run that does not count.
-
-    Parameters
-    ----------
-    executor
-        Runs it.
-    simulated
-        The step as the simulator predicts it.
-    placement : int32[G]
-        The device of each group.
-    steps
-        How many runs count.
-    report
-        Told how many have.
-    """
-    executor.execute(placement)
-    timelines = []
-    for number in range(steps):
-        report(number)
-        timelines.append(executor.execute(placement).timeline)
-    return MeasuredSteps(simulated, tuple(timelines))
 
 
 def steps_report(measured: MeasuredSteps, num_ops: int = 10) -> Report:

@@ -84,16 +84,13 @@ def profile_in_place(
     report
         Told how many have.
     """
-    seconds, runtimes = [], []
     sources = step.graph.bytes_accessed == 0  # what holds values is there before the step
     with everything_on(step, device) as (executor, placement):
-        executor.execute(placement)
-        for number in range(runs):
-            report(number)
-            timeline = executor.execute(placement).timeline
-            seconds.append(np.where(sources, 0.0, timeline.op_end - timeline.op_start))
-            runtimes.append(timeline.runtime)
-    return StepProfile(np.array(seconds), np.array(runtimes))
+        timelines = executor.measure(placement, runs, report)
+    return StepProfile(
+        np.array([np.where(sources, 0.0, each.op_end - each.op_start) for each in timelines]),
+        np.array([each.runtime for each in timelines]),
+    )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from placeto_capture import executable_step
 from placeto_execution import Executor
 from placeto_execution.measuring.calibration import Calibration
 from placeto_execution.measuring.contention import contended_timeline, profile_beside
-from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
+from placeto_execution.measuring.measured_steps import MeasuredSteps
 from placeto_execution.measuring.profiles import StepProfile, profile_in_place, with_overheads
 from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
@@ -133,7 +133,7 @@ class MeasurePlacements:
             for number, (name, placement) in enumerate(placements):
                 watch.update(f"{name}, {number + 1} of {len(placements)}")
                 simulated = _simulated(problem, placement)
-                measured = run_steps(executor, simulated, placement, self.runs)
+                measured = MeasuredSteps(simulated, executor.measure(placement, self.runs))
                 rows.append(
                     MeasuredPlacement(
                         placement=name,

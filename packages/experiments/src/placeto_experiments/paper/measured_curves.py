@@ -14,7 +14,6 @@ from placeto.texts import seconds_text
 from placeto.trials.records import Learned, Record
 from placeto.trials.trials import Experiment, Graph, Page, Results, Watch, Workspace, placing
 from placeto_execution import Executor
-from placeto_execution.measuring.measured_steps import run_steps
 from placeto_experiments.paper.fidelity import runnable_models
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.figures import bands_figure
@@ -33,8 +32,8 @@ RUNS_OF_RESULT = 9
 
 
 def _runtime(executor: Executor, placement: NDArray[np.int32]) -> float:
-    simulated = Simulator(executor.problem, num_threads=1).timeline(placement)
-    return run_steps(executor, simulated, placement, RUNS_OF_RESULT).runtime
+    timelines = executor.measure(placement, RUNS_OF_RESULT)
+    return float(np.median([timeline.runtime for timeline in timelines]))
 
 
 @dataclass(frozen=True)

@@ -70,14 +70,8 @@ class DeviceStep(Protocol):
     def free(self, tensor: int) -> int:
         """Give up a tensor; return the bytes that the device holds fewer."""
 
-    def pieces(self, names: Collection[str] | None) -> Mapping[Any, Any]:
-        """Return the device's pieces of results, after the step has run.
-
-        Parameters
-        ----------
-        names
-            Names of the results; None for all.
-        """
+    def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
+        """Return the device's pieces of some results, after the step has run."""
 
 
 @runtime_checkable
@@ -123,15 +117,17 @@ class ExecutableStep(Protocol):
     def feed(self) -> Any:
         """Return what all devices get before the next run; it can be pickled."""
 
-    def results(
-        self, names: Collection[str] | None, pieces: Mapping[Any, Any]
-    ) -> Mapping[str, Any]:
-        """Put results together.
+    @property
+    def result_names(self) -> Collection[str]:
+        """Names of all results of the step."""
+
+    def results(self, names: Collection[str], pieces: Mapping[Any, Any]) -> Mapping[str, Any]:
+        """Return some results, put together.
 
         Parameters
         ----------
         names
-            Names of the results; None for all.
+            Names of the results.
         pieces
-            Results of `DeviceStep.pieces` of all devices.
+            Pieces of them on all devices, as `DeviceStep.pieces` returns them.
         """

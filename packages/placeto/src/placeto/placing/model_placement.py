@@ -26,7 +26,7 @@ from placeto.problems.making import read_cluster, target_of
 from placeto.problems.models import capture_step, executable
 from placeto_capture import Updates
 from placeto_execution import Executor
-from placeto_execution.measuring.measured_steps import MeasuredSteps, run_steps
+from placeto_execution.measuring.measured_steps import MeasuredSteps
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
 from placeto_simulator import Simulator, Timeline
 from placeto_workloads import TrainingStep
@@ -206,7 +206,7 @@ class ModelPlacement:
         step = executable(self.step, target, threads, autocast=self.autocast)
         simulated = self.timeline()
         with Executor(self.problem, step, devices, schedule=lambda _: simulated) as executor:
-            return run_steps(executor, simulated, self.placement, steps)
+            return MeasuredSteps(simulated, executor.measure(self.placement, steps))
 
     @property
     def _op_devices(self) -> NDArray[np.int32]:
