@@ -32,7 +32,7 @@ SUM = "placeto.add_gradients"
 def ops_of_batch(graph: OpGraph) -> set[str]:
     """Return the names of all that inputs lead to, other than through the update, by networkx.
 
-    Waits of backward ops lead on as edges do.
+    Waits of backward ops lead on as edges do, but to what only makes gradients alike for all.
     """
     network = to_networkx(graph)
     for op, attributes in list(network.nodes(data=True)):
@@ -49,10 +49,17 @@ def ops_of_batch(graph: OpGraph) -> set[str]:
     } or {op for op in network if not network.succ[op]}
     if not results & reached(network, {op for op in inputs if phases[op] == Phase.FORWARD}):
         return {op for op in network if whole.pred[op] or op not in held}
+    by_edges, along = reached(network, inputs), network.copy()
     for op, waits_for in list(network.nodes(data="waits_for")):
         if phases[op] == Phase.BACKWARD:
-            network.add_edges_from((before, op) for before in waits_for if before in network)
-    return reached(network, inputs)
+            along.add_edges_from((before, op) for before in waits_for if before in network)
+    update = {op for op in whole if phases[op] == Phase.UPDATE}
+    alike = {
+        op
+        for op in network
+        if nx.descendants(whole, op) & update and not reached(network, {op}) & by_edges
+    }
+    return reached(network, reached(along, inputs) - alike)
 
 
 def reached(network: nx.DiGraph, begins: set[str]) -> set[str]:
@@ -175,7 +182,11 @@ def test_copies_wait_for_copies_and_what_runs_once_for_all_of_them_and_their_sum
     names = step.graph.op_names
     expected: set[tuple[str, str]] = set()
     for op, before in step.graph.waits.tolist():
-        expected.update(zip(step.copies[names[op]], step.copies[names[before]], strict=True))
+        pairs = list(zip(step.copies[names[op]], step.copies[names[before]], strict=True))
+        if names[op] not in step.of_batch and step.graph.phases[op] == Phase.BACKWARD:
+            expected.add(pairs[0])  # it runs with the first micro-batch
+            continue
+        expected.update(pairs)
         made = step.gradients.intersection(step.graph.tensors_of_op[before].tolist())
         if made and names[op] not in step.of_batch:
             sums = [name for name in step.place if name.startswith(f"{names[before]}/")]
@@ -201,6 +212,32 @@ def test_what_waits_in_the_backward_pass_runs_for_each_micro_batch() -> None:
     whole = micro_batched(from_networkx(step), 3)
     waits = [(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits]
     assert waits == [(f"cast again@{i}", f"gradient behind@{i}") for i in range(3)]
+
+
+def test_the_gradient_of_a_penalty_that_waits_is_added_once() -> None:
+    # It reads weights alone, and is issued behind the gradient of the layer: 10 + 20 + 30 of the
+    # three micro-batches, and 7 of the penalty.
+    step = nx.DiGraph()
+    step.add_node("weights", parameter_bytes=8)
+    step.add_node("gradient", phase=1, outputs={"of weights": 8})
+    step.add_node("penalty", phase=1, outputs={"of weights": 8}, waits_for=("gradient",))
+    step.add_node("update", phase=2, waits_for=("penalty",))
+    step.add_edge("images", "layer", bytes=8)
+    step.add_edge("weights", "layer", bytes=8)
+    step.add_edge("layer", "gradient", bytes=8)
+    step.add_edge("weights", "penalty", bytes=8)
+    for op in ("gradient", "penalty"):
+        step.add_edge(op, "update", tensors=["of weights"])
+    whole = micro_batched(from_networkx(step), 3)
+    value = {"gradient@0": 10, "gradient@1": 20, "gradient@2": 30}
+    value |= {name: 7 for name in whole.op_names if name.startswith("penalty")}
+    for op in whole.topological_order.tolist():
+        if whole.op_types[op] == SUM or whole.op_names[op] == "update":
+            makers = whole.tensor_producer[whole.inputs_of_op[op]].tolist()
+            value[whole.op_names[op]] = sum(value[whole.op_names[maker]] for maker in makers)
+    assert value["update"] == 67
+    waits = {(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits.tolist()}
+    assert waits == {("penalty", "gradient@0"), ("update", "penalty")}
 
 
 @given(divisions())

@@ -20,8 +20,9 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     them, as their sizes mostly go with that of the batch. All that can be reached from there
     depends on the batch, except the update and what only the update leads to. So does what waits
     in the backward pass for such an op, as a weight that is cast again where activations are
-    computed again. All else is the same for every micro-batch: weights, buffers, and what is
-    computed of weights alone.
+    computed again, unless it only makes gradients that are the same for all, such as that of an L2
+    penalty. All else is the same for every micro-batch: weights, buffers, and what is computed of
+    weights alone.
 
     If no result of the step depends on an input of the forward pass, the batch is not in the graph.
     An example is a profile whose first layer reads its weights only. Then all ops depend on the
@@ -36,7 +37,22 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     if not of_forward[_results(graph)].any():
         return (has_inputs | holds_nothing) & passes_on
     backward = graph.phases[graph.waits[:, 0]] == Phase.BACKWARD
-    return reached(graph, inputs, passes_on, graph.waits[backward])
+    of_batch = reached(graph, inputs, passes_on)
+    makes_gradient = np.zeros(graph.num_ops, np.bool_)
+    makes_gradient[graph.edge_producers[_edges_to_update(graph)]] = True
+    makes_the_same = _leading_to(graph, makes_gradient) & ~_leading_to(graph, of_batch)
+    waiting = reached(graph, inputs, passes_on, graph.waits[backward])
+    return reached(graph, waiting & ~makes_the_same, passes_on)
+
+
+def _leading_to(graph: OpGraph, ops: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool[V], some ops and those from which edges lead to them."""
+    found = ops.tolist()
+    last_first = np.argsort(-graph.topological_index[graph.edge_consumers], kind="stable")
+    ends = graph.edge_producers[last_first].tolist(), graph.edge_consumers[last_first].tolist()
+    for producer, consumer in zip(*ends, strict=True):
+        found[producer] |= found[consumer]
+    return np.array(found, np.bool_)
 
 
 def _results(graph: OpGraph) -> NDArray[np.int32]:

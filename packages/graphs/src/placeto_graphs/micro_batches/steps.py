@@ -325,7 +325,8 @@ def _held(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
 def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     """Return the waits of each copy for the same copy, and of what runs once for all of them.
 
-    An op that waits for the maker of a gradient of all micro-batches also waits for their sum.
+    An op that waits for the maker of a gradient of all micro-batches also waits for their sum. A
+    backward op that runs once runs with the first micro-batch, and does not wait for the others.
     """
     sums = [
         (op, graph.num_ops + number)
@@ -335,7 +336,9 @@ def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     ]
     rows = np.concatenate([graph.waits, np.array(sums, np.int32).reshape(-1, 2)])
     ops, before = layout.op[:, rows[:, 0]], layout.op[:, rows[:, 1]]
+    of_first = ~layout.of_batch[rows[:, 0]] & (graph.phases[rows[:, 0]] == Phase.BACKWARD)
     exists = (ops >= 0) & (before >= 0)
+    exists[1:, of_first] = False
     return np.unique(np.stack([ops[exists], before[exists]], axis=1), axis=0).astype(np.int32)
 
 
