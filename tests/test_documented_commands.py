@@ -32,7 +32,7 @@ PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
 # The tutorial has a test of its own, test_first_steps.py. What other pages show takes minutes even
 # at its shortest: comparisons of the largest models, and the check of ninety others.
 RUN = (
-    *("docs/fidelity.md", "docs/models.md", "docs/report.md", "docs/serving.md"),
+    *("docs/measuring.md", "docs/models.md", "docs/report.md", "docs/serving.md"),
     "tools/README.md",
 )
 SHORTER = {
