@@ -1,8 +1,7 @@
 """Runs a placed step on real devices, and measures it.
 
-It meets the other packages in what `placeto_graphs` exports: a step that can be run is an
-``ExecutableStep``, and what comes of it an ``EvaluationBatch`` and a ``StepTimeline``, as of the
-simulator.
+A step that can be run is an ``ExecutableStep`` of `placeto_graphs`. The results are an
+``EvaluationBatch`` and a ``StepTimeline``, as of the simulator.
 """
 
 from placeto_execution.errors import ExecutionError

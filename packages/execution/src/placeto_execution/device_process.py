@@ -1,7 +1,7 @@
 """The process of one CPU device: it follows the device's program, `DeviceProcess.run`.
 
-It is forked, so that it has the step, its program and the weights of its parent. What it sends lies
-in memory that all processes share.
+It is forked, so that it has the step, its program and the weights of its parent. It sends tensors
+through memory that all processes share.
 """
 
 import gc
@@ -30,7 +30,7 @@ NOT_WAITING = -1
 
 
 class Failure(str):
-    """What has gone wrong in a process, in one line."""
+    """The error of a process, in one line."""
 
     __slots__ = ()
 

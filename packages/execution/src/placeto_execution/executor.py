@@ -38,7 +38,7 @@ class ExecutedStep:
     Attributes
     ----------
     timeline : `StepTimeline`
-        What ran where and when.
+        Times of ops, transfers and memory.
     """
 
     timeline: StepTimeline
@@ -63,14 +63,14 @@ class ExecutedStep:
 class Executor:
     """Runs placements of one problem on real devices (an `Evaluator`).
 
-    Each ``"cpu:N"`` is a process that is pinned to a core; all are forked from this one when a
-    placement runs that is not the one before, and end with `close`, with the ``with`` block that
-    the executor is used in, when a run fails, or when nothing holds the executor or its last step.
-    Tensors are sent from process to process. GPUs are run by this process, with streams of CUDA.
+    Each ``"cpu:N"`` is a process that is pinned to a core. All are forked from this one when
+    another placement runs than before. They end with `close`, with the ``with`` block of the
+    executor, when a run fails, or when nothing holds the executor or its last step. Tensors are
+    sent from process to process. This process runs GPUs, with streams of CUDA.
 
     Each device follows a program that is compiled before anything runs (`compile_step`). New
-    processes begin with the weights that the step has in this process: a step that trains goes on
-    from its last run while its placement is the same. `placeto.PlacedModule` brings weights back
+    processes begin with the weights that the step has in this process. A step that trains resumes
+    from its last run while its placement is the same; `placeto.PlacedModule` brings weights back
     before another one.
 
     Parameters
@@ -78,15 +78,15 @@ class Executor:
     problem
         The problem whose placements are run.
     step
-        What runs; its graph is that of the problem, apart from measured times.
+        Step that runs; its graph is that of the problem, apart from measured times.
     devices
-        The real device behind each device of the cluster, such as ``["cpu:0", "cpu:1"]``.
+        Real device for each device of the cluster, such as ``["cpu:0", "cpu:1"]``.
     emulated_links
         Cluster of which the links between CPUs are emulated: a tensor arrives when the link would
         have carried it. By default it arrives as fast as it can.
     schedule
-        Returns the schedule of a placement of the groups, whose order devices keep, such as a
-        simulated step (``Simulator(problem).timeline``). By default ops run in topological order.
+        Function that returns the schedule of a placement, whose order devices keep, such as
+        ``Simulator(problem).timeline``. By default ops run in topological order.
     repeats
         Number of runs of a placement that count in `evaluate`; the median is its runtime.
 
@@ -98,8 +98,8 @@ class Executor:
     Raises
     ------
     ExecutionError
-        If the step is of another graph, the devices are not as many as the cluster has, none that
-        can be, or not there, or links of a GPU are to be emulated.
+        If the step is of another graph, the number of devices is not that of the cluster, a device
+        is not there, or links of a GPU are to be emulated.
 
     Examples
     --------
@@ -295,7 +295,7 @@ class Executor:
 
 @dataclass(frozen=True)
 class _Placed:
-    """Devices with the programs of a placement."""
+    """A placement, and the devices that run it."""
 
     placement: NDArray[np.int32]
     op_device: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""The processes of all CPU devices, and what becomes of them when one of them fails."""
+"""The processes of all CPU devices, and how they end if one of them fails."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ class DeviceProcesses:
     Parameters
     ----------
     step, program
-        What runs.
+        Step that runs, and the programs of its devices.
     devices
         Names of all devices; those that are no CPUs are run by this process, see `StreamedDevices`.
     op_device : int32[V]
@@ -47,7 +47,7 @@ class DeviceProcesses:
     Attributes
     ----------
     shared : `SharedMessages`
-        What devices of several processes send.
+        Messages of all devices.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Compiles a placed step into a static program for each device, before anything runs.
 
-All programs are parts of one order of the whole step, in which a transfer is one event: there its
-source sends, and its destination receives. So no device waits for one that waits for it, even if
-nothing is buffered between them, and each two devices send and receive in the same order.
+All programs are parts of one order of the whole step. In it a transfer is one event: its source
+sends, and its destination receives. No device can therefore wait for one that waits for it, even
+if nothing is buffered. Each two devices send and receive in the same order.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from placeto_graphs import OpGraph, PlacementProblem, StepTimeline
 
 
 class Message(NamedTuple):
-    """What one device sends another: a tensor, or only the news that an op is done.
+    """A tensor that one device sends to another, or only the news that an op is done.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ Instruction: TypeAlias = Run | Send | Receive | Free
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What D devices do in a step.
+    """The programs of D devices in a step.
 
     Attributes
     ----------
@@ -138,8 +138,8 @@ def compile_step(schedule: StepTimeline) -> StepProgram:
     Parameters
     ----------
     schedule
-        Which ops run where and in which order, and when tensors are sent: a simulated step, or
-        one that ran. Only the order of its times counts.
+        Devices and order of ops, and times at which tensors are sent: a simulated step, or one
+        that ran. Only the order of its times counts.
 
     Raises
     ------
@@ -236,8 +236,8 @@ class _PlacedStep:
     def news(self, order: Sequence[int]) -> set[tuple[int, int]]:
         """Return the (op, device) of which a device has to be told that the op is done.
 
-        A vector clock says how many ops of each device are known to be done where; it comes with
-        each message that an op waits for (Fidge 1988, Mattern 1989).
+        A vector clock counts the ops of each device that another one knows to be done. It comes
+        with each message that an op waits for (Fidge 1988, Mattern 1989).
         """
         num_ops = self.graph.num_ops
         clock = [[0] * self.num_devices for _ in range(self.num_devices)]

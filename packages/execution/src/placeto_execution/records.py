@@ -1,4 +1,4 @@
-"""What devices note of a step that runs, and the timeline that it makes."""
+"""The notes of devices on a step that runs, and their timeline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from placeto_graphs import PlacementProblem, StepTimeline
 
 @dataclass
 class Record:
-    """What one device has noted; times are seconds of the clock that all devices share.
+    """The notes of one device; times are seconds of the clock that all devices share.
 
     Attributes
     ----------
     began : float
-        When the device began; of several devices, the step began when the first one did.
+        Time at which the device began; the step began when the first device did.
     ops : list of (int, float, float)
         Ops, with start and end.
     sent, left : list of (int, float)

@@ -1,4 +1,4 @@
-"""A schedule for who has no simulator at hand."""
+"""A schedule without a simulator."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -35,7 +35,7 @@ class SharedMessages:
     num_devices
         Number of devices.
     share_cores
-        Whether some devices share a core, so that one that waits leaves it to another at once.
+        True if some devices share a core; one that waits then leaves it to another at once.
 
     Examples
     --------

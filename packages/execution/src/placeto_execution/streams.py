@@ -112,7 +112,7 @@ class StreamedDevices:
     Parameters
     ----------
     step, program
-        What runs.
+        Step that runs, and the programs of its devices.
     devices
         Names of the devices.
     op_device : int32[V]

@@ -72,7 +72,7 @@ class StepParts:
 
 
 class DeviceMemory:
-    """What of the storages of a step is on a device, and how many tensors of the graph hold it.
+    """The storages of a step on a device, and how many tensors of the graph hold their parts.
 
     A part of a storage is there while a tensor holds it, and a storage while a part of it is.
     Several versions of a part, which an op in place makes of each other, are the same memory. Each

@@ -1,9 +1,8 @@
 """The numbers that an optimizer computes in Python, such as Adam's corrections of its bias.
 
-A captured step has those of one step as constants. To know them for the next step, the same
-optimizer takes that step too, with one tiny weight for each group of weights, and what it calls is
-written down. Who changes the settings of its groups, as a schedule of learning rates does, changes
-the numbers.
+A captured step has those of one step as constants. For the next step, the same optimizer takes that
+step with one tiny weight for each group of weights, and its calls are recorded. New settings of its
+groups, as of a schedule of learning rates, change the numbers.
 """
 
 from collections.abc import Mapping, Sequence

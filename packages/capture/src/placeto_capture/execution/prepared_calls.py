@@ -81,7 +81,7 @@ class PreparedCall:
     rng_index : int or None
         As in `Call`.
     takes_generator : bool
-        Whether it can be told where to draw random numbers from.
+        True if it takes a generator of random numbers.
     """
 
     kernel: Any

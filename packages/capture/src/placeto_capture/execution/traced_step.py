@@ -367,8 +367,8 @@ def executable_step(
     """Return one step of a model that can be run on several devices, op by op.
 
     The ops are those of ``capture(model, example_inputs, ...)``, in the same order. A run works on
-    copies: neither the model nor the step changes. What the optimizer computes from the number of
-    the step is that of the second one, as when the step is captured.
+    copies: neither the model nor the step changes. Numbers that the optimizer computes from the
+    number of the step are those of the second one, as in `capture`.
 
     Parameters
     ----------

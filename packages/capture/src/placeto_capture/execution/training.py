@@ -25,8 +25,8 @@ class ExecutableTraining(TracedStep):
     """A traced training step that runs for one batch after the other.
 
     Weights, buffers and what the optimizer keeps go on from where the last run has left them, on
-    whichever devices they then are. What the optimizer computes from its settings and from the
-    number of the step is that of each step.
+    whichever devices they then are. The optimizer's numbers follow from its settings and from the
+    number of each step.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ Numbers = list[dict[int | str, Number]]  # of each call of an update
 
 @dataclass(frozen=True)
 class _Feed:
-    """What all processes get before a step.
+    """The data that all processes get before a step.
 
     Attributes
     ----------
@@ -286,7 +286,7 @@ class _Feed:
     numbers : list of (list of dict) or None
         Numbers of the calls of each update; None where they stay.
     initial_state : dict of str to float
-        What the optimizer begins with, before the first step.
+        State that the optimizer begins with, before the first step.
     """
 
     batch: dict[str, Any]
@@ -396,8 +396,8 @@ def executable_training(
     """Return a training step that can be run on several devices, op by op, batch after batch.
 
     The ops are those of ``capture(model, example_inputs, ...)``, in the same order. The model stays
-    as it is: the step has weights of its own. What the model computes in Python from values of its
-    tensors, or from how often it has run, stays as it was when the step was captured.
+    as it is: the step has weights of its own. Values that the model computes in Python, from its
+    tensors or from how often it has run, stay as they were in the capture.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What the devices of this machine do: profiles of ops, links, contention."""
+"""Measurements of this machine: times of ops, links, contention."""

@@ -1,4 +1,4 @@
-"""What this machine is as a cluster, measured by steps that run on it."""
+"""Measurements of this machine as a cluster, by steps that run on it."""
 
 import math
 import os
@@ -22,16 +22,16 @@ LARGE = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """How long tensors took from one device to another.
+    """Times of tensors from one device to another.
 
     Attributes
     ----------
     source, destination : int
-        The devices.
+        Devices.
     num_bytes : N of int
-        The sizes, ascending.
+        Sizes of tensors, ascending.
     seconds : N of float
-        Medians, from the end of the op that makes a tensor to the start of the one that reads it.
+        Median seconds from the end of the op that makes a tensor to the start of its reader.
     """
 
     source: int
@@ -53,7 +53,7 @@ class LinkMeasurement:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """How much longer ops of a class take while other devices run such ops, too."""
+    """Seconds of an op on one device alone, and while the others run it, too."""
 
     what: str
     alone: float
@@ -61,7 +61,7 @@ class Slowdown:
 
 
 class Chains(nn.Module):
-    """Works on each input by itself, so many times."""
+    """Applies a function to each input a number of times."""
 
     def __init__(self, work: Callable[[torch.Tensor], torch.Tensor], length: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Chains(nn.Module):
         self.length = length
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return what comes of each input."""
+        """Return the result for each input."""
         results = []
         for numbers in inputs:
             made = numbers
@@ -79,7 +79,7 @@ class Chains(nn.Module):
         return tuple(results)
 
 
-# What is measured alone and on all devices at once: the work, and the shape of what it works on.
+# Ops that are measured alone and on all devices at once, and the shapes of their inputs.
 WORKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...]]] = {
     "matrix product, 512 x 512": (lambda numbers: numbers @ numbers, (512, 512)),
     "convolution, 32 channels of 64 x 64": (
@@ -96,13 +96,13 @@ class Calibration:
     Parameters
     ----------
     devices
-        Their names, such as ``["cpu:0", "cpu:1"]``.
+        Names of devices, such as ``["cpu:0", "cpu:1"]``.
     make_step
-        Makes a step that runs of a model and its inputs, as `placeto_capture.executable_step` does.
+        Function that makes a step of a model and its inputs: `placeto_capture.executable_step`.
     runs
-        How many runs of each step count, after one that does not.
+        Number of runs of each step that count, after one that does not.
     threads
-        How many threads work on one op on each CPU.
+        Number of threads of one op on each CPU.
     """
 
     def __init__(

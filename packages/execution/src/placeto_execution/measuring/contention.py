@@ -1,4 +1,4 @@
-"""Ops take longer while other devices are busy, too: how much, and what that makes of a step."""
+"""Slowdown of ops while another device is busy, and its effect on a step."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,13 +23,13 @@ def profile_beside(
     Parameters
     ----------
     step
-        What runs.
+        Step that runs.
     device, other
-        Where it is measured, and where else it runs, such as ``"cpu:0"`` and ``"cpu:1"``.
+        Device on which it is measured, and the other one, such as ``"cpu:0"`` and ``"cpu:1"``.
     runs
-        How many runs count.
+        Number of runs.
     generator
-        Draws how far the other device is ahead.
+        Generator that draws how far the other device is ahead.
     """
     alone = profile_in_place(step, device, 1)
     profiles = []
@@ -69,21 +69,21 @@ def contended_timeline(
 ) -> StepTimeline:
     """Simulate a step in which ops are slower while the other device is busy.
 
-    An op that takes ``a`` seconds alone and ``b`` beside others gets on at a rate of ``1 / a`` or
-    ``1 / b``: if it overlaps with others for ``o`` seconds, it takes ``a + o (1 - a / b)``. The
-    overlaps are those of the step simulated last, beginning with one in which nothing is slower.
+    An op takes ``a`` seconds alone, and ``b`` while the other device is busy. If it overlaps with
+    others for ``o`` seconds, it takes ``a + o (1 - a / b)``. The overlaps are those of the last
+    simulated step; in the first one nothing is slower.
 
     Parameters
     ----------
     problem
-        On two devices.
+        Problem on two devices.
     beside : float64[V]
-        What each op takes while the other device is busy, in seconds; where that is less than its
-        ``compute_time``, nothing is slower.
+        Seconds of each op while the other device is busy; an op with less than its
+        ``compute_time`` is not slower.
     placement : int32[G]
-        The device of each group.
+        Device of each group.
     simulate
-        Predicts the step of a problem under a placement.
+        Function that predicts the step of a problem under a placement.
 
     Raises
     ------

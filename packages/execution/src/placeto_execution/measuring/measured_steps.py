@@ -1,4 +1,4 @@
-"""Steps that ran for real, beside the simulated one of the same placement."""
+"""Measured steps of a placement, with the simulated one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,14 +49,14 @@ class MeasuredSteps:
 
 
 def steps_report(measured: MeasuredSteps, num_ops: int = 10) -> Report:
-    """Return measured beside simulated, in SI units.
+    """Return measured and simulated values, in SI units.
 
     Parameters
     ----------
     measured
-        The runs.
+        Runs.
     num_ops
-        How many ops are named, those first whose seconds differ most.
+        Number of ops to name; those come first whose seconds differ most.
     """
     problem, simulated = measured.simulated.problem, measured.simulated
     low, high = np.quantile(measured.runtimes, [0.25, 0.75]).tolist()

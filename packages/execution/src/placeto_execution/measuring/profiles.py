@@ -1,4 +1,4 @@
-"""How long each op of a step takes on devices of this machine, measured in runs of whole steps."""
+"""Times of ops on devices of this machine, measured in runs of whole steps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ TRIMMED = 0.2  # of the runs, on either side
 
 @dataclass(frozen=True)
 class StepProfile:
-    """What N runs of a step on one device took.
+    """Times of N runs of a step on one device.
 
     Attributes
     ----------
     op_seconds : float64[N, V]
-        Of each op in each run.
+        Seconds of each op in each run.
     runtimes : float64[N]
-        Of the runs, in seconds: the ops and what is between them.
+        Seconds of the runs: the ops, and the time between them.
     """
 
     op_seconds: NDArray[np.float64]
@@ -35,7 +35,7 @@ class StepProfile:
 
     @property
     def spread(self) -> float:
-        """How far apart the quartiles of an op are, as a share of its mean; weighted by means."""
+        """Distance of the quartiles of an op, as a fraction of its mean; weighted by means."""
         quartiles: NDArray[np.float64] = np.quantile(self.op_seconds, [0.25, 0.75], axis=0)
         total = float(self.seconds.sum())
         spread = float((quartiles[1] - quartiles[0]).sum())
@@ -45,7 +45,7 @@ class StepProfile:
     def between_ops(self) -> float:
         """Seconds from the end of an op to the start of the next, the median of the runs' means.
 
-        What computes nothing is no op here, as after it a simulated device is not busy either.
+        Ops that compute nothing do not count: a simulated device is not busy after them either.
         """
         between = self.runtimes - self.op_seconds.sum(axis=1)
         return float(np.median(between) / max(1, np.count_nonzero(self.seconds) - 1))
@@ -76,13 +76,13 @@ def profile_in_place(
     Parameters
     ----------
     step
-        What runs.
+        Step that runs.
     device
-        Where, such as ``"cpu:0"``.
+        Device, such as ``"cpu:0"``.
     runs
-        How many runs count, after one that does not.
+        Number of runs that count, after one that does not.
     report
-        Told how many have.
+        Function that is called with the number of runs so far.
     """
     sources = step.graph.bytes_accessed == 0  # what holds values is there before the step
     with everything_on(step, device) as (executor, placement):

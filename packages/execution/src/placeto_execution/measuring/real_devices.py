@@ -12,10 +12,10 @@ class RealDevices:
 
     Attributes
     ----------
-    names : texts
-        Such as ``"cpu:0"`` and ``"cuda:1"``.
+    names : tuple of str
+        Names such as ``"cpu:0"`` and ``"cuda:1"``.
     threads : int
-        How many threads work on one op on each CPU.
+        Number of threads of one op on each CPU.
 
     Examples
     --------
@@ -28,15 +28,15 @@ class RealDevices:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of each device, ``"cpu"`` or ``"cuda"``."""
+        """Kind of each device, ``"cpu"`` or ``"cuda"``."""
         return tuple(name.partition(":")[0] for name in self.names)
 
     @property
     def are_cpus(self) -> bool:
-        """Whether all of them are."""
+        """Whether all of them are CPUs."""
         return set(self.kinds) == {CPU}
 
     @property
     def target(self) -> Literal["cpu", "gpu"]:
-        """What a step is captured for that runs on all of them."""
+        """Target of the capture of a step that runs on all of them."""
         return "cpu" if self.are_cpus else "gpu"
