@@ -25,11 +25,11 @@ from placeto.trials.trials import (
     Watch,
     Workspace,
 )
-from placeto_execution.measuring.contention import profile_beside
 from placeto_execution.measuring.profiles import StepProfile
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
 from placeto_experiments.paper import fidelity, fidelity_tasks
+from placeto_experiments.paper.contention import profile_beside
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.training_tasks import TrainPlaceto
 from placeto_graphs import load_problem, save_problem

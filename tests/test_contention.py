@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_execution.measuring.contention import contended_timeline, overlaps
+from placeto_experiments.paper.contention import contended_timeline, overlaps
 from placeto_graphs import PlacementProblem, StepTimeline, parse_cluster
 from placeto_simulator import Simulator
 from simulated_problems import random_problem

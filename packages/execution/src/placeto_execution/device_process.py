@@ -38,19 +38,6 @@ class Failure(str):
 class DeviceProcess:
     """Runs the program of a device, in a process that is forked from the one that makes this.
 
-    Parameters
-    ----------
-    number, name : int, str
-        Device.
-    step : `DeviceStep`
-        Part of the step that is on the device.
-    graph, program : `OpGraph`, `StepProgram`
-        Step, and what all devices do in it.
-    shared
-        Messages of all devices.
-    links
-        Links that delay messages; None if these arrive as fast as they can.
-
     Attributes
     ----------
     progress : array of 2 int
@@ -93,14 +80,9 @@ class DeviceProcess:
         return f"{self._program.text(instruction, self._graph)} on {self.name}"
 
     def serve(self, pipe: Connection, parent: int) -> None:
-        """Do what the parent tells, until the parent ends this process or has ended itself.
+        """Call the methods that the parent names, until it ends this process or has ended itself.
 
-        Parameters
-        ----------
-        pipe
-            Connection that brings names of methods, with a value, and takes what they return.
-        parent
-            Number of the parent's process.
+        The pipe brings names of methods, each with a value, and takes what they return.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
         # In a new thread: the OpenMP threads of the one that was forked are not there any more.

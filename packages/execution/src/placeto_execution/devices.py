@@ -69,13 +69,6 @@ def pin_to_cores(name: str, count: int) -> None:
 
     ``"cpu:N"`` has the N-th so many of the cores that the process may use; after the last one
     the first follows.
-
-    Parameters
-    ----------
-    name
-        Device.
-    count
-        Number of cores.
     """
     cores, first = _usable_cores(), int(name.partition(":")[2]) * count
     if hasattr(os, "sched_setaffinity"):

@@ -45,16 +45,9 @@ class EmulatedLinks:
         self._locks = [get_context("fork").Lock() for _ in range(cluster.num_links)]
 
     def reserve(self, message: Message, num_bytes: int, ready: float) -> tuple[float, float]:
-        """Reserve the link of a message; return when it takes it, and when all has arrived.
+        """Reserve the link of a tensor that is ready; return when it is sent, and when it arrives.
 
-        Parameters
-        ----------
-        message
-            A tensor.
-        num_bytes
-            Number of its bytes.
-        ready
-            Time from which on it could be sent, by `time.monotonic`.
+        Times are those of `time.monotonic`.
         """
         source, destination, link = message.source, message.destination, message.link
         with self._locks[link]:

@@ -33,21 +33,8 @@ PATIENCE = 20.0  # seconds in which all devices wait, after which they wait in v
 class DeviceProcesses:
     """A process for each CPU device, forked from this one; they run one placement of a step.
 
-    Parameters
-    ----------
-    step, program
-        Step that runs, and the programs of its devices.
-    devices
-        Names of all devices; those that are no CPUs are run by this process, see `StreamedDevices`.
-    op_device : int32[V]
-        Device of each op.
-    links
-        Emulated links, if any.
-
-    Attributes
-    ----------
-    shared : `SharedMessages`
-        Messages of all devices.
+    `StreamedDevices` runs those of the devices that are no CPUs. ``op_device`` is the device of
+    each op.
     """
 
     def __init__(

@@ -31,9 +31,7 @@ class SharedMessages:
     Parameters
     ----------
     messages
-        Messages of the step.
-    num_devices
-        Number of devices.
+        Messages of the step, from and to a number of devices.
     share_cores
         True if some devices share a core; one that waits then leaves it to another at once.
 

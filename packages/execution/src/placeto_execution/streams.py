@@ -107,17 +107,7 @@ class _Leaving(NamedTuple):
 
 
 class StreamedDevices:
-    """GPUs, run by this process, and processes of the CPUs beside them; they run one placement.
-
-    Parameters
-    ----------
-    step, program
-        Step that runs, and the programs of its devices.
-    devices
-        Names of the devices.
-    op_device : int32[V]
-        Device of each op.
-    """
+    """GPUs, run by this process, and processes of the CPUs of the step; they run one placement."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Measurements of this machine: times of ops, links, contention."""
+"""Measurements of this machine: times of ops and links."""
