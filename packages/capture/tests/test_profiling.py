@@ -85,7 +85,7 @@ def test_tensors_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch)
     class Counting(Memory):
         def finish(self, call: Any) -> None:
             super().finish(call)
-            held.append(sum(storage.nbytes() for storage in self._storages.values()))
+            held.append(sum(owner.untyped_storage().nbytes() for owner in self._owner.values()))
 
     monkeypatch.setattr(replays, "Memory", Counting)
     results = replays.replay(trace, {})

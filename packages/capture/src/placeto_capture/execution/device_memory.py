@@ -2,14 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
-from placeto_capture.execution.prepared_calls import PreparedCall, Slots
 from placeto_capture.tracing.op_graph import TensorsOfTrace
-from placeto_capture.tracing.replay import view_of
-from placeto_capture.tracing.trace import Placeholder, Trace, View, tensor_leaves
+from placeto_capture.tracing.prepared_calls import Slots, StorageMemory
+from placeto_capture.tracing.trace import Placeholder, Trace, View
 
 
 class StepParts:
@@ -71,7 +69,7 @@ class StepParts:
         return {self.views[part].storage for tensor in tensors for part in self.of_tensor[tensor]}
 
 
-class DeviceMemory:
+class DeviceMemory(StorageMemory):
     """The storages of a step on a device, and how many tensors of the graph hold their parts.
 
     A part of a storage is there while a tensor holds it, and a storage while a part of it is.
@@ -80,53 +78,28 @@ class DeviceMemory:
 
     Parameters
     ----------
-    device
-        Device.
-    storage_bytes
-        The size of each storage.
+    device, storage_bytes, slots
+        As for `StorageMemory`.
     parts
-        The parts of the storages.
-    slots
-        The looks at storages.
+        Parts of the storages.
     """
 
     def __init__(
         self,
         device: torch.device,
         storage_bytes: Sequence[int] | Mapping[int, int],
-        parts: StepParts,
         slots: Slots,
+        parts: StepParts,
     ) -> None:
-        self.device = device
-        self._storage_bytes = storage_bytes
-        self.of_slot: list[torch.Tensor | None] = [None] * len(slots.views)
+        super().__init__(device, storage_bytes, slots)
         self._parts = parts
-        self._slots = slots
-        self._owner: dict[int, torch.Tensor] = {}  # a tensor of each storage that is there
         self._num_holds: dict[int, int] = {}  # of each part
         self._num_held: dict[int, int] = {}  # parts of each storage
 
-    def owner(self, storage: int) -> torch.Tensor:
-        """Return a tensor that keeps a storage alive; one that is not there begins empty."""
-        owner = self._owner.get(storage)
-        if owner is None:
-            num_bytes = self._storage_bytes[storage]
-            owner = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
-            self._owner[storage] = owner
-        return owner
-
-    def put(self, storage: int, owner: torch.Tensor) -> None:
-        """Let a storage be that of a tensor, whatever it was before."""
-        for slot in self._slots.of_storage[storage]:
-            self.of_slot[slot] = None
-        self._owner[storage] = owner
-
-    def drop(self, storage: int) -> None:
+    def drop_unless_held(self, storage: int) -> None:
         """Forget a storage, unless a tensor holds some of it."""
         if not self._num_held.get(storage):
-            for slot in self._slots.of_storage[storage]:
-                self.of_slot[slot] = None
-            self._owner.pop(storage, None)
+            self.drop(storage)
 
     def hold(self, part: int) -> int:
         """Count one more that holds a part; return the bytes that are held more."""
@@ -146,40 +119,5 @@ class DeviceMemory:
             return 0
         storage = self._parts.views[part].storage
         self._num_held[storage] -= 1
-        self.drop(storage)
+        self.drop_unless_held(storage)
         return self._parts.num_bytes[part]
-
-    def look(self, slot: int) -> torch.Tensor:
-        """Make the tensor of a slot, and keep it."""
-        tensor = self.of_slot[slot] = self.tensor(self._slots.views[slot])
-        return tensor
-
-    def tensor(self, view: View) -> torch.Tensor:
-        """Return a look at a storage."""
-        return view_of(self.owner(view.storage).untyped_storage(), view)
-
-    def keep(self, call: PreparedCall, result: Any) -> None:
-        """Take over what a call returned."""
-        if isinstance(result, torch.Tensor):
-            for _, slot in call.made:
-                self._take_over(slot, result)
-        elif call.made:
-            leaves = list(tensor_leaves(result))
-            for place, slot in call.made:
-                tensor = leaves[place]
-                if tensor is not None:
-                    self._take_over(slot, tensor)
-
-    def _take_over(self, slot: int, tensor: torch.Tensor) -> None:
-        view = self._slots.views[slot]
-        if (
-            tensor.stride() == view.stride
-            and tensor.shape == view.size
-            and tensor.storage_offset() == view.offset
-            and tensor.untyped_storage().nbytes() == self._storage_bytes[view.storage]
-            and not (view.is_conjugated or view.is_negated)
-        ):
-            self.put(view.storage, tensor)
-            self.of_slot[slot] = tensor
-        else:  # a kernel may lay out its result in another way than fake tensors say
-            self.tensor(view).copy_(tensor)

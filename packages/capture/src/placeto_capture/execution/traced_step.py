@@ -12,11 +12,11 @@ from torch import nn
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.device_memory import DeviceMemory, StepParts
-from placeto_capture.execution.prepared_calls import PreparedCall, Slots, prepared
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.replay import ValueOf, example_values, view_of
+from placeto_capture.tracing.prepared_calls import PreparedCall, Slots, prepared, view_of
+from placeto_capture.tracing.replay import ValueOf, example_values
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import ExecutableStep, OpGraph
 
@@ -231,7 +231,7 @@ class TracedDevice:
         for part in step.outliving.get(op, ()):
             memory.hold(part)
         for storage in step.passing[op]:
-            memory.drop(storage)
+            memory.drop_unless_held(storage)
         return more
 
     def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
@@ -275,7 +275,7 @@ class TracedDevice:
 
     def _new_memory(self) -> DeviceMemory:
         step = self._step
-        return DeviceMemory(self._device, step.trace.storage_bytes, step.parts, step.slots)
+        return DeviceMemory(self._device, step.trace.storage_bytes, step.slots, step.parts)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the parts of a tensor that are on a device; on another one only what is read."""

@@ -11,12 +11,12 @@ from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import Number, OptimizerNumbers
-from placeto_capture.execution.prepared_calls import PreparedCall
 from placeto_capture.execution.traced_step import TracedStep
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
-from placeto_capture.tracing.replay import example_values, view_of
+from placeto_capture.tracing.prepared_calls import PreparedCall, view_of
+from placeto_capture.tracing.replay import example_values
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import Phase
 

@@ -13,6 +13,7 @@ from torch import nn
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
 from placeto_capture.tracing.devices import Target
+from placeto_capture.tracing.prepared_calls import prepared
 from placeto_capture.tracing.replay import Memory, example_values
 from placeto_capture.tracing.trace import Call, Trace, Updates
 
@@ -108,7 +109,8 @@ def measured_times(
 
 
 def _measure(call: Call, memory: Memory, device: torch.device, warmup: int, repeats: int) -> float:
-    args, kwargs = memory.arguments(call)
+    ready = prepared(call, memory.slots)
+    args, kwargs = ready.arguments(memory)
     written = memory.written(call)
     before = [values.clone() for values in written]
     result: list[Any] = [None]
@@ -122,7 +124,7 @@ def _measure(call: Call, memory: Memory, device: torch.device, warmup: int, repe
         result[0] = call.function(*args, **kwargs)
 
     seconds = median_seconds(run, device, warmup, repeats, before=restore)
-    memory.keep(call, result[0])
+    memory.keep(ready, result[0])
     return seconds
 
 

@@ -31,8 +31,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
+from placeto_capture.tracing.prepared_calls import prepared
 from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, mapped, views_in
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
 
 CONSTANT = "constant"  # the name of a tensor that is no parameter, buffer or input
 LARGEST_BYTES = 2**26  # of all that has to be computed for a value
@@ -100,7 +101,8 @@ class KnownValues:
         with without_modes, torch.no_grad(), torch.random.fork_rng(devices=[]):
             for op in ops:
                 self._run(op, memory)
-            return func(*mapped(memory.real, arguments), **mapped(memory.real, keywords))
+            values = {name: memory.real(value) for name, value in keywords.items()}
+            return func(*memory.real(arguments), **values)
 
     def answer(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return `result` with fake tensors in place of real ones."""
@@ -145,7 +147,7 @@ class KnownValues:
         assumption = self._assumptions[op]
         result: list[Any] = [None] * len(call.outputs)
         result[assumption.output] = assumption.make(op)
-        memory.keep(call, result)
+        memory.keep(prepared(call, memory.slots), result)
         memory.finish(call)
 
 

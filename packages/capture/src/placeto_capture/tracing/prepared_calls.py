@@ -1,0 +1,230 @@
+"""Calls of a trace, prepared: their arguments are filled in, not looked for, each time they run.
+
+Each distinct look at a storage (`View`) has a number, its slot. A device keeps the tensor of a
+slot from when it is first needed until its storage is given up (`StorageMemory`).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from placeto_capture.tracing.trace import Call, View, tensor_leaves, views_in
+
+
+class Slots:
+    """Numbers the distinct looks at storages.
+
+    Attributes
+    ----------
+    views : list of `View`
+        View of each slot.
+    of_storage : dict of int to list of int
+        The slots of each storage.
+    """
+
+    def __init__(self) -> None:
+        self.views: list[View] = []
+        self.of_storage: defaultdict[int, list[int]] = defaultdict(list)
+        self._slot_of_view: dict[View, int] = {}
+
+    def slot(self, view: View) -> int:
+        """Return the number of a look, which may be new."""
+        if view not in self._slot_of_view:
+            self._slot_of_view[view] = len(self.views)
+            self.of_storage[view.storage].append(len(self.views))
+            self.views.append(view)
+        return self._slot_of_view[view]
+
+
+def view_of(storage: torch.UntypedStorage, view: View) -> torch.Tensor:
+    """Return a look at a storage, wherever it is."""
+    tensor = torch.empty(0, dtype=view.dtype, device=storage.device)
+    tensor.set_(storage, view.offset, view.size, view.stride)
+    if view.is_conjugated:
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if view.is_negated else tensor
+
+
+class StorageMemory:
+    """The storages of a trace that are on one device, each made when it is first needed.
+
+    Parameters
+    ----------
+    device
+        Device.
+    storage_bytes
+        Number of bytes of each storage.
+    slots
+        Slots of views; new ones may come.
+    """
+
+    def __init__(
+        self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int], slots: Slots
+    ) -> None:
+        self.device = device
+        self.slots = slots
+        self.of_slot: dict[int, torch.Tensor] = {}  # those that have been looked at
+        self._storage_bytes = storage_bytes
+        self._owner: dict[int, torch.Tensor] = {}  # a tensor of each storage that is there
+
+    def owner(self, storage: int) -> torch.Tensor:
+        """Return a tensor that keeps a storage alive; one that is not there begins empty."""
+        owner = self._owner.get(storage)
+        if owner is None:
+            num_bytes = self._storage_bytes[storage]
+            owner = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+            self._owner[storage] = owner
+        return owner
+
+    def put(self, storage: int, owner: torch.Tensor) -> None:
+        """Let a storage be that of a tensor, whatever it was before."""
+        self.drop(storage)
+        self._owner[storage] = owner
+
+    def drop(self, storage: int) -> None:
+        """Forget a storage."""
+        for slot in self.slots.of_storage[storage]:
+            self.of_slot.pop(slot, None)
+        self._owner.pop(storage, None)
+
+    def look(self, slot: int) -> torch.Tensor:
+        """Return the tensor of a slot, and keep it."""
+        tensor = self.of_slot.get(slot)
+        if tensor is None:
+            tensor = self.of_slot[slot] = self.tensor(self.slots.views[slot])
+        return tensor
+
+    def tensor(self, view: View) -> torch.Tensor:
+        """Return a look at a storage."""
+        return view_of(self.owner(view.storage).untyped_storage(), view)
+
+    def keep(self, call: "PreparedCall", result: Any) -> None:
+        """Take over what a call returned."""
+        if isinstance(result, torch.Tensor):
+            for _, slot in call.made:
+                self._take_over(slot, result)
+        elif call.made:
+            leaves = list(tensor_leaves(result))
+            for place, slot in call.made:
+                tensor = leaves[place]
+                if tensor is not None:
+                    self._take_over(slot, tensor)
+
+    def _take_over(self, slot: int, tensor: torch.Tensor) -> None:
+        view = self.slots.views[slot]
+        if (
+            tensor.stride() == view.stride
+            and tensor.shape == view.size
+            and tensor.storage_offset() == view.offset
+            and tensor.untyped_storage().nbytes() == self._storage_bytes[view.storage]
+            and not (view.is_conjugated or view.is_negated)
+        ):
+            self.put(view.storage, tensor)
+            self.of_slot[slot] = tensor
+        else:  # a kernel may lay out its result in another way than fake tensors say
+            self.tensor(view).copy_(tensor)
+
+
+Fill = Callable[[StorageMemory], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call that is ready to run on any device.
+
+    Attributes
+    ----------
+    kernel
+        Function of the call, without the wrapper that PyTorch puts around it.
+    positions : list
+        Its positional arguments; what depends on the device is missing.
+    holes : tuple of (int, int)
+        The position and slot of each argument that is a tensor.
+    other_positions, other_keywords : tuples of (int or text, function)
+        Functions that make the other arguments that depend on the device.
+    keywords : dict
+        The keyword arguments that do not.
+    made : tuple of (int, int)
+        Place among the tensors that it returns, and slot, of each that is kept.
+    rng_index : int or None
+        As in `Call`.
+    takes_generator : bool
+        True if it takes a generator of random numbers.
+    """
+
+    kernel: Any
+    positions: list[Any]
+    holes: tuple[tuple[int, int], ...]
+    other_positions: tuple[tuple[int, Fill], ...]
+    keywords: dict[str, Any]
+    other_keywords: tuple[tuple[str, Fill], ...]
+    made: tuple[tuple[int, int], ...]
+    rng_index: int | None
+    takes_generator: bool
+
+    def arguments(self, memory: StorageMemory) -> tuple[list[Any], dict[str, Any]]:
+        """Return what it is called with on a device."""
+        args = self.positions.copy()
+        for position, slot in self.holes:
+            args[position] = memory.look(slot)
+        for position, fill in self.other_positions:
+            args[position] = fill(memory)
+        if not self.other_keywords:
+            return args, self.keywords
+        return args, {**self.keywords, **{key: fill(memory) for key, fill in self.other_keywords}}
+
+
+def prepared(call: Call, slots: Slots) -> PreparedCall:
+    """Return a call, or a part of one, ready to run."""
+    looked_at = {view.storage for view in views_in((call.arguments, call.keywords))}
+    made: dict[int, tuple[int, int]] = {}  # of each storage
+    for place, view in enumerate(call.outputs):
+        if view is not None and view.storage in call.creates and view.storage not in looked_at:
+            made.setdefault(view.storage, (place, slots.slot(view)))
+    fills = {place: fill_of(value, slots) for place, value in enumerate(call.arguments)}
+    keyword_fills = {key: fill_of(value, slots) for key, value in call.keywords.items()}
+    return PreparedCall(
+        kernel=getattr(call.function, "_op", call.function),
+        positions=list(call.arguments),
+        holes=tuple(
+            (place, slots.slot(value))
+            for place, value in enumerate(call.arguments)
+            if isinstance(value, View)
+        ),
+        other_positions=tuple(
+            (place, fill)
+            for place, fill in fills.items()
+            if fill is not None and not isinstance(call.arguments[place], View)
+        ),
+        keywords={key: call.keywords[key] for key, fill in keyword_fills.items() if fill is None},
+        other_keywords=tuple((key, fill) for key, fill in keyword_fills.items() if fill),
+        made=tuple(made.values()),
+        rng_index=call.rng_index,
+        takes_generator=_takes_generator(call.function),
+    )
+
+
+def fill_of(value: Any, slots: Slots) -> Fill | None:
+    """Return what gives an argument on a device; None for what is the same on all of them."""
+    if isinstance(value, View):
+        slot = slots.slot(value)
+        return lambda memory: memory.look(slot)
+    if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds
+        return lambda memory: value.detach().to(memory.device, copy=True)
+    if isinstance(value, torch.device):
+        return lambda memory: memory.device
+    if isinstance(value, (list, tuple)):
+        fills = [fill_of(item, slots) for item in value]
+        if any(fills):
+            kind = type(value)
+            pairs = list(zip(value, fills, strict=True))
+            return lambda memory: kind(fill(memory) if fill else item for item, fill in pairs)
+    return None
+
+
+def _takes_generator(function: Any) -> bool:
+    schema = getattr(function, "_schema", None)
+    return schema is not None and any(each.name == "generator" for each in schema.arguments)
