@@ -58,8 +58,3 @@ def test_the_tables_of_commands_have_each_of_them_once(
     page: str, head: str, group: click.Group
 ) -> None:
     assert sorted(first_column(page, head)) == sorted(group.list_commands(click.Context(group)))
-
-
-def test_a_page_can_be_read_at_once() -> None:
-    lines = {path: path.read_text().count("\n") for path in Path("docs").glob("*.md")}
-    assert {path: count for path, count in lines.items() if count > 200} == {}
