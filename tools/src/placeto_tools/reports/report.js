@@ -99,7 +99,7 @@ function draw_table() {
   table(at("placers"), head, problem.placers.map(placer => [
     placer.title, placer.fits ? seconds(placer.runtime) : `${seconds(placer.runtime)}, out of memory`,
     bound > 0 ? share(placer.runtime / bound - 1) : "",
-    bytes(Math.max(...label.peak_memory)),
+    bytes(Math.max(...placer.peak_memory)),
     placer.evaluations === null ? "" : placer.evaluations.toLocaleString("en"),
     placer.seconds === null ? "" : seconds(placer.seconds),
   ]));
