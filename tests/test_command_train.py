@@ -19,6 +19,7 @@ from command_runs import (
     PATIENCE,
     build_profile,
     check_picture,
+    environment,
     fail,
     invoke,
     profile,
@@ -380,6 +381,26 @@ def test_a_machine_that_lost_a_process_runs_the_same_command_again(
     result = invoke("train", "a.json", "-o", "run", "--machines=2", "--rendezvous=127.0.0.1:29500")
     assert begun == [[sys.executable, "-m", "placeto_tools", "train", "a.json"]]
     assert "a process was killed; resuming from the last checkpoint" in result.stderr
+
+
+WARNED = """
+from placeto_tools.main import placeto
+placeto(["train", "--help"], standalone_mode=False)
+from torch.distributed import DistNetworkError, TCPStore
+server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+client = TCPStore("127.0.0.1", server.port, is_master=False)
+del server
+try:
+    client.get("key")
+except DistNetworkError:
+    print("lost")
+"""
+
+
+def test_a_machine_that_goes_away_prints_no_stack_trace_of_pytorch() -> None:
+    run = [sys.executable, "-c", WARNED]
+    done = subprocess.run(run, env=environment(), capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("lost", "")
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from torch.distributed import TCPStore
 
 from placeto.errors import LOST, InputError, LostRunError, RunError
+from placeto.training import local_workers
 from placeto.training.local_workers import Machines, run_workers
 
 # The launcher leaves its files to the garbage collector.
@@ -95,3 +97,18 @@ def test_the_host_is_the_first_of_the_machines() -> None:
     assert sorted([other, "zoo.example", "192.0.2.1"])[-1] == other
     with pytest.raises(InputError, match="--rendezvous not a host: "):
         Machines(2, "not a host", 29500).wait()
+
+
+def test_another_service_on_the_port_of_the_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_workers, "SECONDS_TO_ANSWER", 0.3)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(RunError, match="another service uses this port"),
+    ):
+        Machines(2, "127.0.0.1", silent.getsockname()[1]).wait()
+
+
+def test_a_machine_waits_for_nothing_else_than_a_store_or_a_free_port_of_its_own() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for port in (store.port, free_port()):
+        Machines(2, "127.0.0.1", port).wait()

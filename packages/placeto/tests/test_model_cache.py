@@ -1,5 +1,6 @@
 """The cache of captured graphs: never in the way, never stale."""
 
+import ast
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -78,6 +79,20 @@ def test_another_source_makes_the_graph_anew(
 def test_the_sources_that_count_are_there() -> None:
     for name in cache.SOURCES:
         assert list(Path(str(resources.files(name))).glob("*.py"))
+
+
+def test_the_sources_import_no_others_of_our_packages_but_errors_and_the_schema() -> None:
+    files = [path for name in cache.SOURCES for path in Path(str(resources.files(name))).iterdir()]
+    imported = {
+        str(node.module)
+        for path in files
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("placeto")
+    }
+    others = {name for name in imported if not name.startswith(cache.SOURCES)}
+    assert others <= {"placeto_graphs", "placeto_capture.errors", "placeto_workloads.errors"}
+    assert "placeto_capture.tracing.tracer" in imported
 
 
 @pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08\x00", None])

@@ -1,5 +1,6 @@
 """The ``placeto`` command line: its subcommands, and how it ends."""
 
+import os
 import sys
 import traceback
 import warnings
@@ -111,6 +112,8 @@ class OneLineErrors(Group):
     ) -> Any:
         """Run the command; see `click.Group.main`."""
         arguments = list(sys.argv[1:] if args is None else args)
+        # Warnings of PyTorch's C++ code have stack traces. It reads this when it is imported.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_in_one_line

@@ -19,7 +19,7 @@ from placeto_graphs import GraphError, OpGraph, load_graph, save_graph
 
 FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
 # What decides how a graph comes out: the rest of the packages may change and the graphs stay valid.
-SOURCES = ("placeto_capture.tracing", "placeto_workloads.models")
+SOURCES = ("placeto_capture.costs", "placeto_capture.tracing", "placeto_workloads.models")
 
 
 def cached_graph(

@@ -4,13 +4,16 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousTimeoutError
@@ -31,6 +34,7 @@ OPTION_VARIABLES = "PLACETO_TRAIN_"
 RUN_VARIABLE = "TORCHELASTIC_RUN_ID"  # by which torchrun marks its processes
 SECONDS_TO_STOP = 3600  # for the update that Ctrl-C interrupts; before PyTorch 2.12 it is 30
 SECONDS_TO_MEET = 600  # for machines, as torchrun waits
+SECONDS_TO_ANSWER = 60  # for the store of the host
 
 
 @dataclass(frozen=True)
@@ -67,18 +71,40 @@ class Machines:
         InputError
             When the host has no address.
         RunError
-            When it does not listen for ten minutes.
+            When it does not listen for ten minutes, or another service listens there.
         """
         end = time.monotonic() + SECONDS_TO_MEET
-        while not self._is_host():
+        while True:
+            is_host = self._is_host()
             try:
-                socket.create_connection((self.host, self.port), timeout=5).close()
+                self._connect()
+                self._greet()
             except OSError as error:
+                if is_host:
+                    return  # the port is free
                 if time.monotonic() > end:
                     raise RunError(f"{self}: expected the host to listen: {error}") from None
                 time.sleep(1)
             else:
                 return
+
+    def _connect(self) -> None:
+        socket.create_connection((self.host, self.port), timeout=5).close()
+
+    def _greet(self) -> None:
+        """Connect as the launcher does, which would wait for any other service without end."""
+        is_store = threading.Event()
+        timeout = timedelta(seconds=SECONDS_TO_ANSWER)
+
+        def greet() -> None:
+            with suppress(RuntimeError):
+                TCPStore(self.host, self.port, is_master=False, timeout=timeout)
+                is_store.set()
+
+        threading.Thread(target=greet, daemon=True).start()
+        if not is_store.wait(SECONDS_TO_ANSWER):
+            self._connect()  # the host has not gone away since
+            raise RunError(f"{self}: another service uses this port; name a free port")
 
     def _is_host(self) -> bool:
         try:
@@ -183,7 +209,6 @@ def _environment_of_workers(machines: Machines | None) -> Iterator[None]:
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SECONDS_TO_STOP))
     logging.disable()
     try:
