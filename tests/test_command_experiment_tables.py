@@ -10,9 +10,9 @@ from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.trials.comparing import DescribeCase
 from placeto.trials.folder import TRIALS
-from placeto.trials.records import Described, Failed, Placed
+from placeto.trials.records import Described, Failed, Placed, Record
 from placeto.trials.store import TrialStore
-from placeto.trials.trials import Results
+from placeto.trials.trials import Experiment, Results
 from placeto_experiments.options import chosen_plan
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
@@ -240,10 +240,9 @@ def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
     assert "| nasnet-2xk80, " not in told
 
 
-def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
-    plan = chosen_plan("table1", "small", {"seeds": 1})
-    experiment = table1(plan)
-    records = {
+def finished(experiment: Experiment) -> dict[str, Record]:
+    """Return a record of each trial of a comparison."""
+    return {
         trial.name: Described(
             source=trial.task.source,
             cluster=trial.task.cluster,
@@ -257,9 +256,27 @@ def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
         else RUN
         for trial in experiment.trials
     }
-    rows = rows_of("\n\n".join(experiment.page(Results(records)).parts), "## Runtimes")
+
+
+def runtimes_of(experiment: Experiment, records: dict[str, Record]) -> list[list[str]]:
+    """Return the rows of the runtimes on the page."""
+    return rows_of("\n\n".join(experiment.page(Results(records)).parts), "## Runtimes")
+
+
+def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
+    experiment = table1(chosen_plan("table1", "small", {"seeds": 1}))
+    rows = runtimes_of(experiment, finished(experiment))
     found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
     both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))
     fitted = {"inception-v3": both, "nmt-4": cpu, "nasnet": both}
     assert len(found) == 12
     assert all(marks == fitted.get(name.partition(" on ")[0], none) for name, marks in found)
+
+
+def test_the_papers_rows_stand_beside_their_own_if_a_problem_is_missing() -> None:
+    experiment = table1(chosen_plan("table1", "small", {"seeds": 1}))
+    records = finished(experiment)
+    some = {name: record for name, record in records.items() if "inception" not in name}
+    first, second, *_ = runtimes_of(experiment, some)
+    assert (first[0], second[0]) == ("*paper*: NMT, 2 K80s", "nmt-2 on 2xk80")
+    assert not any(cell.endswith(" *f*") for cell in second)

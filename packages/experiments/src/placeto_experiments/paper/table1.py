@@ -157,7 +157,8 @@ def _runtime_table(
     """Return the runtimes of the paper and of the simulator, a row each for each problem."""
     table = runtime_table(list(reports.values()), RUNTIMES)
     rows = []
-    for (name, row), found in zip(papers.items(), table.rows, strict=False):
+    for name, found in zip(reports, table.rows, strict=True):
+        row = papers[name]
         of_paper = {**row.runtimes, "paper": row.placeto}
         rows.append([row.title, *(_paper_seconds(of_paper, placer) for placer in RUNTIMES)])
         marks = [FITTED_MARK if placer in fitted[name] else "" for placer in RUNTIMES]

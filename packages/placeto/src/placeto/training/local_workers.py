@@ -173,7 +173,8 @@ def run_workers(command: Sequence[str], count: int, machines: Machines | None = 
                 "start the same command on each"
             ) from None
         except RendezvousError as error:
-            raise LostRunError(f"{machines}: {error}") from None
+            reason = str(error) or "another machine ended the training"
+            raise LostRunError(f"{machines}: {reason}") from None
         except ChildFailedError as error:
             return _exit_code(error, Path(folder), can_resume=machines is not None)
     return 0
