@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from placeto.errors import LOST, InputError, LostRunError, RunError
 from placeto.training import local_workers
