@@ -4,11 +4,13 @@ import errno
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +177,36 @@ def test_a_process_that_is_killed_between_two_steps() -> None:
         with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process has ended"):
             executor.execute(HALVES)
         assert not multiprocessing.active_children()
+
+
+class LargeFeed(int):
+    """A batch that does not fit into a pipe: its process gets `FEED` of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (FEED, "real", bytes(1 << 20))
+
+
+@pytest.mark.parametrize("default_timeout", [None, 0.1])
+def test_a_process_that_is_stopped_before_it_gets_a_large_batch(
+    default_timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+    monkeypatch.setattr(NumericStep, "feed", lambda _: LargeFeed())
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    socket.setdefaulttimeout(default_timeout)
+    try:
+        with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
+            assert executor.execute(HALVES).results() == expected_results(problem.graph)
+            victim, _ = multiprocessing.active_children()
+            os.kill(victim.pid or 0, signal.SIGSTOP)
+            end = threading.Timer(20.0, victim.kill)
+            end.start()
+            with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process is stopped"):
+                executor.execute(HALVES)
+            end.cancel()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert not multiprocessing.active_children()
 
 
 def test_a_tensor_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:

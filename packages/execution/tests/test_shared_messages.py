@@ -35,7 +35,7 @@ def test_all_of_each_message_is_there_in_whatever_order_they_are_taken(share_cor
                 send(shared, number, NUM_MESSAGES * step + number)
         os._exit(0)
 
-    process = multiprocessing.get_context("fork").Process(target=source)
+    process = multiprocessing.get_context("fork").Process(target=source, daemon=True)
     process.start()
     for step in range(NUM_STEPS):
         steps.release()

@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import socket
+import struct
 import threading
 import time
 import warnings
@@ -72,6 +74,7 @@ class DeviceProcesses:
     def _fork(self, number: int, device: DeviceProcess) -> None:
         context = get_context("fork")
         own, pipe = context.Pipe()
+        _limit_blocking(own)
         process = context.Process(target=device.serve, args=(pipe, os.getpid()), daemon=True)
         self._devices[number], self._pipes[number], self._processes[number] = device, own, process
         with warnings.catch_warnings():
@@ -200,24 +203,24 @@ class DeviceProcesses:
         return all_wait and not (self._links is not None and self._links.are_busy)
 
     def _ended_text(self) -> str:
-        """Return which process has ended, and what it did then."""
+        """Return which process has ended, or is stopped, and what it did then."""
         for number, process in self._processes.items():
             if process.exitcode is not None:
                 code = process.exitcode
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
                 return f"{self._devices[number].doing()}: its process has ended ({how})"
-        return "a process of a device does not answer"
+        return self._stopped_text() or "a process of a device does not answer"
+
+    def _stopped_text(self) -> str | None:
+        for number, process in self._processes.items():
+            if _is_stopped(process):
+                return f"{self._devices[number].doing()}: its process is stopped"
+        return None
 
     def _stalled_text(self) -> str:
-        pending = self._pending()
-        stopped = [number for number in pending if _is_stopped(self._processes[number])]
-        (number, *_) = stopped or pending
-        why = (
-            "its process is stopped"
-            if stopped
-            else f"it has waited for {PATIENCE:.0f} s, and no device does anything"
-        )
-        return f"{self._devices[number].doing()}: {why}"
+        doing = self._devices[self._pending()[0]].doing()
+        waits = f"it has waited for {PATIENCE:.0f} s, and no device does anything"
+        return self._stopped_text() or f"{doing}: {waits}"
 
 
 def _end(
@@ -236,6 +239,15 @@ def _end(
     for pipe in pipes.values():
         pipe.close()
     shared.close()
+
+
+def _limit_blocking(pipe: connection.Connection) -> None:
+    """Let a message fail that a process, as it is stopped, does not take or does not complete."""
+    seconds = struct.pack("ll", int(PATIENCE), int(PATIENCE % 1 * 1e6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+    os.set_blocking(pipe.fileno(), True)  # which `socket.setdefaulttimeout` has changed
 
 
 def _is_stopped(process: Any) -> bool:
