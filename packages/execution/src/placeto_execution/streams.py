@@ -254,12 +254,13 @@ class StreamedDevices:
 
         self._processes.wait_until(has_come, others_send=lambda: bool(self._leaving))
         rooms, is_there = self._rooms.pop(number, ((), None))
-        begun = self._copy_streams[message.source, message.destination][-1].mark()
+        begun = time.monotonic()
         stream = self._streams[message.destination]
         staging = stream.staging(rooms)
         shared.take(number, staging)
+        staged = time.monotonic() - begun
         if is_there is not None:
-            self._arrivals[number] = self._copy(number, message, staging, rooms, [is_there], begun)
+            self._arrivals[number] = self._copy(number, message, staging, rooms, [is_there], staged)
             self._enter(stream)
 
     def _copy(
@@ -269,11 +270,12 @@ class StreamedDevices:
         values: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
         moments: Sequence[_Moment],
-        begun: _Moment | None = None,
+        staged: float = 0.0,
     ) -> _Moment:
         """Copy after some moments; return that in which it is done.
 
-        The message is noted as taken from a moment on, by default that in which the copy begins.
+        The message is noted as taken for the seconds of the copy, and those in which it was staged.
+        The time between them, in which the copy may wait for room, is not a part of it.
         """
         streams = self._copy_streams[message.source, message.destination]
         for stream in streams:
@@ -290,7 +292,7 @@ class StreamedDevices:
         if message.source in self._notes:
             self._notes[message.source].sent.append((number, start))
         if message.destination in self._notes:
-            self._notes[message.destination].taken.append((number, begun or start, arrival))
+            self._notes[message.destination].taken.append((number, start, arrival, staged))
         return arrival
 
     def _announce(self) -> None:
@@ -343,7 +345,10 @@ def _timed(notes: Any) -> Record:
         ops=[(op, start.seconds(), end.seconds()) for op, start, end in notes.ops],
         sent=[(message, moment.seconds()) for message, moment in notes.sent],
         left=notes.left,  # known when it happens
-        taken=[(message, start.seconds(), end.seconds()) for message, start, end in notes.taken],
+        taken=[
+            (message, start.seconds() - staged, end.seconds())
+            for message, start, end, staged in notes.taken
+        ],
         made=[(moment.seconds(), num_bytes) for moment, num_bytes in notes.made],
         freed=[(tensor, moment.seconds(), size) for tensor, moment, size in notes.freed],
     )
