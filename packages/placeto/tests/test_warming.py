@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
-from placeto.placing import warming
+from placeto.placing import choices, placements, warming
+from placeto.placing.choices import search_with_choices
 from placeto.placing.placements import run_placer
 from placeto.progress import PlainProgress
+from placeto_baselines import MultilevelSearch
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 from placeto_policy.example import two_chains
 
@@ -68,3 +71,24 @@ def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch)
     )
     run_placer(Noting(), two_chains(), PlainProgress(None), seed=3)
     assert happened == ["warms noting", "places with seed 3"]
+
+
+@pytest.mark.parametrize("num_devices", [1, 3])  # of three, a search on a pair comes first
+def test_the_evaluator_is_warmed_up_before_the_seconds_of_a_search_count(
+    num_devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    place = MultilevelSearch.place
+    for module in (choices, placements):
+        monkeypatch.setattr(module, "warm_up_evaluator", lambda _: happened.append("warms"))
+
+    def noted(self: MultilevelSearch, *arguments: Any, **options: Any) -> PlacementResult:
+        happened.append("searches")
+        return place(self, *arguments, **options)
+
+    monkeypatch.setattr(MultilevelSearch, "place", noted)
+    problem = two_chains(2, num_devices)
+    search_with_choices(problem, PlainProgress(None), seconds=None, max_evaluations=400)
+    assert happened[0] == "warms"
+    assert happened[-2:] == ["warms", "searches"]
+    assert happened.count("searches") == (1 if num_devices == 1 else 2)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.placements import search, search_from_policy
+from placeto.placing.warming import warm_up_evaluator
 from placeto.progress import Progress
 from placeto.stopping import InterruptNote
 from placeto.texts import TextTable, bytes_text
@@ -85,6 +86,8 @@ def search_with_choices(
     is_stopped = False
     if problem.num_devices > 1:
         priced = evaluator.make(problem, None)
+        progress.update("compiling, once ...")
+        warm_up_evaluator(priced)
         choices = [*on_one_device(problem, priced), in_order(problem, priced)]
         if not from_policy:
             searched, is_stopped = _search_subsets(

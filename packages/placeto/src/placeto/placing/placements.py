@@ -13,7 +13,7 @@ from placeto.errors import InputError, reading
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own
 from placeto.placing.placers import PLACERS, current_name, make_placer, start_of_search
-from placeto.placing.warming import warm_up, warm_up_placer
+from placeto.placing.warming import warm_up, warm_up_evaluator, warm_up_placer
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
@@ -104,6 +104,8 @@ def search(
     progress.update("lower bound ...")
     bound = evaluator.lower_bound(problem)
     priced = evaluator.make(problem, None)
+    progress.update("compiling, once ...")
+    warm_up_evaluator(priced)  # a first search would spend all its seconds on this
     began = time.monotonic()
 
     def report(count: int, best: float) -> None:
