@@ -30,7 +30,7 @@ from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.options import Run, chosen_plan
 from placeto_experiments.paper import fidelity, fidelity_tasks
 from placeto_experiments.paper.contention import profile_beside
-from placeto_experiments.paper.rewards import rewards
+from placeto_experiments.paper.rewards import TITLES, rewards
 from placeto_experiments.paper.training_tasks import TrainPlaceto
 from placeto_graphs import load_problem, save_problem
 from placeto_policy import Settings
@@ -106,7 +106,9 @@ def test_policies_learn_on_device_processes(everything: Path, tmp_path: Path) ->
         updates, means = zip(*record["episodes"], strict=True)
         assert updates == tuple(range(1, len(updates) + 1))
         assert len(updates) * 4 <= record["evaluations"]
-        assert 0 < record["runtime"] <= min(means)  # the best of all of them
+        assert record["runtime"] > 0
+        if name == "simulator":  # the best of all of them; a measured step differs from run to run
+            assert record["runtime"] <= min(means)
         assert record["measured"] > 0
     assert "| Two device processes |" in page
     assert "rewards are terminal." in page
@@ -134,7 +136,7 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Pat
         sampled = updates * 4 * per_episode + validations
         assert learned["evaluations"] == sampled
         assert len(trials[f"seed0/nmt-0/{reward}-final-episode"]["steps"]) == 12 + 1
-        assert cell(page, reward, 5) == f"{sampled:,}"
+        assert cell(page, TITLES[reward], 5) == f"{sampled:,}"
 
 
 @pytest.mark.parametrize("checkpoint", [10, 11])
