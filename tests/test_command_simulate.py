@@ -211,7 +211,7 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     output = tmp_path / "placement.json"
     place = ["place", problem, "-o", output]
     assert "excludes --placer" in fail(*place, "--placer=heft", "--policy=run")
-    assert "--seconds: expected --placer to be" in fail(*place, "--placer=heft", "--seconds=1")
+    assert "--seconds: needs a placer that searches" in fail(*place, "--placer=heft", "--seconds=1")
     assert "--rollouts: needs --policy" in fail(*place, "--placer=heft", "--rollouts=2")
     assert "got 'best'" in fail(*place, "--placer=best")
     assert "expected at least 179, one update" in fail(

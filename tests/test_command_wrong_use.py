@@ -72,5 +72,6 @@ def test_a_wrong_use_is_one_line_and_leaves_every_file(
 
 
 def contents(folder: Path) -> dict[Path, bytes | None]:
-    """Return what is in a folder: the bytes of each file."""
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    """Return what is in a folder, compiled modules aside: the bytes of each file."""
+    found = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {path: path.read_bytes() if path.is_file() else None for path in found}
