@@ -86,7 +86,8 @@ def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
 
 
 def _gather(a: Attributes, given: Any, indices: Any) -> Any:
-    x, picked = as_operand(given), _from_the_start(indices, as_operand(given), a.axis)
+    x = as_operand(given)
+    picked = _from_the_start(indices, x, a.axis)
     if isinstance(picked, int):
         return x.select(a.axis, picked)
     if a.axis == 0 and x.dim() == 2 and (picked is not indices or isinstance(x, nn.Parameter)):
