@@ -20,7 +20,8 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("profile") / "problem.json.gz"
     report = succeed_json("profile", *STEP, "--steps=3", "-o", path)
     (measured,) = report["kinds"].values()
-    assert 0 < measured["op_seconds"] <= measured["runtime"]
+    # Medians of three steps each: those of ops may add up to more than that of whole steps.
+    assert 0 < measured["op_seconds"] < 10 * measured["runtime"]
     return path
 
 
