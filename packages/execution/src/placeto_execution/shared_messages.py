@@ -15,7 +15,7 @@ import torch
 from placeto_execution.programs import Message
 
 ALIGNMENT = 64  # bytes
-SPIN = 1e-4  # seconds for which a waiting process keeps its core, as it takes time to wake one
+SPIN = 1e-3  # seconds for which a waiting process keeps its core, as it takes time to wake one
 
 
 class SharedMessages:
