@@ -146,7 +146,7 @@ def ledger_parts(chosen: Sequence[Entry], results: Results) -> list[str]:
     for name in dict.fromkeys(entry.part for entry in chosen):
         lines = [line for entry in chosen if entry.part == name for line in _lines(entry, found)]
         columns = ["entry and row", ">measured ratio", ">simulated ratio", ">error"]
-        tables.append(TextTable(f"### {name}", columns, lines).markdown())
+        tables.append(TextTable(f"## {name}", columns, lines).markdown())
     return [summary(found), *tables]
 
 
