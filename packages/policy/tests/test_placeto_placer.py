@@ -220,6 +220,10 @@ def test_old_names_of_what_a_placer_does_are_taken_with_a_warning() -> None:
     assert (old.num_rollouts, old.refinement_rounds) == (3, 2)
     again = replace(old, num_rollouts=4)
     assert (again.num_rollouts, again.refinement_rounds) == (4, 2)
+    with pytest.raises(PolicyError, match="samples: excludes num_rollouts"):
+        PlacetoPlacer(policy=policy, num_rollouts=4, samples=3)
+    with pytest.raises(PolicyError, match="sweeps: excludes refinement_rounds"):
+        PlacetoPlacer(policy=policy, refinement_rounds=4, sweeps=3)
 
 
 def test_sampled_rollouts_can_only_help_and_follow_from_the_seed() -> None:

@@ -57,8 +57,9 @@ class PlacetoPlacer:
     Raises
     ------
     PolicyError
-        When there is neither a policy nor training; in `place`, when the policy is for another
-        number of devices, or the evaluations are not enough for one update.
+        When there is neither a policy nor training, or an old name besides the new one; in `place`,
+        when the policy is for another number of devices, or the evaluations are not enough for one
+        update.
 
     Examples
     --------
@@ -86,6 +87,8 @@ class PlacetoPlacer:
             ("sweeps", "refinement_rounds", sweeps),
         ):
             if value is not None:
+                if getattr(self, new):
+                    raise PolicyError(f"{old}: excludes {new}, of which it is the old name")
                 warnings.warn(f"PlacetoPlacer({old}=) is {new}=", DeprecationWarning, stacklevel=3)
                 object.__setattr__(self, new, value)
         for name in ("training_evaluations", "num_rollouts", "refinement_rounds"):
