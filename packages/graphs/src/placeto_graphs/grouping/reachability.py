@@ -105,21 +105,25 @@ def _descendants(graph: GroupGraph) -> NDArray[np.bool_]:
 def reached(
     graph: OpGraph,
     begins: NDArray[np.bool_],
-    passes_on: NDArray[np.bool_],
+    passes_on: NDArray[np.bool_] | None = None,
     waits: NDArray[np.int32] | None = None,
+    *,
+    backwards: bool = False,
 ) -> NDArray[np.bool_]:
     """Return bool[V], the ops that edges lead to from some, through such as pass it on.
 
-    Some waits of the graph may lead on as edges do.
+    By default all pass it on. Some waits of the graph may lead on as edges do. Backwards, each edge
+    leads from its consumer to its producer.
     """
-    found, follows = begins.tolist(), passes_on.tolist()
+    found = begins.tolist()
+    follows = [True] * graph.num_ops if passes_on is None else passes_on.tolist()
     rows = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
     if waits is not None:
         rows = np.concatenate([rows, waits[:, ::-1]])
-    producers, consumers = rows.T
-    in_order = np.argsort(graph.topological_index[producers], kind="stable")
-    ends = producers[in_order].tolist(), consumers[in_order].tolist()
-    for producer, consumer in zip(*ends, strict=True):
-        if found[producer] and follows[consumer]:
-            found[consumer] = True
+    begin, end = rows.T[::-1] if backwards else rows.T
+    places = graph.topological_index[begin]
+    in_order = np.argsort(-places if backwards else places, kind="stable")
+    for first, then in zip(begin[in_order].tolist(), end[in_order].tolist(), strict=True):
+        if found[first] and follows[then]:
+            found[then] = True
     return np.array(found, np.bool_)

@@ -40,19 +40,12 @@ def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:
     of_batch = reached(graph, inputs, passes_on)
     makes_gradient = np.zeros(graph.num_ops, np.bool_)
     makes_gradient[graph.edge_producers[_edges_to_update(graph)]] = True
-    makes_the_same = _leading_to(graph, makes_gradient) & ~_leading_to(graph, of_batch)
+    before_gradient, before_batch = (
+        reached(graph, ops, backwards=True) for ops in (makes_gradient, of_batch)
+    )
     waiting = reached(graph, inputs, passes_on, graph.waits[backward])
+    makes_the_same = before_gradient & ~before_batch
     return reached(graph, waiting & ~makes_the_same, passes_on)
-
-
-def _leading_to(graph: OpGraph, ops: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool[V], some ops and those from which edges lead to them."""
-    found = ops.tolist()
-    last_first = np.argsort(-graph.topological_index[graph.edge_consumers], kind="stable")
-    ends = graph.edge_producers[last_first].tolist(), graph.edge_consumers[last_first].tolist()
-    for producer, consumer in zip(*ends, strict=True):
-        found[producer] |= found[consumer]
-    return np.array(found, np.bool_)
 
 
 def _results(graph: OpGraph) -> NDArray[np.int32]:
