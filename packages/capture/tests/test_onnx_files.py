@@ -285,14 +285,32 @@ def test_negative_indices_count_from_the_end(
     torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float32))
 
 
-def test_negative_indices_that_are_computed_count_from_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("op_type", "indices", "expected"),
+    [
+        ("Gather", [-1, 0], [[4, 5], [0, 1]]),
+        ("GatherElements", [[-1, 0]], [[4, 1]]),
+        ("ScatterElements", [[-1, 0]], [[0, -2], [2, 3], [-2, 5]]),
+        ("ScatterND", [[-1], [0]], [[-2, -2], [2, 3], [-2, -2]]),
+    ],
+)
+def test_negative_indices_that_are_computed_count_from_the_end(
+    tmp_path: Path, op_type: str, indices: Any, expected: Any
+) -> None:
+    picked = torch.tensor(indices, dtype=torch.float32)
+    updates = torch.full((2, 2) if op_type == "ScatterND" else picked.shape, -2.0)
+    scatters = op_type.startswith("Scatter")
+    inputs = {"x": (3, 2), "i": tuple(picked.shape)}
+    inputs |= {"updates": tuple(updates.shape)} if scatters else {}
+    axis = {} if op_type == "ScatterND" else {"axis": 0}
     nodes = [
         helper.make_node("Cast", ["i"], ["picked"], to=onnx.TensorProto.INT64),
-        helper.make_node("Gather", ["x", "picked"], ["y"], axis=0),
+        helper.make_node(op_type, ["x", "picked", *list(inputs)[2:]], ["y"], **axis),
     ]
-    path = made(tmp_path / "model.onnx", nodes, {"x": (3, 2), "i": (2,)}, [])
-    found = program_step(path).model(torch.arange(6.0).view(3, 2), torch.tensor([-1.0, 0.0]))
-    torch.testing.assert_close(found, torch.tensor([[4.0, 5.0], [0.0, 1.0]]))
+    path = made(tmp_path / "model.onnx", nodes, inputs, [])
+    given = [torch.arange(6.0).view(3, 2), picked, *([updates] if scatters else [])]
+    found = program_step(path).model(*given)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32))
 
 
 def with_constants(model: Any, values: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:

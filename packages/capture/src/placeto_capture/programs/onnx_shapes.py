@@ -85,6 +85,12 @@ def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
     return as_operand(np.where(indices < 0, indices + x.shape[axis], indices) if known else indices)
 
 
+def _never_negative(indices: Any, x: Tensor, axis: int) -> Any:
+    """Return indices for `torch.gather` and `torch.scatter`, which refuse negative ones."""
+    picked = _from_the_start(indices, x, axis)
+    return torch.remainder(picked, x.shape[axis]) if picked is indices else picked
+
+
 def _gather(a: Attributes, given: Any, indices: Any) -> Any:
     x = as_operand(given)
     picked = _from_the_start(indices, x, a.axis)
@@ -97,7 +103,7 @@ def _gather(a: Attributes, given: Any, indices: Any) -> Any:
 
 def _gather_elements(a: Attributes, given: Any, indices: Any) -> Tensor:
     x = as_operand(given)
-    return torch.gather(x, a.axis, _from_the_start(indices, x, a.axis))
+    return torch.gather(x, a.axis, _never_negative(indices, x, a.axis))
 
 
 def _check_scatter(a: Attributes) -> None:
@@ -108,7 +114,7 @@ def _check_scatter(a: Attributes) -> None:
 def _scatter_elements(a: Attributes, given: Any, indices: Any, updates: Any) -> Tensor:
     _check_scatter(a)
     x = as_operand(given)
-    return torch.scatter(x, a.axis, _from_the_start(indices, x, a.axis), as_operand(updates))
+    return torch.scatter(x, a.axis, _never_negative(indices, x, a.axis), as_operand(updates))
 
 
 def _scatter_nd(a: Attributes, *inputs: Any) -> Tensor:
