@@ -26,6 +26,7 @@ from numeric_step import (
     random_problem,
 )
 from placeto_execution import ExecutionError, Executor, compile_step, processes
+from placeto_execution.devices import check_device_names
 from placeto_execution.records import timeline_of
 from placeto_execution.schedules import topological_schedule
 from placeto_execution.streams import StreamedDevices
@@ -275,16 +276,24 @@ def test_links_of_gpus_are_not_emulated() -> None:
         )
 
 
-def test_more_processes_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
-    problem = random_problem(1, 12, 2, "fifo")
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        Executor(problem, NumericStep(problem.graph), cpus(2)),
-    ):
+@pytest.mark.parametrize(
+    ("names", "sharing"),
+    [
+        (["cpu:0", "cpu:1"], ""),
+        (["cpu:0", "cuda:2"], ""),
+        (["cpu:0", "cpu:2"], "cpu:0, cpu:2"),
+        (["cpu:0", "cpu:1", "cpu:3"], "cpu:1, cpu:3"),
+    ],
+)
+def test_processes_that_share_a_core_are_warned_of(
+    names: list[str], sharing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 7})
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        Executor(problem, NumericStep(problem.graph), cpus(2))
-    assert "devices: 2 CPU devices share 1 cores" in str(caught[0].message)
+        check_device_names(names, len(names))
+    expected = [f"devices: {sharing} share cores, as this process may use 2"] if sharing else []
+    assert [str(each.message).partition(", so")[0] for each in caught] == expected
 
 
 def test_numbers_that_cannot_be() -> None:

@@ -1,13 +1,16 @@
 """Messages in shared memory: order, waiting without a core, and cores that devices share."""
 
+import errno
 import multiprocessing
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from placeto_execution.errors import ExecutionError
 from placeto_execution.programs import Message
 from placeto_execution.shared_messages import SharedMessages
 
@@ -60,3 +63,14 @@ def test_one_that_waits_long_sleeps(delay: float) -> None:
     assert time.thread_time() - began_to_work < 0.1
     sender.join()
     shared.close()
+
+
+def test_full_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("multiprocessing.context.BaseContext.Semaphore", full)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1234))
+    expected = r"^/dev/shm: expected 4,096 bytes for 1 semaphores .*, got 1,234 free; delete files"
+    with pytest.raises(ExecutionError, match=expected):
+        SharedMessages(messages(1), 2)

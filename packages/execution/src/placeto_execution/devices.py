@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 
 from placeto_execution.errors import ExecutionError
@@ -15,7 +16,7 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
     Warns
     -----
     UserWarning
-        If there are more CPUs among them than this process may use cores.
+        If CPUs among them share a core, such as more of them than this process may use cores.
 
     Raises
     ------
@@ -40,23 +41,26 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
             )
         if name in names[:number]:
             raise ExecutionError(f"devices[{number}]: expected each device once, got {name!r}")
-    if share_cores(names):
+    if sharing := sharing_cores(names):
         warnings.warn(
-            f"devices: {num_cpus(names)} CPU devices share {len(_usable_cores())} cores, so that "
-            "measured times are longer than those of as many cores",
+            f"devices: {', '.join(sharing)} share cores, as this process may use "
+            f"{len(_usable_cores())}, so that measured times are longer than those of a core each",
             stacklevel=3,
         )
     return tuple(names)
 
 
-def share_cores(names: Sequence[str]) -> bool:
-    """Return whether there are more CPUs among devices than this process may use cores."""
-    return num_cpus(names) > len(_usable_cores())
-
-
 def num_cpus(names: Sequence[str]) -> int:
     """Return how many devices are CPUs."""
     return sum(not is_cuda(name) for name in names)
+
+
+def sharing_cores(names: Sequence[str]) -> list[str]:
+    """Return the CPUs among devices that share a core with another one; see `pin_to_cores`."""
+    cpus = [name for name in names if not is_cuda(name)]
+    core = {name: _index(name) % len(_usable_cores()) for name in cpus}
+    devices_of_core = Counter(core.values())
+    return [name for name in cpus if devices_of_core[core[name]] > 1]
 
 
 def is_cuda(name: str) -> bool:
@@ -70,10 +74,14 @@ def pin_to_cores(name: str, count: int) -> None:
     ``"cpu:N"`` has the N-th so many of the cores that the process may use; after the last one
     the first follows.
     """
-    cores, first = _usable_cores(), int(name.partition(":")[2]) * count
+    cores, first = _usable_cores(), _index(name) * count
     if hasattr(os, "sched_setaffinity"):
         own = {cores[(first + number) % len(cores)] for number in range(count)}
         os.sched_setaffinity(0, own)
+
+
+def _index(name: str) -> int:
+    return int(name.partition(":")[2])
 
 
 def _usable_cores() -> list[int]:

@@ -1,11 +1,11 @@
 """Emulated links: tensors arrive when the links of a cluster would have carried them."""
 
 import time
-from multiprocessing import get_context
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 from placeto_execution.programs import Message
+from placeto_execution.shared_messages import semaphores
 from placeto_graphs import Cluster
 
 
@@ -42,7 +42,7 @@ class EmulatedLinks:
         self._bandwidth: list[list[float]] = cluster.bandwidth.tolist()
         self._overhead = [device.transfer_overhead for device in cluster.devices]
         self._free_at: Any = RawArray("d", cluster.num_links)
-        self._locks = [get_context("fork").Lock() for _ in range(cluster.num_links)]
+        self._locks = semaphores(cluster.num_links, 1)
 
     def reserve(self, message: Message, num_bytes: int, ready: float) -> tuple[float, float]:
         """Reserve the link of a tensor that is ready; return when it is sent, and when it arrives.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution.device_process import DeviceProcess, Failure
-from placeto_execution.devices import is_cuda, share_cores
+from placeto_execution.devices import is_cuda, sharing_cores
 from placeto_execution.errors import ExecutionError
 from placeto_execution.links import EmulatedLinks
 from placeto_execution.programs import StepProgram
@@ -54,7 +54,8 @@ class DeviceProcesses:
         self._processes: dict[int, Any] = {}
         self._pipes: dict[int, connection.Connection] = {}
         self._answers: dict[int, Any] = {}
-        shared = SharedMessages(program.messages, len(devices), share_cores=share_cores(devices))
+        share_cores = bool(sharing_cores(devices))
+        shared = SharedMessages(program.messages, len(devices), share_cores=share_cores)
         self.shared = shared
         # It is called at the latest when nothing holds this object any more.
         self._end = weakref.finalize(self, _end, os.getpid(), self._processes, self._pipes, shared)

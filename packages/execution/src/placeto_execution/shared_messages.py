@@ -1,7 +1,9 @@
 """Messages of a step, in memory that all processes share."""
 
+import errno
 import mmap
 import os
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -12,8 +14,10 @@ from typing import Any
 
 import torch
 
+from placeto_execution.errors import ExecutionError
 from placeto_execution.programs import Message
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
 ALIGNMENT = 64  # bytes
 SPIN = 1e-3  # seconds for which a waiting process keeps its core, as it takes time to wake one
 
@@ -58,7 +62,7 @@ class SharedMessages:
         self._share_cores = share_cores and hasattr(os, "sched_yield")
         self._pairs = [(each.source, each.destination) for each in messages]
         self._count = Counter(self._pairs)  # messages of each pair of devices in a step
-        self._announced = {pair: get_context("fork").Semaphore(0) for pair in self._count}
+        self._announced = dict(zip(self._count, semaphores(len(self._count)), strict=True))
         self._seen = Counter[tuple[int, int]]()  # announcements of each pair, in all steps so far
         self._turn: list[int] = []  # announcements of its pair up to that of each message
         turns = Counter[tuple[int, int]]()
@@ -142,6 +146,26 @@ class SharedMessages:
                 place += _aligned(each.nbytes)
             self._tensors[number] = tensors
         return self._tensors[number]
+
+
+def semaphores(count: int, value: int = 0) -> list[Any]:
+    """Return semaphores for processes that are forked later.
+
+    Raises
+    ------
+    ExecutionError
+        When the folder of shared memory is full.
+    """
+    try:
+        return [get_context("fork").Semaphore(value) for _ in range(count)]
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise ExecutionError(
+            f"{SHARED_MEMORY}: expected {count * mmap.PAGESIZE:,} bytes for {count} semaphores of "
+            f"device processes, got {shutil.disk_usage(SHARED_MEMORY).free:,} free; delete files "
+            "there, or make it larger (of a container: --shm-size)"
+        ) from None
 
 
 def _nameless_file() -> int:
