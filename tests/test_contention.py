@@ -1,14 +1,18 @@
 """Ops that overlap with others are slower, by as much as they overlap."""
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeto_experiments.paper.contention import contended_timeline, overlaps
-from placeto_graphs import PlacementProblem, StepTimeline, parse_cluster
+from placeto_execution import ExecutionError
+from placeto_execution.measuring.profiles import StepProfile
+from placeto_experiments.paper import contention
+from placeto_experiments.paper.contention import contended_timeline, overlaps, profile_beside
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, parse_cluster
 from placeto_simulator import Simulator
 from simulated_problems import random_problem
 
@@ -66,3 +70,15 @@ def test_three_devices_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="expected two devices, got 3"):
         contended_timeline(three, np.ones(problem.graph.num_ops), placement, simulate)
+
+
+def test_the_error_of_the_busy_device_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ExecutionError("cpu:1: out of memory")
+
+    profile = StepProfile(np.ones((1, 1)), np.zeros(1))
+    monkeypatch.setattr(contention, "everything_on", fail)
+    monkeypatch.setattr(contention, "profile_in_place", lambda *_: profile)
+    step = cast("ExecutableStep", None)
+    with pytest.raises(ExecutionError, match="cpu:1: out of memory"):
+        profile_beside(step, "cpu:0", "cpu:1", 1, np.random.default_rng(0))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -52,13 +53,13 @@ def _busy(step: ExecutableStep, device: str) -> Iterator[None]:
             while not is_over.is_set():
                 executor.execute(placement)
 
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        worker.join()
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(work)
+        try:
+            yield
+        finally:
+            is_over.set()
+        worker.result()  # raises its error
 
 
 def contended_timeline(
