@@ -1,6 +1,7 @@
 """The cache of captured graphs: never in the way, never stale."""
 
 import ast
+import os
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -93,6 +94,20 @@ def test_the_sources_import_no_others_of_our_packages_but_errors_and_the_schema(
     others = {name for name in imported if not name.startswith(cache.SOURCES)}
     assert others <= {"placeto_graphs", "placeto_capture.errors", "placeto_workloads.errors"}
     assert "placeto_capture.tracing.tracer" in imported
+
+
+def test_graphs_that_were_used_longest_ago_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for age, name in enumerate(("c", "b", "a")):
+        cached_graph(name, {}, making(GRAPH))
+        (path,) = (tmp_path / "graphs").glob(f"{name}-*")
+        os.utime(path, ns=(0, 10**9 * (5 - age)))  # c was used last, a longest ago
+        size = path.stat().st_size
+    cached_graph("a", {}, never)  # now a was
+    monkeypatch.setattr(cache, "MOST_BYTES", 3 * size + 50)
+    cached_graph("d", {}, making(GRAPH))
+    assert sorted(path.name[0] for path in (tmp_path / "graphs").iterdir()) == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08\x00", None])

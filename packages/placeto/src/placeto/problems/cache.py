@@ -1,4 +1,4 @@
-"""Captured graphs, kept in the user's cache folder.
+"""Captured graphs, kept in the user's cache folder, those that were used last.
 
 The folder may be deleted at any time. A file that is damaged, or a folder that cannot be written,
 costs a capture and nothing else.
@@ -18,6 +18,7 @@ import torch
 from placeto_graphs import GraphError, OpGraph, load_graph, save_graph
 
 FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
+MOST_BYTES = 2 * 10**9  # of all graphs
 # What decides how a graph comes out: the rest of the packages may change and the graphs stay valid.
 SOURCES = ("placeto_capture.costs", "placeto_capture.tracing", "placeto_workloads.models")
 
@@ -36,11 +37,15 @@ def cached_graph(
         return make()
     path = folder / f"{name}-{_key(name, parameters)}.json.gz"
     with suppress(OSError, GraphError):
-        return load_graph(path)
+        graph = load_graph(path)
+        with suppress(OSError):
+            os.utime(path)
+        return graph
     graph = make()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         save_graph(graph, path)
+        _make_room(folder)
     return graph
 
 
@@ -60,6 +65,16 @@ def cache_folder() -> Path | None:
         return Path.home() / ".cache" / "placeto" / "graphs"
     except RuntimeError:
         return None
+
+
+def _make_room(folder: Path) -> None:
+    """Delete the graphs beyond `MOST_BYTES`, those that were used longest ago."""
+    files = {path: path.stat() for path in folder.glob("*.json.gz")}
+    total = 0
+    for path in sorted(files, key=lambda path: files[path].st_mtime_ns, reverse=True):
+        total += files[path].st_size
+        if total > MOST_BYTES:
+            path.unlink(missing_ok=True)  # another process may have deleted it
 
 
 def _key(name: str, parameters: Mapping[str, object]) -> str:
