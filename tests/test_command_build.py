@@ -81,7 +81,7 @@ def test_models_are_listed_with_their_sizes() -> None:
         name: dict(model.sizes) for name, model in MODELS.items()
     }
     nmt = next(f for f in report["families"] if f["name"] == "nmt")
-    assert nmt["members"] == 32
+    assert nmt["graphs"] == 32
     assert sorted(nmt["training"] + nmt["test"]) == list(range(32))
     text = succeed("models")
     assert all(name in text for name in (*MODELS, "ptb", "cifar10"))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from command_runs import build_profile, succeed
-from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
+from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, trials_of
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.trials.comparing import DescribeCase
 from placeto.trials.folder import TRIALS
-from placeto.trials.records import Described, Failed, Placed, Record
+from placeto.trials.records import Described, Failed, Record
 from placeto.trials.store import TrialStore
 from placeto.trials.trials import Experiment, Results
 from placeto_experiments.options import chosen_plan
@@ -19,17 +19,6 @@ from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_graphs import load_problem
 from placeto_policy import preset
 
-RUN = Placed(
-    runtime=1.0,
-    cost=1.0,
-    fits=True,
-    evaluations=9,
-    seconds=1.0,
-    peak_memory=[1],
-    evaluations_to_best=5,
-    curve=[(5, 1.0)],
-    placement=[0],
-)
 FAMILY_PLACERS = [
     "placeto-zero-shot",
     "placeto-zero-shot-sampled",
@@ -253,7 +242,7 @@ def finished(experiment: Experiment) -> dict[str, Record]:
             lower_bound=0.0,
         )
         if isinstance(trial.task, DescribeCase)
-        else RUN
+        else placed()
         for trial in experiment.trials
     }
 

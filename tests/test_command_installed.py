@@ -105,4 +105,4 @@ def test_the_installed_script_captures_a_model_of_the_current_folder(
     )
     run(script, "build", "my_model:make", "--cluster=2xv100", "-o", "problem.json", cwd=tmp_path)
     train = (script, "train", "problem.json", "--updates=1", "-o", "run")
-    assert "1 updates" in run(*train, cwd=tmp_path).stdout
+    assert "1 update, " in run(*train, cwd=tmp_path).stdout

@@ -49,7 +49,7 @@ def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
     path = report["critical_path"]
     parts = path["op_seconds"] + path["transfer_seconds"] + path["waiting_seconds"]
     assert parts == pytest.approx(report["runtime"])
-    seconds = [member["seconds"] for member in path["longest"]]
+    seconds = [step["seconds"] for step in path["longest"]]
     assert len(seconds) == 3
     assert seconds == sorted(seconds, reverse=True)
     text = succeed("simulate", problem, tmp_path / "placement.json")

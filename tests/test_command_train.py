@@ -28,7 +28,7 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.errors import LostRunError
+from placeto.errors import LostRunError, RunError
 from placeto.placing.placements import search_from, search_problem
 from placeto.stopping import StopRequest
 from placeto.training.run_folder import RunFolder
@@ -37,6 +37,7 @@ from placeto_graphs import load_placement, load_placement_of_any_level, load_pro
 from placeto_policy import PlacetoPlacer, Trainer, UpdateSummary, load_policy
 from placeto_policy.workers import OneProcess
 from placeto_simulator import Simulator
+from placeto_tools.commands.train import _count_restart
 from placeto_tools.progress import showing_progress
 
 UPDATES = 12
@@ -381,6 +382,21 @@ def test_a_machine_that_lost_a_process_runs_the_same_command_again(
     result = invoke("train", "a.json", "-o", "run", "--machines=2", "--rendezvous=127.0.0.1:29500")
     assert begun == [[sys.executable, "-m", "placeto_tools", "train", "a.json"]]
     assert "a process was killed; resuming from the last checkpoint" in result.stderr
+
+
+def test_restarts_that_come_to_no_new_checkpoint_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACETO_RESTARTS", ":0")
+    folder, lost = RunFolder(tmp_path), LostRunError("a process was killed")
+    for number in range(3):  # each resumes from a new checkpoint
+        folder.checkpoint.touch()
+        os.utime(folder.checkpoint, ns=(0, number))
+        _count_restart(folder, lost)
+    for _ in range(2):
+        _count_restart(folder, lost)
+    with pytest.raises(RunError, match="killed; 3 restarts came to no new checkpoint"):
+        _count_restart(folder, lost)
 
 
 WARNED = """

@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Event, Thread, get_ident
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 import pytest
 
+from experiment_folders import placed
 from experiment_tasks import Count, Die, Fail, Wrong
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
@@ -67,22 +67,6 @@ PROBLEM = fork_join_problem(1)
 
 def never() -> bool:
     return False
-
-
-def placed(**values: Any) -> Placed:
-    """Return what a search came to in twenty placements and two seconds, with other values."""
-    usual = Placed(
-        runtime=4.0,
-        cost=4.0,
-        fits=True,
-        evaluations=20,
-        seconds=2.0,
-        peak_memory=[1],
-        evaluations_to_best=20,
-        curve=[(1, 9.0), (10, 5.0), (20, 4.0)],
-        placement=[0],
-    )
-    return msgspec.structs.replace(usual, **values)
 
 
 # What the store holds.

@@ -1,10 +1,12 @@
 import json
+import time
 
 import pytest
 
 from placeto.errors import one_line
 from placeto.placing.expert_scopes import expert_scopes
 from placeto.texts import TextTable
+from placeto_tools import progress
 from placeto_tools.tables import show, show_json
 
 HOSTILE = "a\x1b[31m|b\n[bold]"
@@ -57,3 +59,18 @@ def test_an_expert_reads_the_scopes_of_the_registered_models(
 
 def test_an_expert_reads_nothing_in_other_scopes() -> None:
     assert expert_scopes(["", "transformer.h.0"]) is None
+
+
+@pytest.mark.parametrize("takes_long", [False, True])
+def test_where_no_terminal_is_a_line_tells_what_takes_long(
+    takes_long: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_UNTIL_FIRST_LINE", 0.01 if takes_long else 60.0)
+    with progress.showing_progress("a.onnx"):
+        until = time.monotonic() + 10.0
+        printed = ""
+        while takes_long and not printed and time.monotonic() < until:
+            time.sleep(0.01)
+            printed = capsys.readouterr().err
+    line = "a.onnx: reading or capturing its graph ...\n"
+    assert printed + capsys.readouterr().err == (line if takes_long else "")

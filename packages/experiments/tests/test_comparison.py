@@ -1,4 +1,5 @@
 import warnings
+from functools import partial
 from math import inf
 
 import msgspec
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placeto.errors import InputError
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto.placing.placers import PLACERS
 from placeto.trials.comparing import Case, Comparison, chosen_budgets
 from placeto.trials.comparison import (
@@ -24,7 +27,9 @@ from placeto.trials.comparison import (
 from placeto.trials.curves import evaluations_to_best, short_curve
 from placeto.trials.records import Placed
 from placeto.trials.trials import Results
+from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
+from placeto_simulator import Simulator
 from placeto_tools.plots.curves import curves_figure
 
 
@@ -256,6 +261,32 @@ def test_a_problem_is_described_before_any_placer_places_it() -> None:
     described, *others = Comparison([case], placers, range(2), chosen_budgets(placers)).trials
     assert described.needs == ()
     assert [trial.needs for trial in others] == [(described.name,)] * 5
+
+
+def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
+    made: list[str] = []
+
+    def spec(name: str, *refused: int) -> EvaluatorSpec:
+        def make(problem: PlacementProblem, _: int | None) -> Evaluator:
+            made.append(name)
+            if problem.num_devices in refused:
+                raise InputError(f"{name}: not on {problem.num_devices} devices")
+            return Simulator(problem)
+
+        return EvaluatorSpec(name, "runtime", make, modules=("own",))
+
+    def comparison(own: EvaluatorSpec) -> Comparison:
+        cases = [
+            Case("chains", f"{num}xk80", f"on-{num}", partial(two_chains, 2, num), evaluator=own)
+            for num in (2, 3, 4)
+        ]
+        return Comparison(cases, {"single": PLACERS["single"]}, [0], {"single": None})
+
+    comparison(spec("any")).try_own()
+    comparison(spec("some", 2)).try_own()
+    assert made == ["any", "some", "some"]
+    with pytest.raises(InputError, match="none: not on 2 devices"):
+        comparison(spec("none", 2, 3, 4)).try_own()
 
 
 def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:

@@ -1,8 +1,9 @@
 """Display of long work: a moving line on a terminal, or lines now and then."""
 
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,6 +13,8 @@ from placeto.errors import printable
 from placeto.progress import PlainProgress, Progress
 from placeto.texts import TextTable
 from placeto_tools.tables import rich_table
+
+SECONDS_UNTIL_FIRST_LINE = 2.0
 
 
 class LiveProgress:
@@ -43,10 +46,23 @@ class LiveProgress:
 
 
 @contextmanager
-def showing_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Show progress on standard error while something runs, unless that is to be quiet."""
-    if quiet or not sys.stderr.isatty():
-        yield PlainProgress(None if quiet else sys.stderr)
-        return
-    with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
-        yield LiveProgress(live)
+def showing_progress(reads: str = "", *, quiet: bool = False) -> Iterator[Progress]:
+    """Show progress on standard error while something runs, unless that is to be quiet.
+
+    Where that is no terminal, a first line says after a while what takes so long. A source that
+    the work ``reads`` first is named from the beginning.
+    """
+    with ExitStack() as stack:
+        progress: Progress
+        if quiet or not sys.stderr.isatty():
+            progress = plain = PlainProgress(None if quiet else sys.stderr)
+            timer = threading.Timer(SECONDS_UNTIL_FIRST_LINE, plain.catch_up)
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+        else:
+            live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
+            progress = LiveProgress(stack.enter_context(live))
+        if reads:
+            progress.update(f"{reads}: reading or capturing its graph ...")
+        yield progress

@@ -24,7 +24,7 @@ from placeto.placing.placements import search_problem
 from placeto.problems.making import make_problem
 from placeto.problems.sources import LIBRARY, Source, parse_sizes
 from placeto.progress import Progress
-from placeto.texts import TextTable, seconds_text
+from placeto.texts import TextTable, counted, seconds_text
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import DEFAULT_RULES, PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
@@ -141,7 +141,7 @@ def check_all(
             progress.update(f"{model} ({number} of {len(models)}) ...")
             report = _checked(_run(model, search_seconds, time_limit, memory_limit))
             reports.append({"model": model, **report})
-            verdict = report.get("error") or f"{report['ops']:,} ops"
+            verdict = report.get("error") or counted(report["ops"], "op")
             taken = time.monotonic() - began
             progress.say(f"{number} of {len(models)}: {model}: {verdict}, {taken:.0f} s")
     return reports

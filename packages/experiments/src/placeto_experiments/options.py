@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from placeto.errors import InputError
+from placeto.texts import counted
 from placeto.training.settings import changed_fields, parse_settings
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
 from placeto.trials.running import conduct
@@ -74,7 +75,9 @@ def run_experiment(experiment: Experiment, output: Path, *, jobs: int, force: bo
         showing_progress() as progress,
     ):
         conduct(experiment, folder, progress, jobs=jobs)
-    click.echo(f"{output}: {len(experiment.trials)} trials in {TRIALS}, results in {PAGE}")
+    click.echo(
+        f"{output}: {counted(len(experiment.trials), 'trial')} in {TRIALS}, results in {PAGE}"
+    )
 
 
 def scale_option(function: Callable[..., None]) -> Callable[..., None]:

@@ -44,9 +44,11 @@ class PlainProgress:
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         self._stream = stream
         self._shown = time.monotonic()  # short work shows nothing
+        self._waiting = ""  # text of the last update that was not shown
 
     def say(self, text: str) -> None:
         """Show one line that stays."""
+        self._waiting = ""
         if self._stream:
             self._shown = time.monotonic()
             self._stream.write(text + "\n")
@@ -54,8 +56,14 @@ class PlainProgress:
 
     def update(self, text: str) -> None:
         """Show how far the work is now."""
+        self._waiting = text
         if time.monotonic() - self._shown >= SECONDS_BETWEEN_LINES:
             self.say(text)
+
+    def catch_up(self) -> None:
+        """Show the text of the last update, if it was not shown."""
+        if self._waiting:
+            self.say(self._waiting)
 
     def grow(self, table: TextTable, text: str) -> None:  # noqa: ARG002
         """Show a line for the row."""

@@ -28,6 +28,17 @@ class TextTable:
         return f"{self.title}\n\n{body}" if self.title else body
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "module"), counted(1200, "module")
+    ('1 module', '1,200 modules')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def seconds_text(seconds: float) -> str:
     """Return a duration with a unit.
 

@@ -9,6 +9,7 @@ from placeto.outputs import check_file
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
+from placeto.texts import counted
 from placeto_graphs import PlacementProblem, save_problem
 from placeto_tools.options import Command, force_option, json_option, output_option
 from placeto_tools.problem_options import problem_options
@@ -55,8 +56,7 @@ def build(
     placeto build nmt-4 --cluster "2x(4xv100)" --link nvlink+infiniband-hdr -o machines.json.gz
     """
     check_file(output, force=force, suffixes=JSON_SUFFIXES)
-    with showing_progress() as progress:
-        progress.update(f"{source}: reading or capturing its graph ...")
+    with showing_progress(source):
         problem = read_problem(source, asked)
     with writing(output):
         save_problem(problem, output)
@@ -64,7 +64,8 @@ def build(
         show_json({"output": str(output), **_summary(problem)})
     else:
         click.echo(
-            f"{output}: {problem.graph.num_ops:,} ops in {problem.num_groups} groups on "
+            f"{output}: {counted(problem.graph.num_ops, 'op')} in "
+            f"{counted(problem.num_groups, 'group')} on "
             f"{', '.join(problem.cluster.device_names)}"
         )
 

@@ -19,7 +19,7 @@ from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem, 
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, load_source
 from placeto.progress import Progress
-from placeto.texts import TextTable
+from placeto.texts import TextTable, counted
 from placeto.trials.comparing import (
     Case,
     Comparison,
@@ -350,7 +350,7 @@ def _experiment(comparison: Comparison) -> Experiment:
 
 
 def _described(problem: PlacementProblem) -> str:
-    sizes = f"{problem.graph.num_ops} ops in {problem.num_groups} groups"
+    sizes = f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
     return f"{sizes}, {content_digest(problem)[:16]}"
 
 

@@ -56,8 +56,8 @@ def diff(
     placeto diff problem.json.gz expert placement.json
     placeto diff problem.json.gz k80:0 placement.json --json
     """
-    read = read_problem(problem, asked)
-    with showing_progress() as progress:
+    with showing_progress(problem) as progress:
+        read = read_problem(problem, asked)
         found = [resolve_placement(text, read, progress) for text in (before, after)]
         finest = max((at_level for at_level, _ in found), key=lambda each: each.num_groups)
         first, last = (

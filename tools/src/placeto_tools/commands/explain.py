@@ -18,7 +18,7 @@ from placeto.placing.explanation import (
 from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, change_text, seconds_text
+from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
 from placeto_tools.problem_options import problem_options
@@ -51,8 +51,8 @@ def explain(
     placeto explain problem.json.gz placement.json
     placeto explain problem.json.gz placement.json encoder/layer0
     """
-    read = read_problem(problem, asked)
-    with showing_progress() as progress:
+    with showing_progress(problem) as progress:
+        read = read_problem(problem, asked)
         read, found = resolve_placement(placement, read, progress)
     simulator = Simulator(read)
     timeline = Simulator(read, num_threads=1).timeline(found)
@@ -127,7 +127,7 @@ def _tables_of_all(report: Report) -> list[TextTable]:
 def _tables_of_one(report: Report) -> list[TextTable]:
     return [
         TextTable(
-            f"{report['group']}: {report['ops']:,} ops on {report['device']}, "
+            f"{report['group']}: {counted(report['ops'], 'op')} on {report['device']}, "
             f"{seconds_text(report['critical_seconds'])} of {_runtime(report)} "
             "on the critical path",
             ["device", ">alone", ">with its neighbours"],

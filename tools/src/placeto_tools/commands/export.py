@@ -74,8 +74,8 @@ def export(
     if evaluator and not FORMATS[form].is_priced:
         raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
     priced_by = evaluator_spec(evaluator or STEP.name)
-    read = read_problem(problem, asked)
-    with showing_progress() as progress:
+    with showing_progress(problem) as progress:
+        read = read_problem(problem, asked)
         read, found = resolve_placement(placement, read, progress)
         progress.update(f"{form} ...")
         exported = FORMATS[form].export(read, found, priced_by)

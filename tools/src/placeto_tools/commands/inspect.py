@@ -11,7 +11,7 @@ from placeto.placing.evaluators import evaluator_spec
 from placeto.problems.inspection import inspect_problem
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, bytes_text, cost_text, flops_text, seconds_text
+from placeto.texts import TextTable, bytes_text, cost_text, counted, flops_text, seconds_text
 from placeto_tools.options import Command, evaluator_option, json_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
@@ -48,8 +48,7 @@ def inspect(
     placeto inspect problem.json.gz
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
-    with showing_progress() as progress:
-        progress.update(f"{problem}: reading or capturing its graph ...")
+    with showing_progress(problem) as progress:
         source = read_source(problem, asked)
         priced_by = evaluator_spec(evaluator or source.evaluator)
         read = problem_of(source, asked)
@@ -65,7 +64,7 @@ def inspect(
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:
     groups, scopes = report["groups"], report["scopes"]
-    title = f"{report['ops']:,} ops, {report['tensors']:,} tensors, {report['edges']:,} edges"
+    title = ", ".join(counted(report[f"{each}s"], each) for each in ("op", "tensor", "edge"))
     hidden = len(scopes) - NUM_SCOPES
     more = f" (the longest; {hidden} more)" if hidden > 0 else ""
     phases = [[row["phase"], *_sums(row)] for row in report["phases"]]
@@ -87,7 +86,8 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
             [[row["scope"] or "(none)", *_sums(row)] for row in scopes[:NUM_SCOPES]],
         ),
         TextTable(
-            f"{groups['count']} groups, {groups['edges']:,} edges between them with "
+            f"{counted(groups['count'], 'group')}, "
+            f"{counted(groups['edges'], 'edge')} between them with "
             f"{bytes_text(groups['edge_bytes'])}; {_levels(groups['levels'])}; the longest",
             ["group", ">ops", ">time", ">outputs", ">parameters"],
             largest,

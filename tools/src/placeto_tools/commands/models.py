@@ -26,17 +26,15 @@ def models(as_json: bool) -> None:
     families: list[dict[str, Any]] = []
     for name in family_names():
         chosen = family(name)
-        members = [*chosen.training, *chosen.test]
-        sizes = {
-            size: sorted({member.sizes[size] for member in members}) for size in members[0].sizes
-        }
+        graphs = [*chosen.training, *chosen.test]
+        sizes = {size: sorted({graph.sizes[size] for graph in graphs}) for size in graphs[0].sizes}
         families.append(
             {
                 "name": name,
-                "members": len(members),
+                "graphs": len(graphs),
                 "groups": chosen.num_groups,
-                "training": [_number(member.name) for member in chosen.training],
-                "test": [_number(member.name) for member in chosen.test],
+                "training": [_number(graph.name) for graph in chosen.training],
+                "test": [_number(graph.name) for graph in chosen.test],
                 "sizes": {size: [values[0], values[-1]] for size, values in sizes.items()},
             }
         )
@@ -51,11 +49,11 @@ def models(as_json: bool) -> None:
         ),
         TextTable(
             "Families: placeto build NAME:NUMBER",
-            ["name", ">members", ">groups", "for test (the others for training)", "sizes"],
+            ["name", ">graphs", ">groups", "for test (the others for training)", "sizes"],
             [
                 [
                     f["name"],
-                    str(f["members"]),
+                    str(f["graphs"]),
                     str(f["groups"]),
                     " ".join(map(str, f["test"])),
                     _ranges(f["sizes"]),

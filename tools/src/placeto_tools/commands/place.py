@@ -33,7 +33,7 @@ from placeto.placing.simulation import is_inference
 from placeto.placing.watching import Limits
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import SECONDS, bytes_text, rate_text
+from placeto.texts import SECONDS, bytes_text, counted, rate_text
 from placeto.training.run_folder import read_policy
 from placeto_baselines import MultilevelSearch, least_excess
 from placeto_graphs import PlacementProblem, PlacementResult, save_placement
@@ -157,15 +157,15 @@ def place(
             raise InputError(f"{option}: needs --policy")
     spec = _checked_placer(placer, seed, max_evaluations, seconds)
     check_file(output, force=force, suffixes=(".json",))
-    source = read_source(problem, asked)
+    with showing_progress(problem):
+        source = read_source(problem, asked)
     priced_by = evaluator_spec(evaluator or source.evaluator)
     if start == "pretrained" and not priced_by.simulates:
         raise InputError(f"--start pretrained: excludes --objective {priced_by.name}")
     read = problem_of(source, asked)
     finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
     hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
-    bound = 0.0
-    choices: list[Choice] = []
+    bound, choices = 0.0, list[Choice]()
     with showing_progress() as progress:
         if placer is not None and spec is not None:
             name = placer
@@ -245,7 +245,8 @@ def _show(
     peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
     click.echo(
         f"{report['output']}: {report['placer']}, {said}{overflow}"
-        f"; peak memory {peaks}; {result.evaluations:,} evaluations in {result.seconds:.1f} s"
+        f"; peak memory {peaks}; {counted(result.evaluations, 'evaluation')} "
+        f"in {result.seconds:.1f} s"
     )
     if bound:
         click.echo(_distance(problem, result, bound, report.get("least_excess", 0)))
@@ -285,7 +286,7 @@ def _learned(
 def _distance(
     problem: PlacementProblem, result: PlacementResult, bound: float, lacking: int
 ) -> str:
-    text = bound_text(bound, lacking, f" in {problem.num_groups:,} groups")
+    text = bound_text(bound, lacking, f" in {counted(problem.num_groups, 'group')}")
     more = 100 * (cost_of_result(problem, result) / bound - 1)
     return f"{text}; this one takes {more:.1f} % more"
 

@@ -100,8 +100,8 @@ def _simulated(
     problem: str, placement: str, asked: ProblemOptions, title: str | None
 ) -> tuple[Timeline, NDArray[np.int32], str]:
     """Return the simulated step, the placement at the level of its problem, and the title."""
-    read = read_problem(problem, asked)
-    with showing_progress() as progress:
+    with showing_progress(problem) as progress:
+        read = read_problem(problem, asked)
         read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     return timeline, found, title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"

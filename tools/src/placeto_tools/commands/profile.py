@@ -13,7 +13,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.progress import Progress
-from placeto.texts import TextTable, seconds_text, share_text
+from placeto.texts import TextTable, counted, seconds_text, share_text
 from placeto_execution.measuring.profiles import (
     StepProfile,
     profile_in_place,
@@ -100,7 +100,7 @@ def _report(found: StepProfile) -> dict[str, float]:
 
 def _table(output: Path, num_ops: int, profiles: dict[str, StepProfile]) -> TextTable:
     return TextTable(
-        f"{output}: {num_ops:,} ops",
+        f"{output}: {counted(num_ops, 'op')}",
         ["kind", ">steps", ">a step", ">its ops", ">spread", ">between ops"],
         [
             [

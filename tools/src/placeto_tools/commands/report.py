@@ -10,6 +10,7 @@ from placeto.outputs import check_file, write_text
 from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
+from placeto.texts import counted
 from placeto_baselines import bound_parts
 from placeto_tools.options import Command, force_option, output_option
 from placeto_tools.problem_options import problem_options
@@ -38,8 +39,8 @@ def report(
     check_file(output, force=force, suffixes=(".html",))
     if not has_library():
         raise InputError(MISSING)
-    read = read_problem(problem, asked)
-    with showing_progress() as progress:
+    with showing_progress(problem) as progress:
+        read = read_problem(problem, asked)
         found = [resolve_placement(text, read, progress) for text in placements]
         progress.update("lower bound ...")
         bounds = bound_parts(read)
@@ -49,7 +50,7 @@ def report(
         name = Path(problem).name
         page = report_page(f"Placements of {name}", [problem_report(name, read, bounds, shown)])
     write_text(output, page)
-    click.echo(f"{output}: {len(shown)} placements, {len(page) / 1e6:.1f} MB")
+    click.echo(f"{output}: {counted(len(shown), 'placement')}, {len(page) / 1e6:.1f} MB")
 
 
 def _titles(placements: tuple[str, ...]) -> list[str]:

@@ -9,7 +9,7 @@ from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
 from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
-from placeto.texts import TextTable, bytes_text, seconds_text, share_text
+from placeto.texts import TextTable, bytes_text, counted, seconds_text, share_text
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps, Report, steps_report
 from placeto_execution.measuring.real_devices import RealDevices
@@ -121,7 +121,8 @@ def _tables(report: Report) -> list[TextTable]:
     low, high = report["measured_quartiles"]
     return [
         TextTable(
-            f"Median of {report['steps']} steps: {seconds_text(report['measured_runtime'])} "
+            f"Median of {counted(report['steps'], 'step')}: "
+            f"{seconds_text(report['measured_runtime'])} "
             f"(half of them {seconds_text(low)} to {seconds_text(high)}); simulated "
             f"{seconds_text(report['simulated_runtime'])}, {report['error']:+.1%}",
             ["device", ">ops", ">busy", ">simulated", ">peak memory", ">simulated"],

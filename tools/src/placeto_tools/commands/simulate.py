@@ -11,7 +11,7 @@ from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import speed_of_kind, timeline_report
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, bytes_text, rate_text, seconds_text, share_text
+from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     Command,
@@ -72,8 +72,8 @@ def simulate(
     check_force("--trace", trace, force=force)
     if trace:
         check_file(trace, force=force, suffixes=(".json", ".json.gz"))
-    read = read_problem(problem, asked)
-    with showing_progress() as progress:
+    with showing_progress(problem) as progress:
+        read = read_problem(problem, asked)
         read, found = resolve_placement(placement, read, progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, longest)
@@ -118,8 +118,9 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
     rate = rate_text(report["runtime"]) if report["inference"] else ""
     return [
         TextTable(
-            f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; {report['transfers']:,} "
-            f"transfers of {bytes_text(report['transferred_bytes'])}",
+            f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; "
+            f"{counted(report['transfers'], 'transfer')} of "
+            f"{bytes_text(report['transferred_bytes'])}",
             ["device", ">groups", ">ops", ">busy", ">peak memory", ">of", ""],
             [
                 [
@@ -136,7 +137,8 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         ),
         _link_table(report["links"]),
         TextTable(
-            f"Critical path of {path['members']:,} ops and transfers: "
+            f"Critical path of {counted(path['ops'], 'op')} and "
+            f"{counted(path['transfers'], 'transfer')}: "
             f"{seconds_text(path['op_seconds'])} ops, "
             f"{seconds_text(path['transfer_seconds'])} transfers, "
             f"{seconds_text(path['waiting_seconds'])} overheads; the longest",

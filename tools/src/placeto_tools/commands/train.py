@@ -12,12 +12,12 @@ from typing import Any
 import click
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from placeto.errors import InputError, LostRunError, StoppedRunError
+from placeto.errors import InputError, LostRunError, RunError, StoppedRunError
 from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import Progress, left_text
 from placeto.stopping import StopRequest
-from placeto.texts import seconds_text
+from placeto.texts import counted, seconds_text
 from placeto.training.local_workers import (
     Machines,
     is_first_of_its_machine,
@@ -53,6 +53,8 @@ from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 
+MOST_RESTARTS = 3  # on several machines, from one checkpoint
+RESTARTS_VARIABLE = "PLACETO_RESTARTS"  # of the command that runs anew: checkpoint, and how often
 FIXED = (
     "--resume: excludes PROBLEMS, their options, -o, --force, --from, --updates, --hparam, "
     "--preset, --granularities and --seed, which the folder has"
@@ -218,7 +220,7 @@ def train(
             folder.create(*described, force=over, first_policy=policy)
 
     if rendezvous and worker_rank() is None:
-        sys.exit(_run_on_machines(workers, Machines(count, *rendezvous)))
+        sys.exit(_run_on_machines(workers, Machines(count, *rendezvous), folder))
     if workers > 1 and worker_rank() is None:
         prepare()
         command = [sys.executable, "-m", "placeto_tools", "train"]
@@ -234,17 +236,34 @@ def _first_policy(text: str) -> PlacementPolicy:
     return load_pretrained() if text == "pretrained" else read_policy(Path(text))
 
 
-def _run_on_machines(workers: int, machines: Machines) -> int:
-    """Run this command in processes of this machine, once more if a process is lost."""
+def _run_on_machines(workers: int, machines: Machines, folder: RunFolder) -> int:
+    """Run this command in processes of this machine, once more if a process is lost.
+
+    The first machine, which has the checkpoints, ends after too many runs without a new one; the
+    others then wait for it in vain.
+    """
     command = [sys.executable, "-m", "placeto_tools", *sys.argv[1:]]
     click.echo(f"waiting for {machines}", err=True)
     machines.wait()
     try:
         return run_workers(command, workers, machines)
     except LostRunError as error:
+        if machines.is_host():
+            _count_restart(folder, error)
         click.echo(f"{error}; resuming from the last checkpoint", err=True)
         time.sleep(1)
         os.execv(command[0], command)  # noqa: S606 (this command, anew: the port is free again)
+
+
+def _count_restart(folder: RunFolder, error: LostRunError) -> None:
+    """Raise the error if there were too many restarts since the last checkpoint."""
+    found = folder.checkpoint
+    checkpoint = str(found.stat().st_mtime_ns if found.exists() else 0)
+    before, _, restarts = os.environ.get(RESTARTS_VARIABLE, ":0").partition(":")
+    number = int(restarts) + 1 if before == checkpoint else 1
+    if number > MOST_RESTARTS:
+        raise RunError(f"{error}; {MOST_RESTARTS} restarts came to no new checkpoint") from error
+    os.environ[RESTARTS_VARIABLE] = f"{checkpoint}:{number}"
 
 
 def _train(
@@ -299,7 +318,8 @@ def _train(
             if found:
                 lacking = ", out of memory" if found.lacks_memory else ""
                 click.echo(f"{name}: best {seconds_text(found.cost)}{lacking}")
-        click.echo(f"{folder.path}: {trainer.updates} updates, {trainer.evaluations:,} evaluations")
+        updates = counted(trainer.updates, "update")
+        click.echo(f"{folder.path}: {updates}, {counted(trainer.evaluations, 'evaluation')}")
 
 
 class _Reporter:

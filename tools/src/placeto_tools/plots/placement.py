@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from placeto.texts import counted
 from placeto_graphs import PlacementProblem
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.layers import layered_positions
@@ -41,7 +42,8 @@ def placement_figure(
         zorder=2,
     )
     axes.legend(handles=_legend(problem, placement), loc="upper left", fontsize="small")
-    axes.set_title(title or f"{problem.num_groups} groups on {problem.num_devices} devices")
+    sizes = f"{counted(problem.num_groups, 'group')} on {counted(problem.num_devices, 'device')}"
+    axes.set_title(title or sizes)
     axes.margins(0.03, 0.08)
     axes.set_axis_off()
     return figure

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from placeto.errors import InputError, reading, writing
 from placeto.json_files import read_json, write_json
 from placeto.placing.placements import search_problem
+from placeto.texts import counted
 from placeto_baselines import MultilevelSearch
 from placeto_experiments.problem_set import ProblemEntry, problem_set
 from placeto_experiments.problem_set.problems import Part
@@ -32,7 +33,7 @@ class Budget:
 
     def __str__(self) -> str:
         if self.seconds is None:
-            return f"{self.evaluations:,} evaluations"
+            return counted(self.evaluations or 0, "evaluation")
         return f"{self.seconds:g} s"
 
 

@@ -31,17 +31,6 @@ class Exported:
     details: Mapping[str, object] = field(default_factory=dict)
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a number of things.
-
-    Examples
-    --------
-    >>> counted(1, "module"), counted(1200, "module")
-    ('1 module', '1,200 modules')
-    """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def price_text(
     problem: PlacementProblem, price: Price, what: str, evaluator: EvaluatorSpec = STEP
 ) -> str:

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import DeviceMap, device_map
-from placeto.exporting.exported import Exported, counted, price_text
+from placeto.exporting.exported import Exported, price_text
 from placeto.exporting.graph_files import dot_text, graphml_text
 from placeto.exporting.layer_formats import deepspeed, exo, vllm
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
 from placeto.json_files import json_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.texts import counted
 from placeto_graphs import PlacementProblem
 
 ACCELERATE = "accelerate"

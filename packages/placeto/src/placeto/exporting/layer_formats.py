@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.exporting.device_map import CPU, targets_of
-from placeto.exporting.exported import Exported, counted, price_text
+from placeto.exporting.exported import Exported, price_text
 from placeto.exporting.layer_split import LayerSplit, all_layers, layer_split, one_stack
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.json_files import json_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.texts import counted
 from placeto_graphs import Cluster, PlacementProblem
 
 WHOLE_LAYERS = "whole layers in a row"

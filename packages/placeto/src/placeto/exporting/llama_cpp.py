@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.exported import Exported, counted, price_text
+from placeto.exporting.exported import Exported, price_text
 from placeto.exporting.llama_cpp_parts import LlamaCppParts, nearest_arrangement
 from placeto.exporting.restriction import Price, price, problem_of_labels
 from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.texts import counted
 from placeto_graphs import Cluster, PlacementProblem
 
 # Names of devices in llama.cpp begin with that of the backend; what none of these is runs CUDA.

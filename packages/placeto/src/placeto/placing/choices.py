@@ -87,9 +87,10 @@ def search_with_choices(
     if problem.num_devices > 1:
         priced = evaluator.make(problem, None)
         progress.update("compiling, once ...")
-        warm_up_evaluator(priced)
         choices = [*on_one_device(problem, priced), in_order(problem, priced)]
         if not from_policy:
+            warm_up_evaluator(priced)
+            find = partial(find, is_warm=True)
             searched, is_stopped = _search_subsets(
                 problem, evaluator, progress, seconds, max_evaluations, seed=seed
             )

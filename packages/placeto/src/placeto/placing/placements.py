@@ -90,11 +90,13 @@ def search(
     seed: int = 0,
     start: NDArray[np.int32] | None = None,
     evaluator: EvaluatorSpec = STEP,
+    is_warm: bool = False,
 ) -> tuple[PlacementResult, float]:
     """Run a multilevel search, by default with the simulator as the evaluator, and show progress.
 
     The problem is at the level where the search ends. Limits are seconds and evaluations. The
-    result is no worse than a ``start``, a placement int32[G]. Ctrl-C ends the search early.
+    result is no worse than a ``start``, a placement int32[G]. Ctrl-C ends the search early. Unless
+    the evaluator ``is_warm``, its code is compiled first.
 
     Returns
     -------
@@ -104,8 +106,9 @@ def search(
     progress.update("lower bound ...")
     bound = evaluator.lower_bound(problem)
     priced = evaluator.make(problem, None)
-    progress.update("compiling, once ...")
-    warm_up_evaluator(priced)  # a first search would spend all its seconds on this
+    if not is_warm:
+        progress.update("compiling, once ...")
+        warm_up_evaluator(priced)  # a first search would spend all its seconds on this
     began = time.monotonic()
 
     def report(count: int, best: float) -> None:

@@ -100,21 +100,21 @@ def _link_reports(timeline: Timeline) -> list[Report]:
 
 
 def _path_report(timeline: Timeline, path: list[PathStep], num_longest: int) -> Report:
-    seconds = {
-        kind: sum(step.end - step.start for step in path if step.kind == kind)
-        for kind in ("op", "transfer")
-    }
+    ops, transfers = (
+        [step.end - step.start for step in path if step.kind == kind] for kind in ("op", "transfer")
+    )
     longest = sorted(path, key=lambda step: step.start - step.end)[:num_longest]
     return {
-        "members": len(path),
-        "op_seconds": seconds["op"],
-        "transfer_seconds": seconds["transfer"],
-        "waiting_seconds": max(0.0, timeline.runtime - seconds["op"] - seconds["transfer"]),
-        "longest": [_member(timeline, step) for step in longest],
+        "ops": len(ops),
+        "transfers": len(transfers),
+        "op_seconds": sum(ops),
+        "transfer_seconds": sum(transfers),
+        "waiting_seconds": max(0.0, timeline.runtime - sum(ops) - sum(transfers)),
+        "longest": [_path_step(timeline, step) for step in longest],
     }
 
 
-def _member(timeline: Timeline, step: PathStep) -> Report:
+def _path_step(timeline: Timeline, step: PathStep) -> Report:
     graph, names = timeline.problem.graph, timeline.problem.cluster.device_names
     if step.kind == "op":
         name, where = graph.op_names[step.index], names[timeline.op_device[step.index]]

@@ -93,7 +93,7 @@ class SourceOptions:
     """Options of a source: its sizes, its seed, and assumptions about it."""
 
     sizes: Mapping[str, Any] = field(default_factory=dict)  # of the model or its configuration
-    family_seed: int = 0  # of the draw of a family's members
+    family_seed: int = 0  # of the draw of a family's graphs
     trust: bool = False  # whether a file may be loaded that can run code, as a .pt2 file can
     # Part of all elements that masks of unknown values pick; None for that of the source.
     mask_fraction: float | None = None

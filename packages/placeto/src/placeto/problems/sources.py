@@ -249,10 +249,10 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
     given = _whole_numbers(choice.sizes)
     name, _, number = text.partition(":")
     chosen = family(name, seed=choice.family_seed, sampler=None, **given)
-    members = {member.name: member for member in (*chosen.training, *chosen.test)}
-    if (wanted := f"{name}-{int(number):02}") not in members:
-        raise InputError(f"{text}: expected a member from 0 to {len(members) - 1}")
-    whole = members[wanted]
+    graphs = {graph.name: graph for graph in (*chosen.training, *chosen.test)}
+    if (wanted := f"{name}-{int(number):02}") not in graphs:
+        raise InputError(f"{text}: expected a graph from 0 to {len(graphs) - 1}")
+    whole = graphs[wanted]
     sizes = {**whole.sizes, **_part_of_batch(wanted, whole.sizes, micro_batches)}
     member = replace(whole, sizes=sizes)
     return SourceModel(

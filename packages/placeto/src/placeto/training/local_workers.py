@@ -61,7 +61,7 @@ class Machines:
     @property
     def local_address(self) -> str:
         """Address of this machine: launchers sort machines by it, so that the host is first."""
-        return self.host if self._is_host() else f"~{socket.gethostname()}"
+        return self.host if self.is_host() else f"~{socket.gethostname()}"
 
     def wait(self) -> None:
         """Wait until the host listens, if that is another machine.
@@ -75,7 +75,7 @@ class Machines:
         """
         end = time.monotonic() + SECONDS_TO_MEET
         while True:
-            is_host = self._is_host()
+            is_host = self.is_host()
             try:
                 self._connect()
                 self._greet()
@@ -87,6 +87,18 @@ class Machines:
                 time.sleep(1)
             else:
                 return
+
+    def is_host(self) -> bool:
+        """Return True if the address of the host is one of this machine."""
+        try:
+            family, *_ = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as connection:
+                connection.connect((self.host, self.port))  # sends nothing
+                return bool(connection.getsockname()[0] == connection.getpeername()[0])
+        except socket.gaierror as error:
+            raise InputError(f"--rendezvous {self.host}: {error.strerror}") from None
+        except OSError:
+            return False  # the network is away
 
     def _connect(self) -> None:
         socket.create_connection((self.host, self.port), timeout=5).close()
@@ -105,17 +117,6 @@ class Machines:
         if not is_store.wait(SECONDS_TO_ANSWER):
             self._connect()  # the host has not gone away since
             raise RunError(f"{self}: another service uses this port; name a free port")
-
-    def _is_host(self) -> bool:
-        try:
-            family, *_ = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, socket.SOCK_DGRAM) as connection:
-                connection.connect((self.host, self.port))  # sends nothing
-                return bool(connection.getsockname()[0] == connection.getpeername()[0])
-        except socket.gaierror as error:
-            raise InputError(f"--rendezvous {self.host}: {error.strerror}") from None
-        except OSError:
-            return False  # the network is away
 
 
 def worker_rank() -> int | None:

@@ -14,7 +14,7 @@ from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec
 from placeto.placing.watching import Limits
 from placeto.progress import clock
-from placeto.texts import TextTable
+from placeto.texts import TextTable, counted
 from placeto.trials.comparison import (
     CPU,
     ComparisonReport,
@@ -164,15 +164,18 @@ class Comparison:
         return trials
 
     def try_own(self) -> None:
-        """Make a user's own placers and evaluator once: wrong arguments fail at the start."""
-        own = {name: spec for name, spec in self.placers.items() if spec.modules}
-        for case in self.cases:
-            if own or case.evaluator.modules:
-                problem = case.make()
-                for name, spec in own.items():
-                    spec.make(problem, Budget(self.budgets[name] or 0, self.limits.seconds))
-                if case.evaluator.modules:
-                    case.evaluator.make(problem, 1)
+        """Make a user's own placers and evaluators once: wrong arguments fail at the start.
+
+        One that refuses some problems, but not all, fails in the trials of these.
+        """
+        for name, spec in self.placers.items():
+            if spec.modules:
+                budget = Budget(self.budgets[name] or 0, self.limits.seconds)
+                _try_on_one(self.cases, lambda problem: spec.make(problem, budget))  # noqa: B023
+        for evaluator in self.evaluators:
+            if evaluator.modules:
+                cases = [case for case in self.cases if case.evaluator == evaluator]
+                _try_on_one(cases, lambda problem: evaluator.make(problem, 1))  # noqa: B023
 
     def trial(self, case: Case, task: Task, placer: str, seed: int | None) -> Trial:
         """Return a trial on a problem, after its description, which `news` shows.
@@ -188,7 +191,7 @@ class Comparison:
         _, graph, placer = trial.name.split("/", 2)  # as `placing` names it
         case = next(case for case in self.cases if case.name == graph)
         report = self._report(case, results)
-        line = f"{report.ops:,} ops in {report.groups} groups"
+        line = f"{counted(report.ops, 'op')} in {counted(report.groups, 'group')}"
         if isinstance(record, Failed):
             line = f"{placer}: {record.error}"
         elif isinstance(record, Placed):
@@ -278,6 +281,19 @@ class Comparison:
             failed=len(errors),
             seeds=len(seeds),
         )
+
+
+def _try_on_one(cases: Sequence[Case], make: Callable[[PlacementProblem], object]) -> None:
+    """Make something for the first problem that it accepts; its first error if it accepts none."""
+    errors: list[ValueError] = []
+    for case in cases:
+        try:
+            make(case.make())
+        except ValueError as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
 
 
 def comparison_page(

@@ -8,7 +8,15 @@ import msgspec
 import numpy as np
 
 from placeto.placing.costs import misfit_text
-from placeto.texts import SECONDS, TextTable, bytes_text, cost_text, seconds_text, share_text
+from placeto.texts import (
+    SECONDS,
+    TextTable,
+    bytes_text,
+    cost_text,
+    counted,
+    seconds_text,
+    share_text,
+)
 from placeto.trials.curves import evaluations_until
 from placeto.trials.records import CaseReport, Placed
 
@@ -179,7 +187,8 @@ def placer_table(problem: ProblemReport, fitted: Collection[str] = ()) -> TextTa
     columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", OF_BOUND]
     columns += [">peak memory", ">evaluations", ">CPU seconds"]
     told = [number for number, name in enumerate(columns) if bound or name != OF_BOUND]
-    title = f"{problem.title}: {problem.ops:,} ops, {problem.groups} groups"
+    sizes = f"{counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
+    title = f"{problem.title}: {sizes}"
     return TextTable(
         f"{title}; {problem.misfit}" if problem.misfit else title,
         [columns[number] for number in told],
