@@ -32,8 +32,8 @@ class Budget:
     seconds: float | None
 
     def __str__(self) -> str:
-        if self.seconds is None:
-            return counted(self.evaluations or 0, "evaluation")
+        if self.evaluations is not None:
+            return counted(self.evaluations, "evaluation")
         return f"{self.seconds:g} s"
 
 
