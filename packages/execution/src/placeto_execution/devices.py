@@ -1,13 +1,19 @@
-"""The names of real devices, and the cores of their processes."""
+"""The names of real devices, and the cores and semaphores of their processes."""
 
+import errno
+import mmap
 import os
+import shutil
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from multiprocessing import get_context
+from typing import Any
 
 from placeto_execution.errors import ExecutionError
 
 KINDS = ("cpu", "cuda")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
 
 
 def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:
@@ -78,6 +84,26 @@ def pin_to_cores(name: str, count: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         own = {cores[(first + number) % len(cores)] for number in range(count)}
         os.sched_setaffinity(0, own)
+
+
+def semaphores(count: int, value: int = 0) -> list[Any]:
+    """Return semaphores for processes that are forked later.
+
+    Raises
+    ------
+    ExecutionError
+        When the folder of shared memory is full.
+    """
+    try:
+        return [get_context("fork").Semaphore(value) for _ in range(count)]
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise ExecutionError(
+            f"{SHARED_MEMORY}: expected {count * mmap.PAGESIZE:,} bytes for {count} semaphores of "
+            f"device processes, got {shutil.disk_usage(SHARED_MEMORY).free:,} free; delete files "
+            "there, or make it larger (of a container: --shm-size)"
+        ) from None
 
 
 def _index(name: str) -> int:

@@ -4,8 +4,8 @@ import time
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
+from placeto_execution.devices import semaphores
 from placeto_execution.programs import Message
-from placeto_execution.shared_messages import semaphores
 from placeto_graphs import Cluster
 
 

@@ -1,23 +1,19 @@
 """Messages of a step, in memory that all processes share."""
 
-import errno
 import mmap
 import os
-import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from multiprocessing import get_context
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import torch
 
-from placeto_execution.errors import ExecutionError
+from placeto_execution.devices import semaphores
 from placeto_execution.programs import Message
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
 ALIGNMENT = 64  # bytes
 SPIN = 1e-3  # seconds for which a waiting process keeps its core, as it takes time to wake one
 
@@ -146,26 +142,6 @@ class SharedMessages:
                 place += _aligned(each.nbytes)
             self._tensors[number] = tensors
         return self._tensors[number]
-
-
-def semaphores(count: int, value: int = 0) -> list[Any]:
-    """Return semaphores for processes that are forked later.
-
-    Raises
-    ------
-    ExecutionError
-        When the folder of shared memory is full.
-    """
-    try:
-        return [get_context("fork").Semaphore(value) for _ in range(count)]
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise ExecutionError(
-            f"{SHARED_MEMORY}: expected {count * mmap.PAGESIZE:,} bytes for {count} semaphores of "
-            f"device processes, got {shutil.disk_usage(SHARED_MEMORY).free:,} free; delete files "
-            "there, or make it larger (of a container: --shm-size)"
-        ) from None
 
 
 def _nameless_file() -> int:
