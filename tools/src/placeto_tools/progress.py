@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -52,17 +52,20 @@ def showing_progress(reads: str = "", *, quiet: bool = False) -> Iterator[Progre
     Where that is no terminal, a first line says after a while what takes so long. A source that
     the work ``reads`` first is named from the beginning.
     """
-    with ExitStack() as stack:
-        progress: Progress
-        if quiet or not sys.stderr.isatty():
-            progress = plain = PlainProgress(None if quiet else sys.stderr)
-            timer = threading.Timer(SECONDS_UNTIL_FIRST_LINE, plain.catch_up)
-            timer.daemon = True
-            timer.start()
-            stack.callback(timer.cancel)
-        else:
-            live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
-            progress = LiveProgress(stack.enter_context(live))
-        if reads:
-            progress.update(f"{reads}: reading or capturing its graph ...")
-        yield progress
+    text = f"{reads}: reading or capturing its graph ..." if reads else ""
+    if not quiet and sys.stderr.isatty():
+        with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
+            shown = LiveProgress(live)
+            if text:
+                shown.update(text)
+            yield shown
+        return
+    plain = PlainProgress(None if quiet else sys.stderr)
+    plain.update(text)  # before the timer, which would miss it
+    timer = threading.Timer(SECONDS_UNTIL_FIRST_LINE, plain.catch_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield plain
+    finally:
+        timer.cancel()
