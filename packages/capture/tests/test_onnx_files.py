@@ -311,6 +311,9 @@ def test_negative_indices_that_are_computed_count_from_the_end(
     given = [torch.arange(6.0).view(3, 2), picked, *([updates] if scatters else [])]
     found = program_step(path).model(*given)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32))
+    given[1] = torch.full_like(picked, 3.0)
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+        program_step(path).model(*given)
 
 
 def with_constants(model: Any, values: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:

@@ -88,7 +88,9 @@ def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
 def _never_negative(indices: Any, x: Tensor, axis: int) -> Any:
     """Return indices for `torch.gather` and `torch.scatter`, which refuse negative ones."""
     picked = _from_the_start(indices, x, axis)
-    return torch.remainder(picked, x.shape[axis]) if picked is indices else picked
+    if picked is indices:  # a remainder would also take those beyond the end
+        picked = torch.where(picked < 0, picked + x.shape[axis], picked)
+    return picked
 
 
 def _gather(a: Attributes, given: Any, indices: Any) -> Any:
