@@ -71,6 +71,7 @@ def test_full_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("multiprocessing.context.BaseContext.Semaphore", full)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1234))
-    expected = r"^/dev/shm: expected 4,096 bytes for 1 semaphores .*, got 1,234 free; delete files"
+    monkeypatch.setattr("mmap.PAGESIZE", 4096)
+    expected = r"^/dev/shm: expected 8,192 bytes for semaphores .*, got 1,234 free; delete files"
     with pytest.raises(ExecutionError, match=expected):
-        SharedMessages(messages(1), 2)
+        SharedMessages([Message(0, 0, 0, 1, 0), Message(1, 1, 1, 0, 0)], 2)

@@ -97,11 +97,11 @@ def semaphores(count: int, value: int = 0) -> list[Any]:
     try:
         return [get_context("fork").Semaphore(value) for _ in range(count)]
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
+        if error.errno != errno.ENOSPC or not os.path.isdir(SHARED_MEMORY):
+            raise  # systems other than Linux limit the number of semaphores
         raise ExecutionError(
-            f"{SHARED_MEMORY}: expected {count * mmap.PAGESIZE:,} bytes for {count} semaphores of "
-            f"device processes, got {shutil.disk_usage(SHARED_MEMORY).free:,} free; delete files "
+            f"{SHARED_MEMORY}: expected {count * mmap.PAGESIZE:,} bytes for semaphores of device "
+            f"processes, got {shutil.disk_usage(SHARED_MEMORY).free:,} free; delete files "
             "there, or make it larger (of a container: --shm-size)"
         ) from None
 
