@@ -147,7 +147,8 @@ def _sums(row: dict[str, Any]) -> list[str]:
 def _device_row(row: dict[str, Any], unit: str) -> list[str]:
     verdict = "fits" if row["fits"] else "does not fit"
     if row["too_large_groups"]:
-        verdict += f"; the parameters of {len(row['too_large_groups'])} groups alone are too large"
+        large = counted(len(row["too_large_groups"]), "group")
+        verdict += f"; the parameters of {large} alone are too large"
     runtime, peak = "cannot run all", ""
     if row["runtime"] is not None:
         runtime, peak = cost_text(row["runtime"], unit), bytes_text(row["peak_memory"])

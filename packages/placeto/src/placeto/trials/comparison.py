@@ -224,7 +224,7 @@ def profile_table(found: Sequence[Profile]) -> TextTable:
     count = sum(any(ratio is not None for ratio in ratios) for ratios in by_problem)
     others = f" ({len(by_problem) - count} more, with no placement known that fits, left out)"
     return TextTable(
-        f"Ratio to the best placer, geometric mean over {count} problems"
+        f"Ratio to the best placer, geometric mean over {counted(count, 'problem')}"
         f"{others if count < len(by_problem) else ''}, and the share of problems within a factor "
         "of the best",
         ["placer", ">ratio", *(f">{factor:.2f}" for factor in WITHIN)],
