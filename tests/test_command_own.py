@@ -473,13 +473,19 @@ def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
         assert expected in line
 
 
-def test_an_evaluator_is_tried_on_every_problem_before_anything_is_placed(own: str) -> None:
+def test_an_evaluator_that_refuses_a_problem_fails_on_that_one(own: str) -> None:
     save_problem(independent_ops(*range(1, 14)), "many.json")
-    name = f"{own}:OfFewGroups"
-    result = invoke("compare", "uneven.json", "many.json", "--placers=heft", f"--objective={name}")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"placeto: error: {name}: ValueError: expected few groups (")
-    assert result.stdout == ""
+    compare = ["compare", "--placers=heft", f"--objective={own}:OfFewGroups"]
+    refused = f"{own}:OfFewGroups: ValueError: expected few groups ("
+    result = invoke(*compare, "many.json", "uneven.json", "--json")
+    assert result.exit_code == 1
+    many, uneven = json.loads(result.stdout)["problems"]
+    assert refused in json.dumps(many)
+    assert refused not in json.dumps(uneven)
+    of_none = invoke(*compare, "many.json")
+    assert of_none.exit_code == 2
+    assert of_none.stderr.startswith(f"placeto: error: {refused}")
+    assert of_none.stdout == ""
 
 
 def test_walks_that_are_none_are_one_line(own: str) -> None:

@@ -34,7 +34,7 @@ def test_a_member_of_a_family_has_what_suits_its_family() -> None:
         *("nmt-07", nmt.colocation_rules, nmt.num_groups),
     )
     assert isinstance(found.make("meta").model, nn.Module)
-    with pytest.raises(InputError, match=r"^nmt:32: expected a member from 0 to 31$"):
+    with pytest.raises(InputError, match=r"^nmt:32: expected a graph from 0 to 31$"):
         source_model("nmt:32", SMALL)
 
 
