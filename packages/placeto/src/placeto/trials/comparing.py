@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from typing import ClassVar
 
@@ -168,14 +169,15 @@ class Comparison:
 
         One that refuses some problems, but not all, fails in the trials of these.
         """
+        problems = {case.name: cache(case.make) for case in self.cases}  # each is made once at most
         for name, spec in self.placers.items():
             if spec.modules:
                 budget = Budget(self.budgets[name] or 0, self.limits.seconds)
-                _try_on_one(self.cases, lambda problem: spec.make(problem, budget))  # noqa: B023
+                _try_on_one(problems.values(), lambda problem: spec.make(problem, budget))  # noqa: B023
         for evaluator in self.evaluators:
             if evaluator.modules:
-                cases = [case for case in self.cases if case.evaluator == evaluator]
-                _try_on_one(cases, lambda problem: evaluator.make(problem, 1))  # noqa: B023
+                its = [problems[case.name] for case in self.cases if case.evaluator == evaluator]
+                _try_on_one(its, lambda problem: evaluator.make(problem, 1))  # noqa: B023
 
     def trial(self, case: Case, task: Task, placer: str, seed: int | None) -> Trial:
         """Return a trial on a problem, after its description, which `news` shows.
@@ -283,12 +285,15 @@ class Comparison:
         )
 
 
-def _try_on_one(cases: Sequence[Case], make: Callable[[PlacementProblem], object]) -> None:
+def _try_on_one(
+    problems: Iterable[Callable[[], PlacementProblem]],
+    make: Callable[[PlacementProblem], object],
+) -> None:
     """Make something for the first problem that it accepts; its first error if it accepts none."""
     errors: list[ValueError] = []
-    for case in cases:
+    for problem in problems:
         try:
-            make(case.make())
+            make(problem())
         except ValueError as error:
             errors.append(error)
         else:
