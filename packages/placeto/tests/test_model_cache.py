@@ -110,6 +110,16 @@ def test_graphs_that_were_used_longest_ago_make_room(
     assert sorted(path.name[0] for path in (tmp_path / "graphs").iterdir()) == ["a", "c", "d"]
 
 
+def test_a_graph_larger_than_the_cache_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached_graph("small", {}, making(GRAPH))
+    monkeypatch.setattr(cache, "MOST_BYTES", only_file(tmp_path).stat().st_size)
+    large = from_networkx(nx.path_graph(1000, create_using=nx.DiGraph))
+    cached_graph("large", {}, making(large))
+    assert only_file(tmp_path).name.startswith("small-")
+
+
 @pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08\x00", None])
 def test_a_damaged_file_is_mended(content: bytes | None, tmp_path: Path) -> None:
     cached_graph("path", {}, making(GRAPH))

@@ -88,7 +88,7 @@ def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
 def _never_negative(indices: Any, x: Tensor, axis: int) -> Any:
     """Return indices for `torch.gather` and `torch.scatter`, which refuse negative ones."""
     picked = _from_the_start(indices, x, axis)
-    if picked is indices:  # a remainder would also take those beyond the end
+    if isinstance(indices, Tensor):  # computed; a remainder would also take those beyond the end
         picked = torch.where(picked < 0, picked + x.shape[axis], picked)
     return picked
 
@@ -98,7 +98,8 @@ def _gather(a: Attributes, given: Any, indices: Any) -> Any:
     picked = _from_the_start(indices, x, a.axis)
     if isinstance(picked, int):
         return x.select(a.axis, picked)
-    if a.axis == 0 and x.dim() == 2 and (picked is not indices or isinstance(x, nn.Parameter)):
+    known = not isinstance(indices, Tensor)
+    if a.axis == 0 and x.dim() == 2 and (known or isinstance(x, nn.Parameter)):
         return F.embedding(picked, x)
     return x[(slice(None),) * (a.axis % x.dim()) + (picked,)]
 

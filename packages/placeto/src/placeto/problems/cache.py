@@ -68,12 +68,13 @@ def cache_folder() -> Path | None:
 
 
 def _make_room(folder: Path) -> None:
-    """Delete the graphs beyond `MOST_BYTES`, those that were used longest ago."""
+    """Delete graphs beyond `MOST_BYTES`: those used longest ago, and one that alone is larger."""
     files = {path: path.stat() for path in folder.glob("*.json.gz")}
     total = 0
     for path in sorted(files, key=lambda path: files[path].st_mtime_ns, reverse=True):
-        total += files[path].st_size
-        if total > MOST_BYTES:
+        if total + files[path].st_size <= MOST_BYTES:
+            total += files[path].st_size
+        else:
             path.unlink(missing_ok=True)  # another process may have deleted it
 
 
