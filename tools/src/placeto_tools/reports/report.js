@@ -340,7 +340,7 @@ function draw_path(placer) {
   at("path-summary").textContent = `${placer.title}: ${rows.length.toLocaleString("en")} ops and transfers, ` +
     `${seconds(sum("op"))} of ops, ${seconds(sum("transfer"))} of transfers, ${seconds(rest)} of overheads; the longest:`;
   rows.sort((one, other) => other[4] - one[4]);
-  table(at("path"), ["", "member", "on", "from", "takes"],
+  table(at("path"), ["", "name", "on", "from", "takes"],
     rows.slice(0, 20).map(([kind, name, where, start, long]) => [kind, name, where, seconds(start), seconds(long)]));
 }
 
