@@ -12,7 +12,6 @@ from placeto_graphs import (
     DEVICE_KINDS,
     DeviceKind,
     GraphError,
-    PlacementProblem,
     load_cluster,
     load_doppler_graph,
     load_pipedream_profile,
@@ -45,43 +44,19 @@ def test_the_problem_and_its_placement(tmp_path: Path) -> None:
     assert load_placement(tmp_path / "placement.json", problem).tolist() == [1]
 
 
-def problem_with(folder: Path, number: int, version: int, inside: str = "") -> PlacementProblem:
-    """Read the problem with the fields that a later block shows, in the graph or the cluster."""
-    content = json.loads(block("Problem"))
-    content["version"] = version
-    (content[inside] if inside else content).update(json.loads(blocks("Problem")[number]))
-    (folder / "problem.json").write_text(json.dumps(content))
-    return load_problem(folder / "problem.json")
-
-
-def test_what_waits_and_what_is_held_in_a_problem(tmp_path: Path) -> None:
-    graph = problem_with(tmp_path, 1, 5, "graph").graph
+def test_the_optional_fields_of_a_problem(tmp_path: Path) -> None:
+    required, optional = map(json.loads, blocks("Problem"))
+    for field, value in optional.items():
+        required[field] = {**required.get(field, {}), **value} if isinstance(value, dict) else value
+    (tmp_path / "problem.json").write_text(json.dumps(required))
+    problem = load_problem(tmp_path / "problem.json")
+    graph, cluster = problem.graph, problem.cluster
     assert graph.dtype == ("float32", "float32")
     assert (graph.waits.tolist(), graph.held_tensors.tolist()) == ([[1, 0]], [1])
-
-
-def test_the_links_of_a_problem(tmp_path: Path) -> None:
-    cluster = problem_with(tmp_path, 2, 2, "cluster").cluster
-    assert cluster.link_names == ("host bridge",)
+    assert (cluster.link_names, cluster.queue) == (("host bridge",), "backward-first")
     assert cluster.link.tolist() == [[-1, 0], [0, -1]]
-
-
-def test_the_rules_of_a_problem(tmp_path: Path) -> None:
-    rules = problem_with(tmp_path, 3, 3).rules
-    assert rules == ("id", "gradients", "updates", r"scopes:decoder\.step\d+")
-
-
-def test_the_levels_of_a_problem(tmp_path: Path) -> None:
-    content = json.loads(block("Problem"))
-    levels = json.loads(blocks("Problem")[4])
-    content |= levels | {
-        "version": 4,
-        "grouping": {"group_of": [0, 1], "group_names": ["weights", "matmul"]},
-    }
-    (tmp_path / "problem.json").write_text(json.dumps(content))
-    problem = load_problem(tmp_path / "problem.json")
-    assert [level.group_names for level in problem.levels] == [("weights",), ("weights", "matmul")]
-    assert len(blocks("Problem")) == 5
+    assert problem.rules == ("id", "gradients", "updates", r"scopes:decoder\.step\d+")
+    assert [level.group_names for level in problem.levels] == [("linear",), ("weights", "matmul")]
 
 
 def test_the_cluster(tmp_path: Path) -> None:
