@@ -1,4 +1,4 @@
-"""The definition of the simulator, written to be read: plain Python, a hundred times slower.
+"""The definition of the simulator, written to be read: plain Python, hundreds of times slower.
 
 `simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests
 compare the two event by event. Times are float64, and a duration is computed before it is added to

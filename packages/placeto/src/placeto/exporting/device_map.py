@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 CPU = "cpu"
-MOST_SWEEPS = 10
+MOST_ROUNDS = 10
 Target = int | str  # the number of a GPU, or "cpu"
 
 
@@ -183,7 +183,7 @@ def _cheapest(
     free = np.union1d(apart, np.flatnonzero(elsewhere))
     free = free[np.argsort(-seconds[free, placement[free]], kind="stable")]
     priced_by = evaluator.make(problem, None)
-    for _ in range(MOST_SWEEPS):
+    for _ in range(MOST_ROUNDS):
         before = placement.copy()
         for group in free.tolist():
             possible = [each for each in devices if np.isfinite(seconds[group, each])]

@@ -37,7 +37,7 @@ NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
 # Placers whose placements count besides.
 STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
-SWEEPS_OF_PRETRAINED = 2  # after the best of them, where no search follows
+ROUNDS_OF_PRETRAINED = 2  # after the best of them, where no search follows
 MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search that is worth more
 
 
@@ -87,7 +87,7 @@ def _placeto(_problem: PlacementProblem, budget: Budget) -> Placer:
     return PlacetoPlacer(training_evaluations=budget.evaluations)
 
 
-def _published(_problem: PlacementProblem, budget: Budget) -> Placer:
+def _paper(_problem: PlacementProblem, budget: Budget) -> Placer:
     from placeto_policy import PlacetoPlacer, preset  # noqa: PLC0415
 
     return PlacetoPlacer(training_evaluations=budget.evaluations, settings=preset("paper"))
@@ -103,7 +103,7 @@ def pretrained(
 ) -> "PlacetoPlacer":
     """Return the bundled pretrained policy, or another one, as it places without a search."""
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_SWEEP
-    return start_of_search(policy, SWEEPS_OF_PRETRAINED if is_quick else 0)
+    return start_of_search(policy, ROUNDS_OF_PRETRAINED if is_quick else 0)
 
 
 def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) -> "PlacetoPlacer":
@@ -155,7 +155,7 @@ PLACERS: Mapping[str, PlacerSpec] = {
     "local-search": PlacerSpec("Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     "paper": PlacerSpec(
-        "Placeto (paper configuration)", _published, budget=20_000, random=True, full_budget=500_000
+        "Placeto (paper configuration)", _paper, budget=20_000, random=True, full_budget=500_000
     ),
     "placeto": PlacerSpec(
         "Placeto (default configuration)",
