@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 # quarter of the time (lab/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
-SAMPLES_OF_PRETRAINED = 15  # besides the most probable placement
+ROLLOUTS_OF_PRETRAINED = 15  # sampled, besides the greedy one
 # Placers whose placements count besides.
 STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
 ROUNDS_OF_PRETRAINED = 2  # after the best of them, where no search follows
-MOST_EVALUATIONS_OF_SWEEP = 4096  # beyond, a sweep takes longer than a search that is worth more
+MOST_EVALUATIONS_OF_ROUND = 4096  # beyond, a round takes longer than a search that finds more
 
 
 # A search that is to end after some seconds gets more evaluations than it can make.
@@ -102,18 +102,20 @@ def pretrained(
     problem: PlacementProblem, policy: "PlacementPolicy | None" = None
 ) -> "PlacetoPlacer":
     """Return the bundled pretrained policy, or another one, as it places without a search."""
-    is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_SWEEP
+    is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_ROUND
     return start_of_search(policy, ROUNDS_OF_PRETRAINED if is_quick else 0)
 
 
-def start_of_search(policy: "PlacementPolicy | None" = None, sweeps: int = 0) -> "PlacetoPlacer":
+def start_of_search(
+    policy: "PlacementPolicy | None" = None, refinement_rounds: int = 0
+) -> "PlacetoPlacer":
     """Return the bundled pretrained policy, or another one, as it places before a search."""
     from placeto_policy import PlacetoPlacer, load_pretrained  # noqa: PLC0415
 
     return PlacetoPlacer(
         policy=policy or load_pretrained(),
-        num_rollouts=SAMPLES_OF_PRETRAINED,
-        refinement_rounds=sweeps,
+        num_rollouts=ROLLOUTS_OF_PRETRAINED,
+        refinement_rounds=refinement_rounds,
     )
 
 
