@@ -25,6 +25,7 @@ class CoordinateDescent:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
+        """Return the placement after the last move."""
         began = time.perf_counter()
         memory = problem.cluster.memory_bytes
         can_run = np.isfinite(problem.group_graph.compute_time)  # bool[G, D]
@@ -60,6 +61,7 @@ class MaxLoad:
         self.problem = problem
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the largest load of each placement, and the parameters on each device."""
         groups = self.problem.group_graph
         rows = np.array([self.problem.check_placement(row) for row in placements], np.int32)
         here = rows.reshape(-1, groups.num_groups, 1) == np.arange(groups.num_devices)
