@@ -1,16 +1,10 @@
-"""The check of pages finds what the style sheet excludes, and nothing in plain sentences."""
+"""The checks of ``./pants lint``: pages by the style sheet, and rooms by their number of lines."""
 
-import importlib.util
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-CHECKER = Path("pants-plugins/page_style/checker.py")
-spec = importlib.util.spec_from_file_location("page_style_checker", CHECKER)
-assert spec is not None
-assert spec.loader is not None
-checker = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(checker)
 
 TABLE = "| a | b |\n|---|---|\n"
 GOOD = f"""# A page
@@ -29,12 +23,17 @@ A sentence of a few words: it ends here. Why? Code such as `for member in scheme
 """
 
 
-def found(text: str) -> list[str]:
-    return [line.removeprefix("page.md:") for line in checker.findings("page.md", text)]
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the package of the checks, which Pants imports from its folder of plug-ins."""
+    monkeypatch.syspath_prepend(Path("pants-plugins").resolve())
+    for name in ("pages", "sizes"):
+        __import__(f"repository.{name}")
+    return sys.modules["repository"]
 
 
-def test_nothing_is_found_on_a_plain_page() -> None:
-    assert found(GOOD) == []
+def test_nothing_is_found_on_a_plain_page(checks: Any) -> None:
+    assert checks.pages.findings("page.md", GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,6 @@ def test_nothing_is_found_on_a_plain_page() -> None:
         ("- Item.\n- " + "word " * 26, "2: sentence: 26 words, more than 25:"),
         ("Short. What is given is a sentence.", "1: sentence: begins with What:"),
         ("```\ncode\n```\n\nThe placer walks\non.", "5: term: 'walks'; write: annealing chain"),
-        ("| head |\n|---|\n| two members |", "3: term: 'members'; write: op, family graph"),
         ("Times\nin place\nof costs.", "2: term: 'in place of'; write: instead of"),
         ("# " + "long " * 13, "1: heading: more than 60 characters"),
         (TABLE + "| 1 | 2 |\n" * 21, "1: rows: 21, more than 20"),
@@ -55,12 +53,19 @@ def test_nothing_is_found_on_a_plain_page() -> None:
         ("Line.\n" * 201, "201: lines: more than 200"),
     ],
 )
-def test_each_kind_of_finding_has_its_line(text: str, where: str) -> None:
-    (line,) = found(text)
-    assert line.startswith(where)
+def test_each_kind_of_finding_has_its_line(checks: Any, text: str, where: str) -> None:
+    (line,) = checks.pages.findings("page.md", text)
+    assert line.startswith(f"page.md:{where}")
 
 
-def test_pages_are_read_and_generated_results_are_not() -> None:
+def test_pages_are_read_and_generated_results_are_not(checks: Any) -> None:
     pages = ["README.md", "docs/index.md", "packages/graphs/README.md", "tools/README.md"]
     others = ["docs/results/table1.md", "lab/README.md", "packages/graphs/CHANGELOG.md"]
-    assert [page for page in (*pages, *others) if checker.PAGE.fullmatch(page)] == pages
+    assert [page for page in (*pages, *others) if checks.pages.PAGE.fullmatch(page)] == pages
+
+
+def test_a_room_may_have_its_number_of_lines_and_no_more(checks: Any) -> None:
+    files = {"one/a.py": b"a\nb\n", "one/deep/b.js": b"c\n", "one-more/c.py": b"d\n" * 9}
+    assert checks.sizes.too_large("# Rooms\none 3\none-more 9\nempty 0\n", files) == []
+    (line,) = checks.sizes.too_large("one 2\none-more 9\n", files)
+    assert line.startswith("one: 3 lines, more than 2: ")

@@ -1,7 +1,7 @@
 """Checks pages: lengths of sentences, headings, tables and pages, and words of the glossary.
 
 Begin to read at `findings`. ``./pants lint ::`` checks all pages, and
-``python pants-plugins/page_style/checker.py FILE...`` single ones.
+``python pants-plugins/repository/pages.py FILE...`` single ones.
 """
 
 import re
