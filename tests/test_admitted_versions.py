@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 import experiment_plugin  # noqa: F401
 from command_runs import profile
@@ -117,21 +116,6 @@ def test_packages_state_one_range_of_a_library_so_that_one_environment_has_its_o
     assert {"bokeh", "click", "msgspec", "numba", "numpy", "pymetis"} <= libraries().keys()
     assert {name: ranges for name, ranges in libraries().items() if len(ranges) > 1} == {}
     assert [text.partition("==")[0] for text in oldest()] == list(libraries())
-
-
-def test_of_each_package_the_one_version_here_is_all_that_ranges_admit() -> None:
-    """Where this fails, install the oldest from its tag in the test below."""
-    for name, folder in FOLDERS.items():
-        text = (folder / "CHANGELOG.md").read_text()
-        versions = [Version(found) for found in re.findall(r"^## (\d\S*)", text, re.MULTILINE)]
-        ranges = [
-            requirement.specifier
-            for other in FOLDERS.values()
-            for requirement in map(Requirement, dependencies(other))
-            if requirement.name == name
-        ]
-        for admitted in ranges:
-            assert list(admitted.filter(versions)) == versions[:1], name
 
 
 @pytest.mark.slow

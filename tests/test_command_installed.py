@@ -81,7 +81,7 @@ def script(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_installed_script_goes_from_a_profile_to_a_placement(
+def test_the_installed_script_goes_from_a_profile_or_a_model_to_a_placement_and_a_policy(
     script: Path, tmp_path: Path
 ) -> None:
     assert "experiment" not in run(script, "--help", cwd=tmp_path).stdout  # another package adds it
@@ -94,15 +94,8 @@ def test_the_installed_script_goes_from_a_profile_to_a_placement(
     assert refused.stderr == (
         "placeto: error: placement.json: is there already; --force overwrites it\n"
     )
-
-
-@pytest.mark.slow
-def test_the_installed_script_captures_a_model_of_the_current_folder(
-    script: Path, tmp_path: Path
-) -> None:
     (tmp_path / "my_model.py").write_text(
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 2), torch.ones(4, 8)\n"
     )
-    run(script, "build", "my_model:make", "--cluster=2xv100", "-o", "problem.json", cwd=tmp_path)
-    train = (script, "train", "problem.json", "--updates=1", "-o", "run")
+    train = (script, "train", "my_model:make", "--cluster=2xv100", "--updates=1", "-o", "run")
     assert "1 update, " in run(*train, cwd=tmp_path).stdout
