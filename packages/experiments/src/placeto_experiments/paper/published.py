@@ -52,7 +52,7 @@ PAPER_TABLE_1 = (
 )
 
 # Placers with which a runtime here is fitted to that of the paper, by model (docs/costs.md). The
-# width of NMT is chosen so that CPU only takes as long with four layers (lab/notes/paper-models.md).
+# width of NMT is chosen so that CPU only takes as long with four layers.
 FITTED = {
     "inception-v3": ("cpu", "single"),
     "nasnet": ("cpu", "single"),
