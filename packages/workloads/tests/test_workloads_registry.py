@@ -45,11 +45,6 @@ def test_an_unknown_size_lists_the_known_ones(size: str) -> None:
         training_step("nmt-2", **{size: 3})  # type: ignore[arg-type]
 
 
-def test_sizes_that_make_no_network_name_the_layer() -> None:
-    with pytest.raises(WorkloadError, match=r"image_size=10.* layer 'network\.stem\.pool_1'"):
-        training_step("inception-v3", image_size=10)
-
-
 def test_a_size_that_is_no_whole_number_is_refused() -> None:
     with pytest.raises(WorkloadError, match="steps: expected an integer from 1 to"):
         training_step("nmt-2", steps=1.5)  # type: ignore[arg-type]

@@ -3,10 +3,6 @@
 Each is a factory of a training step: a model, example inputs, and how outputs become a loss.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-from warnings import warn
-
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.controller_sampler import ControllerSampler
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
@@ -74,26 +70,3 @@ __all__ = [
     "save_trajectory",
     "training_step",
 ]
-
-# What other packages have since 0.3, by the package that has it and its name there.
-_MOVED = {
-    **dict.fromkeys(
-        (
-            *("ExecutableTraining", "capture", "cost_model", "cost_models"),
-            *("executable_step", "executable_training", "profile", "program_step"),
-        ),
-        "placeto_capture",
-    ),
-    **dict.fromkeys(("capture_step", "load"), "placeto"),
-    **dict.fromkeys(("DEVICE_KINDS", "DeviceKind", "Efficiency"), "placeto_graphs"),
-}
-_RENAMED = {"load": "load_model_graph"}
-
-if not TYPE_CHECKING:  # a name that is not there stays an error of types
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MOVED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        package, now = _MOVED[name], _RENAMED.get(name, name)
-        warn(f"placeto_workloads.{name} is {package}.{now}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(package), now)

@@ -79,13 +79,7 @@ def default_sizes(build: Callable[..., TrainingStep], fixed: Mapping[str, int]) 
 def checked_sizes(
     owner: str, defaults: Mapping[str, int], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the defaults with the given sizes in their place.
-
-    Raises
-    ------
-    WorkloadError
-        When a size is none of the known ones, or not a whole number of at least 1.
-    """
+    """Return the defaults with the given sizes in their place."""
     for name in given:
         if name not in defaults:
             raise WorkloadError(

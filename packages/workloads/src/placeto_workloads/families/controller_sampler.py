@@ -102,11 +102,6 @@ def _check(trajectory: Trajectory | None, space: str) -> None:
 def shipped_trajectory(space: str) -> Trajectory:
     """Return the architectures that come with the package.
 
-    Parameters
-    ----------
-    space
-        ``"convolutional"`` or ``"recurrent"``.
-
     Examples
     --------
     >>> shipped_trajectory("recurrent").space

@@ -279,18 +279,6 @@ class RecurrentSpace(SearchSpace):
 def space_of(name: str, num_nodes: int) -> SearchSpace:
     """Return a search space by its name.
 
-    Parameters
-    ----------
-    name
-        ``"convolutional"`` or ``"recurrent"``.
-    num_nodes
-        Number of nodes of a cell.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such space.
-
     Examples
     --------
     >>> space_of("recurrent", 3)

@@ -31,26 +31,6 @@ def diffusers_step(
     """Build a training step of a network of the diffusers library, without trained weights.
 
     The loss is the mean of what it gives, and that of its distance from a codebook if it has one.
-
-    Parameters
-    ----------
-    name
-        A class, such as ``"UNet2DConditionModel"`` or ``"AutoencoderKL"``.
-    batch_size
-        Examples in a step.
-    sequence_length
-        Words of the text that tells what to draw.
-    device
-        Device of weights and inputs; on the default, meta, weights take no memory.
-    seed
-        Seed of weights and inputs on any other device.
-    **settings
-        Settings of the configuration, such as ``sample_size``.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such class, or it refuses a setting.
     """
     library = import_library("diffusers", "diffusers")
     known = [key for key in dir(library) if any(kind in key for kind in KINDS)]

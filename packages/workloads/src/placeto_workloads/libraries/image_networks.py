@@ -31,26 +31,7 @@ def timm_step(
     seed: int = 0,
     **settings: Any,
 ) -> TrainingStep:
-    """Build a training step of a model of the timm library, without trained weights.
-
-    Parameters
-    ----------
-    name
-        Name that ``timm.create_model`` takes, such as ``"resnet50"``.
-    batch_size
-        Images in a step, of the size that the model is for.
-    device
-        Device of weights and images; on the default, meta, weights take no memory.
-    seed
-        Seed of weights and images on any other device.
-    **settings
-        Further arguments of ``timm.create_model``, such as ``num_classes`` or ``img_size``.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such model, or the library refuses a setting.
-    """
+    """Build a training step of a model of the timm library, without trained weights."""
     library = import_library("timm", "timm")
     if not library.is_model(name):  # a name with a tag is one, and not among those listed
         _check_known(f"timm:{name}", library.list_models())
@@ -92,29 +73,7 @@ def torchvision_step(
     seed: int = 0,
     **settings: Any,
 ) -> TrainingStep:
-    """Build a training step of a model of the torchvision library, without trained weights.
-
-    Parameters
-    ----------
-    name
-        Name that ``torchvision.models.get_model`` takes, such as ``"resnet50"``, but no detector:
-        what those do depends on the images.
-    batch_size
-        Images, or videos of 16 frames, in a step.
-    image_size
-        Height and width of an image; the default suits the model.
-    device
-        Device of weights and images; on the default, meta, weights take no memory.
-    seed
-        Seed of weights and images on any other device.
-    **settings
-        Further arguments of the model, such as ``num_classes``.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such model, or the library refuses a setting.
-    """
+    """Build a training step of a model of the torchvision library, without trained weights."""
     models = import_library("torchvision.models", "torchvision")
     _check_known(f"torchvision:{name}", models.list_models())
     _check_no_weights(f"torchvision:{name}", settings, TORCHVISION_LOADING)

@@ -23,18 +23,6 @@ Model = TypeVar("Model", bound=nn.Module)
 def import_library(name: str, extra: str) -> ModuleType:
     """Import a library of models.
 
-    Parameters
-    ----------
-    name
-        Name of its module.
-    extra
-        The extra of this package that brings it.
-
-    Raises
-    ------
-    WorkloadError
-        When it is not there, or cannot be imported.
-
     Examples
     --------
     >>> import_library("a_library_of_models", "timm")
@@ -86,13 +74,7 @@ def offline() -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the mapping in a file of JSON, such as a configuration.
-
-    Raises
-    ------
-    WorkloadError
-        When it is not there, or there is something else in it.
-    """
+    """Return the mapping in a file of JSON, such as a configuration."""
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
@@ -110,17 +92,6 @@ def _broken(name: str, error: BaseException) -> str:
 
 def built(make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:
     """Build a model on a device.
-
-    Parameters
-    ----------
-    make
-        Builds it on the default device.
-    device
-        Device of the model. On meta its weights take no memory, however many there are; its buffers
-        have their values, as steps may depend on them.
-    seed
-        Seed of the weights on any other device. The state of PyTorch's random numbers is left as it
-        was.
 
     Examples
     --------

@@ -21,7 +21,8 @@ from placeto_workloads.libraries.loading import (
     such_as,
 )
 from placeto_workloads.libraries.transformers_inputs import inputs_of
-from placeto_workloads.libraries.weight_files.stored_model import StoredModel, stored_model
+from placeto_workloads.libraries.weight_files import stored_model
+from placeto_workloads.libraries.weight_files.stored import StoredModel
 from placeto_workloads.models.training_step import TrainingStep
 
 # What a model is for, and the library's table of the classes for that. Where nobody says it, it is
@@ -72,32 +73,6 @@ def transformers_step(
     its class takes. Caches, dropped layers and masked features are off. There are labels if they
     are known; otherwise a warning says that the loss is the mean of the outputs. There are no masks
     of attention.
-
-    Parameters
-    ----------
-    name
-        Name of a ``model_type``, such as ``"gpt2"``, or a path: of a ``config.json``, a GGUF or
-        safetensors file, an index of these, or their folder. Only the headers of weights are read.
-    batch_size
-        Number of examples in a step.
-    sequence_length
-        Number of tokens, or frames of sound, in an example; by default 128, or as many as the model
-        takes.
-    task
-        Task of the model, one of `TASKS`; by default the model is of the class that the
-        configuration names in ``architectures``, or else for the first task that it has.
-    device
-        Device of weights and inputs; on the default, meta, weights take no memory.
-    seed
-        Seed of weights and inputs on any other device.
-    **settings
-        Settings of the configuration, of any type of JSON.
-
-    Raises
-    ------
-    WorkloadError
-        If there is no such model type, task or setting, the configuration has quantized weights,
-        the inputs are not known, or the library refuses a value.
     """
     stored = stored_model(name)
     model = built_model(name, settings, task, stored, device=device, seed=seed).train()
@@ -120,24 +95,7 @@ def built_model(
     usual_task: str | None = None,
     usual_dtype: torch.dtype | None = None,
 ) -> nn.Module:
-    """Build a model of the transformers library from its configuration.
-
-    Parameters
-    ----------
-    name, settings, task, device, seed
-        As of `transformers_step`.
-    stored
-        The files of weights that it names, if it does.
-    usual_task
-        Task that comes before the others of `TASKS` where nothing says which one.
-    usual_dtype
-        Dtype of the weights where the configuration says none; by default float32.
-
-    Raises
-    ------
-    WorkloadError
-        As of `transformers_step`.
-    """
+    """Build a model of the transformers library from its configuration."""
     library = import_library("transformers", "transformers")
     library.logging.set_verbosity_error()  # about kernels that are not installed
     with offline():

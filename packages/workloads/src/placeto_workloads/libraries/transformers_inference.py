@@ -21,7 +21,7 @@ from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import offline
 from placeto_workloads.libraries.transformers import built_model
 from placeto_workloads.libraries.transformers_inputs import LONGEST
-from placeto_workloads.libraries.weight_files.stored_model import stored_model
+from placeto_workloads.libraries.weight_files import stored_model
 from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 INFERENCE_MODES = ("prefill", "decode")

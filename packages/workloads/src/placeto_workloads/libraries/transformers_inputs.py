@@ -41,28 +41,7 @@ def inputs_of(
     device: torch.device | str,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the keyword arguments of one training step.
-
-    Parameters
-    ----------
-    name
-        Name of the model in error messages.
-    model
-        A model of the transformers library.
-    batch_size
-        Examples in a step.
-    sequence_length
-        Tokens, or frames of sound, in each of them; None for what suits the model.
-    device
-        Device of the inputs.
-    seed
-        Seed of their values on any device but meta.
-
-    Raises
-    ------
-    WorkloadError
-        When it is not known what the model takes, or it cannot take so much.
-    """
+    """Return the keyword arguments of one training step."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         inputs = _Inputs(name, model, batch_size, sequence_length).all()

@@ -26,17 +26,7 @@ class PlannedCell:
 def planned_cells(
     architecture: ConvolutionalArchitecture, filters: int, cells_per_stage: int
 ) -> list[PlannedCell]:
-    """Return three stages of normal cells, with a reduction cell and twice the filters between.
-
-    Parameters
-    ----------
-    architecture
-        The cells.
-    filters
-        Number of filters of each operation in the first stage.
-    cells_per_stage
-        Normal cells in each stage.
-    """
+    """Return three stages of normal cells, with a reduction cell and twice the filters between."""
     plan = []
     for stage in range(3):
         width = filters * 2**stage
@@ -50,19 +40,6 @@ class CellNetwork(nn.Module):
     """A stem, cells that each read the outputs of the two before them, and a classifier.
 
     The first cell reads the stem's output as both; no projection stands before its first input.
-
-    Parameters
-    ----------
-    stem
-        Module from images to features.
-    stem_channels
-        The channels of these features.
-    plan
-        The cells, in order; at least one.
-    num_classes
-        Number of logits.
-    dropout
-        The share of the features before the classifier that is dropped.
     """
 
     def __init__(
@@ -106,15 +83,6 @@ class CellNetwork(nn.Module):
 
 class Cell(nn.Module):
     """One cell.
-
-    Parameters
-    ----------
-    planned
-        Architecture, filters and stride of the cell.
-    previous, current
-        Layers that give both inputs one size, and current as many channels as there are filters.
-    previous_channels
-        The channels that ``previous`` gives.
 
     Attributes
     ----------
@@ -160,7 +128,6 @@ class Cell(nn.Module):
         self.channels = filters * len(self.architecture.outputs)
 
     def forward(self, previous: Tensor, current: Tensor) -> Tensor:
-        """Return the output for the outputs of the cell before the last and of the last one."""
         states = [self.previous(previous), self.current(current)]
         for block, addition in zip(self.architecture.blocks, self.blocks.values(), strict=True):
             states.append(addition(states[block.left], states[block.right]))
@@ -177,6 +144,5 @@ class Addition(nn.Module):
         self.right = right
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the sum."""
         total: Tensor = self.left(left) + self.right(right)
         return total

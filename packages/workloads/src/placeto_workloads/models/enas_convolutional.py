@@ -12,6 +12,7 @@ from placeto_workloads.models.training_step import (
     TrainingStep,
     build_classification_step,
     whole_number,
+    whole_numbers,
 )
 
 STEM_FILTERS_PER_FILTER = 3
@@ -39,20 +40,16 @@ def enas_image_network(
     ----------
     architecture
         The normal and the reduction cell.
-    batch_size
-        Number of images in a step.
+    batch_size, num_classes
+        Numbers of images in a step, and of classes.
     image_size
         Height and width of an image, in pixels.
-    num_classes
-        Number of classes.
     cells_per_stage
         Number of normal cells in each of the three stages.
     filters
         Number of filters of each operation in the first stage.
-    device
-        Device of the weights; on the default, meta, they take no memory.
-    seed
-        Seed of weights and inputs on any other device.
+    device, seed
+        As of `training_step`.
 
     Raises
     ------
@@ -67,13 +64,13 @@ def enas_image_network(
     >>> step.model.network(step.example_inputs[0]).shape
     torch.Size([2, 10])
     """
-    sizes = {
-        "batch_size": whole_number("batch_size", batch_size),
-        "image_size": whole_number("image_size", image_size),
-        "num_classes": whole_number("num_classes", num_classes),
-        "cells_per_stage": whole_number("cells_per_stage", cells_per_stage),
-        "filters": whole_number("filters", filters, minimum=2),
-    }
+    sizes = whole_numbers(
+        batch_size=batch_size,
+        image_size=image_size,
+        num_classes=num_classes,
+        cells_per_stage=cells_per_stage,
+    )
+    sizes["filters"] = whole_number("filters", filters, minimum=2)
 
     def make_network() -> CellNetwork:
         own = {name: sizes[name] for name in ("num_classes", "cells_per_stage", "filters")}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Activation, RecurrentCell
-from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_number
+from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_numbers
 from placeto_workloads.models.unrolled import UnrolledLayer, uniform_weight
 
 
@@ -42,10 +42,8 @@ def enas_language_model(
         Length of embeddings and states.
     vocabulary_size
         Number of words.
-    device
-        Device of the weights; on the default, meta, they take no memory.
-    seed
-        Seed of weights and inputs on any other device.
+    device, seed
+        As of `training_step`.
 
     Raises
     ------
@@ -59,12 +57,9 @@ def enas_language_model(
     >>> step.model(*step.example_inputs).shape
     torch.Size([])
     """
-    sizes = {
-        "steps": whole_number("steps", steps),
-        "batch_size": whole_number("batch_size", batch_size),
-        "units": whole_number("units", units),
-        "vocabulary_size": whole_number("vocabulary_size", vocabulary_size),
-    }
+    sizes = whole_numbers(
+        steps=steps, batch_size=batch_size, units=units, vocabulary_size=vocabulary_size
+    )
 
     def make_inputs() -> tuple[Tensor, ...]:
         words = torch.randint(sizes["vocabulary_size"], (sizes["steps"] + 1, sizes["batch_size"]))
@@ -132,7 +127,6 @@ class RecurrentStep(nn.Module):
         self.cell = cell
 
     def forward(self, word: Tensor, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """Return the average of the nodes that no other node reads."""
         first, *others = self.cell.activations
         read = torch.cat([word, state], dim=1)
         nodes = [_highway(torch.mm(read, weights[0]), state, first)]
@@ -147,7 +141,6 @@ class SharedSoftmaxStep(nn.Module):
     """The softmax of one step, with the weights of the embedding, and its loss."""
 
     def forward(self, state: Tensor, labels: Tensor, embedding: Tensor) -> Tensor:
-        """Return the cross-entropy, averaged over the batch."""
         return functional.cross_entropy(functional.linear(state, embedding), labels)
 
 

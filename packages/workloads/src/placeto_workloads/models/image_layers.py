@@ -19,11 +19,6 @@ def batch_normalisation(channels: int) -> nn.BatchNorm2d:
 
     PyTorch reads the count only where there is no momentum. In a graph of ops it would be one op
     per layer that nothing else is joined to, and that no grouping could put anywhere.
-
-    Parameters
-    ----------
-    channels
-        Number of channels of its input and output.
     """
     layer = nn.BatchNorm2d(channels, eps=EPSILON)
     layer.num_batches_tracked = None
@@ -90,15 +85,6 @@ def operation_layer(operation: Operation, inputs: int, outputs: int, stride: int
 
     Pools and the identity do not change the channels. A projection follows them if inputs and
     outputs differ.
-
-    Parameters
-    ----------
-    operation
-        Operation of the layer.
-    inputs, outputs
-        Numbers of channels.
-    stride
-        1, or 2 for half the height and width.
     """
     if operation in _KERNELS:
         return SeparableConvolution(inputs, outputs, _KERNELS[operation], stride)

@@ -9,7 +9,7 @@ from placeto_workloads.models.image_layers import batch_normalisation
 from placeto_workloads.models.training_step import (
     TrainingStep,
     build_classification_step,
-    whole_number,
+    whole_numbers,
 )
 
 
@@ -30,16 +30,12 @@ def inception_v3(
 
     Parameters
     ----------
-    batch_size
-        Number of images in a step.
+    batch_size, num_classes
+        Numbers of images in a step, and of classes.
     image_size
         Height and width of an image, in pixels; at least 75.
-    num_classes
-        Number of classes.
-    device
-        Device of the weights; on the default, meta, they take no memory.
-    seed
-        Seed of weights and inputs on any other device.
+    device, seed
+        As of `training_step`.
 
     Raises
     ------
@@ -52,11 +48,7 @@ def inception_v3(
     >>> step.model.network(step.example_inputs[0]).shape
     torch.Size([1, 1000])
     """
-    sizes = {
-        "batch_size": whole_number("batch_size", batch_size),
-        "image_size": whole_number("image_size", image_size),
-        "num_classes": whole_number("num_classes", num_classes),
-    }
+    sizes = whole_numbers(batch_size=batch_size, image_size=image_size, num_classes=num_classes)
     return build_classification_step(
         lambda: InceptionV3(sizes["num_classes"]), sizes, device=device, seed=seed
     )
@@ -84,7 +76,6 @@ class InceptionV3(nn.Module):
         self.classifier = nn.Linear(2048, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch of images."""
         features = self.modules_35x35(self.stem(images))
         features = self.modules_17x17(self.reduction_to_17x17(features))
         features = self.modules_8x8(self.reduction_to_8x8(features))
@@ -101,7 +92,6 @@ class Branches(nn.Module):
             self.add_module(name, branch)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the outputs of all branches, in order."""
         return torch.cat([branch(features) for branch in self.children()], dim=1)
 
 

@@ -19,7 +19,7 @@ from placeto_workloads.models.image_layers import batch_normalisation
 from placeto_workloads.models.training_step import (
     TrainingStep,
     build_classification_step,
-    whole_number,
+    whole_numbers,
 )
 
 _SEPARABLE_3 = Operation.SEPARABLE_CONVOLUTION_3
@@ -77,12 +77,10 @@ def nasnet(
 
     Parameters
     ----------
-    batch_size
-        Number of images in a step.
+    batch_size, num_classes
+        Numbers of images in a step, and of classes.
     image_size
         Height and width of an image, in pixels.
-    num_classes
-        Number of classes.
     cells_per_stage
         Number N of normal cells in each of the three stages.
     penultimate_filters
@@ -90,10 +88,8 @@ def nasnet(
         the number of filters of the first stage.
     stem_filters
         Number of filters of the first convolution.
-    device
-        Device of the weights; on the default, meta, they take no memory.
-    seed
-        Seed of weights and inputs on any other device.
+    device, seed
+        As of `training_step`.
 
     Raises
     ------
@@ -106,14 +102,14 @@ def nasnet(
     >>> sum(weights.numel() for weights in step.model.parameters())
     5289978
     """
-    sizes = {
-        "batch_size": whole_number("batch_size", batch_size),
-        "image_size": whole_number("image_size", image_size),
-        "num_classes": whole_number("num_classes", num_classes),
-        "cells_per_stage": whole_number("cells_per_stage", cells_per_stage),
-        "penultimate_filters": whole_number("penultimate_filters", penultimate_filters),
-        "stem_filters": whole_number("stem_filters", stem_filters),
-    }
+    sizes = whole_numbers(
+        batch_size=batch_size,
+        image_size=image_size,
+        num_classes=num_classes,
+        cells_per_stage=cells_per_stage,
+        penultimate_filters=penultimate_filters,
+        stem_filters=stem_filters,
+    )
     narrowest = 4 * _PENULTIMATE_PER_FILTER  # the first stem cell has a quarter of the filters
     if sizes["penultimate_filters"] % narrowest:
         raise WorkloadError(

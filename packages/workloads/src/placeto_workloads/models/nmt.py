@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_number
+from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_numbers
 from placeto_workloads.models.unrolled import (
     LSTM,
     LSTMState,
@@ -54,10 +54,8 @@ def nmt(
         default is fitted: with 4 layers a step takes as long on a CPU as theirs.
     vocabulary_size
         Number of words of the source language, and of the target language.
-    device
-        Device of the weights; on the default, meta, they take no memory.
-    seed
-        Seed of weights and inputs on any other device.
+    device, seed
+        As of `training_step`.
 
     Raises
     ------
@@ -71,13 +69,13 @@ def nmt(
     ['encoder.layer0.rightward.step2', 'encoder.layer0.leftward.step2', 'encoder.layer1.step2', \
 'decoder.layer0.step2', 'decoder.layer1.step2', 'attention.step2', 'softmax.step2']
     """
-    sizes = {
-        "layers": whole_number("layers", layers),
-        "steps": whole_number("steps", steps),
-        "batch_size": whole_number("batch_size", batch_size),
-        "units": whole_number("units", units),
-        "vocabulary_size": whole_number("vocabulary_size", vocabulary_size),
-    }
+    sizes = whole_numbers(
+        layers=layers,
+        steps=steps,
+        batch_size=batch_size,
+        units=units,
+        vocabulary_size=vocabulary_size,
+    )
 
     def make_inputs() -> tuple[Tensor, ...]:
         source = torch.randint(sizes["vocabulary_size"], (sizes["steps"], sizes["batch_size"]))
@@ -151,7 +149,6 @@ class Encoder(nn.Module):
             self.output_size = units
 
     def forward(self, words: Sequence[Tensor]) -> tuple[list[Tensor], list[LSTMState]]:
-        """Return the outputs of the top layer at each step, and the last state of each layer."""
         zeros = torch.zeros_like(words[0])
         outputs, last_state = self.layer0(words, (zeros, zeros))
         last_states = [last_state]
@@ -174,7 +171,6 @@ class TwoWayLSTM(nn.Module):
         self.leftward = LSTM(units, units, steps)
 
     def forward(self, words: Sequence[Tensor], start: LSTMState) -> tuple[list[Tensor], LSTMState]:
-        """Return the outputs of both, side by side, and the last state of the leftward one."""
         right, left = start, start
         right_outputs, left_outputs = [], []
         for step, word in enumerate(words):
@@ -199,7 +195,6 @@ class Decoder(nn.Module):
     def forward(
         self, step: int, word: Tensor, context: Tensor, states: list[LSTMState]
     ) -> tuple[Tensor, list[LSTMState]]:
-        """Return the output of the top layer and the new state of each layer, after one step."""
         features, new_states = word, []
         for layer, state in zip(self.children(), states, strict=True):
             features, new_state = layer(step, (features, context), state)
@@ -240,7 +235,6 @@ class AttentionStep(nn.Module):
     def forward(
         self, question: Tensor, keys: Tensor, memory: Tensor, query: Tensor, score: Tensor
     ) -> Tensor:
-        """Return the mean of the memory, weighted by how well each key fits the question."""
         hidden = torch.tanh(keys + torch.mm(question, query).unsqueeze(1))
         weights = torch.softmax(torch.matmul(hidden, score), dim=1)
         return torch.bmm(weights.transpose(1, 2), memory).squeeze(1)
@@ -264,7 +258,6 @@ class SoftmaxStep(nn.Module):
     """The softmax of one step."""
 
     def forward(self, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return the cross-entropy, averaged over the batch."""
         return functional.cross_entropy(torch.addmm(bias, features, weight), labels)
 
 

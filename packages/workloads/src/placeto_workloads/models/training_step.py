@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -68,13 +67,7 @@ class TrainingStep(NamedTuple):
 
 
 class Classification(nn.Module):
-    """A network of images with its loss: cross-entropy, averaged over the batch.
-
-    Parameters
-    ----------
-    network
-        Network from float32[batch, 3, height, width] to logits, float32[batch, classes].
-    """
+    """A network of float32[batch, 3, height, width] with the cross-entropy of its logits."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -82,28 +75,12 @@ class Classification(nn.Module):
         self.loss = nn.CrossEntropyLoss()
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss for int64[batch] labels."""
         loss: Tensor = self.loss(self.network(images), labels)
         return loss
 
 
 def whole_number(name: str, value: Any, minimum: int = 1) -> int:
-    """Check one size and return it as an int.
-
-    Parameters
-    ----------
-    name
-        Name of the size in error messages.
-    value
-        Integer of any type but bool.
-    minimum
-        Least value; the most is 16,777,216.
-
-    Raises
-    ------
-    WorkloadError
-        When it is something else.
-    """
+    """Check one size, from ``minimum`` to 16,777,216 and of any type but bool."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -113,6 +90,11 @@ def whole_number(name: str, value: Any, minimum: int = 1) -> int:
             f"{name}: expected an integer from {minimum} to {LARGEST_SIZE}, got {value!r}"
         )
     return number
+
+
+def whole_numbers(**sizes: Any) -> dict[str, int]:
+    """Check sizes of at least 1, see `whole_number`."""
+    return {name: whole_number(name, value) for name, value in sizes.items()}
 
 
 def build_training_step(
@@ -125,33 +107,19 @@ def build_training_step(
 ) -> TrainingStep:
     """Build a step on a device, after its shapes were tried on the meta device.
 
-    Its updates have the order of TensorFlow, in which the paper measured.
-
-    Parameters
-    ----------
-    make_model, make_inputs
-        Functions that build the model and its inputs on the default device.
-    sizes
-        Sizes of the model, for error messages.
-    device
-        Device of weights and inputs; on meta they take no memory.
-    seed
-        Seed of weights and inputs, which are equal on every device but meta. The state of PyTorch's
-        random numbers is left as it was.
-
-    Raises
-    ------
-    WorkloadError
-        When the sizes make no network; the message names the first layer that fails.
+    Its updates have the order of TensorFlow, in which the paper measured. Weights and inputs are
+    equal on every device but meta, where they have none. The state of PyTorch's random numbers is
+    left as it was.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), torch.no_grad():
         try:
             step = TrainingStep(make_model(), make_inputs(), updates="as-ready")
+            step.model(*step.example_inputs)
         except (RuntimeError, ValueError) as error:
-            raise WorkloadError(_no_network(sizes, error)) from error
-    failure = failing_layer(step.model, step.example_inputs)
-    if failure is not None:
-        raise WorkloadError(_no_network(sizes, failure))
+            shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
+            raise WorkloadError(
+                f"{shown}: expected sizes that make a network, got: {str(error).splitlines()[0]}"
+            ) from error
     if torch.device(device).type == "meta":
         return step
     with torch.random.fork_rng(devices=[]):
@@ -183,53 +151,3 @@ def build_classification_step(
     return build_training_step(
         lambda: Classification(make_network()), make_inputs, sizes, device=device, seed=seed
     )
-
-
-def failing_layer(model: nn.Module, inputs: tuple[Tensor, ...]) -> str | None:
-    """Run a model forward and say which layer failed, or None if all went well.
-
-    Parameters
-    ----------
-    model
-        Model on any device; on the meta device nothing is computed but shapes.
-    inputs
-        Positional arguments of the model.
-    """
-    running: list[str] = []
-    with ExitStack() as hooks, torch.no_grad():
-        for name, module in model.named_modules():
-            for handle in (
-                module.register_forward_pre_hook(_entering(name, running)),
-                module.register_forward_hook(_leaving(running)),
-            ):
-                hooks.callback(handle.remove)
-        try:
-            model(*inputs)
-        except (RuntimeError, ValueError) as error:
-            return f"layer {running[-1]}: {error}"
-    return None
-
-
-def _entering(name: str, running: list[str]) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def enter(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        shapes = [
-            "x".join(map(str, argument.shape)) or "scalar"
-            for argument in arguments
-            if isinstance(argument, Tensor)
-        ]
-        layer = repr(name) if name else "that holds all others"
-        running.append(f"{layer} ({type(module).__name__}) on {', '.join(shapes) or 'its inputs'}")
-
-    return enter
-
-
-def _leaving(running: list[str]) -> Callable[..., None]:
-    def leave(*_: object) -> None:
-        running.pop()
-
-    return leave
-
-
-def _no_network(sizes: Mapping[str, object], reason: object) -> str:
-    shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
-    return f"{shown}: expected sizes that make a network, got: {str(reason).splitlines()[0]}"

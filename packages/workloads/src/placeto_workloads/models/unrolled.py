@@ -14,15 +14,7 @@ LSTMState = tuple[Tensor, Tensor]
 
 
 class UnrolledLayer(nn.Module):
-    """A layer that computes the same at every step, with the same weights.
-
-    Parameters
-    ----------
-    make_step
-        Function that builds the module of one step, which has no weights of its own.
-    num_steps
-        Number of steps.
-    """
+    """A layer that computes the same at every step, with the same weights."""
 
     def __init__(self, make_step: Callable[[], nn.Module], num_steps: int) -> None:
         super().__init__()
@@ -40,7 +32,6 @@ class LSTMStep(nn.Module):
     def forward(
         self, inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, LSTMState]:
-        """Return the output and the state, which is made of the output and the cell."""
         last_output, last_cell = state
         gates = torch.addmm(bias, torch.cat([*inputs, last_output], dim=1), weight)
         write, forget, candidate, read = gates.chunk(4, dim=1)
@@ -56,25 +47,12 @@ class ResidualLSTMStep(LSTMStep):
     def forward(
         self, inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, LSTMState]:
-        """Return the sum and the state."""
         output, new_state = super().forward(inputs, state, weight, bias)
         return output + inputs[0], new_state
 
 
 class LSTM(UnrolledLayer):
-    """One LSTM layer (Hochreiter and Schmidhuber 1997), without peepholes.
-
-    Parameters
-    ----------
-    inputs
-        Length of what a step reads, without the output of the step before.
-    units
-        The length of the output and of the cell state.
-    num_steps
-        Number of steps.
-    make_step
-        `LSTMStep`, or one that computes the output otherwise.
-    """
+    """One LSTM layer (Hochreiter and Schmidhuber 1997), without peepholes."""
 
     def __init__(
         self,
@@ -90,17 +68,7 @@ class LSTM(UnrolledLayer):
     def forward(
         self, step: int, inputs: tuple[Tensor, ...], state: LSTMState
     ) -> tuple[Tensor, LSTMState]:
-        """Return the output, float32[batch, units], and the state of one step.
-
-        Parameters
-        ----------
-        step
-            Number of the step.
-        inputs
-            Tensors that are read side by side.
-        state
-            That of the step before.
-        """
+        """Return the output, float32[batch, units], and the state of one step."""
         result: tuple[Tensor, LSTMState] = self.at_step(step, inputs, state, self.weight, self.bias)
         return result
 

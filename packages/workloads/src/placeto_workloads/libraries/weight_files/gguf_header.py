@@ -15,12 +15,10 @@ from typing import Any
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library
-from placeto_workloads.libraries.weight_files.stored_tensor import StoredTensor, shape_text
+from placeto_workloads.libraries.weight_files.stored import StoredTensor, shape_text
 
 LARGEST_HEADER = 2**26  # bytes; those of models with 256,000 words have some 16 million
-LONGEST_ARRAY = (
-    2**12
-)  # of values that are kept: there is one for each layer, but also for each word
+LONGEST_ARRAY = 2**12  # that is kept: some have a value for each layer, others for each word
 MOST_DIMENSIONS = 4
 MOST_ENTRIES = 2**16  # values, and tensors
 DEFAULT_ALIGNMENT = 32
@@ -49,13 +47,7 @@ class GgufHeader:
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """Return what the header of a GGUF file says; of a model in several, what all of them say.
-
-    Raises
-    ------
-    WorkloadError
-        When the file or a part of the model is not there, damaged, or says what cannot be.
-    """
+    """Return what the header of a GGUF file says; of a model in several, what all of them say."""
     named = PART.fullmatch(path.name)
     if named is None:
         header = _read_part(path)

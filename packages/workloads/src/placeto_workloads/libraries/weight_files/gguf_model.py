@@ -12,7 +12,7 @@ from torch import nn
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library, such_as
 from placeto_workloads.libraries.weight_files.gguf_header import GgufHeader, read_gguf
-from placeto_workloads.libraries.weight_files.stored_tensor import StoredTensor, shape_text
+from placeto_workloads.libraries.weight_files.stored import StoredTensor, shape_text
 
 # The model type of transformers, by what GGUF calls the architecture.
 MODEL_TYPES = {
@@ -73,13 +73,7 @@ class GgufModel:
         self.config = _config(path, self.architecture, self._header)
 
     def parameter_bytes(self, model: nn.Module) -> dict[str, int]:
-        """Return the bytes of each parameter of the model that transformers builds.
-
-        Raises
-        ------
-        WorkloadError
-            When a parameter has no tensor in the file, or one of another shape.
-        """
+        """Return the bytes of each parameter of the model that transformers builds."""
         tensors = self._header.tensors
         names = dict(model.named_parameters())
         tensors_of = tensor_names(
@@ -106,17 +100,6 @@ def tensor_names(
     parameters: Iterable[str], architecture: str, num_layers: int, tensors: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the tensors of a GGUF file that hold each parameter of a model of transformers.
-
-    Parameters
-    ----------
-    parameters
-        Names of parameters.
-    architecture
-        Name of the architecture in GGUF.
-    num_layers
-        Number of layers.
-    tensors
-        Names of the tensors that there are.
 
     Examples
     --------

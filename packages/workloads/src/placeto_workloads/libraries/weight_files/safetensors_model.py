@@ -12,7 +12,7 @@ from torch import nn
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library, read_json
-from placeto_workloads.libraries.weight_files.stored_tensor import StoredTensor, shape_text
+from placeto_workloads.libraries.weight_files.stored import StoredTensor, shape_text
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -59,11 +59,6 @@ class SafetensorsModel:
         """Return the bytes of each parameter of the model that transformers builds.
 
         Scales, zero points and what else belongs to quantized weights count with these.
-
-        Raises
-        ------
-        WorkloadError
-            When a parameter has no tensor in the files, or one of another shape.
         """
         parameters = dict(model.named_parameters(remove_duplicate=False))
         prefix = f"{getattr(model, 'base_model_prefix', '')}."

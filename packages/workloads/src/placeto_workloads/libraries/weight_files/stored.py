@@ -1,7 +1,19 @@
-"""A tensor in a file of weights, as the header of the file describes it."""
+"""A model in files of weights, and a tensor there, as the header of a file describes it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+
+
+class StoredModel(Protocol):
+    """A model in files of weights: its configuration, and the bytes of its parameters there."""
+
+    config: dict[str, Any]
+
+    def parameter_bytes(self, model: nn.Module) -> Mapping[str, int]:
+        """Return the bytes of each parameter of the model that is built of the configuration."""
 
 
 @dataclass(frozen=True)
