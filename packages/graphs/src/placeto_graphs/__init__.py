@@ -9,6 +9,7 @@ from warnings import warn
 from placeto_graphs.compilation import compiled
 
 # isort: split
+from placeto_graphs.best_so_far import BestSoFar
 from placeto_graphs.clusters.catalogue import DEVICE_KINDS, LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
@@ -76,6 +77,7 @@ __all__ = [
     "LINK_NAMES",
     "NAMED_RULES",
     "SECONDS_PER_BYTE",
+    "BestSoFar",
     "Cluster",
     "CriticalEvaluator",
     "Device",

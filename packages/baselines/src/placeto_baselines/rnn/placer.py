@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeto_baselines.errors import check_at_least, import_extra
 from placeto_baselines.rnn.settings import RnnSettings
-from placeto_baselines.trials import Trials
+from placeto_baselines.trials import Trials, check_evaluator
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class RnnPlacer:
             When torch is not installed, or the problem has more than ``settings.max_groups``
             groups.
         """
-        _ = Trials(problem, evaluator)  # refuses the evaluator of another problem
+        check_evaluator(problem, evaluator)
         _, trials = _policy_module().train_policy([evaluator], self.settings, seed)
         result: PlacementResult = trials[0].result()
         return result

@@ -223,7 +223,7 @@ class _Budget:
     @property
     def is_spent(self) -> bool:
         trials = self.trials  # what does not fit may cost less than all that does
-        is_best = trials.best_fits and trials.best_cost <= self.bound * AT_THE_BOUND
+        is_best = trials.best.fits and trials.best.cost <= self.bound * AT_THE_BOUND
         return self.share >= 1 or is_best
 
     @property
@@ -278,7 +278,8 @@ class _Chains:
 
     def gather(self, num_chains: int) -> None:
         """Go on in some chains, all from the best placement of all that were evaluated."""
-        self.placements = np.repeat(self.trials.best_placement[None], num_chains, axis=0)
+        best = self.trials.result().placement
+        self.placements = np.repeat(best[None], num_chains, axis=0)
 
     def anneal(self, level: int, cooling: Sequence[Temperatures], until: float) -> None:
         """Try moves at a level, cooling, until a share of the budget is spent."""
@@ -290,8 +291,8 @@ class _Chains:
             if self.budget.seconds < math.inf:
                 self._pace(self.budget.clock() - began)
             if self.report:
-                self.report(self.trials.count, self.trials.best_cost)
-        if not self.trials.best_fits:
+                self.report(self.trials.count, self.trials.best.cost)
+        if not self.trials.best.fits:
             self.seconds_per_byte *= RISE_OF_PENALTY
 
     @property
@@ -315,7 +316,7 @@ class _Chains:
         return Moves(
             set_of=np.where(is_critical, levels, set_of),
             device=device,
-            allowance=np.multiply(temperatures, self.uphill * self.trials.best_cost)[:, None]
+            allowance=np.multiply(temperatures, self.uphill * self.trials.best.cost)[:, None]
             * self.generator.exponential(size=shape),
             first_member=self.sets.first_member,
             members=self.sets.members,

@@ -1,0 +1,125 @@
+"""The best placement of a search so far, and how its cost fell."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError
+from placeto_graphs.protocols.evaluation import (
+    SECONDS_PER_BYTE,
+    memory_penalised_runtime,
+    placement_ranks,
+)
+from placeto_graphs.protocols.moves import Moves, Walks
+from placeto_graphs.schema.problem import PlacementProblem
+from placeto_graphs.schema.results import EvaluationBatch, PlacementResult
+
+
+class BestSoFar:
+    """Keeps the best of the placements that were evaluated, and the curve of its cost.
+
+    A placement that fits the memory of its devices comes before all that do not, whatever they cost
+    (`placement_ranks`). Of equally good placements the first is kept. The curve rises if the first
+    placement that fits costs more than one that does not.
+
+    Parameters
+    ----------
+    problem
+        Problem whose placements are evaluated.
+    seconds_per_byte
+        Seconds that a byte of memory costs that a device lacks.
+
+    Attributes
+    ----------
+    evaluations : int
+        Number of placements that were evaluated.
+    rank : (bool, float)
+        Rank of the best placement; (True, infinity) as long as none can run.
+    placement : int32[G] or None
+        The best placement; None as long as none can run.
+    curve : list of (int, float)
+        The evaluations after which a better placement was known, and its cost in seconds.
+
+    Examples
+    --------
+    >>> from placeto_graphs.testing import LoadEvaluator, example_problem
+    >>> evaluator = LoadEvaluator(example_problem(1))
+    >>> best = BestSoFar(evaluator.problem)
+    >>> placements = np.array([[0], [1]], np.int32)
+    >>> costs = best.add(placements, evaluator.evaluate(placements))
+    >>> best.evaluations, best.placement, best.cost == costs.min()
+    (2, array([1], dtype=int32), np.True_)
+    """
+
+    def __init__(
+        self, problem: PlacementProblem, seconds_per_byte: float = SECONDS_PER_BYTE
+    ) -> None:
+        self.evaluations = 0
+        self.rank = (True, float("inf"))
+        self.placement: NDArray[np.int32] | None = None
+        self.curve: list[tuple[int, float]] = []
+        self._runtime = float("inf")
+        self._peak_memory = np.zeros(problem.num_devices, np.int64)
+        self._limits = problem.cluster.memory_bytes
+        self._seconds_per_byte = seconds_per_byte
+
+    @property
+    def fits(self) -> bool:
+        """True if the best placement fits the memory of its devices."""
+        return not self.rank[0]
+
+    @property
+    def cost(self) -> float:
+        """Memory-penalised runtime of the best placement, in seconds."""
+        return self.rank[1]
+
+    def add(self, placements: NDArray[np.int32], batch: EvaluationBatch) -> NDArray[np.float64]:
+        """Count int32[B, G] placements that were evaluated; return float64[B], their costs."""
+        count = len(placements)
+        return self._add(placements, batch, range(1, count + 1), count)
+
+    def add_walks(self, walks: Walks, moves: Moves) -> None:
+        """Count the placements of walks that tried some moves."""
+        found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+        paid = memory_penalised_runtime(found, self._limits, moves.seconds_per_byte)
+        after = walks.evaluations_until(paid).tolist()
+        self._add(walks.best_placement, found, after, walks.evaluations)
+
+    def result(self, seconds: float) -> PlacementResult:
+        """Return the best placement, found in so many seconds.
+
+        Raises
+        ------
+        GraphError
+            If no placement can run.
+        """
+        if self.placement is None:
+            raise GraphError("evaluator: expected a placement that can run, got none")
+        return PlacementResult(
+            placement=self.placement,
+            runtime=self._runtime,
+            peak_memory=self._peak_memory,
+            evaluations=self.evaluations,
+            seconds=seconds,
+            curve=np.array([*self.curve, (self.evaluations, self.cost)]),
+        )
+
+    def _add(
+        self,
+        placements: NDArray[np.int32],
+        batch: EvaluationBatch,
+        after: Iterable[int],
+        count: int,
+    ) -> NDArray[np.float64]:
+        """Keep the best of some placements, each known after so many of ``count`` evaluations."""
+        ranks = placement_ranks(batch, self._limits, self._seconds_per_byte)
+        for row, (rank, known) in enumerate(zip(ranks, after, strict=True)):
+            if rank < self.rank:
+                self.rank = rank
+                self.placement = placements[row].copy()
+                self._runtime = float(batch.runtime[row])
+                self._peak_memory = batch.peak_memory[row].copy()
+                self.curve.append((self.evaluations + known, rank[1]))
+        self.evaluations += count
+        return np.array([cost for _, cost in ranks])
