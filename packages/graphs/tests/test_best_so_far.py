@@ -109,11 +109,11 @@ def test_the_curve_says_after_how_many_placements_walks_found_the_best(
     start = np.zeros((1, 2), np.int32)
     best.add(start, evaluator.evaluate(start))
     moves = Moves(
-        set_of=[[0, 1], [0, 1]],
-        device=[[1, 1], [1, 1]],
+        set_of=np.array([[0, 1], [0, 1]]),
+        device=np.ones((2, 2), np.int32),
         allowance=np.zeros((2, 2)),
-        first_member=[0, 1, 2],
-        members=[0, 1],
+        first_member=np.array([0, 1, 2]),
+        members=np.array([0, 1]),
         seconds_per_byte=5e-9,
     )
     best.add_walks(plain_walk(evaluator, np.zeros((2, 2), np.int32), moves), moves)

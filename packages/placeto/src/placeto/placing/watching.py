@@ -8,10 +8,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError
 from placeto.placing.costs import cost_of_result
 from placeto.progress import cpu_seconds
 from placeto_graphs import (
+    BestSoFar,
     CriticalEvaluator,
     EvaluationBatch,
     Evaluator,
@@ -22,8 +22,6 @@ from placeto_graphs import (
     ScheduleBatch,
     SchedulingEvaluator,
     Walks,
-    memory_penalised_runtime,
-    placement_ranks,
 )
 
 SECONDS_BETWEEN_REPORTS = 0.2
@@ -55,16 +53,12 @@ class WatchedEvaluator:
 
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
         self.problem: PlacementProblem = evaluator.problem
-        self.evaluations = 0
-        self._memory = self.problem.cluster.memory_bytes
-        self._best_rank = (True, np.inf)
+        self._best = BestSoFar(self.problem)
         self._evaluator = evaluator
         self._report = report
         self._limits = limits or Limits()
         self._reported = time.monotonic()
         self._began = cpu_seconds()
-        self._found: tuple[NDArray[np.int32], float, NDArray[np.int64]] | None = None
-        self._curve: list[tuple[int, float]] = []
         if isinstance(evaluator, SchedulingEvaluator):
             schedule = evaluator.schedule
 
@@ -79,9 +73,14 @@ class WatchedEvaluator:
             self.critical_groups = evaluator.critical_groups
 
     @property
+    def evaluations(self) -> int:
+        """Number of placements that were evaluated."""
+        return self._best.evaluations
+
+    @property
     def best(self) -> float:
         """The memory-penalised runtime of the best placement so far, in seconds."""
-        return self._best_rank[1]
+        return self._best.cost
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each placement."""
@@ -98,7 +97,7 @@ class WatchedEvaluator:
             result,
             evaluations=count,
             seconds=cpu_seconds() - self._began,
-            curve=np.array([*self._curve, (count, min(self._best_rank, rank)[1])]),
+            curve=np.array([*self._best.curve, (count, min(self._best.rank, rank)[1])]),
         )
 
     def result(self) -> PlacementResult:
@@ -106,28 +105,19 @@ class WatchedEvaluator:
 
         Raises
         ------
-        InputError
+        GraphError
             If none of them can run.
         """
-        if self._found is None:
-            raise InputError("evaluator: expected a placement that can run, got none")
-        placement, runtime, peak_memory = self._found
-        return PlacementResult(
-            placement=placement,
-            runtime=runtime,
-            peak_memory=peak_memory,
-            evaluations=self.evaluations,
-            seconds=cpu_seconds() - self._began,
-            curve=np.array([*self._curve, (self.evaluations, self.best)]),
-        )
+        return self._best.result(cpu_seconds() - self._began)
 
     def _evaluated(
         self, evaluate: Callable[[NDArray[np.int32]], Batch], placements: NDArray[np.int32]
     ) -> Batch:
-        count = self._allowed(len(placements))
-        batch = evaluate(placements[:count])
-        self._see(placements, batch, np.arange(1, count + 1), count)
-        if count < len(placements):
+        allowed = placements[: self._allowed(len(placements))]
+        batch = evaluate(allowed)
+        self._best.add(allowed, batch)
+        self._tell()
+        if len(allowed) < len(placements):
             raise SpentError
         return batch
 
@@ -146,10 +136,8 @@ class WatchedEvaluator:
                 raise SpentError
             moves = moves.first(most)
         walks = walk(placements, moves)
-        batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
-        paid = memory_penalised_runtime(batch, self._memory, moves.seconds_per_byte)
-        after = walks.evaluations_until(paid)
-        self._see(walks.best_placement, batch, after, walks.evaluations)
+        self._best.add_walks(walks, moves)
+        self._tell()
         if allowed < wanted:
             raise SpentError
         return walks
@@ -165,21 +153,7 @@ class WatchedEvaluator:
             raise SpentError
         return min(wanted, evaluations - self.evaluations)
 
-    def _see(
-        self,
-        placements: NDArray[np.int32],
-        batch: EvaluationBatch,
-        after: NDArray[np.int64],
-        count: int,
-    ) -> None:
-        """Keep the best of a batch, each known after so many of its ``count`` evaluations."""
-        for row, rank in enumerate(placement_ranks(batch, self._memory)):
-            if rank < self._best_rank:
-                self._best_rank = rank
-                self._curve.append((self.evaluations + int(after[row]), self.best))
-                peak_memory = batch.peak_memory[row].copy()
-                self._found = placements[row].copy(), float(batch.runtime[row]), peak_memory
-        self.evaluations += count
+    def _tell(self) -> None:
         now = time.monotonic()
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now
