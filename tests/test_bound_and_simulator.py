@@ -7,9 +7,8 @@ from small_problems import small_problem
 from placeto_baselines import LocalSearch, exhaustive_search, lower_bound
 from placeto_baselines.bounds.lower_bound import fork_join_bound
 from placeto_baselines.bounds.paths import longest_paths
-from placeto_baselines.search.exhaustive_search import all_placements
 from placeto_graphs import PlacementProblem
-from placeto_simulator import ContentionFreeEvaluator, Simulator
+from placeto_simulator import Simulator
 
 
 def least_runtime(problem: PlacementProblem) -> float:
@@ -33,21 +32,6 @@ def parts_of_the_optimum(seed: int, count: int, max_groups: int) -> list[float]:
 @pytest.mark.parametrize(("seed", "count", "max_groups"), [(100, 1500, 6), (200, 60, 10)])
 def test_no_placement_beats_the_bound(seed: int, count: int, max_groups: int) -> None:
     assert np.mean(parts_of_the_optimum(seed, count, max_groups)) > 0.7
-
-
-def test_a_step_without_contention_does_not_beat_the_bound_of_its_time() -> None:
-    generator, reached = np.random.default_rng(11), 0
-    for _ in range(100):
-        problem = small_problem(generator, 5)
-        evaluator = ContentionFreeEvaluator(problem)
-        best = min(
-            float(evaluator.evaluate(placements).runtime.min())
-            for placements in all_placements(problem)
-        )
-        bound = lower_bound(problem, scale=0.0)
-        assert bound <= best
-        reached += bound >= best * (1 - 1e-8)
-    assert reached > 30
 
 
 def test_the_bound_of_all_parts_is_the_best_of_each() -> None:

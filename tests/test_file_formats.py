@@ -13,7 +13,6 @@ from placeto_graphs import (
     DeviceKind,
     GraphError,
     load_cluster,
-    load_doppler_graph,
     load_pipedream_profile,
     load_placement,
     load_problem,
@@ -120,12 +119,6 @@ def test_the_kinds_are_all_in_the_tables() -> None:
 def test_the_profile(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(block("PipeDream profile"))
     assert load_pipedream_profile(tmp_path / "graph.txt").num_ops == 5
-
-
-def test_the_graph_of_doppler(tmp_path: Path) -> None:
-    (tmp_path / "graph.txt").write_text(block("Graph of DOPPLER"))
-    problem = load_doppler_graph(tmp_path / "graph.txt")
-    assert problem.compute_time[:, 0].tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()-]+)`", CLUSTERS))

@@ -18,7 +18,6 @@ from placeto_graphs import (
     GraphError,
     from_networkx,
     load_dnn_partitioning,
-    load_doppler_graph,
     save_graph,
 )
 from placeto_simulator import Simulator
@@ -105,20 +104,6 @@ def test_an_input_of_dnn_partitioning_has_its_devices_groups_and_objective(tmp_p
         InputError, match=r"bert.json: expected a problem file, .* other JSON \(.*field format\)$"
     ):
         load_source(str(path))
-
-
-def test_a_graph_of_doppler_has_as_many_devices_as_one_says(tmp_path: Path) -> None:
-    path = tmp_path / "ffnn.txt"
-    path.write_bytes(b"\xef\xbb\xbf3\r\n0, \r\n0, \r\n1, \r\n100,400\r\n200,5,formation\r\n")
-    found = load_source(str(path))
-    assert (found.name, found.evaluator, found.num_groups) == ("ffnn", "contention-free", 2)
-    assert make_problem(found) == load_doppler_graph(path)
-    two = load_source(str(path), SourceOptions({"devices": 2}))
-    assert make_problem(two).num_devices == 2
-    with pytest.raises(InputError, match=r"^--set units: expected no sizes for the file "):
-        load_source(str(path), SourceOptions({"units": 2}))
-    with pytest.raises(InputError, match=r"^--set devices: expected a whole number, got 'two'$"):
-        load_source(str(path), SourceOptions({"devices": "two"}))
 
 
 def test_the_expert_of_a_placed_profile_is_pipedream(tmp_path: Path) -> None:

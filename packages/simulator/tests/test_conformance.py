@@ -2,7 +2,7 @@
 
 from placeto_graphs import PlacementProblem
 from placeto_graphs.testing import EvaluatorSuite
-from placeto_simulator import ContentionFreeEvaluator, Simulator, ThroughputEvaluator
+from placeto_simulator import Simulator, ThroughputEvaluator
 
 
 class TestSimulator(EvaluatorSuite):
@@ -13,8 +13,3 @@ class TestSimulator(EvaluatorSuite):
 class TestThroughputEvaluator(EvaluatorSuite):
     def make_evaluator(self, problem: PlacementProblem) -> ThroughputEvaluator:
         return ThroughputEvaluator(problem)
-
-
-class TestContentionFreeEvaluator(EvaluatorSuite):
-    def make_evaluator(self, problem: PlacementProblem) -> ContentionFreeEvaluator:
-        return ContentionFreeEvaluator(problem)

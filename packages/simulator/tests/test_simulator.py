@@ -35,7 +35,7 @@ from simulated_problems import (
 
 @settings(max_examples=400)
 @given(placed_problems())
-def test_every_event_time_and_byte_is_that_of_the_reference(placed: Placed) -> None:
+def test_every_time_and_byte_is_that_of_the_reference(placed: Placed) -> None:
     problem, placements = placed
     for placement in placements:
         assert difference(problem, placement) is None
@@ -161,7 +161,7 @@ def test_ops_that_wait_for_one_op_are_enqueued_in_order_after_its_readers() -> N
     )
     timeline = Simulator(waiting).timeline(np.array([0, 0, 0, 0]))
     assert timeline.op_start.tolist() == [0.0, 2.5, 1.25, 3.75]  # a1, then a2, b1, b2
-    assert [step.waits_for for step in timeline.critical_path()] == [
+    assert [step.waits_for for step in timeline.critical_path] == [
         "nothing",
         "resource",
         "resource",
@@ -172,7 +172,7 @@ def test_ops_that_wait_for_one_op_are_enqueued_in_order_after_its_readers() -> N
 def test_the_critical_path_goes_through_an_op_that_is_waited_for() -> None:
     plain = two_chains()
     waiting = replace(plain, graph=replace(plain.graph, waits=pairs([1, 2])))
-    path = Simulator(waiting).timeline(np.array([0, 1, 0, 1])).critical_path()
+    path = Simulator(waiting).timeline(np.array([0, 1, 0, 1])).critical_path
     assert [(step.index, step.waits_for) for step in path] == [
         (0, "nothing"),
         (2, "resource"),

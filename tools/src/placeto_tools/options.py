@@ -264,8 +264,8 @@ evaluator_option = click.option(
     type=OwnChoice(list(EVALUATORS), EVALUATOR_PLUGINS),
     metavar="NAME",
     help="Objective of placements: latency, the time of a simulated step; throughput, the time per "
-    "sample of a pipeline; contention-free, the time of a step whose transfers do not wait; or "
-    "your own, package.module:Class.  [default: latency; for a published graph that of its paper]",
+    "sample of a pipeline; or your own, package.module:Class.  [default: latency; for a published "
+    "graph that of its paper]",
 )
 trace_option = click.option(
     "--trace",

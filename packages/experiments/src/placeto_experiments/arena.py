@@ -84,7 +84,7 @@ def run_arena(
     Each graph has the objective of its paper. By default every placer takes part, with 10 CPU
     seconds and three seeds.
 
-    FILES are profiles of PipeDream, inputs of dnn-partitioning, graphs of DOPPLER and problem
+    FILES are profiles of PipeDream, inputs of dnn-partitioning and problem
     files; a FOLDER stands for all of these in it. Profiles are placed on four GPUs.
 
     \b

@@ -1,28 +1,86 @@
-"""Batches of placements and searches' moves, each simulated in compiled code."""
+"""Batches of placements and searches' moves: checked, and simulated in compiled code."""
 
+import hashlib
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import compiled
+from placeto_graphs import Moves, PlacementProblem, Walks, check_moves, compiled
+from placeto_simulator.errors import SimulationError
 from placeto_simulator.event_loop import simulate
-from placeto_simulator.state import NEVER, Log, Memory, State
-from placeto_simulator.tables import Tables
-from placeto_simulator.walking import Sets, keep_best, lacking, list_pairs
+from placeto_simulator.tables import NEVER, State, Tables
 
-runtime_of = simulate  # in `walk` the variant without memory
+# Numba compiles a function anew if its file changes, but not if the file of one that it calls does.
+# So what calls functions of other files has their contents in its name.
+_SOURCES = hashlib.sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()[:16]
+
+REASONS = ("nothing", "input", "order", "resource")
+NOTHING, INPUT, ORDER, RESOURCE = range(4)
+
+
+class Batch(NamedTuple):
+    """B placements of G groups on D devices, and what they cost.
+
+    Attributes
+    ----------
+    placements : int32[B, G]
+        Device of each group.
+    runtime : float64[B]
+        Seconds.
+    peak_memory : int64[B, D]
+        The most bytes on each device.
+    start, end : float64[B, G]
+        Start and end of each group, seconds; of shape [B, 0] if they are not wanted.
+    is_critical : bool[B, G]
+        Groups whose ops are on the critical path; only written by `mark`.
+    """
+
+    placements: NDArray[np.int32]
+    runtime: NDArray[np.float64]
+    peak_memory: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    is_critical: NDArray[np.bool_]
+
+
+class Walking(NamedTuple):
+    """C walks of N moves with S sets of groups, for compiled code.
+
+    Its first fields are results, as of `Walks`. What follows them is as of `Moves`, and then
+    bool[S, D], the devices where a group of a set cannot run, and int64[D], the memory of each.
+    """
+
+    placement: NDArray[np.int32]
+    cost: NDArray[np.float64]
+    best_placement: NDArray[np.int32]
+    best_runtime: NDArray[np.float64]
+    best_peak_memory: NDArray[np.int64]
+    set_of: NDArray[np.int32]
+    device: NDArray[np.int32]
+    allowance: NDArray[np.float64]
+    pick: NDArray[np.float64]
+    first_member: NDArray[np.int32]
+    members: NDArray[np.int32]
+    neighbours: NDArray[np.int32]
+    set_with: NDArray[np.int32]
+    seconds_per_byte: float
+    cannot_run: NDArray[np.bool_]
+    memory_bytes: NDArray[np.int64]
 
 
 class Loops(NamedTuple):
-    """One variant of the event loop: one placement with memory and a log, and many at once."""
+    """One variant of the event loop: one placement with memory, and many at once."""
 
-    memory: Callable[..., float]
-    walk: Callable[..., None]
+    simulate: Callable[..., float]
     runtimes: Callable[..., None]
     evaluate: Callable[..., None]
+    walk: Callable[..., None]
 
 
 @cache
@@ -34,209 +92,261 @@ def loops_of(queue: str) -> Loops:
         constants = {"TRACKS_MEMORY": tracks_memory, "BACKWARD_FIRST": queue == "backward-first"}
         return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
 
-    def over(function: Callable[..., Any], simulated: Callable[..., float]) -> Callable[..., Any]:
-        constants = {"simulate": simulated, "runtime_of": without_memory}
-        return compiled(function, name=f"{function.__name__}_{name}", constants=constants)
-
     with_memory = loop("memory", tracks_memory=True)
-    without_memory = loop("runtime", tracks_memory=False)
+    simulated = {"simulate": with_memory, "runtime_of": loop("runtime", tracks_memory=False)}
     return Loops(
-        memory=with_memory,
-        walk=over(walk, with_memory),
-        runtimes=over(runtimes, without_memory),
-        evaluate=over(evaluate, with_memory),
+        simulate=with_memory,
+        runtimes=variant(runtimes, name, simulated),
+        evaluate=variant(evaluate, name, simulated),
+        walk=variant(walk, name, {**simulated, "price": with_memory}),
     )
 
 
-def runtimes(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    log: Log,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-) -> None:
-    """Simulate placements int32[B, G] one by one into runtime[B]."""
-    for row in range(len(placements)):
-        runtime[row] = simulate(tables, state, memory, log, placements[row])
+def variant(function: Callable[..., Any], name: str, functions: dict[str, Any]) -> Any:
+    """Compile a function that calls others by other names."""
+    return compiled(function, name=f"{function.__name__}_{name}_{_SOURCES}", constants=functions)
 
 
-def evaluate(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    log: Log,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    peak_memory: NDArray[np.int64],
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-) -> None:
-    """Simulate placements int32[B, G] one by one into runtime[B] and peak_memory[B, D].
+def checked_placements(problem: PlacementProblem, placements: Any) -> NDArray[np.int32]:
+    """Return int32[B, G]; refuse what is not that, or puts a group where it cannot run."""
+    given = np.asarray(placements)
+    num_groups, num_devices = problem.num_groups, problem.num_devices
+    if given.ndim != 2 or given.shape[1] != num_groups:
+        raise SimulationError(f"placements: expected shape (any, {num_groups}), got {given.shape}")
+    if given.size and given.dtype.kind not in "iu":
+        raise SimulationError(f"placements: expected integers, got {given.dtype}")
+    if given.size and (given.min() < 0 or given.max() >= num_devices):
+        row, group = np.argwhere((given < 0) | (given >= num_devices))[0].tolist()
+        raise SimulationError(
+            f"placements[{row}, {group}]: expected a device from 0 to {num_devices - 1} for "
+            f"group {problem.grouping.group_names[group]!r}, got {given[row, group]}"
+        )
+    # Copied, as code is compiled anew for arrays that may not be written to.
+    rows = np.array(given, np.int32, order="C")
+    seconds = problem.group_graph.compute_time[np.arange(num_groups), rows]
+    if np.isinf(seconds).any():
+        row, group = np.argwhere(np.isinf(seconds))[0].tolist()
+        device = problem.cluster.device_names[rows[row, group]]
+        raise SimulationError(
+            f"placements[{row}, {group}]: expected a device that can run every op of group "
+            f"{problem.grouping.group_names[group]!r}, got {rows[row, group]} ({device!r})"
+        )
+    return rows
 
-    Start and end of each group go into start and end[B, G], unless these are of shape [B, 0].
-    """
-    for row in range(len(placements)):
-        runtime[row] = simulate(tables, state, memory, log, placements[row])
-        add_parameters(tables, memory, placements[row], peak_memory[row])
-        if start.shape[1] == 0:
+
+def walking_of(problem: PlacementProblem, placements: Any, moves: Moves) -> Walking:
+    """Return walks that have not begun."""
+    rows = checked_placements(problem, placements)  # a copy, which walks change
+    return Walking(
+        placement=rows,
+        cost=np.empty((len(rows), 1 + moves.num_moves)),
+        best_placement=np.empty_like(rows),
+        best_runtime=np.empty(len(rows)),
+        best_peak_memory=np.empty((len(rows), problem.num_devices), np.int64),
+        set_of=moves.set_of,
+        device=moves.device,
+        allowance=moves.allowance,
+        pick=moves.pick,
+        first_member=moves.first_member,
+        members=moves.members,
+        neighbours=moves.neighbours,
+        set_with=moves.set_with,
+        seconds_per_byte=moves.seconds_per_byte,
+        cannot_run=check_moves(problem, rows, moves),
+        memory_bytes=problem.cluster.memory_bytes,
+    )
+
+
+def walks_of(walking: Walking) -> Walks:
+    """Return where walks led."""
+    return Walks(
+        placement=walking.placement,
+        cost=walking.cost,
+        best_placement=walking.best_placement,
+        best_runtime=walking.best_runtime,
+        best_peak_memory=walking.best_peak_memory,
+    )
+
+
+def runtimes(tables: Tables, state: State, batch: Batch, begin: int, end: int) -> None:
+    """Simulate some placements of a batch without memory."""
+    for row in range(begin, end):
+        batch.runtime[row] = runtime_of(tables, state, batch.placements[row])
+
+
+def evaluate(tables: Tables, state: State, batch: Batch, begin: int, end: int) -> None:
+    """Simulate some placements of a batch, and write what is wanted of each."""
+    for row in range(begin, end):
+        batch.runtime[row] = simulate(tables, state, batch.placements[row])
+        for device in range(len(state.peak)):  # the errors of a slice take two seconds to compile
+            batch.peak_memory[row, device] = state.peak[device]
+        if batch.is_critical.shape[1] > 0:
+            mark_critical(tables, state, batch.placements[row], batch.is_critical[row])
+        if batch.start.shape[1] == 0:
             continue
-        start[row], end[row] = NEVER, 0.0
+        batch.start[row], batch.end[row] = NEVER, 0.0
         for op in range(len(tables.num_awaited)):
             group = tables.group_of[op]
-            start[row, group] = min(start[row, group], state.op_start[op])
-            end[row, group] = max(end[row, group], state.op_end[op])
+            batch.start[row, group] = min(batch.start[row, group], state.start[op])
+            batch.end[row, group] = max(batch.end[row, group], state.end[op])
 
 
-def walk(
-    tables: Tables,
-    state: State,
-    memory: Memory,
-    log: Log,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    peak_memory: NDArray[np.int64],
-    best: NDArray[np.int32],
-    cost: NDArray[np.float64],
-    set_of: NDArray[np.int32],
-    device: NDArray[np.int32],
-    allowance: NDArray[np.float64],
-    pick: NDArray[np.float64],
-    sets: Sets,
+# --- walks: the functions that they call are of the simulator, or of another evaluator ----------
+
+runtime_of = price = simulate
+
+
+@compiled
+def move_group(
+    _tables: Tables, _state: State, placement: NDArray[np.int32], group: int, device: int
 ) -> None:
-    """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
-    peak = np.empty(peak_memory.shape[1], np.int64)
-    before = np.empty(placements.shape[1], np.int32)
-    pairs = np.empty_like(sets.neighbours)
-    limits = sets.memory_bytes
-    for row in range(len(placements)):
-        placement = placements[row]
-        runtime[row] = simulate(tables, state, memory, log, placement)
-        add_parameters(tables, memory, placement, peak)
-        best_lacks = lacking(limits, peak)
-        keep_best(row, placement, peak, best, peak_memory)
-        now = best_cost = cost[row, 0] = runtime[row] + sets.seconds_per_byte * best_lacks
-        num_pairs = critical_pairs(tables, state, sets, placement, pairs)
+    """Move a group to a device."""
+    placement[group] = device
+
+
+@compiled
+def critical_path(tables: Tables, state: State) -> int:
+    """Write the critical path of what was simulated last; return how many elements it has.
+
+    Each element of it starts when it gets what it waited for last: an input, an op that had to be
+    done, or else its device or link, which was busy with the element before.
+    """
+    num_ops, num_reads = len(tables.num_awaited), len(tables.readers)
+    element = int(np.argmax(state.end[:num_ops]))
+    count = 0
+    while True:
+        start, reason, cause = state.start[element], NOTHING, int(state.before[element])
+        if element >= num_ops:
+            reason, producer = RESOURCE, int(tables.producer_of_read[element - num_ops])
+            if state.end[producer] == start:
+                reason, cause = INPUT, producer
+        else:
+            if cause < num_ops:
+                reason = RESOURCE
+            for position in range(tables.first_awaited[element], tables.first_awaited[element + 1]):
+                if state.end[tables.awaited[position]] == start:
+                    reason, cause = ORDER, int(tables.awaited[position])
+                    break
+            for position in range(tables.first_input[element], tables.first_input[element + 1]):
+                store = int(state.store_of_input[position])
+                is_copy = store < num_reads
+                maker = num_ops + store if is_copy else int(tables.producer_of_input[position])
+                if state.end[maker] == start:
+                    reason, cause = INPUT, maker
+                    break
+        state.path[count], state.reason[count] = element, reason
+        count += 1
+        if reason == NOTHING:
+            return count
+        element = cause
+
+
+@compiled
+def mark_critical(
+    tables: Tables, state: State, _placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
+) -> None:
+    """Mark the groups of bool[G] whose ops are on the critical path of what was simulated last."""
+    is_critical[:] = False
+    for position in range(critical_path(tables, state)):
+        element = state.path[position]
+        if element < len(tables.num_awaited):
+            is_critical[tables.group_of[element]] = True
+
+
+@compiled
+def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> int:
+    """Return the most bytes that a device lacks of those that it needs."""
+    excess = 0
+    for device in range(len(memory)):
+        excess = max(excess, memory[device] - limits[device])
+    return excess
+
+
+@compiled
+def keep_best(walking: Walking, row: int, seconds: float, peak: NDArray[np.int64]) -> None:
+    """Write a placement and its memory down; the errors of slices would take seconds to compile."""
+    walking.best_runtime[row] = seconds
+    for device in range(len(peak)):
+        walking.best_peak_memory[row, device] = peak[device]
+    for group in range(walking.placement.shape[1]):
+        walking.best_placement[row, group] = walking.placement[row, group]
+
+
+@compiled
+def list_pairs(
+    neighbours: NDArray[np.int32],
+    placement: NDArray[np.int32],
+    is_critical: NDArray[np.bool_],
+    pairs: NDArray[np.int32],
+) -> int:
+    """List the critical groups and their neighbours on other devices; return how many pairs."""
+    count = 0
+    for number in range(len(neighbours)):
+        group, neighbour = neighbours[number]
+        if is_critical[group] and placement[group] != placement[neighbour]:
+            pairs[count] = group, neighbour
+            count += 1
+    return count
+
+
+def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> None:
+    """Walk some of several walks.
+
+    The functions that it calls keep in ``state`` what the present placement takes, with its memory
+    in ``state.peak``: `simulate` of a new placement, `price` of one after `move_group`.
+    """
+    is_critical = np.empty(walking.placement.shape[1], np.bool_)
+    before = np.empty(walking.placement.shape[1], np.int32)
+    pairs = np.empty_like(walking.neighbours)
+    for row in range(begin, end):
+        placement = walking.placement[row]
+        seconds = simulate(tables, state, placement)
+        best_lacks = lacking(walking.memory_bytes, state.peak)
+        keep_best(walking, row, seconds, state.peak)
+        now = best_cost = seconds + walking.seconds_per_byte * best_lacks
+        walking.cost[row, 0] = now
         num_tried = num_likely = 0
-        for move in range(set_of.shape[1]):
-            chosen, there = set_of[row, move], device[row, move]
-            if pick[row, move] < 1:
+        num_pairs = -1
+        for move in range(walking.set_of.shape[1]):
+            if num_pairs < 0:  # before the state is that of another placement
+                num_pairs = 0
+                if len(pairs) > 0:
+                    mark_critical(tables, state, placement, is_critical)
+                    num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
+            chosen, there = walking.set_of[row, move], walking.device[row, move]
+            walking.cost[row, 1 + move] = np.nan
+            if walking.pick[row, move] < 1:
                 if num_pairs == 0:
-                    cost[row, 1 + move] = np.nan
                     continue
-                group, neighbour = pairs[int(pick[row, move] * num_pairs)]
-                chosen, there = sets.set_with[chosen, group], placement[neighbour]
-            start, end = sets.first_member[chosen], sets.first_member[chosen + 1]
+                group, neighbour = pairs[int(walking.pick[row, move] * num_pairs)]
+                chosen, there = walking.set_with[chosen, group], placement[neighbour]
+            members = walking.members[
+                walking.first_member[chosen] : walking.first_member[chosen + 1]
+            ]
             changes = False
-            for position in range(start, end):
-                group = sets.members[position]
-                before[position - start] = placement[group]
-                changes |= placement[group] != there
-            if not changes or sets.cannot_run[chosen, there]:
-                cost[row, 1 + move] = np.nan
+            for position in range(len(members)):
+                before[position] = placement[members[position]]
+                changes |= before[position] != there
+            if not changes or walking.cannot_run[chosen, there]:
                 continue
-            for position in range(start, end):
-                placement[sets.members[position]] = there
-            most = now + allowance[row, move]
+            for position in range(len(members)):
+                move_group(tables, state, placement, members[position], there)
+            most = now + walking.allowance[row, move]
             # Without memory it is simulated in about half of the time, which often is enough.
             then, seconds, lacks = np.inf, np.inf, 0
             num_tried += 1
-            if (
-                2 * num_likely > num_tried
-                or runtime_of(tables, state, memory, log, placement) <= most
-            ):
-                seconds = simulate(tables, state, memory, log, placement)
-                add_parameters(tables, memory, placement, peak)
-                lacks = lacking(limits, peak)
-                then = seconds + sets.seconds_per_byte * lacks
-            cost[row, 1 + move] = then
+            if 2 * num_likely > num_tried or runtime_of(tables, state, placement) <= most:
+                seconds = price(tables, state, placement)
+                lacks = lacking(walking.memory_bytes, state.peak)
+                then = seconds + walking.seconds_per_byte * lacks
+            walking.cost[row, 1 + move] = then
             num_likely += seconds <= most
             if then <= most:
                 now = then
-                num_pairs = critical_pairs(tables, state, sets, placement, pairs)
+                num_pairs = -1
                 if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
                     best_cost, best_lacks = now, lacks
-                    runtime[row] = seconds
-                    keep_best(row, placement, peak, best, peak_memory)
+                    keep_best(walking, row, seconds, state.peak)
             else:
-                for position in range(start, end):
-                    placement[sets.members[position]] = before[position - start]
-
-
-@compiled
-def critical_pairs(
-    tables: Tables,
-    state: State,
-    sets: Sets,
-    placement: NDArray[np.int32],
-    pairs: NDArray[np.int32],
-) -> int:
-    """List what critical moves pick from, of what was simulated last; return how many pairs."""
-    if len(pairs) == 0:
-        return 0
-    is_critical = np.empty(len(placement), np.bool_)
-    mark_critical(tables, state, is_critical)
-    return list_pairs(sets.neighbours, placement, is_critical, pairs)
-
-
-@compiled
-def mark_critical(tables: Tables, state: State, is_critical: NDArray[np.bool_]) -> None:
-    """Mark the groups of bool[G] whose ops are on the critical path of what was simulated last.
-
-    The path is followed backwards from the op that ends last, to the cause of each start: an input
-    that was made on the same device, an op that had to be done, the op before it on the device, or
-    else the input from another device that could arrive last. Queues of links are passed over. Each
-    cause was done before the op started, so that the path ends.
-    """
-    group_of, compute_time = tables.group_of, tables.compute_time
-    first_input, producer_of_input = tables.first_input, tables.producer_of_input
-    tensor_of_input, tensor_bytes = tables.tensor_of_input, tables.tensor_bytes
-    first_awaited, awaited = tables.first_awaited, tables.awaited
-    latency, bandwidth, op_overhead = tables.latency, tables.bandwidth, tables.op_overhead
-    device_of, op_start, op_end = state.device_of, state.op_start, state.op_end
-    op_before = state.op_before
-    is_critical[:] = False
-    op = int(np.argmax(op_end))
-    while op >= 0:
-        is_critical[group_of[op]] = True
-        start, here = op_start[op], device_of[op]
-        arrival, local, cause = -1.0, -1, -1
-        for position in range(first_input[op], first_input[op + 1]):
-            producer = int(producer_of_input[position])
-            there, then = device_of[producer], op_end[producer]
-            if there == here:
-                if then == start:
-                    local = producer
-                    break
-                continue
-            size = tensor_bytes[tensor_of_input[position]]
-            then += latency[there, here] + size / bandwidth[there, here]
-            if then > arrival:
-                arrival, cause = then, producer
-        if local < 0:
-            for position in range(first_awaited[op], first_awaited[op + 1]):
-                if op_end[awaited[position]] == start:
-                    local = int(awaited[position])
-                    break
-        before = int(op_before[op])
-        if local < 0 and before < len(op_end):
-            free = op_end[before]
-            if compute_time[before, here] > 0:
-                free += op_overhead[here]
-            if free >= start:
-                local = before
-        op = local if local >= 0 else cause
-
-
-@compiled
-def add_parameters(
-    tables: Tables,
-    memory: Memory,
-    placement: NDArray[np.int32],
-    peak_memory: NDArray[np.int64],
-) -> None:
-    """Write the peak memory of each device: parameters stay for the whole step."""
-    for device in range(len(peak_memory)):  # the errors of a slice take two seconds to compile
-        peak_memory[device] = memory.peak[device]
-    for group in range(len(placement)):
-        peak_memory[placement[group]] += tables.group_parameter_bytes[group]
+                for position in range(len(members)):
+                    move_group(tables, state, placement, members[position], before[position])

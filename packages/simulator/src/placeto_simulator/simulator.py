@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -11,15 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, ScheduleBatch, Walks
-from placeto_simulator.batches import loops_of, mark_critical
+from placeto_simulator.batches import Batch, checked_placements, loops_of, walking_of, walks_of
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.placements import checked_placements
-from placeto_simulator.state import Memory, State, new_log, new_memory, new_state
-from placeto_simulator.tables import tables_of
+from placeto_simulator.tables import State, new_state, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
-from placeto_simulator.walking import Sets, walks_of
-
-NO_LOG = new_log(0, 0)
 
 
 class Simulator:
@@ -69,9 +63,9 @@ class Simulator:
         self._loops = loops_of(problem.cluster.queue)
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
-        self._states: SimpleQueue[tuple[State, Memory]] = SimpleQueue()
+        self._states: SimpleQueue[State] = SimpleQueue()
         for _ in range(threads):
-            self._states.put((new_state(self._tables), new_memory(self._tables)))
+            self._states.put(new_state(self._tables))
 
     def __repr__(self) -> str:
         return f"Simulator({self.problem!r}, num_threads={self.num_threads})"
@@ -98,158 +92,80 @@ class Simulator:
             When the placements have another shape or dtype, name a device that does not exist, or
             put a group where one of its ops cannot run.
         """
-        rows = checked_placements(self.problem, placements)
-        runtime = np.empty(len(rows))
-        peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        no_times = np.empty((len(rows), 0))
-        self._share_out(self._loops.evaluate, rows, runtime, peak_memory, no_times, no_times)
-        return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+        batch = self._simulate(self._loops.evaluate, placements)
+        return EvaluationBatch(runtime=batch.runtime, peak_memory=batch.peak_memory)
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Simulate a batch of placements, and return when each group runs.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-
-        Returns
-        -------
-        ScheduleBatch
-            ``start[B, G]`` of the first and ``end[B, G]`` of the last op of each group, in seconds,
-            beside the same as `evaluate`.
-
-        Raises
-        ------
-        SimulationError
-            As `evaluate` does.
-        """
-        rows = checked_placements(self.problem, placements)
-        runtime, start, end = np.empty(len(rows)), np.empty(rows.shape), np.empty(rows.shape)
-        peak_memory = np.empty((len(rows), self.problem.num_devices), np.int64)
-        self._share_out(self._loops.evaluate, rows, runtime, peak_memory, start, end)
-        return ScheduleBatch(runtime=runtime, peak_memory=peak_memory, start=start, end=end)
+        """Return also when each group starts and ends, float64[B, G]: its first and its last op."""
+        batch = self._simulate(self._loops.evaluate, placements, times=True)
+        return ScheduleBatch(
+            runtime=batch.runtime, peak_memory=batch.peak_memory, start=batch.start, end=batch.end
+        )
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Simulate a batch of placements without memory, which is faster.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-
-        Returns
-        -------
-        float64[B]
-            Seconds; the same as those of `evaluate`.
-
-        Raises
-        ------
-        SimulationError
-            As `evaluate` does.
-        """
-        rows = checked_placements(self.problem, placements)
-        runtime = np.empty(len(rows))
-        self._share_out(self._loops.runtimes, rows, runtime)
-        return runtime
-
-    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from each of several placements (a `MoveEvaluator`), on a thread each.
-
-        Parameters
-        ----------
-        placements : int32[C, G]
-            Placements where walks start.
-        moves
-            Moves that each walk tries.
-
-        Returns
-        -------
-        Walks
-            The same as of `placeto_graphs.plain_walk`, with any number of threads.
-
-        Raises
-        ------
-        SimulationError
-            As `evaluate` does.
-        GraphError
-            When the moves are of another problem.
-        """
-
-        def run(sets: Sets, *arrays: NDArray[Any]) -> None:
-            self._share_out(lambda *parts: self._loops.walk(*parts, sets), *arrays)
-
-        return walks_of(self.problem, placements, moves, run)
+        """Return the runtimes of `evaluate` alone, float64[B], which is faster."""
+        return self._simulate(self._loops.runtimes, placements).runtime
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Simulate a batch of placements, and say which groups make their runtimes.
+        """Return bool[B, G], the groups with an op on the critical path (`Timeline`)."""
+        return self._simulate(self._loops.evaluate, placements, path=True).is_critical
 
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-
-        Returns
-        -------
-        bool[B, G]
-            Whether an op of the group is on the critical path: the chain of ops, each of which
-            starts when it gets what it waited for, the op before it or its device, and of which
-            the last one ends the step.
-
-        Raises
-        ------
-        SimulationError
-            As `evaluate` does.
-        """
-        rows = checked_placements(self.problem, placements)
-        runtime, is_critical = np.empty(len(rows)), np.empty(rows.shape, np.bool_)
-
-        def mark(*arguments: Any) -> None:
-            *model, rows, runtime, is_critical = arguments
-            for row, placement in enumerate(rows):
-                runtime[row] = self._loops.memory(*model, placement)
-                mark_critical(model[0], model[1], is_critical[row])
-
-        self._share_out(mark, rows, runtime, is_critical)
-        return is_critical
+    def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
+        """Walk as `placeto_graphs.plain_walk` does, from each of several placements on a thread."""
+        walking = walking_of(self.problem, placements, moves)
+        self._share_out(self._loops.walk, walking, walking.best_runtime)
+        return walks_of(walking)
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
-        """Simulate one placement and return what ran where and when.
-
-        Parameters
-        ----------
-        placement : int32[G]
-            The device of each group.
-
-        Raises
-        ------
-        SimulationError
-            As `evaluate` does.
-        """
+        """Simulate one placement, int32[G], and return what ran where and when."""
         rows = checked_placements(self.problem, np.asarray(placement)[None])
-        log = new_log(self.problem.graph.num_ops, len(self.problem.graph.edges))
-        state, memory = self._states.get()
+        state = self._states.get()
         try:
-            _check_done(np.array([self._loops.memory(self._tables, state, memory, log, rows[0])]))
-            return timeline_of(self.problem, self._tables, state, log)
+            _check_done(np.array([self._loops.simulate(self._tables, state, rows[0])]))
+            return timeline_of(self.problem, self._tables, state)
         finally:
-            self._states.put((state, memory))
+            self._states.put(state)
 
-    def _share_out(self, simulate: Callable[..., None], *arrays: NDArray[Any]) -> None:
-        """Simulate the rows of placements and results, on as many threads as there are."""
-        if self._threads is None or len(arrays[0]) == 1:
-            self._simulate_part(simulate, *arrays)
+    def _simulate(
+        self,
+        loop: Callable[..., None],
+        placements: NDArray[np.int32],
+        *,
+        times: bool = False,
+        path: bool = False,
+    ) -> Batch:
+        rows = checked_placements(self.problem, placements)
+        count, num_groups = rows.shape
+        shape = count, num_groups if times else 0
+        batch = Batch(
+            placements=rows,
+            runtime=np.empty(count),
+            peak_memory=np.empty((count, self.problem.num_devices), np.int64),
+            start=np.empty(shape),
+            end=np.empty(shape),
+            is_critical=np.empty((count, num_groups if path else 0), np.bool_),
+        )
+        self._share_out(loop, batch, batch.runtime)
+        return batch
+
+    def _share_out(
+        self, loop: Callable[..., None], rows: Any, runtime: NDArray[np.float64]
+    ) -> None:
+        """Run a loop over rows, on as many threads as there are."""
+
+        def run(begin: int, end: int) -> None:
+            state = self._states.get()
+            try:
+                loop(self._tables, state, rows, begin, end)
+            finally:
+                self._states.put(state)
+
+        if self._threads is None or len(runtime) == 1:
+            run(0, len(runtime))
         else:
-            parts = [np.array_split(array, self.num_threads) for array in arrays]
-            list(self._threads.map(partial(self._simulate_part, simulate), *parts))
-        _check_done(arrays[1])
-
-    def _simulate_part(self, simulate: Callable[..., None], *arrays: NDArray[Any]) -> None:
-        state, memory = self._states.get()
-        try:
-            simulate(self._tables, state, memory, NO_LOG, *arrays)
-        finally:
-            self._states.put((state, memory))
+            ends = np.linspace(0, len(runtime), self.num_threads + 1).astype(int).tolist()
+            list(self._threads.map(run, ends[:-1], ends[1:]))
+        _check_done(runtime)
 
 
 def _check_done(runtime: NDArray[np.float64]) -> None:

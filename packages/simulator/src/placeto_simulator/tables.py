@@ -1,6 +1,6 @@
-"""A placement problem as the flat arrays that the event loop walks."""
+"""A placement problem, and the state of a simulated step, as the flat arrays of the event loop."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ LAST_OF_TENSOR = np.uint32(1 << 30)
 LAST_OF_OP = np.uint32(1 << 29)
 NO_LINK = -1
 OP = np.uint32(LAST_OF_OP - 1)
+
+NEVER = np.inf
+LINE = 64  # bytes that processors cache together
 
 
 class Tables(NamedTuple):
@@ -54,8 +57,8 @@ class Tables(NamedTuple):
         Start of the inputs of each op.
     input_of_read : uint32[E]
         Number of the input that each read is.
-    producer_of_input, tensor_of_input : uint32[E]
-        The op that makes each input, and the tensor that it is.
+    producer_of_input : uint32[E]
+        The op that makes each input.
     first_awaited, awaited : uint32[V + 1], uint32[W]
         Start of the ops that each op waits for, and these.
     tensor_bytes : int64[T]
@@ -98,7 +101,6 @@ class Tables(NamedTuple):
     first_input: NDArray[np.uint32]
     input_of_read: NDArray[np.uint32]
     producer_of_input: NDArray[np.uint32]
-    tensor_of_input: NDArray[np.uint32]
     first_awaited: NDArray[np.uint32]
     awaited: NDArray[np.uint32]
     tensor_bytes: NDArray[np.int64]
@@ -161,7 +163,6 @@ def tables_of(problem: PlacementProblem) -> Tables:
         first_input=reads_of_op.offsets.astype(np.uint32),
         input_of_read=np.argsort(by_reader).astype(np.uint32),
         producer_of_input=producers[read_tensor[by_reader]].astype(np.uint32),
-        tensor_of_input=read_tensor[by_reader].astype(np.uint32),
         first_awaited=awaited.offsets.astype(np.uint32),
         awaited=awaited.values.astype(np.uint32),
         tensor_bytes=tensor_bytes,
@@ -196,3 +197,155 @@ def _with_ends_marked(
     marked[first_reader[1:][read] - 1] |= LAST_OF_TENSOR
     marked[first_output_read[1:][np.diff(first_output_read) > 0] - 1] |= LAST_OF_OP
     return marked
+
+
+class State(NamedTuple):
+    r"""Queues, clocks and memory of a simulated step; its arrays are reused for every placement.
+
+    Resources R are numbered: the D devices, then the L links. Elements of queues are numbered: the
+    V ops, then the E reads, then a sentinel for each resource. A transfer has the number of the
+    first read of its tensor on its destination. A sentinel stands before the first element of its
+    queue::
+
+        taken[r]                       last[r]
+           |                              |
+           v                              v
+        element -> element -> ... -> element        after[element] is the next one
+           |       \__________________________/
+           |                    |
+        what r runs      what waits; nothing where taken[r] == last[r]
+        (if next_time[r] is not NEVER, and r is not waking up)
+
+    The start, end and predecessor of elements, and all of memory, are not written if only runtimes
+    are wanted.
+
+    Attributes
+    ----------
+    device_of : uint16[V]
+        The device of each op.
+    missing : int32[V]
+        Number of inputs, and of ops that it waits for, that each op still lacks.
+    sent_to : uint32[D]
+        The tensor that each device got last; a tensor is named by its first read, and 1 more.
+    after : uint32[V + E + R + 1]
+        The element behind each element in its queue.
+    taken, last : uint32[R + 1]
+        The element that each resource took last, and the last one in its queue; and the same of one
+        that never gets any.
+    next_time : float64[N]
+        The event ahead of each resource, seconds; `NEVER` where it is at rest, and from R on: N is
+        the next power of two.
+    free_at : float64[R]
+        End of the overhead of the element that each resource took last, seconds.
+    is_waking : bool[R]
+        True if the event ahead is the end of an overhead, and no completion.
+    winner : uint32[2 N]
+        A knockout among the resources: N + r is resource r, the nodes 2 n and 2 n + 1 play for
+        node n, and the resource in node 1 has the first event of all, of several at one time the
+        first resource.
+    completed, fed_device : uint32[R]
+        The resources that complete now, and the device where each hands over its tensors.
+    heap : uint32[V]
+        The ranks of the ops that wait for each device, where backward comes first.
+    first_ready, num_ready : uint32[D]
+        Start of the heap of each device, and the number of ops on it.
+    start, end : float64[V + E]
+        Start and end of each op and transfer, seconds.
+    before : uint32[V + E]
+        The element that its device or link took before it.
+    path, reason : uint32[V + E], uint8[V + E]
+        The critical path backwards, and what each of its elements waited for (`batches.REASONS`).
+    store_of_input : uint32[E]
+        The store that each input holds on to (see `Tables`).
+    uses_left : int32[E + T]
+        Number of reads and outgoing transfers that each store still has to outlive.
+    store_on : uint32[D]
+        The store on each device of the tensor that is handed over.
+    num_holds : int64[1]
+        Number of what follows.
+    hold_start, hold_device, hold_bytes : float64[V + E], uint32[V + E], int64[V + E]
+        Times (seconds) from which started elements hold bytes, their devices and these bytes, until
+        the clock has passed that time.
+    held, peak : int64[D]
+        Bytes on each device now, and at most so far.
+    """
+
+    device_of: NDArray[np.uint16]
+    missing: NDArray[np.int32]
+    sent_to: NDArray[np.uint32]
+    after: NDArray[np.uint32]
+    taken: NDArray[np.uint32]
+    last: NDArray[np.uint32]
+    next_time: NDArray[np.float64]
+    free_at: NDArray[np.float64]
+    is_waking: NDArray[np.bool_]
+    winner: NDArray[np.uint32]
+    completed: NDArray[np.uint32]
+    fed_device: NDArray[np.uint32]
+    heap: NDArray[np.uint32]
+    first_ready: NDArray[np.uint32]
+    num_ready: NDArray[np.uint32]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    before: NDArray[np.uint32]
+    path: NDArray[np.uint32]
+    reason: NDArray[np.uint8]
+    store_of_input: NDArray[np.uint32]
+    uses_left: NDArray[np.int32]
+    store_on: NDArray[np.uint32]
+    num_holds: NDArray[np.int64]
+    hold_start: NDArray[np.float64]
+    hold_device: NDArray[np.uint32]
+    hold_bytes: NDArray[np.int64]
+    held: NDArray[np.int64]
+    peak: NDArray[np.int64]
+
+
+def new_state(tables: Tables) -> State:
+    """Return a state for simulations with these tables."""
+    ops, reads = len(tables.num_awaited), len(tables.readers)
+    devices, resources = len(tables.op_overhead), tables.num_resources
+    leaves = 1 << (resources - 1).bit_length()
+    return State(
+        device_of=_alone(ops, np.uint16),
+        missing=_alone(ops, np.int32),
+        sent_to=_alone(devices, np.uint32),
+        after=_alone(ops + reads + resources + 1, np.uint32),
+        taken=_alone(resources + 1, np.uint32),
+        last=_alone(resources + 1, np.uint32),
+        next_time=_alone(leaves),
+        free_at=_alone(resources),
+        is_waking=_alone(resources, np.bool_),
+        winner=_alone(2 * leaves, np.uint32),
+        completed=_alone(resources, np.uint32),
+        fed_device=_alone(resources, np.uint32),
+        heap=_alone(ops, np.uint32),
+        first_ready=_alone(devices, np.uint32),
+        num_ready=_alone(devices, np.uint32),
+        start=_alone(ops + reads),
+        end=_alone(ops + reads),
+        before=_alone(ops + reads, np.uint32),
+        path=_alone(ops + reads, np.uint32),
+        reason=_alone(ops + reads, np.uint8),
+        store_of_input=_alone(reads, np.uint32),
+        uses_left=_alone(len(tables.store_bytes), np.int32),
+        store_on=_alone(devices, np.uint32),
+        num_holds=_alone(1, np.int64),
+        hold_start=_alone(ops + reads),
+        hold_device=_alone(ops + reads, np.uint32),
+        hold_bytes=_alone(ops + reads, np.int64),
+        held=_alone(devices, np.int64),
+        peak=_alone(devices, np.int64),
+    )
+
+
+def _alone(length: int, dtype: type[np.generic] = np.float64) -> NDArray[Any]:
+    """Return zeros in lines of the cache of their own.
+
+    Two threads that write to one line wait for each other. With the arrays of two states side by
+    side, two threads were barely faster than one.
+    """
+    size = length * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 3 * LINE, np.uint8)
+    start = 2 * LINE - memory.ctypes.data % LINE
+    return memory[start : start + size].view(dtype)

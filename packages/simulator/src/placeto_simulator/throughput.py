@@ -1,19 +1,25 @@
 """The steady state of a pipeline as an objective: the largest load of a device for each sample.
 
 All times are whole numbers of ticks, so that loads add up exactly after any sequence of moves.
-`loads_of` is the definition; `walk` keeps loads up to date.
+`begin` is the definition; `move_group` keeps loads up to date.
 """
 
-from functools import partial
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, Walks, compiled
+from placeto_graphs import (
+    EvaluationBatch,
+    Moves,
+    PlacementProblem,
+    Walks,
+    compiled,
+    sums_by_key,
+)
+from placeto_simulator.batches import checked_placements, variant, walk, walking_of, walks_of
 from placeto_simulator.errors import SimulationError
-from placeto_simulator.placements import checked_placements, held_bytes
-from placeto_simulator.walking import Sets, keep_best, lacking, list_pairs, walks_of
 
 TICKS = 2**60  # of all times of a problem together
 FEWEST_TICKS = 10**9  # of all ops on their fastest devices, so that no rounding counts
@@ -50,6 +56,13 @@ class Nets(NamedTuple):
     leaves: NDArray[np.int64]
     enters: NDArray[np.int64]
     seconds_per_tick: float
+
+
+class Loads(NamedTuple):
+    """Load of each device in ticks, int64[D], and the bytes that it holds, int64[D]."""
+
+    load: NDArray[np.int64]
+    peak: NDArray[np.int64]
 
 
 class ThroughputEvaluator:
@@ -106,18 +119,7 @@ class ThroughputEvaluator:
         return f"ThroughputEvaluator({self.problem!r})"
 
     def loads(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return float64[B, D], the seconds that each device is busy for each sample.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-
-        Raises
-        ------
-        SimulationError
-            As `Simulator.evaluate` does.
-        """
+        """Return float64[B, D], the seconds that each device is busy for each sample."""
         loads, _ = self._loads_and_memory(placements)
         return np.multiply(loads, self._nets.seconds_per_tick, dtype=np.float64)
 
@@ -140,37 +142,14 @@ class ThroughputEvaluator:
         )
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from each of several placements; a move takes time for the nets of its groups only.
-
-        Parameters
-        ----------
-        placements : int32[C, G]
-            Placements where walks start.
-        moves
-            Moves that each walk tries.
-
-        Raises
-        ------
-        SimulationError
-            As `Simulator.evaluate` does.
-        GraphError
-            When the moves are of another problem.
-        """
-        return walks_of(self.problem, placements, moves, partial(walk, self._nets))
+        """Walk from several placements; a move takes time for the nets of its groups only."""
+        walking = walking_of(self.problem, placements, moves)
+        loads = Loads(*np.empty((2, self.problem.num_devices), np.int64))
+        _walk()(self._nets, loads, walking, 0, len(walking.placement))
+        return walks_of(walking)
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return bool[B, G], whether each group is on the device with the largest load.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-
-        Raises
-        ------
-        SimulationError
-            As `Simulator.evaluate` does.
-        """
+        """Return bool[B, G], whether each group is on the device with the largest load."""
         loads, _ = self._loads_and_memory(placements)
         is_critical: NDArray[np.bool_] = placements == loads.argmax(axis=1)[:, None]
         return is_critical
@@ -181,8 +160,21 @@ class ThroughputEvaluator:
         rows = checked_placements(self.problem, placements)
         loads = np.empty((len(rows), self.problem.num_devices), np.int64)
         memory = np.empty_like(loads)
-        evaluate(self._nets, rows, loads, memory)
+        for row, placement in enumerate(rows):
+            begin(self._nets, Loads(loads[row], memory[row]), placement)
         return loads, memory
+
+
+@cache
+def _walk() -> Any:
+    own = {
+        "simulate": begin,
+        "runtime_of": price,
+        "price": price,
+        "move_group": move_group,
+        "mark_critical": mark_critical,
+    }
+    return variant(walk, "throughput", own)
 
 
 def _nets_of(problem: PlacementProblem) -> Nets:
@@ -229,7 +221,7 @@ def _nets_of(problem: PlacementProblem) -> Nets:
 
     return Nets(
         compute=added_up(groups.group_of, compute, num_groups),
-        held_bytes=held_bytes(problem),
+        held_bytes=_held_bytes(problem),
         maker=np.array([maker for maker, _ in tensors_of], np.int32),
         first_reader=np.cumsum([0, *(len(others) for _, others in tensors_of)], dtype=np.int32),
         readers=np.array([group for _, others in tensors_of for group in others], np.int32),
@@ -260,6 +252,17 @@ def _seconds_through_the_host(
     return leaves, enters
 
 
+def _held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return int64[G], parameters and tensors that each group holds until a step ends."""
+    graph, group_of = problem.graph, problem.grouping.group_of
+    held = graph.held_tensors
+    makers = graph.tensor_producer[held]
+    outside = graph.parameter_bytes[makers] == 0
+    resident = problem.group_graph.parameter_bytes
+    kept = graph.tensor_bytes[held[outside]]
+    return resident + sums_by_key(group_of[makers[outside]], kept, problem.num_groups)
+
+
 @compiled
 def add_net(
     nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: NDArray[np.int64]
@@ -285,124 +288,47 @@ def add_net(
 
 
 @compiled
-def loads_of(
-    nets: Nets,
-    placement: NDArray[np.int32],
-    loads: NDArray[np.int64],
-    memory: NDArray[np.int64],
-) -> None:
-    """Write the load of each device in ticks, and the bytes that it holds."""
-    loads[:] = 0
-    memory[:] = 0
+def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
+    """Write the load of each device, and the bytes that it holds; return the time per sample."""
+    loads.load[:] = 0
+    loads.peak[:] = 0
     for group in range(len(placement)):
         device = placement[group]
-        loads[device] += nets.compute[group, device]
-        memory[device] += nets.held_bytes[group]
+        loads.load[device] += nets.compute[group, device]
+        loads.peak[device] += nets.held_bytes[group]
     for net in range(len(nets.maker)):
-        add_net(nets, net, placement, 1, loads)
+        add_net(nets, net, placement, 1, loads.load)
+    return price(nets, loads, placement)
 
 
 @compiled
-def evaluate(
-    nets: Nets,
-    placements: NDArray[np.int32],
-    loads: NDArray[np.int64],
-    memory: NDArray[np.int64],
-) -> None:
-    """Write loads and memory int64[B, D] of placements int32[B, G]."""
-    for row in range(len(placements)):
-        loads_of(nets, placements[row], loads[row], memory[row])
+def price(nets: Nets, loads: Loads, _placement: NDArray[np.int32]) -> float:
+    """Return the time per sample."""
+    return float(loads.load.max() * nets.seconds_per_tick)
 
 
 @compiled
 def move_group(
-    nets: Nets,
-    group: int,
-    there: int,
-    placement: NDArray[np.int32],
-    loads: NDArray[np.int64],
-    memory: NDArray[np.int64],
+    nets: Nets, loads: Loads, placement: NDArray[np.int32], group: int, there: int
 ) -> None:
     """Move a group to a device, and keep loads and memory up to date."""
     here = placement[group]
     if here == there:
         return
     for position in range(nets.first_net[group], nets.first_net[group + 1]):
-        add_net(nets, nets.nets[position], placement, -1, loads)
+        add_net(nets, nets.nets[position], placement, -1, loads.load)
     placement[group] = there
     for position in range(nets.first_net[group], nets.first_net[group + 1]):
-        add_net(nets, nets.nets[position], placement, 1, loads)
-    loads[here] -= nets.compute[group, here]
-    loads[there] += nets.compute[group, there]
-    memory[here] -= nets.held_bytes[group]
-    memory[there] += nets.held_bytes[group]
+        add_net(nets, nets.nets[position], placement, 1, loads.load)
+    loads.load[here] -= nets.compute[group, here]
+    loads.load[there] += nets.compute[group, there]
+    loads.peak[here] -= nets.held_bytes[group]
+    loads.peak[there] += nets.held_bytes[group]
 
 
 @compiled
-def walk(
-    nets: Nets,
-    sets: Sets,
-    placements: NDArray[np.int32],
-    runtime: NDArray[np.float64],
-    peak_memory: NDArray[np.int64],
-    best: NDArray[np.int32],
-    cost: NDArray[np.float64],
-    set_of: NDArray[np.int32],
-    device: NDArray[np.int32],
-    allowance: NDArray[np.float64],
-    pick: NDArray[np.float64],
+def mark_critical(
+    _nets: Nets, loads: Loads, placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
 ) -> None:
-    """Move placements int32[C, G]; write runtime[C] and peak_memory[C, D] of best[C, G]."""
-    first_member, members = sets.first_member, sets.members
-    neighbours, seconds_per_byte = sets.neighbours, sets.seconds_per_byte
-    limits = sets.memory_bytes
-    loads = np.empty(nets.compute.shape[1], np.int64)
-    memory = np.empty(nets.compute.shape[1], np.int64)
-    before = np.empty(placements.shape[1], np.int32)
-    pairs = np.empty_like(neighbours)
-    for row in range(len(placements)):
-        placement = placements[row]
-        loads_of(nets, placement, loads, memory)
-        best_lacks = lacking(limits, memory)
-        seconds = loads.max() * nets.seconds_per_tick
-        now = best_cost = cost[row, 0] = seconds + seconds_per_byte * best_lacks
-        runtime[row] = seconds
-        keep_best(row, placement, memory, best, peak_memory)
-        num_pairs = -1
-        for move in range(set_of.shape[1]):
-            chosen, there = set_of[row, move], device[row, move]
-            if pick[row, move] < 1:
-                if num_pairs < 0:
-                    num_pairs = list_pairs(
-                        neighbours, placement, placement == np.argmax(loads), pairs
-                    )
-                if num_pairs == 0:
-                    cost[row, 1 + move] = np.nan
-                    continue
-                group, neighbour = pairs[int(pick[row, move] * num_pairs)]
-                chosen, there = sets.set_with[chosen, group], placement[neighbour]
-            start, end = first_member[chosen], first_member[chosen + 1]
-            changes = False
-            for position in range(start, end):
-                before[position - start] = placement[members[position]]
-                changes |= before[position - start] != there
-            if not changes or sets.cannot_run[chosen, there]:
-                cost[row, 1 + move] = np.nan
-                continue
-            for position in range(start, end):
-                move_group(nets, members[position], there, placement, loads, memory)
-            lacks = lacking(limits, memory)
-            seconds = loads.max() * nets.seconds_per_tick
-            then = cost[row, 1 + move] = seconds + seconds_per_byte * lacks
-            if then <= now + allowance[row, move]:
-                now = then
-                num_pairs = -1
-                if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
-                    best_cost, best_lacks = now, lacks
-                    runtime[row] = seconds
-                    keep_best(row, placement, memory, best, peak_memory)
-            else:
-                for position in range(start, end):
-                    move_group(
-                        nets, members[position], before[position - start], placement, loads, memory
-                    )
+    """Mark the groups of bool[G] on the device with the largest load."""
+    is_critical[:] = placement == np.argmax(loads.load)

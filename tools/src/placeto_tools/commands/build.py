@@ -42,7 +42,7 @@ def build(
     model.pt2          an exported program; model.onnx: an ONNX file
     model.gguf         weights of a language model; also model.safetensors
     problem.json.gz    a problem file
-    graph.txt          a PipeDream profile, or a graph of DOPPLER
+    graph.txt          a PipeDream profile
     graph.json         an input of dnn-partitioning
 
     Your function may also return a loss function, an optimizer and a mode.

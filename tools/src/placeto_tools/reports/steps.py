@@ -15,7 +15,7 @@ DIGITS = 7  # of the runtime: what is below cannot be seen, and makes the file l
 
 def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
     """Return what ran when in a simulated step, as columns, and the groups at each level drawn."""
-    path = timeline.critical_path()
+    path = timeline.critical_path
     ops = np.array([step.index for step in path if step.kind == "op"], np.int64)
     transfers = [step.index for step in path if step.kind == "transfer"]
     taken = np.zeros(timeline.problem.graph.num_ops)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placeto.errors import InputError, not_among
 from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class, own_object
-from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP, WITHOUT_CONTENTION
+from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
 from placeto_graphs import Evaluator, PlacementProblem
@@ -33,10 +33,7 @@ class EvaluatorSpec:
 
     def lower_bound(self, problem: PlacementProblem) -> float:
         """Return a lower bound of the costs of all placements; 0 if none is known."""
-        if self.simulates:
-            return lower_bound(problem)
-        # Transfers that do not wait are as long as those of a simulated step at the least.
-        return lower_bound(problem, scale=0.0) if self.name == WITHOUT_CONTENTION else 0.0
+        return lower_bound(problem) if self.simulates else 0.0
 
 
 def _simulator(problem: PlacementProblem, num_threads: int | None) -> Evaluator:
@@ -51,16 +48,9 @@ def _throughput(problem: PlacementProblem, _num_threads: int | None) -> Evaluato
     return ThroughputEvaluator(problem)
 
 
-def _contention_free(problem: PlacementProblem, _num_threads: int | None) -> Evaluator:
-    from placeto_simulator import ContentionFreeEvaluator  # noqa: PLC0415
-
-    return ContentionFreeEvaluator(problem)
-
-
 STEP = EvaluatorSpec(OF_A_STEP, "runtime", _simulator)
 THROUGHPUT = EvaluatorSpec(OF_A_PIPELINE, "time per sample", _throughput)
-CONTENTION_FREE = EvaluatorSpec(WITHOUT_CONTENTION, "runtime", _contention_free)
-EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT, CONTENTION_FREE)}
+EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 
 
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
@@ -69,11 +59,11 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
     Parameters
     ----------
     given
-        ``latency``, the simulator of a step; ``throughput``; ``contention-free``;
-        ``package.module:Class``, or the name that an installed package gives its class in the entry
-        points ``placeto.evaluators``; or the class itself. The class is called with the problem,
-        and with arguments that follow its name behind colons. Its attributes ``objective`` and
-        ``unit`` are its texts in tables: by default its name, and ``s``.
+        ``latency``, the simulator of a step; ``throughput``; ``package.module:Class``, or the name
+        that an installed package gives its class in the entry points ``placeto.evaluators``; or the
+        class itself. The class is called with the problem, and with arguments that follow its name
+        behind colons. Its attributes ``objective`` and ``unit`` are its texts in tables: by default
+        its name, and ``s``.
 
     Raises
     ------

@@ -160,7 +160,7 @@ def neighbours(problem: PlacementProblem, group: int) -> NDArray[np.int32]:
 
 def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
     """Return float64[G], the seconds for which ops of each group are on the critical path."""
-    ops = [step for step in timeline.critical_path() if step.kind == "op"]
+    ops = [step for step in timeline.critical_path if step.kind == "op"]
     group_of = timeline.problem.grouping.group_of
     result = np.zeros(timeline.problem.num_groups)
     np.add.at(

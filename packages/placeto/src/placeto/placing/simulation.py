@@ -1,5 +1,6 @@
 """Report of one simulated placement: plain values in SI units."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def timeline_report(
 ) -> Report:
     """Return the report of a simulated step, with the longest parts of its critical path."""
     peak = timeline.peak_memory
-    path = timeline.critical_path()
+    path = timeline.critical_path
     return {
         "runtime": timeline.runtime,
         "inference": is_inference(problem.graph),
@@ -99,7 +100,7 @@ def _link_reports(timeline: Timeline) -> list[Report]:
     ]
 
 
-def _path_report(timeline: Timeline, path: list[PathStep], num_longest: int) -> Report:
+def _path_report(timeline: Timeline, path: Sequence[PathStep], num_longest: int) -> Report:
     ops, transfers = (
         [step.end - step.start for step in path if step.kind == kind] for kind in ("op", "transfer")
     )

@@ -4,7 +4,6 @@ A source is a file of a graph, or a model (`source_model`): that one has a graph
 runs.
 """
 
-import codecs
 import json
 import os
 import re
@@ -23,7 +22,6 @@ from placeto_graphs import (
     PlacementProblem,
     colocate_by_id,
     load_dnn_partitioning,
-    load_doppler_graph,
     load_graph,
     load_pipedream_profile,
     load_problem,
@@ -37,8 +35,7 @@ Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
 # The names of evaluators, which are those of objectives.
-OF_A_STEP, OF_A_PIPELINE, WITHOUT_CONTENTION = "latency", "throughput", "contention-free"
-DEVICES = "devices"  # a size of the graphs of DOPPLER, whose files do not say how many there are
+OF_A_STEP, OF_A_PIPELINE = "latency", "throughput"
 JSON_SUFFIXES = (".json", ".json.gz")
 EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
@@ -106,8 +103,8 @@ def load_source(
     text
         Name of a registered model, ``FAMILY:NUMBER``, ``LIBRARY:NAME`` or
         ``package.module:factory``; or the path of a problem file, a graph file, a PipeDream
-        profile, an input of dnn-partitioning, a graph of DOPPLER, a GGUF or safetensors file, a
-        folder of these, an ONNX file or an exported program.
+        profile, an input of dnn-partitioning, a GGUF or safetensors file, a folder of
+        these, an ONNX file or an exported program.
     choice
         Options of the source.
     micro_batches
@@ -334,14 +331,9 @@ _NO_SIZES: Mapping[Callable[..., SourceModel], Sequence[str]] = {
 def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
     name, evaluator = path.name, OF_A_STEP
     with reading(path):
-        is_doppler = not name.endswith(JSON_SUFFIXES) and _is_doppler(path)
         for size in sizes:
-            if not (is_doppler and size == DEVICES):
-                raise InputError(f"--set {size}: expected no sizes for the file {path}")
-        if is_doppler:
-            given = {f"num_{size}": count for size, count in _whole_numbers(sizes).items()}
-            problem, evaluator = load_doppler_graph(path, **given), WITHOUT_CONTENTION
-        elif name.endswith(JSON_SUFFIXES):
+            raise InputError(f"--set {size}: expected no sizes for the file {path}")
+        if name.endswith(JSON_SUFFIXES):
             try:
                 problem = load_problem(path)
             except GraphError as error:
@@ -366,13 +358,7 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
 
 
 def _stem(name: str) -> str:
-    return name.removesuffix(".gz").removesuffix(".json").removesuffix(".txt")
-
-
-def _is_doppler(path: Path) -> bool:
-    """Return whether a file begins as a graph of DOPPLER does: with a number alone on its line."""
-    with path.open("rb") as file:
-        return file.readline(100).removeprefix(codecs.BOM_UTF8).strip().isdigit()
+    return name.removesuffix(".gz").removesuffix(".json")
 
 
 def _published(path: Path, otherwise: GraphError) -> PlacementProblem:
