@@ -17,14 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto.placing.choices import (
-    ALONE,
-    SEARCHED,
-    Choice,
-    choices_table,
-    search_with_choices,
-)
+from placeto.placing.choices import ALONE, SEARCHED, Choice, choices_table
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
+from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
@@ -174,6 +169,14 @@ def contiguous(chain: Chain) -> Iterator[list[int]]:
             yield list(devices)
 
 
+def search(
+    problem: PlacementProblem, max_evaluations: int, evaluator: EvaluatorSpec = STEP
+) -> tuple[PlacementResult, float, list[Choice]]:
+    settings = PlaceSettings(max_evaluations=max_evaluations, evaluator=evaluator)
+    placed = place_problem(problem, settings, PlainProgress(None))
+    return placed.result, placed.bound, placed.choices
+
+
 OBJECTIVES = [(Simulator, latency_of), (ThroughputEvaluator, time_per_sample_of)]
 
 
@@ -217,9 +220,7 @@ def test_what_fewer_devices_would_cost_is_told(
 ) -> None:
     """Each device alone, and of three each pair on which the layers fit."""
     problem = chain.problem()
-    result, _, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=40_000, evaluator=spec
-    )
+    result, _, choices = search(problem, 40_000, spec)
     assert result.runtime == pytest.approx(expected(chain), rel=1e-9, abs=1e-12)
     told: dict[str, list[Choice]] = {}
     for choice in choices:
@@ -256,9 +257,7 @@ def test_devices_are_filled_in_their_order() -> None:
         layers_that_fit=[2, 1, 5],
     )
     problem = chain.problem()
-    _, _, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=100
-    )
+    _, _, choices = search(problem, 100)
     (filled,) = [choice.result for choice in choices if choice.how == "in-order"]
     assert filled.placement.tolist() == [0, 0, 1, 2, 2]
     assert filled.runtime == 5 + 2 * 0.5
@@ -274,9 +273,7 @@ def test_devices_are_filled_in_their_order() -> None:
 )
 def test_a_split_that_gains_little_is_not_advised(seconds: list[list[float]], title: str) -> None:
     problem = Chain(seconds, [0], [0.0] * 2, [0.0] * 2, [1e6] * 2, [2, 2]).problem()
-    result, _, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=100
-    )
+    result, _, choices = search(problem, 100)
     assert choices_table(problem, result, choices, STEP).title == f"{title}. Other choices"
 
 
@@ -286,9 +283,7 @@ def test_what_a_device_cannot_run_is_elsewhere() -> None:
     times = problem.compute_time.copy()
     times[0, 0] = np.inf
     problem = replace(problem, compute_time=times)
-    result, _, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=100
-    )
+    result, _, choices = search(problem, 100)
     assert result.placement.tolist() == [1, 0, 0, 0]
     told = {choice.how: choice.result.placement.tolist() for choice in choices}
     assert told == {"alone": [1, 1, 1, 1], "in-order": [1, 0, 0, 0]}
@@ -305,12 +300,9 @@ def test_an_interrupt_ends_all_searches(monkeypatch: pytest.MonkeyPatch) -> None
         return before(self, *args, **named)
 
     monkeypatch.setattr(MultilevelSearch, "place", place)
-    result, bound, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=100_000
-    )
+    result, _, choices = search(problem, 100_000)
     assert [choice.devices for choice in choices if choice.how == SEARCHED] == [(0, 1)]
     assert result.evaluations < 10_000
-    assert bound == 0
     assert result.runtime == 14.0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -320,9 +312,7 @@ def test_equal_devices_are_told_once() -> None:
     problem = Chain([[1.0] * 4] * 4, [0] * 3, [0.0] * 4, [0.0] * 4, [1e6] * 4, [4] * 4).problem()
     devices = tuple(replace(device, kind="same") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
-    _, _, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=1000
-    )
+    _, _, choices = search(problem, 1000)
     assert [choice.devices for choice in choices if choice.how != "in-order"] == [
         (0,),
         (0, 1),
@@ -336,9 +326,7 @@ def test_devices_of_a_kind_on_which_ops_take_other_times_are_told_apart() -> Non
     problem = Chain(seconds, [0], [0.0] * 3, [0.0] * 3, [1e6] * 3, [4] * 3).problem()
     devices = tuple(replace(device, kind="same") for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
-    result, _, choices = search_with_choices(
-        problem, PlainProgress(None), seconds=None, max_evaluations=200
-    )
+    result, _, choices = search(problem, 200)
     alone = {choice.devices: choice.result.runtime for choice in choices if choice.how == ALONE}
     assert alone == {(1,): 4.0, (2,): 3.0}
     assert result.runtime == 3.0
@@ -351,7 +339,5 @@ def test_what_fits_no_device_is_not_advised() -> None:
     for fit, title in (([0, 1], "All on d1. Other"), ([0, 2], "All on d1: do not split. Other")):
         chain = Chain([[1.0] * 2] * 2, [10**9], [0.0] * 2, [0.0] * 2, [2.5e5] * 2, fit)
         problem = chain.problem()
-        result, _, choices = search_with_choices(
-            problem, PlainProgress(None), seconds=None, max_evaluations=100
-        )
+        result, _, choices = search(problem, 100)
         assert choices_table(problem, result, choices, STEP).title.startswith(title)

@@ -1,5 +1,6 @@
 """``placeto place``: fewer devices, where nothing fits, and where a file has no finer groups."""
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
+import placeto
 from command_runs import fail, invoke, succeed, succeed_json
 from placeto_graphs import (
     PlacementProblem,
     from_networkx,
+    load_placement,
     load_problem,
     parse_cluster,
     save_problem,
@@ -83,6 +86,38 @@ def test_what_is_fastest_on_one_device_is_not_split(tmp_path: Path) -> None:
     save_problem(problem, tmp_path / "problem.json")
     place = ["place", tmp_path / "problem.json", "-o", tmp_path / "placement.json"]
     assert "All on v100:0: do not split." in succeed(*place)
+
+
+OWN_MODEL = """
+import torch
+from torch import nn
+
+def make():
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
+    return model, torch.ones(16, 64), lambda output: output.square().mean()
+"""
+
+
+@pytest.mark.parametrize("placer", [None, "local-search"])
+def test_python_and_the_command_give_one_placement(
+    placer: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "placed_twice.py").write_text(OWN_MODEL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    output, named = tmp_path / "placement.json", [f"--placer={placer}"] if placer else []
+    same: list[object] = ["--cluster=2xv100+1xk80", "--max-evaluations=400", "--seed=5", *named]
+    report = succeed_json("place", "placed_twice:make", *same, "-o", output)
+    placed = placeto.place(
+        *importlib.import_module("placed_twice").make(),
+        cluster="2xv100+1xk80",
+        max_evaluations=400,
+        seed=5,
+        placer=placer,
+        quiet=True,
+    )
+    assert load_placement(output, placed.problem).tolist() == placed.placement.tolist()
+    assert report["runtime"] == placed.runtime
+    assert report["evaluations"] == placed.result.evaluations
 
 
 def test_an_objective_has_one_name(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from command_runs import build_profile, fail, succeed, succeed_json
-from placeto.placing.placements import search, search_from_policy, search_problem, zero_shot
+from placeto.placing.placements import PlaceSettings, place_problem, search_problem, zero_shot
+from placeto.progress import PlainProgress
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, SingleDevice
 from placeto_graphs import load_placement_of_any_level, load_problem
 from placeto_policy import PlacetoPlacer, load_policy, load_pretrained
 from placeto_simulator import Simulator
-from placeto_tools.progress import showing_progress
 
 
 @pytest.fixture
@@ -53,10 +53,12 @@ def test_a_search_starts_from_it_if_told_so(problem: Path, tmp_path: Path) -> No
     usual, named, nothing = (
         succeed_json(*place, *more) for more in ([], ["--start=pretrained"], ["--start=nothing"])
     )
-    with showing_progress(quiet=True) as progress:
-        from_policy, _ = search_from_policy(finest, progress, seconds=None, max_evaluations=300)
-        alone, _ = search(finest, progress, seconds=None, max_evaluations=300)
-        coarse, placed = zero_shot(finest, progress) or pytest.fail("expected a placement")
+    progress = PlainProgress(None)
+    from_policy, alone = (
+        place_problem(finest, PlaceSettings(max_evaluations=300, start=start), progress).result
+        for start in ("pretrained", "nothing")
+    )
+    coarse, placed = zero_shot(finest, progress) or pytest.fail("expected a placement")
     assert named["runtime"] == from_policy.runtime
     assert named["evaluations"] == from_policy.evaluations <= 300
     assert named["placer"] == "pretrained, multilevel"
@@ -71,9 +73,12 @@ def test_a_search_starts_from_it_if_told_so(problem: Path, tmp_path: Path) -> No
 
 def test_few_evaluations_are_left_to_the_search(problem: Path) -> None:
     read = search_problem(load_problem(problem))
-    with showing_progress(quiet=True) as progress:
-        few, _ = search_from_policy(read, progress, seconds=None, max_evaluations=50)
-        alone, _ = search(read, progress, seconds=None, max_evaluations=50)
+    few, alone = (
+        place_problem(
+            read, PlaceSettings(max_evaluations=50, start=start), PlainProgress(None)
+        ).result
+        for start in ("pretrained", "nothing")
+    )
     assert few.placement.tolist() == alone.placement.tolist()
 
 

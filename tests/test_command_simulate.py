@@ -201,7 +201,7 @@ def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> 
     )
     assert "Missing argument 'PLACEMENT'" in fail("simulate", problem)
     assert "expected a device of the kind 'cpu'" in fail("simulate", problem, "cpu")
-    for name in ("placeto", "paper", "published", "rnn"):  # minutes, for a name
+    for name in ("placeto", "paper", "rnn"):  # minutes, for a name
         assert f"{name}: trains a policy, which takes minutes: give the file that" in fail(
             "simulate", problem, name
         )

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,15 @@ from command_runs import (
     succeed_json,
 )
 from placeto.errors import LostRunError, RunError
-from placeto.placing.placements import search_from, search_problem
+from placeto.placing.placements import PlaceSettings, place_problem
+from placeto.progress import PlainProgress
 from placeto.stopping import StopRequest
 from placeto.training.run_folder import RunFolder
-from placeto_baselines import MultilevelSearch
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
 from placeto_policy import PlacetoPlacer, Trainer, UpdateSummary, load_policy
 from placeto_policy.workers import OneProcess
 from placeto_simulator import Simulator
 from placeto_tools.commands.train import _count_restart
-from placeto_tools.progress import showing_progress
 
 UPDATES = 12
 SMALL = [
@@ -163,17 +163,17 @@ def test_a_search_goes_on_from_where_the_policy_leaves(
     assert Simulator(finer).runtimes(found[None])[0] == searched["runtime"]
 
 
-def test_a_search_from_a_placement_is_never_worse_at_any_level(problem: Path) -> None:
-    read = load_problem(problem)
-    simulator = Simulator(read)
-    good = MultilevelSearch(evaluations=2000).place(read, simulator)
-    with showing_progress(quiet=True) as progress:
-        for level in (read, search_problem(read)):
-            result, _ = search_from(good, read, level, progress, seconds=1e-6)
-            assert result.runtime <= good.runtime
-            assert result.evaluations > good.evaluations
-            assert (np.diff(result.curve[:, 0]) >= 0).all()
-            assert (np.diff(result.curve[:, 1]) <= 0).all()
+def test_a_search_after_a_policy_is_never_worse(whole: Path, problem: Path) -> None:
+    read, policy = load_problem(problem), load_policy(whole / "training.safetensors")
+    usual = PlaceSettings(policy=policy, refinement_rounds=0)
+    good = place_problem(read, usual, PlainProgress(None)).result
+    for keeps in (True, False):
+        longer = replace(usual, seconds=1e-6, keeps_groups=keeps)
+        result = place_problem(read, longer, PlainProgress(None)).result
+        assert result.runtime <= good.runtime
+        assert result.evaluations > good.evaluations
+        assert (np.diff(result.curve[:, 0]) >= 0).all()
+        assert (np.diff(result.curve[:, 1]) <= 0).all()
 
 
 def test_learning_is_drawn(copied: Path, tmp_path: Path) -> None:

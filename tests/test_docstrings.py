@@ -30,7 +30,6 @@ MODULES = [
     module.name
     for package in PACKAGES
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if module.name != "placeto_tools.placed_module"  # an old name, which warns
 ]
 
 

@@ -19,6 +19,7 @@ from experiment_folders import placed
 from experiment_tasks import Count, Die, Fail, Wrong
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
+from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
 from placeto.trials import running, store
 from placeto.trials.folder import experiment_folder
@@ -38,7 +39,7 @@ from placeto.trials.trials import (
     Workspace,
     placing,
 )
-from placeto_baselines import RnnSettings, SingleDevice
+from placeto_baselines import RnnSettings
 from placeto_experiments.options import chosen_plan
 from placeto_experiments.paper.fidelity import fidelity
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
@@ -395,13 +396,13 @@ def test_what_failed_is_tried_again_and_the_others_stay(
     with conducted(folder, mended) as lines:
         assert [line["name"] for line in lines] == ["single", "fails"]
         assert [line["type"] for line in lines] == ["placed", "episode"]
-    cannot = place(budget=None, settings=Settings())
+    cannot = place(budget=1, settings=Settings())
     unable = experiment(path, "single", more=[Trial("no", cannot, may_fail=True)])
     for _ in range(2):  # the same failure stands there once
         with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
     with monkeypatch.context() as patched:
-        patched.setattr(PlaceByName, "placer", lambda *_: SingleDevice())
+        patched.setattr(PlaceByName, "spec", lambda *_: placer_spec("single"))
         with conducted(folder, unable) as lines:
             assert [line["type"] for line in lines] == ["placed", "episode", "failed", "placed"]
     with conducted(folder, unable) as again:  # from now on it is finished

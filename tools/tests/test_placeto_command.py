@@ -6,14 +6,12 @@ import platform
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-import placeto as placeto_in_python
 import placeto_tools
 from placeto_tools import commands
 from placeto_tools.main import COMMANDS, placeto
@@ -239,13 +237,3 @@ def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     slow = {"torch", "matplotlib", "numba"}
     code = f"import sys, placeto_tools.main; print(sorted({slow} & {{*sys.modules}}))"
     assert printed_by(code) == "[]\n"
-
-
-def test_what_moved_to_placeto_warns() -> None:
-    with pytest.warns(DeprecationWarning, match=r"^placeto_tools\.place is now placeto\.place"):
-        assert placeto_tools.place is placeto_in_python.place
-    with pytest.warns(DeprecationWarning, match="from placeto import place_module$"):
-        moved = import_module("placeto_tools.placed_module")
-    assert moved.place_module is placeto_in_python.place_module
-    with pytest.raises(AttributeError, match="has no attribute 'plaice'"):
-        _ = placeto_tools.plaice

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placeto.placing import choices, placements, warming
-from placeto.placing.choices import search_with_choices
-from placeto.placing.placements import run_placer
+from placeto.placing import placements
+from placeto.placing.placements import PlaceSettings, place_problem, run_placer
+from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -67,9 +67,9 @@ def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch)
             )
 
     monkeypatch.setattr(
-        warming, "warm_up", lambda name, _evaluator: happened.append(f"warms {name}")
+        placements, "warm_up", lambda name, _evaluator: happened.append(f"warms {name}")
     )
-    run_placer(Noting(), two_chains(), PlainProgress(None), seed=3)
+    run_placer(placer_spec(Noting()), two_chains(), PlainProgress(None), seed=3)
     assert happened == ["warms noting", "places with seed 3"]
 
 
@@ -79,8 +79,7 @@ def test_the_evaluator_is_warmed_up_before_the_seconds_of_a_search_count(
 ) -> None:
     happened: list[str] = []
     place = MultilevelSearch.place
-    for module in (choices, placements):
-        monkeypatch.setattr(module, "warm_up_evaluator", lambda _: happened.append("warms"))
+    monkeypatch.setattr(placements, "warm_up_evaluator", lambda _: happened.append("warms"))
 
     def noted(self: MultilevelSearch, *arguments: Any, **options: Any) -> PlacementResult:
         happened.append("searches")
@@ -88,5 +87,5 @@ def test_the_evaluator_is_warmed_up_before_the_seconds_of_a_search_count(
 
     monkeypatch.setattr(MultilevelSearch, "place", noted)
     problem = two_chains(2, num_devices)
-    search_with_choices(problem, PlainProgress(None), seconds=None, max_evaluations=400)
+    place_problem(problem, PlaceSettings(max_evaluations=400), PlainProgress(None))
     assert happened == ["warms", *["searches"] * (1 if num_devices == 1 else 2)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto.placing import watching
 from placeto.placing.placements import run_placer
-from placeto.placing.placers import make_placer
+from placeto.placing.placers import placer_spec
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
@@ -173,8 +173,7 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
-    placer = make_placer("placeto", problem, budget)
-    found = run_placer(placer, problem, progress, budget=budget)
+    found = run_placer(placer_spec("placeto"), problem, progress, budget=budget)
     reports = [line for line in lines if "evaluated" in line]
     assert f"of at most {budget:,}" in reports[0]
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]

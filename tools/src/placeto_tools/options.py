@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
-from placeto.placing.placers import PLACER_NAMES, current_name
+from placeto.placing.placers import PLACER_NAMES
 from placeto_execution.measuring.real_devices import CPU, RealDevices
 from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 
@@ -128,7 +128,7 @@ class OwnChoice(NearestChoice):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name if it may be one; nothing is imported."""
-        name = current_name(str(value))
+        name = str(value)
         own = name.partition(":")[0] in self.choices or is_own(name, self._plugins)
         return name if own else super().convert(name, param, ctx)
 

@@ -1,5 +1,6 @@
 """A PyTorch module that is trained on several devices, each op where a placement puts it."""
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Self
 
@@ -9,8 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.placing.placements import place_graph
-from placeto.problems.making import read_cluster
+from placeto.placing.placements import PlaceSettings, place_problem
+from placeto.problems.making import make_problem, read_cluster
+from placeto.problems.sources import Source
+from placeto.progress import PlainProgress
 from placeto_capture import ExecutableTraining, executable_training
 from placeto_execution import ExecutedStep, Executor
 from placeto_graphs import PlacementProblem
@@ -204,7 +207,10 @@ def place_module(
     )
     name = type(module).__name__
     with torch.autocast("cpu", enabled=False):  # the policy computes, too
-        problem, result, _ = place_graph(
-            name, training.graph, described, seconds=seconds, seed=seed, quiet=quiet
+        placed = place_problem(
+            make_problem(Source(name, training.graph), described),
+            PlaceSettings(seconds=seconds, seed=seed),
+            PlainProgress(None if quiet else sys.stderr),
         )
-    return PlacedModule(training, problem, result.placement, devices, module.state_dict())
+    placement = placed.result.placement
+    return PlacedModule(training, placed.problem, placement, devices, module.state_dict())

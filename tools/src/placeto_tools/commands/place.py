@@ -2,19 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
 from placeto.outputs import check_file
-from placeto.placing.choices import (
-    Choice,
-    choices_report,
-    choices_table,
-    search_with_choices,
-    used_devices,
-)
+from placeto.placing.choices import choices_report, choices_table, used_devices
 from placeto.placing.costs import (
     bound_text,
     cost_of_result,
@@ -24,18 +18,21 @@ from placeto.placing.costs import (
 )
 from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
 from placeto.placing.placements import (
-    run_placer,
-    search_from,
-    search_problem,
+    DEFAULT_REFINEMENT_ROUNDS,
+    DEFAULT_SECONDS,
+    NOTHING,
+    PRETRAINED,
+    STARTS,
+    PlaceSettings,
+    place_problem,
 )
-from placeto.placing.placers import PLACERS, PlacerSpec, make_placer, placer_spec
+from placeto.placing.placers import PLACERS, placer_spec
 from placeto.placing.simulation import is_inference
-from placeto.placing.watching import Limits
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import SECONDS, bytes_text, counted, rate_text
 from placeto.training.run_folder import read_policy
-from placeto_baselines import MultilevelSearch, least_excess
+from placeto_baselines import least_excess
 from placeto_graphs import PlacementProblem, PlacementResult, save_placement
 from placeto_tools.options import (
     Command,
@@ -50,13 +47,6 @@ from placeto_tools.options import (
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
-
-if TYPE_CHECKING:
-    from placeto_policy import PlacetoPlacer
-
-DEFAULT_SECONDS = 10.0
-STARTS = ("nothing", "pretrained")
-DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more than a rollout
 
 
 @click.command(cls=Command)
@@ -155,61 +145,35 @@ def place(
     for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
             raise InputError(f"{option}: needs --policy")
-    spec = _checked_placer(placer, seed, max_evaluations, seconds)
+    _check_placer(placer, seed, max_evaluations, seconds)
     check_file(output, force=force, suffixes=(".json",))
     with showing_progress(problem):
         source = read_source(problem, asked)
     priced_by = evaluator_spec(evaluator or source.evaluator)
-    if start == "pretrained" and not priced_by.simulates:
-        raise InputError(f"--start pretrained: excludes --objective {priced_by.name}")
+    if start == PRETRAINED and not priced_by.simulates:
+        raise InputError(f"--start {PRETRAINED}: excludes --objective {priced_by.name}")
     read = problem_of(source, asked)
-    finest = read if placer or asked.grouping.fixes_how_many else search_problem(read)
     hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
-    bound, choices = 0.0, list[Choice]()
+    settings = PlaceSettings(
+        seconds=seconds,
+        max_evaluations=max_evaluations,
+        seed=seed,
+        start=start or NOTHING,
+        placer=placer,
+        policy=read_policy(policy) if policy else None,
+        rollouts=rollouts or 0,
+        refinement_rounds=refinement_rounds,
+        evaluator=priced_by,
+        keeps_groups=asked.grouping.fixes_how_many,
+    )
     with showing_progress() as progress:
-        if placer is not None and spec is not None:
-            name = placer
-            result = run_placer(
-                make_placer(placer, read, max_evaluations, seconds),
-                read,
-                progress,
-                seed=seed,
-                budget=None if seconds else max_evaluations or spec.budget,
-                evaluator=priced_by,
-                limits=Limits(max_evaluations, seconds),
-            )
-        elif policy is not None:
-            if refinement_rounds is None:
-                refinement_rounds = DEFAULT_REFINEMENT_ROUNDS if seconds is None else 0
-            learned = _learned(policy, max_evaluations or 0, rollouts or 0, refinement_rounds)
-            name, total = learned.name, learned.most_evaluations(read)
-            result = run_placer(
-                learned, read, progress, seed=seed, budget=total, evaluator=priced_by
-            )
-            if seconds is not None:
-                name = f"{name}, {MultilevelSearch.name}"
-                result, bound = search_from(
-                    result, read, finest, progress, seconds=seconds, seed=seed, evaluator=priced_by
-                )
-                read = finest
-        else:
-            from_policy = start == "pretrained"
-            name = f"pretrained, {MultilevelSearch.name}" if from_policy else MultilevelSearch.name
-            read = finest
-            result, bound, choices = search_with_choices(
-                read,
-                progress,
-                seconds=seconds or (None if max_evaluations else DEFAULT_SECONDS),
-                max_evaluations=max_evaluations,
-                seed=seed,
-                evaluator=priced_by,
-                from_policy=from_policy,
-            )
+        placed = place_problem(read, settings, progress)
+    read, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
         save_placement(result.placement, read, output)
     report = {
         "output": str(output),
-        "placer": name,
+        "placer": placed.placer,
         "evaluator": priced_by.name,
         "objective": priced_by.objective,
         "unit": priced_by.unit,
@@ -217,13 +181,14 @@ def place(
         **({"least_excess": least_excess(read)} if priced_by.simulates else {}),
         **({"lower_bound": bound} if bound else {}),
         "devices": used_devices(read, result.placement),
-        "choices": choices_report(read, result, choices),
+        "choices": choices_report(read, result, placed.choices),
     }
     if as_json:
         show_json(report)
     else:
         _show(report, read, result, priced_by, bound)
-        show(*([choices_table(read, result, choices, priced_by)] if choices else []))
+        if placed.choices:
+            show(choices_table(read, result, placed.choices, priced_by))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
     if not report["fits"]:
@@ -252,12 +217,12 @@ def _show(
         click.echo(_distance(problem, result, bound, report.get("least_excess", 0)))
 
 
-def _checked_placer(
+def _check_placer(
     placer: str | None, seed: int, max_evaluations: int | None, seconds: float | None
-) -> PlacerSpec | None:
-    """Return the placer that was named; refuse options that it ignores."""
+) -> None:
+    """Refuse options that a placer ignores."""
     if placer is None:
-        return None
+        return
     spec = placer_spec(placer)
     for option, limit in (("--max-evaluations", max_evaluations), ("--seconds", seconds)):
         if limit and not spec.searches:
@@ -267,20 +232,6 @@ def _checked_placer(
             )
     if seed and not spec.random:
         raise InputError(f"--seed: excludes --placer {placer}, which draws no random numbers")
-    return spec
-
-
-def _learned(
-    policy: Path, max_evaluations: int, rollouts: int, refinement_rounds: int
-) -> "PlacetoPlacer":
-    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
-
-    return PlacetoPlacer(
-        policy=read_policy(policy),
-        training_evaluations=max_evaluations,
-        num_rollouts=rollouts,
-        refinement_rounds=refinement_rounds,
-    )
 
 
 def _distance(

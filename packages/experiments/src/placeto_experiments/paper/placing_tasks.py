@@ -1,6 +1,7 @@
 """Trials that place one graph in experiments alone."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class PlaceByHillClimbing(Place):
 class PlaceZeroShot(Place):
     """Places with a policy that was trained on other graphs."""
 
+    warms_as: ClassVar[str] = "placeto"
+
     policy: str
     rollouts: int  # number of sampled rollouts besides the greedy one
     refinement_rounds: int  # number of rounds of coordinate descent from the best of them
@@ -54,6 +57,8 @@ class PlaceZeroShot(Place):
 @dataclass(frozen=True, kw_only=True)
 class PlaceRnnZeroShot(Place):
     """Places with an RNN that was trained on other graphs."""
+
+    warms_as: ClassVar[str] = "rnn"
 
     policy: str
 

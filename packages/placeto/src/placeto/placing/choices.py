@@ -1,25 +1,16 @@
-"""Placements on fewer devices: each alone, some of them, and all filled one after the other.
-
-Read `search_with_choices` first.
-"""
+"""Placements on fewer devices: each alone, some of them, and all filled one after the other."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.costs import fits
-from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.placing.placements import search, search_from_policy
-from placeto.placing.warming import warm_up_evaluator
-from placeto.progress import Progress
-from placeto.stopping import InterruptNote
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
-from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
     EvaluationBatch,
     Evaluator,
@@ -32,9 +23,7 @@ ALONE, IN_ORDER, SEARCHED = "alone", "in-order", "searched"
 MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
 MOST_DEVICES = 64  # of more, no subsets are searched
 MOST_SUBSETS = 28  # the pairs of eight devices
-SHARE_OF_SUBSETS = 0.25  # of the seconds or evaluations of a search
 AS_FAST = 1.01  # times the cost: a split that gains less is not worth it
-FEWEST_EVALUATIONS = 16  # of the search on a subset
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,66 +46,11 @@ class Choice:
     result: PlacementResult
 
 
-def search_with_choices(
-    problem: PlacementProblem,
-    progress: Progress,
-    *,
-    seconds: float | None,
-    max_evaluations: int | None = None,
-    seed: int = 0,
-    evaluator: EvaluatorSpec = STEP,
-    from_policy: bool = False,
-) -> tuple[PlacementResult, float, list[Choice]]:
-    """Search as `search` does, or from the policy, and evaluate placements on fewer devices.
-
-    With three devices or more, a part of the seconds and evaluations goes to searches on some of
-    them. The search begins at the best placement of these. No choice is better than the result.
-    Ctrl-C during one of these searches ends all of them, with the best so far.
-
-    Returns
-    -------
-    PlacementResult, float, list of Choice
-        Result; cost that no placement beats; choices, none for one device.
-    """
-    find: Callable[..., tuple[PlacementResult, float]] = search_from_policy
-    if not from_policy:
-        find = partial(search, evaluator=evaluator)
-    choices: list[Choice] = []
-    searched: list[Choice] = []
-    is_stopped = False
-    if problem.num_devices > 1:
-        priced = evaluator.make(problem, None)
-        progress.update("compiling, once ...")
-        choices = [*on_one_device(problem, priced), in_order(problem, priced)]
-        if not from_policy:
-            warm_up_evaluator(priced)
-            find = partial(find, is_warm=True)
-            searched, is_stopped = _search_subsets(
-                problem, evaluator, progress, seconds, max_evaluations, seed=seed
-            )
-    results = [choice.result for choice in searched]
-    if searched:
-        find = partial(find, start=best_of(problem, results).placement)
-        seconds = seconds and seconds * (1 - SHARE_OF_SUBSETS)
-        max_evaluations = max_evaluations and int(max_evaluations * (1 - SHARE_OF_SUBSETS))
-    if is_stopped:
-        result, bound = best_of(problem, results), 0.0
-    else:
-        result, bound = find(
-            problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
-        )
-        results.append(result)
-    choices += searched
-    best = best_of(problem, [result, *(choice.result for choice in choices)])
-    result = replace(
-        result,
-        placement=best.placement,
-        runtime=best.runtime,
-        peak_memory=best.peak_memory,
-        evaluations=sum(one.evaluations for one in results),
-        seconds=sum(one.seconds for one in results),
-    )
-    return result, bound, choices
+def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
+    """Return each device alone and all filled in order; none where there is one device."""
+    if problem.num_devices == 1:
+        return []
+    return [*on_one_device(problem, evaluator), in_order(problem, evaluator)]
 
 
 def on_one_device(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
@@ -211,40 +145,6 @@ def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
         if sum(memory[list(devices)].tolist()) >= needed
     ]
     return found if len(found) <= MOST_SUBSETS else []
-
-
-def _search_subsets(
-    problem: PlacementProblem,
-    evaluator: EvaluatorSpec,
-    progress: Progress,
-    seconds: float | None,
-    max_evaluations: int | None,
-    *,
-    seed: int,
-) -> tuple[list[Choice], bool]:
-    """Search on each of `subsets_to_search`, and say whether Ctrl-C has ended that."""
-    subsets = [
-        (devices, smaller)
-        for devices in subsets_to_search(problem)
-        for smaller in [restricted(problem, devices)]
-        if np.isfinite(smaller.group_graph.compute_time).any(axis=1).all()
-    ]
-    share = SHARE_OF_SUBSETS / max(len(subsets), 1)
-    if max_evaluations is not None and max_evaluations * share < FEWEST_EVALUATIONS:
-        return [], False
-    found: list[Choice] = []
-    for devices, smaller in subsets:
-        names = "+".join(problem.cluster.device_names[device] for device in devices)
-        progress.update(f"on {names} ...")
-        placer = MultilevelSearch(
-            seconds and seconds * share, max_evaluations and int(max_evaluations * share)
-        )
-        with InterruptNote() as interrupt:
-            result = placer.place(smaller, evaluator.make(smaller, None), seed=seed)
-        found.append(Choice(devices, SEARCHED, result))
-        if interrupt.noted:
-            return found, True
-    return found, False
 
 
 def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> PlacementProblem:

@@ -1,5 +1,6 @@
 """From a model to a placement of its ops, in one call."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,12 @@ from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
-from placeto.placing.placements import place_graph
+from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.problems.factories import PARTS, step_of
-from placeto.problems.making import read_cluster, target_of
+from placeto.problems.making import make_problem, read_cluster, target_of
 from placeto.problems.models import capture_step, executable
+from placeto.problems.sources import Source
+from placeto.progress import PlainProgress
 from placeto_capture import Updates
 from placeto_execution import Executor
 from placeto_execution.measuring.measured_steps import MeasuredSteps
@@ -225,7 +228,8 @@ def place(
     updates: Updates = "after-backward",
     parameter_bytes: Mapping[str, int] | None = None,
     experts_per_token: int = 1,
-    seconds: float = 10.0,
+    seconds: float | None = None,
+    max_evaluations: int | None = None,
     seed: int = 0,
     quiet: bool = False,
     autocast: torch.dtype | None = None,
@@ -246,7 +250,11 @@ def place(
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
     seconds
         Seconds of the search. Ctrl-C ends it, and keeps the best so far. With a ``placer``, CPU
-        seconds after which it is stopped; the best placement that it evaluated is the result.
+        seconds after which it is stopped; the best placement that it evaluated is the result. By
+        default a search takes 10 seconds, and a placer as long as it likes.
+    max_evaluations
+        Maximum number of evaluations of the search or placer. With this alone a seed gives one
+        result, the one of the command ``placeto place``.
     seed
         Seed of every random choice.
     quiet
@@ -295,17 +303,19 @@ def place(
         autocast = _autocast_of_caller()
     graph = capture_step(step, target_of(described), autocast=autocast)
     with torch.autocast("cpu", enabled=False):  # a placer may compute, too
-        found = place_graph(
-            name,
-            graph,
-            described,
-            seconds=seconds,
-            seed=seed,
-            quiet=quiet,
-            placer=placer,
-            evaluator=priced_by,
+        found = place_problem(
+            make_problem(Source(name, graph), described),
+            PlaceSettings(
+                seconds=seconds,
+                max_evaluations=max_evaluations,
+                seed=seed,
+                placer=placer,
+                evaluator=priced_by,
+            ),
+            PlainProgress(None if quiet else sys.stderr),
         )
-    placed = ModelPlacement(step, *found, autocast, priced_by)
+    bound = found.bound or priced_by.lower_bound(found.problem)
+    placed = ModelPlacement(step, found.problem, found.result, bound, autocast, priced_by)
     if not placed.fits:
         warnings.warn(f"no placement found fits the memory: {placed!r}", stacklevel=2)
     return placed

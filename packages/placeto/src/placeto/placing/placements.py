@@ -1,27 +1,41 @@
-"""From the name of a placement, a device or a placer to a placement."""
+"""One way to place a problem: `place_problem`, for Python and for the command.
 
-import sys
+`run_placer` runs a single placer, also in a comparison.
+"""
+
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
+from placeto.placing.choices import (
+    SEARCHED,
+    Choice,
+    best_of,
+    placements_without_search,
+    restricted,
+    subsets_to_search,
+)
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own
-from placeto.placing.placers import PLACERS, current_name, make_placer, start_of_search
-from placeto.placing.warming import warm_up, warm_up_evaluator, warm_up_placer
+from placeto.placing.own import PLACER_PLUGINS, is_own
+from placeto.placing.placers import (
+    PLACERS,
+    Budget,
+    PlacerSpec,
+    placer_spec,
+    start_of_search,
+)
+from placeto.placing.warming import warm_up, warm_up_evaluator
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
-from placeto.problems.making import make_problem
-from placeto.problems.sources import Source
-from placeto.progress import PlainProgress, Progress, Shows, how_far, left_text
+from placeto.progress import Progress, Shows, how_far, left_text
+from placeto.stopping import InterruptNote
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
-    Cluster,
-    OpGraph,
+    Evaluator,
     PlacementProblem,
     PlacementResult,
     Placer,
@@ -29,6 +43,12 @@ from placeto_graphs import (
 )
 from placeto_simulator import Simulator
 
+if TYPE_CHECKING:
+    from placeto_policy import PlacementPolicy, UpdateSummary
+
+DEFAULT_SECONDS = 10.0  # of a search without another limit
+DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more than a rollout
+STARTS = NOTHING, PRETRAINED = ("nothing", "pretrained")
 # Of the levels that a search goes through, the finest has at most so many groups.
 MOST_GROUPS_OF_SEARCH = 1024
 # The bundled policy takes groups as those of its training; it also takes more of them, if there are
@@ -37,9 +57,86 @@ GROUPS_OF_POLICY = 128
 MOST_GROUPS_OF_POLICY = 2048
 CHAINS = 2  # of a search, where there are as many cores
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
+SHARE_OF_SUBSETS = 0.25  # of the seconds or evaluations of a search
+FEWEST_EVALUATIONS = 16  # of the search on a subset
 
-if TYPE_CHECKING:
-    from placeto_policy import PlacetoPlacer, UpdateSummary
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceSettings:
+    """How a problem is placed: by default with a search of 10 seconds."""
+
+    seconds: float | None = None  # of a search, and CPU seconds of a placer
+    max_evaluations: int | None = None  # of a search or a placer; of the training of a policy
+    seed: int = 0
+    start: str = NOTHING  # of the search, one of `STARTS`
+    placer: str | Placer | None = None  # instead of the search
+    policy: "PlacementPolicy | None" = None  # before a search of `seconds`, or instead of one
+    rollouts: int = 0  # of the policy, besides the greedy one
+    refinement_rounds: int | None = None  # after the policy; None for those that suit
+    evaluator: EvaluatorSpec = STEP
+    keeps_groups: bool = False  # whether a search stays at the level of the problem
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedProblem:
+    """A problem at the level that was placed, with its placement."""
+
+    problem: PlacementProblem
+    result: PlacementResult
+    placer: str  # name of what placed it
+    bound: float = 0.0  # cost that no placement beats, if a search took place and one is known
+    choices: list[Choice] = field(default_factory=list)  # placements on fewer devices
+
+
+def place_problem(
+    problem: PlacementProblem, settings: PlaceSettings, progress: Progress
+) -> PlacedProblem:
+    """Place a problem with a placer, a policy, or a multilevel search, and show progress.
+
+    A search also evaluates placements on fewer devices, each alone and all filled in order. With
+    three devices or more, a part of its seconds and evaluations goes to searches on some of them,
+    and it begins at the best placement of these. No choice is better than the result. Ctrl-C ends
+    a search, with the best so far. The code of the evaluator is compiled before seconds count.
+    """
+    evaluator, seed = settings.evaluator, settings.seed
+    if settings.placer is not None:
+        spec = placer_spec(settings.placer)
+        limits = Limits(settings.max_evaluations, settings.seconds)
+        result = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator, limits=limits)
+        return PlacedProblem(problem, result, spec.name)
+    finest = problem if settings.keeps_groups else search_problem(problem)
+    name, seconds = MultilevelSearch.name, settings.seconds
+    if settings.policy is not None:
+        spec = _policy_spec(problem, settings.policy, settings)
+        found = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator)
+        if seconds is None:
+            return PlacedProblem(problem, found, spec.name)
+        search = _prepared_search(finest, settings, progress)
+        result = search.after(problem, found, seconds, None)
+        return PlacedProblem(finest, result, f"{spec.name}, {name}", search.bound)
+    if seconds is None and settings.max_evaluations is None:
+        seconds = DEFAULT_SECONDS
+    search = _prepared_search(finest, settings, progress)
+    choices = placements_without_search(finest, search.priced)
+    if settings.start == PRETRAINED:
+        name = f"{PRETRAINED}, {name}"
+        result = _from_pretrained(search, seconds, settings.max_evaluations)
+        results = [result]
+    else:
+        searched, whole = _with_subsets(search, seconds, settings.max_evaluations)
+        choices += searched
+        results = [choice.result for choice in searched] + ([whole] if whole else [])
+        result = whole or best_of(finest, results)
+    best = best_of(finest, [result, *(choice.result for choice in choices)])
+    result = replace(
+        result,
+        placement=best.placement,
+        runtime=best.runtime,
+        peak_memory=best.peak_memory,
+        evaluations=sum(one.evaluations for one in results),
+        seconds=sum(one.seconds for one in results),
+    )
+    return PlacedProblem(finest, result, name, search.bound, choices)
 
 
 def resolve_placement(
@@ -56,14 +153,13 @@ def resolve_placement(
             return load_placement_of_any_level(text, problem)
     if text in names:
         return problem, np.full(problem.num_groups, names.index(text), np.int32)
-    placer = current_name(text)
-    if placer in PLACERS and PLACERS[placer].trains:
+    if text in PLACERS and PLACERS[text].trains:
         raise InputError(
             f"{text}: trains a policy, which takes minutes: give the file that "
-            f"`placeto place PROBLEM --placer {placer} -o FILE` writes"
+            f"`placeto place PROBLEM --placer {text} -o FILE` writes"
         )
-    if placer in PLACERS or is_own(placer, PLACER_PLUGINS):
-        return problem, run_placer(make_placer(placer, problem), problem, progress).placement
+    if text in PLACERS or is_own(text, PLACER_PLUGINS):
+        return problem, run_placer(placer_spec(text), problem, progress).placement
     raise InputError(
         f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
         f"({', '.join(name for name, spec in PLACERS.items() if not spec.trains)})"
@@ -81,161 +177,24 @@ def search_problem(
     return problem.at_level(levels[-1]) if levels else problem
 
 
-def search(
-    problem: PlacementProblem,
-    progress: Progress,
-    *,
-    seconds: float | None,
-    max_evaluations: int | None = None,
-    seed: int = 0,
-    start: NDArray[np.int32] | None = None,
-    evaluator: EvaluatorSpec = STEP,
-    is_warm: bool = False,
-) -> tuple[PlacementResult, float]:
-    """Run a multilevel search, by default with the simulator as the evaluator, and show progress.
-
-    The problem is at the level where the search ends. Limits are seconds and evaluations. The
-    result is no worse than a ``start``, a placement int32[G]. Ctrl-C ends the search early. Unless
-    the evaluator ``is_warm``, its code is compiled first.
-
-    Returns
-    -------
-    PlacementResult, float
-        Result, and the cost that no placement beats.
-    """
-    progress.update("lower bound ...")
-    bound = evaluator.lower_bound(problem)
-    priced = evaluator.make(problem, None)
-    if not is_warm:
-        progress.update("compiling, once ...")
-        warm_up_evaluator(priced)  # a first search would spend all its seconds on this
-    began = time.monotonic()
-
-    def report(count: int, best: float) -> None:
-        far = how_far(count, max_evaluations, time.monotonic() - began)
-        progress.update(f"best {evaluator.text(best)}, evaluated {far}")
-
-    # A second core costs no time, but its evaluations count.
-    chains = 1 if max_evaluations else min(CHAINS, getattr(priced, "num_threads", 1))
-    placer = MultilevelSearch(seconds, max_evaluations, bound=bound, report=report, chains=chains)
-    return placer.place(problem, priced, seed=seed, start=start), bound
-
-
 def zero_shot(
     problem: PlacementProblem, progress: Progress, *, seed: int = 0
 ) -> tuple[PlacementProblem, PlacementResult] | None:
     """Place a problem with the bundled pretrained policy, in groups as it was trained on.
 
-    Returns
-    -------
-    PlacementProblem, PlacementResult
-        Problem at the level that was placed, and the result. None if even the coarsest level has so
-        many groups that the policy takes many seconds.
+    The problem is returned at the level that was placed. It is None if even the coarsest level has
+    so many groups that the policy takes many seconds.
     """
     coarse = search_problem(problem, GROUPS_OF_POLICY)
     if coarse.num_groups > MOST_GROUPS_OF_POLICY:
         return None
     progress.update("policy ...")
-    warm_up("pretrained")
+    warm_up(PRETRAINED)
     return coarse, start_of_search().place(coarse, Simulator(coarse, num_threads=1), seed=seed)
 
 
-def search_from_policy(
-    problem: PlacementProblem,
-    progress: Progress,
-    *,
-    seconds: float | None,
-    max_evaluations: int | None = None,
-    seed: int = 0,
-) -> tuple[PlacementResult, float]:
-    """Place a problem with the bundled pretrained policy, and search from there; see `search`.
-
-    The limits are those of both. The policy is left out if it would leave nothing to the search.
-    """
-    enough = max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY
-    placed = zero_shot(problem, progress, seed=seed) if enough else None
-    if placed is None:
-        return search(
-            problem, progress, seconds=seconds, max_evaluations=max_evaluations, seed=seed
-        )
-    coarse, found = placed
-    return search_from(
-        found,
-        coarse,
-        problem,
-        progress,
-        seconds=None if seconds is None else max(seconds - found.seconds, seconds / 2),
-        max_evaluations=None if max_evaluations is None else max_evaluations - found.evaluations,
-        seed=seed,
-    )
-
-
-def search_from(
-    found: PlacementResult,
-    problem: PlacementProblem,
-    finer: PlacementProblem,
-    progress: Progress,
-    *,
-    seconds: float | None,
-    max_evaluations: int | None = None,
-    seed: int = 0,
-    evaluator: EvaluatorSpec = STEP,
-) -> tuple[PlacementResult, float]:
-    """Search from what another placer found, at another level of its problem; see `search`.
-
-    Evaluations, seconds and curve of the result are those of both.
-    """
-    start = finer.placement_of_ops(problem.expand(found.placement))
-    result, bound = search(
-        finer,
-        progress,
-        seconds=seconds,
-        max_evaluations=max_evaluations,
-        seed=seed,
-        start=start,
-        evaluator=evaluator,
-    )
-    both = replace(
-        result,
-        evaluations=found.evaluations + result.evaluations,
-        seconds=found.seconds + result.seconds,
-        curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
-    )
-    return both, bound
-
-
-def place_graph(
-    name: str,
-    graph: OpGraph,
-    cluster: Cluster,
-    *,
-    seconds: float,
-    seed: int,
-    quiet: bool,
-    placer: str | Placer | None = None,
-    evaluator: EvaluatorSpec = STEP,
-) -> tuple[PlacementProblem, PlacementResult, float]:
-    """Make a problem of a graph, and place it with a placer, or by `search`.
-
-    Returns
-    -------
-    PlacementProblem, PlacementResult, float
-        Problem at the level where the search ended, and what `search` returns.
-    """
-    problem = make_problem(Source(name, graph), cluster)
-    progress = PlainProgress(None if quiet else sys.stderr)
-    if placer is None:
-        problem = search_problem(problem)
-        result, bound = search(problem, progress, seconds=seconds, seed=seed, evaluator=evaluator)
-        return problem, result, bound
-    chosen = make_placer(placer, problem, seconds=seconds)
-    limits = Limits(seconds=seconds)
-    result = run_placer(chosen, problem, progress, seed=seed, evaluator=evaluator, limits=limits)
-    return problem, result, evaluator.lower_bound(problem)
-
-
 def run_placer(
-    placer: Placer,
+    spec: PlacerSpec,
     problem: PlacementProblem,
     progress: Shows,
     *,
@@ -253,10 +212,10 @@ def run_placer(
 
     Parameters
     ----------
-    placer, problem, progress, seed
+    spec, problem, progress, seed
         Placer, problem, display and seed.
     budget
-        Number of evaluations of the placer, if that is known.
+        Number of evaluations of the placer; by default that of the limits, or its own.
     label
         Name on the display; by default that of the placer.
     num_threads
@@ -266,14 +225,17 @@ def run_placer(
     limits
         Limits at which the placer is stopped; the best placement that it evaluated is the result.
     """
-    name = label or placer.name
+    name = label or spec.name
+    limits = limits or Limits()
+    budget = budget or limits.evaluations or spec.budget or 0
+    most = None if limits.seconds else budget or None
     progress.update(f"{name}: compiling, once ...")
-    warm_up_placer(placer, evaluator)
+    warm_up(spec.warms_as or spec.name, evaluator)
     began = time.monotonic()
     updates = ""
 
     def report(evaluations: int, best: float) -> None:
-        far = updates or how_far(evaluations, budget, time.monotonic() - began)
+        far = updates or how_far(evaluations, most, time.monotonic() - began)
         progress.update(f"{name}: best {evaluator.text(best)}, evaluated {far}")
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
@@ -283,14 +245,7 @@ def run_placer(
 
     progress.update(f"{name} ...")
     priced = evaluator.make(problem, num_threads)
-    limits = limits or Limits()
-    if hasattr(placer, "on_update"):
-        learning = replace(cast("PlacetoPlacer", placer), on_update=on_update)
-        if limits.evaluations and learning.training_evaluations:  # its last rollout counts, too
-            beyond = max(learning.most_evaluations(problem) - limits.evaluations, 0)
-            left = max(learning.training_evaluations - beyond, 1)
-            learning = replace(learning, training_evaluations=left)
-        placer = learning
+    placer = spec.make(problem, Budget(budget, limits.seconds, limits.evaluations, on_update))
     watched = WatchedEvaluator(priced, report, limits)
     try:
         result = placer.place(problem, watched, seed=seed)
@@ -300,4 +255,144 @@ def run_placer(
     result = replace(
         result, runtime=float(costs.runtime[0]), peak_memory=costs.peak_memory[0].copy()
     )
-    return watched.counted(result) if isinstance(placer, CheckedPlacer) else result
+    return watched.counted(result) if spec.modules else result
+
+
+def _policy_spec(
+    problem: PlacementProblem, policy: "PlacementPolicy", settings: PlaceSettings
+) -> PlacerSpec:
+    """Return the placer of a policy, which may be trained further."""
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
+
+    rounds = settings.refinement_rounds
+    if rounds is None:
+        rounds = DEFAULT_REFINEMENT_ROUNDS if settings.seconds is None else 0
+    placer = PlacetoPlacer(
+        policy=policy,
+        training_evaluations=settings.max_evaluations or 0,
+        num_rollouts=settings.rollouts,
+        refinement_rounds=rounds,
+    )
+    # One for any number of devices that is not trained needs none of the code of a training.
+    as_it_is = policy.num_devices is None and not settings.max_evaluations
+    return PlacerSpec(
+        placer.name,
+        placer.name,
+        lambda _problem, budget: replace(placer, on_update=budget.on_update),
+        budget=placer.most_evaluations(problem),
+        warms_as=PRETRAINED if as_it_is else "",
+    )
+
+
+class _Search(NamedTuple):
+    """A multilevel search of a problem, whose evaluator is compiled."""
+
+    priced: Evaluator
+    evaluator: EvaluatorSpec
+    bound: float
+    progress: Progress
+    seed: int
+
+    def run(
+        self,
+        seconds: float | None,
+        max_evaluations: int | None,
+        start: NDArray[np.int32] | None = None,
+    ) -> PlacementResult:
+        """Search; the result is no worse than a ``start``."""
+        began = time.monotonic()
+
+        def report(count: int, best: float) -> None:
+            far = how_far(count, max_evaluations, time.monotonic() - began)
+            self.progress.update(f"best {self.evaluator.text(best)}, evaluated {far}")
+
+        # A second core costs no time, but its evaluations count.
+        cores = self.priced.num_threads if isinstance(self.priced, Simulator) else 1
+        chains = 1 if max_evaluations else min(CHAINS, cores)
+        placer = MultilevelSearch(
+            seconds, max_evaluations, bound=self.bound, report=report, chains=chains
+        )
+        return placer.place(self.priced.problem, self.priced, seed=self.seed, start=start)
+
+    def after(
+        self,
+        problem: PlacementProblem,
+        found: PlacementResult,
+        seconds: float | None,
+        max_evaluations: int | None,
+    ) -> PlacementResult:
+        """Search from what a policy found at another level; the result counts what both did."""
+        start = self.priced.problem.placement_of_ops(problem.expand(found.placement))
+        result = self.run(seconds, max_evaluations, start)
+        return replace(
+            result,
+            evaluations=found.evaluations + result.evaluations,
+            seconds=found.seconds + result.seconds,
+            curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
+        )
+
+
+def _prepared_search(
+    problem: PlacementProblem, settings: PlaceSettings, progress: Progress
+) -> _Search:
+    evaluator = settings.evaluator
+    progress.update("lower bound ...")
+    bound = evaluator.lower_bound(problem)
+    priced = evaluator.make(problem, None)
+    progress.update("compiling, once ...")
+    warm_up_evaluator(priced)  # a first search would spend all its seconds on this
+    return _Search(priced, evaluator, bound, progress, settings.seed)
+
+
+def _from_pretrained(
+    search: _Search, seconds: float | None, max_evaluations: int | None
+) -> PlacementResult:
+    """Search from the placement of the policy, unless that would leave nothing to the search."""
+    placed = None
+    if max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY:
+        placed = zero_shot(search.priced.problem, search.progress, seed=search.seed)
+    if placed is None:
+        return search.run(seconds, max_evaluations)
+    found = placed[1]
+    return search.after(
+        *placed,
+        seconds and max(seconds - found.seconds, seconds / 2),
+        max_evaluations and max_evaluations - found.evaluations,
+    )
+
+
+def _with_subsets(
+    search: _Search, seconds: float | None, max_evaluations: int | None
+) -> tuple[list[Choice], PlacementResult | None]:
+    """Search on some of the devices, and then on all from the best of these.
+
+    Ctrl-C during one of the former ends all of them, and there is no search on all devices.
+    """
+    problem = search.priced.problem
+    subsets = [
+        (devices, smaller)
+        for devices in subsets_to_search(problem)
+        for smaller in [restricted(problem, devices)]
+        if np.isfinite(smaller.group_graph.compute_time).any(axis=1).all()
+    ]
+    share = SHARE_OF_SUBSETS / max(len(subsets), 1)
+    if max_evaluations is not None and max_evaluations * share < FEWEST_EVALUATIONS:
+        subsets = []
+    found: list[Choice] = []
+    for devices, smaller in subsets:
+        names = "+".join(problem.cluster.device_names[device] for device in devices)
+        search.progress.update(f"on {names} ...")
+        placer = MultilevelSearch(
+            seconds and seconds * share, max_evaluations and int(max_evaluations * share)
+        )
+        with InterruptNote() as interrupt:
+            result = placer.place(smaller, search.evaluator.make(smaller, None), seed=search.seed)
+        found.append(Choice(devices, SEARCHED, result))
+        if interrupt.noted:
+            return found, None
+    if not found:
+        return [], search.run(seconds, max_evaluations)
+    rest = 1 - SHARE_OF_SUBSETS
+    start = best_of(problem, [choice.result for choice in found]).placement
+    evaluations = max_evaluations and int(max_evaluations * rest)
+    return found, search.run(seconds and seconds * rest, evaluations, start)

@@ -28,7 +28,9 @@ from placeto_baselines import (
 from placeto_graphs import PlacementProblem, Placer
 
 if TYPE_CHECKING:
-    from placeto_policy import PlacementPolicy, PlacetoPlacer
+    from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, UpdateSummary
+
+    OnUpdate = Callable[[UpdateSummary, int], None]
 
 # A narrow RNN learns as much from as many placements as one of 512 units, each of which takes it a
 # quarter of the time (lab/notes/recurrent-policy.md).
@@ -51,12 +53,15 @@ class Budget(NamedTuple):
 
     evaluations: int  # 0 for as many as it likes
     seconds: float | None = None  # CPU seconds, None for as many as it likes
+    most: int | None = None  # evaluations after which it is stopped
+    on_update: "OnUpdate | None" = None  # gets each update of a training, and their number
 
 
 @dataclass(frozen=True)
 class PlacerSpec:
     """A placer that has a name in the command."""
 
+    name: str
     title: str  # in tables
     make: Callable[[PlacementProblem, Budget], Placer]
     # Evaluations by default, in every command; None where that means nothing
@@ -65,6 +70,7 @@ class PlacerSpec:
     # Evaluations with `compare --full`, where the default is what takes a few minutes on two cores
     full_budget: int | None = None
     modules: tuple[str, ...] = ()  # of one of a user's own: modules whose files decide what it does
+    warms_as: str = ""  # name of a placer that calls the same code, if it is another
 
     @property
     def searches(self) -> bool:
@@ -81,16 +87,23 @@ def _expert(problem: PlacementProblem, _budget: Budget) -> Placer:
     return ExpertPlacer(expert_scopes(problem.graph.scopes))
 
 
-def _placeto(_problem: PlacementProblem, budget: Budget) -> Placer:
+def trained(
+    problem: PlacementProblem, budget: Budget, settings: "Settings | None" = None
+) -> Placer:
+    """Return a placer that trains a policy, whose last rollout is within its limit, too."""
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
-    return PlacetoPlacer(training_evaluations=budget.evaluations)
+    placer = PlacetoPlacer(
+        training_evaluations=budget.evaluations, settings=settings, on_update=budget.on_update
+    )
+    beyond = max(placer.most_evaluations(problem) - budget.most, 0) if budget.most else 0
+    return replace(placer, training_evaluations=max(budget.evaluations - beyond, 1))
 
 
-def _paper(_problem: PlacementProblem, budget: Budget) -> Placer:
-    from placeto_policy import PlacetoPlacer, preset  # noqa: PLC0415
+def _paper(problem: PlacementProblem, budget: Budget) -> Placer:
+    from placeto_policy import preset  # noqa: PLC0415
 
-    return PlacetoPlacer(training_evaluations=budget.evaluations, settings=preset("paper"))
+    return trained(problem, budget, preset("paper"))
 
 
 def _pretrained(problem: PlacementProblem, _budget: Budget) -> Placer:
@@ -140,47 +153,42 @@ def _rnn(problem: PlacementProblem, budget: Budget) -> Placer:
 
 # In the order of the seconds that they take on Inception-V3, the least first: comparisons run and
 # show them in it, so that there is something to see at once.
-PLACERS: Mapping[str, PlacerSpec] = {
-    "cpu": PlacerSpec("CPU only", lambda _problem, _budget: CpuOnly()),
-    "single": PlacerSpec("Single GPU", lambda _problem, _budget: SingleDevice()),
-    "expert": PlacerSpec("Expert", _expert),
-    "scotch": PlacerSpec("Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
-    "metis": PlacerSpec("METIS", lambda _problem, _budget: MetisPlacer(), random=True),
-    "m-topo": PlacerSpec("m-TOPO", lambda _problem, _budget: MTopo()),
-    "critical-path": PlacerSpec("Critical path", lambda _problem, _budget: CriticalPathPlacer()),
-    "heft": PlacerSpec("HEFT", lambda _problem, _budget: Heft()),
-    "m-etf": PlacerSpec("m-ETF", lambda _problem, _budget: MEtf()),
-    "m-sct": PlacerSpec("m-SCT", lambda _problem, _budget: MSct()),
-    "pretrained": PlacerSpec("Placeto, pretrained", _pretrained, random=True),
-    "random": PlacerSpec("Random", _random, budget=10_000, random=True),
-    "multilevel": PlacerSpec("Multilevel search", _multilevel, budget=50_000, random=True),
-    "local-search": PlacerSpec("Local search", _local_search, budget=50_000, random=True),
+_SPECS = (
+    PlacerSpec("cpu", "CPU only", lambda _problem, _budget: CpuOnly()),
+    PlacerSpec("single", "Single GPU", lambda _problem, _budget: SingleDevice()),
+    PlacerSpec("expert", "Expert", _expert),
+    PlacerSpec("scotch", "Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
+    PlacerSpec("metis", "METIS", lambda _problem, _budget: MetisPlacer(), random=True),
+    PlacerSpec("m-topo", "m-TOPO", lambda _problem, _budget: MTopo()),
+    PlacerSpec("critical-path", "Critical path", lambda _problem, _budget: CriticalPathPlacer()),
+    PlacerSpec("heft", "HEFT", lambda _problem, _budget: Heft()),
+    PlacerSpec("m-etf", "m-ETF", lambda _problem, _budget: MEtf()),
+    PlacerSpec("m-sct", "m-SCT", lambda _problem, _budget: MSct()),
+    PlacerSpec("pretrained", "Placeto, pretrained", _pretrained, random=True),
+    PlacerSpec("random", "Random", _random, budget=10_000, random=True),
+    PlacerSpec("multilevel", "Multilevel search", _multilevel, budget=50_000, random=True),
+    PlacerSpec("local-search", "Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
-    "paper": PlacerSpec(
-        "Placeto (paper configuration)", _paper, budget=20_000, random=True, full_budget=500_000
+    PlacerSpec(
+        "paper",
+        "Placeto (paper configuration)",
+        _paper,
+        budget=20_000,
+        random=True,
+        full_budget=500_000,
     ),
-    "placeto": PlacerSpec(
+    PlacerSpec(
+        "placeto",
         "Placeto (default configuration)",
-        _placeto,
+        trained,
         budget=50_000,
         random=True,
         full_budget=100_000,
     ),
-    "rnn": PlacerSpec("RNN", _rnn, budget=5_000, random=True, full_budget=100_000),
-}
+    PlacerSpec("rnn", "RNN", _rnn, budget=5_000, random=True, full_budget=100_000),
+)
+PLACERS: Mapping[str, PlacerSpec] = {spec.name: spec for spec in _SPECS}
 PLACER_NAMES = tuple(PLACERS)
-_OLD_NAMES = {"coarse-to-fine": "multilevel", "published": "paper"}  # until 0.4
-
-
-def current_name(name: str) -> str:
-    """Return the name of a placer today, where it had another one before 0.3.
-
-    Examples
-    --------
-    >>> current_name("coarse-to-fine"), current_name("heft")
-    ('multilevel', 'heft')
-    """
-    return _OLD_NAMES.get(name, name)
 
 
 def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
@@ -213,7 +221,9 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
     if not isinstance(given, str):
         checked = CheckedPlacer(getattr(given, "name", type(given).__name__), given)
         modules = (type(given).__module__,)
-        return PlacerSpec(checked.name, lambda *_: checked, random=True, modules=modules)
+        return PlacerSpec(
+            checked.name, checked.name, lambda *_: checked, random=True, modules=modules
+        )
     name, *arguments = given.split(":", 1)
     if name in PLACERS:
         if arguments:
@@ -232,7 +242,7 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
         heeded = {name: limit for name, limit in limits.items() if limit is not None}
         return CheckedPlacer(own.text, own.make(**heeded))
 
-    return PlacerSpec(own.text, make, random=True, modules=own.modules)
+    return PlacerSpec(own.text, own.text, make, random=True, modules=own.modules)
 
 
 def make_placer(

@@ -12,14 +12,12 @@ from placeto_graphs import (
     MoveEvaluator,
     Moves,
     PlacementProblem,
-    Placer,
     SchedulingEvaluator,
     from_networkx,
     parse_cluster,
 )
 
 BUDGET = 200  # placements: an update of every policy, and a few moves of every search
-SAME_CODE = {"rnn-zero-shot": "rnn"}  # placers that have no name of their own in the command
 
 
 def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
@@ -29,21 +27,8 @@ def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
     seconds, which would count for the first placer. Placers without a name in the command and
     evaluators of users are left cold. If a library is missing, the error of the placer is raised.
     """
-    name = SAME_CODE.get(name, name)
     if name in PLACERS:
         _place_a_few_ops(name, STEP if evaluator.modules else evaluator)
-
-
-def warm_up_placer(placer: Placer, evaluator: EvaluatorSpec = STEP) -> None:
-    """Warm up the code that a placer is going to call, as `warm_up` does by name.
-
-    A policy for any number of devices that places without training needs none of the code that a
-    training compiles.
-    """
-    policy = getattr(placer, "policy", None)
-    trains = getattr(placer, "training_evaluations", 0)
-    as_it_is = policy is not None and getattr(policy, "num_devices", 0) is None and not trains
-    warm_up("pretrained" if as_it_is else placer.name, evaluator)
 
 
 def warm_up_evaluator(evaluator: Evaluator) -> None:

@@ -1,12 +1,14 @@
 """Trials that place one graph with one placer."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto.placing.placements import run_placer
-from placeto.placing.placers import fitting, make_placer
-from placeto.placing.warming import warm_up_evaluator, warm_up_placer
+from placeto.placing.placers import PlacerSpec, fitting, placer_spec, trained
+from placeto.placing.warming import warm_up, warm_up_evaluator
 from placeto.placing.watching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
@@ -16,12 +18,14 @@ from placeto.trials.records import Placed, Record, finite
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_graphs import DEVICE_KINDS, Device, PlacementProblem, Placer, parse_cluster
-from placeto_policy import PlacetoPlacer, Settings
+from placeto_policy import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Places a graph with the placer of a subclass."""
+
+    warms_as: ClassVar[str] = ""  # placer of the command that calls the same code
 
     label: str  # name of the placer in the results
     graph: Graph
@@ -39,17 +43,17 @@ class Place:
     def run(self, workspace: Workspace, watch: Watch) -> Record:
         """Return the result of the placer; only CPU seconds of its search count."""
         problem = self.problem(workspace)
-        placer = self.placer(workspace, problem)
+        spec = self.spec(workspace, problem)
         evaluator = evaluator_spec(self.evaluator)
-        warm_up_placer(placer, evaluator)
+        warm_up(spec.warms_as or spec.name, evaluator)
         warm_up_evaluator(evaluator.make(problem, 1))
         began = cpu_seconds()
         result = run_placer(
-            placer,
+            spec,
             problem,
             watch,
             seed=self.seed or 0,
-            budget=None if self.limits.seconds else self.budget,
+            budget=self.budget,
             label=self.label,
             num_threads=1,
             evaluator=evaluator,
@@ -73,6 +77,11 @@ class Place:
         """Return the problem."""
         return workspace.problem(self.graph)
 
+    def spec(self, workspace: Workspace, problem: PlacementProblem) -> PlacerSpec:
+        """Return the placer with what is known of it."""
+        placer = self.placer(workspace, problem)
+        return PlacerSpec(placer.name, self.label, lambda *_: placer, warms_as=self.warms_as)
+
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:
         """Return the placer."""
         raise NotImplementedError
@@ -90,13 +99,14 @@ class PlaceByName(Place):
         problem = workspace.problem(self.graph)
         return on_a_cpu(problem) if self.name == CPU else problem
 
-    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
-        """Return the placer."""
-        if isinstance(self.settings, RnnSettings):
-            return RnnPlacer(fitting(self.settings, [problem]))
-        if self.settings is not None:
-            return PlacetoPlacer(training_evaluations=self.budget or 1, settings=self.settings)
-        return make_placer(self.name, problem, self.budget, self.limits.seconds)
+    def spec(self, workspace: Workspace, problem: PlacementProblem) -> PlacerSpec:  # noqa: ARG002
+        """Return the placer with what is known of it."""
+        spec, settings = placer_spec(self.name), self.settings
+        if isinstance(settings, RnnSettings):
+            return replace(spec, make=lambda *_: RnnPlacer(fitting(settings, [problem])))
+        if settings is not None:
+            return replace(spec, make=partial(trained, settings=settings))
+        return spec
 
 
 def has_cpu(problem: PlacementProblem) -> bool:
