@@ -13,9 +13,10 @@ from torch import nn
 
 from captured_models import Case, case
 from eager_step import EagerTraining, plain_kernels
-from placeto_capture.tracing.capture import OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.functions import ALLOCATIONS
 from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import OpGraph
 from replays import replay
@@ -58,9 +59,8 @@ def compared(
     mask_fraction: float | None = None,
 ) -> Comparison:
     """Capture a step and run it."""
-    trace = trace_step(
-        example.model, example.inputs, None, optimizer, "training", "cpu", mask_fraction
-    )
+    how: Any = {"optimizer": optimizer, "target": "cpu", "mask_fraction": mask_fraction}
+    trace = trace_step(StepSpec(example.model, example.inputs, **how))
     eager = EagerTraining(example, optimizer)
     before = eager.values()
     eager.step(SEED)

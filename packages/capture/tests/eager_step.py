@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from captured_models import Case
-from placeto_capture.tracing.capture import OptimizerFactory
 from placeto_capture.tracing.default_loss import default_loss
+from placeto_capture.tracing.step_spec import OptimizerFactory
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

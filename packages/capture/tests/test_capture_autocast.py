@@ -11,6 +11,7 @@ from torch.nn import functional
 from eager_step import plain_kernels
 from placeto_capture import CaptureError, CaptureWarning, Target, capture, capture_function
 from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.step_spec import StepSpec
 from placeto_graphs import OpGraph, Phase
 from replays import replay
 
@@ -59,9 +60,8 @@ def test_the_callers_autocast_holds_for_the_forward_pass_and_the_loss(device: st
 
 
 def test_what_is_cast_is_what_pytorch_casts() -> None:
-    trace = trace_step(
-        model(), ROWS, loss_fn, torch.optim.SGD, "training", "cpu", autocast=torch.bfloat16
-    )
+    how: Any = {"target": "cpu", "autocast": torch.bfloat16}
+    trace = trace_step(StepSpec(model(), ROWS, loss_fn, torch.optim.SGD, **how))
     results = replay(trace, {})
     trained = model()
     with plain_kernels():

@@ -11,6 +11,7 @@ from torch import nn
 
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.step_spec import StepSpec
 from replays import replay
 
 Outputs = Callable[["Scaled", torch.Tensor], Any]
@@ -96,7 +97,7 @@ CLEAR: dict[str, tuple[Outputs, Loss]] = {
 def test_the_loss_that_a_model_gives_is_trained(name: str) -> None:
     outputs, loss_of = CLEAR[name]
     model, inputs = Scaled(outputs), torch.linspace(-1, 1, 12).reshape(3, 4)
-    trace = trace_step(model, inputs, None, torch.optim.SGD, "training")
+    trace = trace_step(StepSpec(model, inputs, optimizer=torch.optim.SGD))
     results = replay(trace, {})
     loss = loss_of(model(inputs))
     loss.backward()  # type: ignore[no-untyped-call]

@@ -17,10 +17,13 @@ from capture_checks import fingerprint, named
 from placeto_capture import CaptureError, capture, capture_function
 from placeto_capture.tracing.capture import trace_function
 from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.step_spec import TracingOptions
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import Phase
 from replays import replay
 from topological_orders import random_order
+
+ON_CPU = TracingOptions(target="cpu")
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Loop:
     def trace(self) -> Trace:
         """Return what is recorded of a step."""
         return trace_function(
-            self.step, self.modules, self.optimizers, self.inputs, self.others, "cpu"
+            self.step, self.modules, self.optimizers, self.inputs, self.others, ON_CPU
         )
 
 
@@ -337,7 +340,7 @@ def test_everything_is_as_it_was(name: str, fails: bool) -> None:
 def test_optimizers_and_scalers_that_are_not_given_are_as_they_were() -> None:
     made = loop("scaler and clipping")
     expected, before = made.trace(), [str(each) for each in state_of(made)]
-    trace = trace_function(made.step, made.modules, (), made.inputs, target="cpu")
+    trace = trace_function(made.step, made.modules, (), made.inputs, options=ON_CPU)
     assert [str(each) for each in state_of(made)] == before
     assert [call.op_type for call in trace.calls] == [call.op_type for call in expected.calls]
 

@@ -13,6 +13,7 @@ from captured_models import Case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.step_spec import StepSpec
 from placeto_graphs import OpGraph
 from replays import replay
 from topological_orders import random_order
@@ -43,7 +44,7 @@ def numbers(count: int = 16) -> torch.Tensor:
 
 def check_forward(model: nn.Module, inputs: tuple[Any, ...] = ()) -> OpGraph:
     """Compare replays in random orders with what the model does; return its graph."""
-    trace = trace_step(model, inputs, None, None, "inference")
+    trace = trace_step(StepSpec(model, inputs, mode="inference"))
     graph = op_graph_of(trace)
     replayed = [replay(trace, {}, order=random_order(graph, seed)) for seed in ORDERS]
     with torch.no_grad():
@@ -186,7 +187,7 @@ def test_gradients_go_through_writes_into_a_part() -> None:
             return whole[begin:] if begin else whole, whole[2:6]
 
         model = Holder(write, weight=nn.Parameter(weight.clone()))
-        trace = trace_step(model, cut(base.clone()), None, SGD, "training")
+        trace = trace_step(StepSpec(model, cut(base.clone()), optimizer=SGD))
         state = {"weight.momentum_buffer": torch.zeros(4)}
         replayed = [
             replay(trace, state, order=random_order(op_graph_of(trace), seed)) for seed in ORDERS

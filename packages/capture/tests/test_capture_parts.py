@@ -17,6 +17,7 @@ from inplace_programs import InPlaceProgram, programs
 from placeto_capture import capture
 from placeto_capture.tracing import storage_parts
 from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.step_spec import StepSpec
 from placeto_capture.tracing.trace import Placeholder
 from placeto_graphs import OpGraph
 from replays import replay, replay_apart
@@ -176,7 +177,7 @@ def test_the_bytes_that_ops_send_each_other_are_all_they_need(
 ) -> None:
     inputs = torch.arange(12.0).reshape(3, 4) / 7
     shared = program.memory[start : start + 12].view(3, 4)
-    trace = trace_step(program, (inputs, shared), None, None, "inference")
+    trace = trace_step(StepSpec(program, (inputs, shared), mode="inference"))
     results = replay_apart(trace, {}, seed=0)
     with torch.no_grad():
         expected = program(inputs.clone(), shared)
@@ -199,7 +200,7 @@ def test_the_bytes_that_ops_of_a_training_step_send_are_all_they_need(name: str)
 @pytest.mark.parametrize("name", CASES)
 def test_the_tensors_of_an_op_are_no_more_than_the_storages_that_it_writes(name: str) -> None:
     example = case(name)
-    trace = trace_step(example.model, example.inputs, None, SGD, "training")
+    trace = trace_step(StepSpec(example.model, example.inputs, optimizer=SGD))
     graph = capture(example.model, example.inputs, optimizer=SGD)
     made = np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.num_ops)
     for op, recorded in enumerate(trace.ops):

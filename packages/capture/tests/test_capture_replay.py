@@ -18,8 +18,9 @@ from capture_checks import (
 )
 from captured_models import CASES, Case, case
 from inplace_programs import InPlaceProgram, programs
-from placeto_capture.tracing.capture import OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
+from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
 from replays import replay
 from topological_orders import random_order
 
@@ -65,7 +66,7 @@ def test_an_optimizer_of_matrices_updates_as_in_pytorch() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_replayed_forward_pass_gives_what_pytorch_gives(name: str) -> None:
     example = case(name)
-    trace = trace_step(example.model, example.inputs, None, None, "inference")
+    trace = trace_step(StepSpec(example.model, example.inputs, mode="inference"))
     results = replay(trace, {}, order=random_order(op_graph_of(trace), seed=0))
     example.model.eval()
     with torch.no_grad():
@@ -78,7 +79,7 @@ def test_a_replayed_forward_pass_gives_what_pytorch_gives(name: str) -> None:
 def test_in_place_writes_keep_their_order(program: InPlaceProgram, seed: int, start: int) -> None:
     inputs = torch.arange(12.0).reshape(3, 4) / 7
     shared = program.memory[start : start + 12].view(3, 4)
-    trace = trace_step(program, (inputs, shared), None, None, "inference")
+    trace = trace_step(StepSpec(program, (inputs, shared), mode="inference"))
     results = replay(trace, {}, order=random_order(op_graph_of(trace), seed))
     with torch.no_grad():
         expected = program(inputs.clone(), shared)
@@ -90,7 +91,7 @@ def test_in_place_writes_keep_their_order(program: InPlaceProgram, seed: int, st
 
 def test_the_random_numbers_of_a_replay_follow_from_its_seed() -> None:
     inputs = torch.ones(4, 8)
-    trace = trace_step(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), inputs, None, None, "training")
+    trace = trace_step(StepSpec(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), inputs))
     state = {
         name: torch.zeros(ref.size)
         for source in trace.placeholders

@@ -13,6 +13,7 @@ from captured_models import Case, case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import TARGETS, Target
+from placeto_capture.tracing.step_spec import StepSpec
 from placeto_capture.tracing.trace import Call, Placeholder, View
 from placeto_graphs import OpGraph
 from replays import replay
@@ -123,7 +124,7 @@ def test_rms_norm_of_two_dtypes_is_in_its_single_ops() -> None:
 
 def check_on_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     """Check that the step for a GPU gives on a CPU what PyTorch gives there."""
-    results = replay(trace_step(model, inputs, None, torch.optim.SGD, "training"), {})
+    results = replay(trace_step(StepSpec(model, inputs, optimizer=torch.optim.SGD)), {})
     loss = model(*inputs).mean()
     loss.backward()
     torch.testing.assert_close(results["loss"], loss.detach())
@@ -136,9 +137,7 @@ def test_dropout_is_one_op_on_a_gpu(in_place: bool) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3, inplace=in_place), nn.Linear(8, 1))
     inputs = torch.ones(64, 8)
     before = functional.dropout
-    on_gpu, on_cpu = (
-        trace_step(model, inputs, None, None, "training", target) for target in TARGETS
-    )
+    on_gpu, on_cpu = (trace_step(StepSpec(model, inputs, target=target)) for target in TARGETS)
     assert functional.dropout is before
     drops = [call.op_type for call in on_gpu.calls if "dropout" in call.op_type]
     expected = [] if in_place else ["aten.native_dropout", "aten.native_dropout_backward"]
@@ -151,7 +150,7 @@ def test_what_is_dropped_is_dropped_in_the_backward_pass_too() -> None:
     nn.init.ones_(layer.weight)
     model = nn.Sequential(layer, nn.Dropout(0.5))
     inputs = torch.eye(4).repeat(8, 1)
-    trace = trace_step(model, inputs, lambda y: y.sum(), torch.optim.SGD, "training")
+    trace = trace_step(StepSpec(model, inputs, lambda y: y.sum(), torch.optim.SGD))
     results = replay(trace, {}, seed=4)
     kept = results["loss"].item() / 2  # what stays counts twice
     assert 0 < kept < 32
@@ -173,7 +172,7 @@ def test_an_update_moves_what_is_there_before_and_after_it_once() -> None:
 
 
 def test_an_update_has_the_work_of_its_ops() -> None:
-    trace = trace_step(nn.Linear(3, 5), torch.ones(2, 3), None, torch.optim.Adam, "training")
+    trace = trace_step(StepSpec(nn.Linear(3, 5), torch.ones(2, 3)))
     updates = [call for call in trace.calls if call.parts]
     assert [call.op_type for call in updates] == ["placeto.update"] * 2
     for call in updates:

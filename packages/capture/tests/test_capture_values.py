@@ -13,6 +13,7 @@ from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.step_spec import StepSpec
 from replays import replay
 
 Function = Callable[["Deciding", torch.Tensor], torch.Tensor]
@@ -91,7 +92,7 @@ def test_a_random_decision_falls_as_a_replay_draws() -> None:
             return drawn.reshape(1) if drawn < 0.5 else model.layer(x)
 
         given = example(decide)
-        trace = trace_step(given.model, given.inputs, None, None, "inference")
+        trace = trace_step(StepSpec(given.model, given.inputs, mode="inference"))
         result = replay(trace, {}, seed=0)["output.0"]
         assert (result.numel() == 1) == bool(result.numel() == 1 and result < 0.5)
         found.add(result.numel())
@@ -154,7 +155,7 @@ def test_a_mask_picks_its_part(name: str) -> None:
     assert Counter(half.op_types) == Counter(whole.op_types)
     assert half.tensor_bytes.sum() < whole.tensor_bytes.sum()
     rows = example(MASKS["rows"])
-    trace = trace_step(rows.model, rows.inputs, None, None, "inference", "gpu", 0.5)
+    trace = trace_step(StepSpec(rows.model, rows.inputs, mode="inference", mask_fraction=0.5))
     assert trace.results["output.0"].size == (3, 4)
 
 

@@ -1,8 +1,7 @@
 """The step of a PyTorch model as a graph of ops, the costs of its ops, and a form that runs.
 
-- `capture` and `capture_function` record a step as an ``OpGraph`` of ``placeto_graphs``.
+- `capture`, `capture_step` and `capture_function` record a step as an ``OpGraph``.
 - `cost_model` and `cost_models` estimate the time of each op on kinds of devices.
-- `profile` measures the time of each op.
 - `program_step` reads a model from a file.
 - `executable_step` and `executable_training` make a step that runs op by op.
 """
@@ -11,10 +10,10 @@ from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
 from placeto_capture.execution.traced_step import executable_step
 from placeto_capture.execution.training import ExecutableTraining, executable_training
-from placeto_capture.profiling.profiler import profile
 from placeto_capture.programs.step import program_step
-from placeto_capture.tracing.capture import capture, capture_function
+from placeto_capture.tracing.capture import capture, capture_function, capture_step
 from placeto_capture.tracing.devices import Target
+from placeto_capture.tracing.step_spec import StepSpec
 from placeto_capture.tracing.trace import Updates
 
 __version__ = "0.3.0"
@@ -23,14 +22,15 @@ __all__ = [
     "CaptureError",
     "CaptureWarning",
     "ExecutableTraining",
+    "StepSpec",
     "Target",
     "Updates",
     "capture",
     "capture_function",
+    "capture_step",
     "cost_model",
     "cost_models",
     "executable_step",
     "executable_training",
-    "profile",
     "program_step",
 ]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.capture import OptimizerFactory
+from placeto_capture.tracing.step_spec import OptimizerFactory
 
 Number = int | float | complex
 

@@ -12,11 +12,12 @@ from torch import nn
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.device_memory import DeviceMemory, StepParts
-from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
 from placeto_capture.tracing.prepared_calls import PreparedCall, Slots, prepared, view_of
 from placeto_capture.tracing.replay import ValueOf, example_values
+from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import ExecutableStep, OpGraph
 
@@ -408,19 +409,20 @@ def executable_step(
     """
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
-    trace = trace_step(
+    spec = StepSpec(
         model,
         example_inputs,
-        loss_fn,
-        optimizer,
-        mode,
-        target,
-        mask_fraction,
-        autocast,
-        updates,
-        parameter_bytes,
-        experts_per_token,
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        mode=mode,
+        target=target,
+        mask_fraction=mask_fraction,
+        autocast=autocast,
+        updates=updates,
+        parameter_bytes=parameter_bytes,
+        experts_per_token=experts_per_token,
     )
+    trace = trace_step(spec)
     given = dict(values or {})
     known = {
         name

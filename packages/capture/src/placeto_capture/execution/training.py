@@ -12,11 +12,12 @@ from torch.utils import _pytree as pytree
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.optimizer_numbers import Number, OptimizerNumbers
 from placeto_capture.execution.traced_step import TracedStep
-from placeto_capture.tracing.capture import LossFunction, OptimizerFactory, trace_step
+from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
 from placeto_capture.tracing.prepared_calls import PreparedCall, view_of
 from placeto_capture.tracing.replay import example_values
+from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import Phase
 
@@ -432,17 +433,17 @@ def executable_training(
     if threads_per_device < 1:
         raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     factory = optimizer or torch.optim.Adam
-    trace = trace_step(
+    spec = StepSpec(
         model,
         example_inputs,
-        loss_fn,
-        factory,
-        "training",
-        target,
-        mask_fraction,
-        autocast,
-        updates,
+        loss_fn=loss_fn,
+        optimizer=factory,
+        target=target,
+        mask_fraction=mask_fraction,
+        autocast=autocast,
+        updates=updates,
     )
+    trace = trace_step(spec)
     weights = dict(model.named_parameters())
     return ExecutableTraining(
         trace,

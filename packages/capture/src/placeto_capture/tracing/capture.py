@@ -5,7 +5,7 @@ them in a patched PyTorch (`patches`), under a dispatch mode (`tracer`) that rec
 `op_graph` makes a graph of the trace. `capture` does so with the usual step of a model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.default_loss import default_loss, tensors_in
-from placeto_capture.tracing.devices import TARGETS, Target, autocast_around
+from placeto_capture.tracing.devices import Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.lifetimes import with_frees, with_state, without_collection
 from placeto_capture.tracing.op_graph import op_graph_of
@@ -24,16 +24,19 @@ from placeto_capture.tracing.origins import LEFT_MODULE, ModuleScopes, failed_li
 from placeto_capture.tracing.patches import patched_torch
 from placeto_capture.tracing.reached_objects import put_back
 from placeto_capture.tracing.step_phases import StepPhases
-from placeto_capture.tracing.trace import UPDATES, Trace, Updates
+from placeto_capture.tracing.step_spec import (
+    LossFunction,
+    OptimizerFactory,
+    StepSpec,
+    TracingOptions,
+)
+from placeto_capture.tracing.trace import Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
 from placeto_capture.tracing.updates import with_barriers, with_whole_updates
 from placeto_graphs import OpGraph, Phase
 
-MODES = ("training", "inference")
 _WORKING_OPTIMIZERS = "torch.optim.SGD, Adam and AdamW"
 
-LossFunction = Callable[[Any], torch.Tensor]
-OptimizerFactory = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
@@ -154,20 +157,38 @@ def capture(
     >>> capture(model, batch)
     OpGraph(ops=22, tensors=33, edges=28)
     """
-    trace = trace_step(
+    spec = StepSpec(
         model,
         example_inputs,
-        loss_fn,
-        optimizer,
-        mode,
-        target,
-        mask_fraction,
-        autocast,
-        updates,
-        parameter_bytes,
-        experts_per_token,
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        mode=mode,
+        target=target,
+        mask_fraction=mask_fraction,
+        autocast=autocast,
+        updates=updates,
+        parameter_bytes=parameter_bytes,
+        experts_per_token=experts_per_token,
     )
-    return op_graph_of(trace)
+    return op_graph_of(trace_step(spec))
+
+
+def capture_step(spec: StepSpec) -> OpGraph:
+    """Return the graph of a step, as `capture` does of its parameters.
+
+    Raises
+    ------
+    CaptureError
+        As of `capture`.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from placeto_capture import StepSpec
+    >>> capture_step(StepSpec(nn.Linear(4, 2), torch.ones(8, 4), mode="inference"))
+    OpGraph(ops=4, tensors=4, edges=3)
+    """
+    return op_graph_of(trace_step(spec))
 
 
 def capture_function(
@@ -244,10 +265,10 @@ def capture_function(
     >>> graph.op_types.count("aten.addmm"), graph.op_types.count("aten.linalg_vector_norm")
     (2, 3)
     """
-    trace = trace_function(
-        step_fn, modules, optimizers, example_inputs, others, target, mask_fraction, autocast
+    options = TracingOptions(target=target, mask_fraction=mask_fraction, autocast=autocast)
+    return op_graph_of(
+        trace_function(step_fn, modules, optimizers, example_inputs, others, options)
     )
-    return op_graph_of(trace)
 
 
 def trace_function(
@@ -256,14 +277,13 @@ def trace_function(
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
     example_inputs: Any = (),
     others: Sequence[Any] = (),
-    target: Target = "gpu",
-    mask_fraction: float | None = None,
-    autocast: torch.dtype | None = None,
+    options: TracingOptions | None = None,
 ) -> Trace:
     """Return what ran in a step; the parameters are those of `capture_function`."""
+    options = options or TracingOptions()
     given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
-    step = _Step(_named_modules(modules), given, others, example_inputs, target, mask_fraction)
-    around = autocast_around(target, autocast)
+    step = _Step(_named_modules(modules), given, others, example_inputs, options)
+    around = autocast_around(options.target, options.autocast)
 
     def call(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         with around:
@@ -272,47 +292,16 @@ def trace_function(
     return with_barriers(with_frees(with_state(step.trace(call, "step_fn", step_fn))))
 
 
-def trace_step(
-    model: nn.Module,
-    example_inputs: Any,
-    loss_fn: LossFunction | None,
-    optimizer: OptimizerFactory | torch.optim.Optimizer | None,
-    mode: str,
-    target: Target = "gpu",
-    mask_fraction: float | None = None,
-    autocast: torch.dtype | None = None,
-    updates: Updates = "after-backward",
-    parameter_bytes: Mapping[str, int] | None = None,
-    experts_per_token: int = 1,
-) -> Trace:
-    """Return what ran in one step; the parameters are those of `capture`."""
-    if not isinstance(model, nn.Module):
-        raise CaptureError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    if mode not in MODES:
-        raise CaptureError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    if updates not in UPDATES:
-        raise CaptureError(f"updates: expected one of {', '.join(UPDATES)}, got {updates!r}")
-    if parameter_bytes and mode != "inference":
-        raise CaptureError(
-            "parameter_bytes: expected mode 'inference', as weights that are trained have the "
-            f"width of their dtype, got {mode!r}"
-        )
+def trace_step(spec: StepSpec) -> Trace:
+    """Return what ran in one step."""
+    model, optimizer = spec.model, spec.optimizer
     factory: OptimizerFactory
     if isinstance(optimizer, torch.optim.Optimizer):
         given, factory = [optimizer], lambda _: optimizer
     else:
         given, factory = [], optimizer or torch.optim.Adam
-    step = _Step(
-        {"": model},
-        given,
-        [],
-        example_inputs,
-        target,
-        mask_fraction,
-        parameter_bytes,
-        experts_per_token,
-    )
-    around = autocast_around(target, autocast)
+    step = _Step({"": model}, given, [], spec.example_inputs, spec)
+    around = autocast_around(spec.target, spec.autocast)
 
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         model.eval()
@@ -329,19 +318,19 @@ def trace_step(
         with around:
             outputs = model(*args, **kwargs)
             step.part = "loss_fn"
-            loss = (loss_fn or default_loss)(outputs)
+            loss = (spec.loss_fn or default_loss)(outputs)
         _check_loss(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         step.part = "optimizer"
         update.step()
         return {"loss": loss}
 
-    step_fn = inference if mode == "inference" else training
-    trace = step.trace(step_fn, "model", loss_fn, optimizer)
-    if mode == "inference":
+    step_fn = inference if spec.mode == "inference" else training
+    trace = step.trace(step_fn, "model", spec.loss_fn, optimizer)
+    if spec.mode == "inference":
         trace = with_state(trace)
-    if updates == "as-ready":
-        return replace(trace, updates=updates)
+    if spec.updates == "as-ready":
+        return replace(trace, updates=spec.updates)
     return with_barriers(with_frees(trace))
 
 
@@ -353,24 +342,10 @@ class _Step:
     optimizers: Sequence[torch.optim.Optimizer]
     others: Sequence[Any]
     inputs: Any
-    target: Target
-    mask_fraction: float | None
-    parameter_bytes: Mapping[str, int] | None = None
-    experts_per_token: int = 1
+    options: TracingOptions
     part: str = ""  # what runs in the forward phase, for errors
 
     def __post_init__(self) -> None:
-        if self.mask_fraction is not None and not 0 < self.mask_fraction <= 1:
-            raise CaptureError(
-                "mask_fraction: expected a number above 0 and up to 1, or None, "
-                f"got {self.mask_fraction}"
-            )
-        if self.experts_per_token < 1:
-            raise CaptureError(
-                f"experts_per_token: expected at least 1, got {self.experts_per_token}"
-            )
-        if self.target not in TARGETS:
-            raise CaptureError(f"target: expected one of {', '.join(TARGETS)}, got {self.target!r}")
         self.inputs = _arguments(self.inputs)
         self._fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._scopes = ModuleScopes()
@@ -384,19 +359,13 @@ class _Step:
         """
         self.part = part
         with (
-            patched_torch(self.target, self._fake_mode),  # one step at a time
+            patched_torch(self.options.target, self._fake_mode),  # one step at a time
             put_back([*called, *self.modules.values()]),
         ):
             objects = FakeObjects(
                 self.modules, self.optimizers, self.others, self.inputs, self._fake_mode
             )
-            self.tracer = Tracer(
-                objects.memory,
-                self._scopes,
-                self.mask_fraction,
-                self.parameter_bytes,
-                self.experts_per_token,
-            )
+            self.tracer = Tracer(objects.memory, self._scopes, self.options)
             self._phases = StepPhases(self.tracer, self._fake_mode, objects)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})

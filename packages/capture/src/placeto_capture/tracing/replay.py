@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from placeto_capture.tracing.prepared_calls import Slots, StorageMemory, fill_of, prepared
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, whole_storage
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]
 
@@ -57,11 +57,6 @@ class Memory(StorageMemory):
                 torch.manual_seed(seed + part.rng_index)
             self.keep(ready, part.function(*args, **keywords))
         self.finish(call)
-
-    def written(self, call: Call) -> list[torch.Tensor]:
-        """Return what an op changes, as the bytes of whole storages."""
-        sizes = self._storage_bytes
-        return [self.tensor(whole_storage(storage, sizes[storage])) for storage in call.writes]
 
     def finish(self, call: Call) -> None:
         """Free what no other op uses, and what was there only between the parts of an op."""

@@ -35,6 +35,7 @@ from placeto_capture.tracing.origins import (
     RandomDraws,
     is_run_by_engine,
 )
+from placeto_capture.tracing.step_spec import TracingOptions
 from placeto_capture.tracing.trace import (
     Call,
     Op,
@@ -56,28 +57,10 @@ LIFT_FRESH = torch.ops.aten.lift_fresh.default
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops that run while it is entered.
 
-    Parameters
-    ----------
-    memory
-        Tensors that are there before the step; each region is an op.
-    scopes
-        Modules that are being called.
-    mask_fraction
-        Fraction of all elements that a mask of unknown values picks; None refuses such masks.
-    parameter_bytes
-        Bytes that some parameters are held in, by name.
-    experts_per_token
-        Number of experts of a mixture that each token goes to.
+    It begins with the tensors of ``memory``, of which each region is an op.
     """
 
-    def __init__(
-        self,
-        memory: FakeMemory,
-        scopes: ModuleScopes,
-        mask_fraction: float | None = None,
-        parameter_bytes: Mapping[str, int] | None = None,
-        experts_per_token: int = 1,
-    ) -> None:
+    def __init__(self, memory: FakeMemory, scopes: ModuleScopes, options: TracingOptions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []  # that ran so far
         self.scope = ""  # of ops that run outside of all modules
@@ -85,7 +68,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.update = 0  # number of the optimizer's step that runs, in the update phase
         self._memory = memory
         self._scopes = scopes
-        self._mask_fraction = mask_fraction
+        self._mask_fraction = options.mask_fraction
         self._storages: list[torch.UntypedStorage] = []
         self._index_of_storage: dict[int, int] = {}
         self._maker_of_storage: list[int] = []  # the last op that wrote each storage
@@ -103,9 +86,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
-        self._held_bytes = dict(self._held(parameter_bytes or {}))
+        self._held_bytes = dict(self._held(options.parameter_bytes or {}))
         widths = {s: held / self._storages[s].nbytes() for s, held in self._held_bytes.items()}
-        self._held_weights = HeldWeights(widths, experts_per_token)
+        self._held_weights = HeldWeights(widths, options.experts_per_token)
 
     def _held(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
         """Yield the storages of parameters, and the bytes that they are held in."""

@@ -1,1 +1,0 @@
-"""How long each op takes, measured."""
