@@ -4,9 +4,12 @@ Each is a factory of a training step: a model, example inputs, and how outputs b
 """
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.controller_sampler import ControllerSampler
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
-from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
+from placeto_workloads.families.sampler import (
+    ArchitectureSampler,
+    ControllerSampler,
+    UniformSampler,
+)
 from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
 from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
 from placeto_workloads.libraries.named import LIBRARIES, library_step

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from placeto_workloads import ConvolutionalArchitecture, Operation, RecurrentCell
-from placeto_workloads.families.sampler import MICRO_OPERATIONS
+from placeto_workloads.families.search_spaces import MICRO_OPERATIONS
 from placeto_workloads.models.cell_architecture import CURRENT
 from placeto_workloads.models.cell_network import CellNetwork
 from placeto_workloads.models.enas_convolutional import STEM_FILTERS_PER_FILTER, image_network

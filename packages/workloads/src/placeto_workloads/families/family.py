@@ -1,17 +1,20 @@
 """The families nmt, ptb and cifar10 (Addanki et al. 2019)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from placeto_graphs import DEFAULT_RULES, Grouping, OpGraph, colocate, merge_and_colocate
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.sampler import ArchitectureSampler, UniformSampler
-from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
+from placeto_workloads.families.sampler import (
+    ArchitectureSampler,
+    ControllerSampler,
+    UniformSampler,
+)
+from placeto_workloads.families.search_spaces import Architecture
 from placeto_workloads.models.enas_convolutional import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
@@ -26,8 +29,6 @@ from placeto_workloads.registry import (
 NUM_MEMBERS = 32
 MOST_REPEATED = 1_000  # draws in a row
 UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
-
-Architecture = RecurrentCell | ConvolutionalArchitecture
 
 
 @dataclass(frozen=True)
@@ -206,25 +207,18 @@ def family(
     defaults = default_sizes(recipe.build, {**recipe.fixed, **dict.fromkeys(recipe.drawn, 0)})
     chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed}
     generator = np.random.default_rng(seed)
-    drawn_by = _sampler_of(name) if sampler is None else sampler
-    members = _different_members(name, base, chosen, drawn_by, generator)
+    if sampler is None:
+        sampler = ControllerSampler() if name in _OF_A_CONTROLLER else UniformSampler()
+    members = _different_members(name, base, chosen, sampler, generator)
     order = generator.permutation(len(members))
     half = len(members) // 2
     return Family(
         name,
         recipe.num_groups,
         recipe.colocation_rules,
-        training=_members(members, order[:half]),
-        test=_members(members, order[half:]),
+        training=tuple(members[index] for index in np.sort(order[:half])),
+        test=tuple(members[index] for index in np.sort(order[half:])),
     )
-
-
-def _sampler_of(name: str) -> ArchitectureSampler:
-    if name not in _OF_A_CONTROLLER:
-        return UniformSampler()
-    from placeto_workloads.families.controller_sampler import ControllerSampler  # noqa: PLC0415 (it reads files)
-
-    return ControllerSampler()
 
 
 def _different_members(
@@ -259,9 +253,3 @@ def _different_members(
         name_of_member = f"{name}-{len(members):02}"
         members.append(FamilyMember(name_of_member, base, {**chosen, **drawn}, architecture))
     return members
-
-
-def _members(
-    members: Sequence[FamilyMember], chosen: NDArray[np.integer]
-) -> tuple[FamilyMember, ...]:
-    return tuple(members[index] for index in np.sort(chosen))

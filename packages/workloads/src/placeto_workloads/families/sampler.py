@@ -1,53 +1,28 @@
-"""Samplers of the architectures of families."""
+"""Samplers of the architectures of families: uniform, or of what a training evaluated."""
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from placeto_workloads.models.cell_architecture import (
-    Activation,
-    Block,
-    ConvolutionalArchitecture,
-    ConvolutionalCell,
-    Operation,
-    RecurrentCell,
-    cell_with_loose_ends,
-)
+from placeto_workloads.errors import WorkloadError
+from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace
+from placeto_workloads.families.trajectory import Trajectory, load_trajectory
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
 
-# The operations of the ENAS micro search space (Pham et al. 2018, section 2.4).
-MICRO_OPERATIONS = (
-    Operation.IDENTITY,
-    Operation.SEPARABLE_CONVOLUTION_3,
-    Operation.SEPARABLE_CONVOLUTION_5,
-    Operation.AVERAGE_POOL_3,
-    Operation.MAX_POOL_3,
-)
+_SHIPPED = Path(__file__).parent / "trajectories"
 
 
 class ArchitectureSampler(Protocol):
-    """Samples architectures of the ENAS search spaces, as an ENAS controller does.
-
-    Examples
-    --------
-    A sampler may give the same cell each time:
-
-    >>> from placeto_workloads import NASNET_A
-    >>> class OneArchitecture:
-    ...     def recurrent_cell(self, generator):
-    ...         return RecurrentCell((Activation.TANH,), inputs=())
-    ...     def convolutional_cells(self, generator):
-    ...         return NASNET_A
-    >>> sampler: ArchitectureSampler = OneArchitecture()
-    """
+    """Samples architectures of the ENAS search spaces, as an ENAS controller does."""
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
         """Return a recurrent cell."""
-        ...
 
     def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
         """Return a normal and a reduction cell."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,24 +47,66 @@ class UniformSampler:
     num_blocks: int = 5
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
-        """Return a cell: for each node an earlier one, and an activation."""
-        choices = list(Activation)
-        activations = tuple(
-            choices[index] for index in generator.integers(len(choices), size=self.num_nodes)
-        )
-        inputs = tuple(int(generator.integers(node)) for node in range(1, self.num_nodes))
-        return RecurrentCell(activations, inputs)
+        return RecurrentSpace(self.num_nodes).uniform(generator)
 
     def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
-        """Return two cells: for each block two earlier states, and an operation on each."""
-        return ConvolutionalArchitecture(self._cell(generator), self._cell(generator))
+        return ConvolutionalSpace(self.num_blocks).uniform(generator)
 
-    def _cell(self, generator: np.random.Generator) -> ConvolutionalCell:
-        blocks = []
-        for states in range(2, 2 + self.num_blocks):
-            left, right = (int(state) for state in generator.integers(states, size=2))
-            left_choice, right_choice = generator.integers(len(MICRO_OPERATIONS), size=2)
-            blocks.append(
-                Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
-            )
-        return cell_with_loose_ends(tuple(blocks))
+
+@dataclass(frozen=True)
+class ControllerSampler:
+    """An `ArchitectureSampler` of the architectures that trainings evaluated.
+
+    As in Addanki et al. (2019): every architecture that a controller sampled for its updates is
+    equally likely; one that it sampled often is sampled often.
+
+    Attributes
+    ----------
+    convolutional, recurrent
+        The trainings; by default those on shapes and on the small grammar that come with the
+        package.
+
+    Raises
+    ------
+    WorkloadError
+        When a training is of the other space, or has no architectures.
+
+    Examples
+    --------
+    >>> from placeto_workloads import family
+    >>> ptb = family("ptb", sampler=ControllerSampler())
+    >>> ptb.test[0].architecture.num_nodes
+    12
+    """
+
+    convolutional: Trajectory | None = None
+    recurrent: Trajectory | None = None
+
+    def __post_init__(self) -> None:
+        for space, trajectory in (
+            (ConvolutionalSpace.name, self.convolutional),
+            (RecurrentSpace.name, self.recurrent),
+        ):
+            if trajectory is not None and trajectory.space.name != space:
+                raise WorkloadError(
+                    f"{space}: expected architectures of this space, got {trajectory.space.name}"
+                )
+            if trajectory is not None and not len(trajectory):
+                raise WorkloadError(f"{space}: expected architectures, got none")
+
+    def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+        cell = (self.recurrent or shipped_trajectory(RecurrentSpace.name)).sample(generator)
+        assert isinstance(cell, RecurrentCell)  # noqa: S101
+        return cell
+
+    def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        trajectory = self.convolutional or shipped_trajectory(ConvolutionalSpace.name)
+        cells = trajectory.sample(generator)
+        assert isinstance(cells, ConvolutionalArchitecture)  # noqa: S101
+        return cells
+
+
+@cache
+def shipped_trajectory(space: str) -> Trajectory:
+    """Return the architectures of a space that come with the package."""
+    return load_trajectory(_SHIPPED / f"{space}.json.gz")

@@ -1,7 +1,7 @@
 """The two search spaces of ENAS as sequences of decisions (Pham et al. 2018, sections 2.1, 2.4).
 
 A controller makes one decision after the other, each among a fixed number of choices. The numbers
-that it chose are an architecture: the same cells that `UniformSampler` draws.
+that it chose are an architecture.
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +13,12 @@ from typing import ClassVar
 import numpy as np
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.sampler import MICRO_OPERATIONS, UniformSampler
 from placeto_workloads.models.cell_architecture import (
     Activation,
     Block,
     ConvolutionalArchitecture,
     ConvolutionalCell,
+    Operation,
     RecurrentCell,
     cell_with_loose_ends,
 )
@@ -26,6 +26,13 @@ from placeto_workloads.models.training_step import whole_number
 
 Architecture = RecurrentCell | ConvolutionalArchitecture
 ACTIVATIONS = tuple(Activation)
+MICRO_OPERATIONS = (
+    Operation.IDENTITY,
+    Operation.SEPARABLE_CONVOLUTION_3,
+    Operation.SEPARABLE_CONVOLUTION_5,
+    Operation.AVERAGE_POOL_3,
+    Operation.MAX_POOL_3,
+)
 
 
 class Kind(Enum):
@@ -65,8 +72,6 @@ class SearchSpace(ABC):
     >>> space: SearchSpace = RecurrentSpace(num_nodes=2)
     >>> [[decision.kind.value for decision in node] for node in space.nodes]
     [['operation'], ['state', 'operation']]
-    >>> len(ConvolutionalSpace().decisions), len(RecurrentSpace().decisions)
-    (40, 23)
     """
 
     num_nodes: int
@@ -91,23 +96,11 @@ class SearchSpace(ABC):
 
     @abstractmethod
     def architecture(self, choices: Sequence[int]) -> Architecture:
-        """Return the architecture of choices, one for each decision.
-
-        Raises
-        ------
-        WorkloadError
-            When there are too many or too few, or one is out of range.
-        """
+        """Return the architecture of choices, one for each decision."""
 
     @abstractmethod
     def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make an architecture.
-
-        Raises
-        ------
-        WorkloadError
-            When the architecture is not of this space.
-        """
+        """Return the choices that make an architecture."""
 
     @abstractmethod
     def uniform(self, generator: np.random.Generator) -> Architecture:
@@ -127,19 +120,9 @@ class SearchSpace(ABC):
 
 @dataclass(frozen=True)
 class ConvolutionalSpace(SearchSpace):
-    """The micro search space: a normal and a reduction cell.
+    """The micro search space: a normal and a reduction cell, by default of 5 blocks each.
 
     Each block chooses two earlier states, then an operation on each.
-
-    Attributes
-    ----------
-    num_nodes
-        Number of blocks of a cell; 5, as in Pham et al. (2018), section 3.2.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no block.
 
     Examples
     --------
@@ -160,7 +143,6 @@ class ConvolutionalSpace(SearchSpace):
 
     @property
     def nodes(self) -> tuple[tuple[Decision, ...], ...]:
-        """The decisions of each block of a cell."""
         operation = Decision(Kind.OPERATION, self.num_operations)
         return tuple(
             (Decision(Kind.STATE, states), Decision(Kind.STATE, states), operation, operation)
@@ -168,10 +150,7 @@ class ConvolutionalSpace(SearchSpace):
         )
 
     def architecture(self, choices: Sequence[int]) -> ConvolutionalArchitecture:
-        """Return the two cells of choices, first those of the normal cell.
-
-        The choices of a block are left, right, and their operations.
-        """
+        """Return the normal and the reduction cell; a block has left, right, their operations."""
         self._check(choices)
         blocks = tuple(
             Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
@@ -185,14 +164,22 @@ class ConvolutionalSpace(SearchSpace):
         )
 
     def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make two cells."""
         if not isinstance(architecture, ConvolutionalArchitecture):
             raise WorkloadError(f"architecture: expected convolutional cells, got {architecture!r}")
         return (*self._of_cell(architecture.normal), *self._of_cell(architecture.reduction))
 
     def uniform(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
-        """Return cells of which each choice is equally likely."""
-        return UniformSampler(num_blocks=self.num_nodes).convolutional_cells(generator)
+        return ConvolutionalArchitecture(self._cell(generator), self._cell(generator))
+
+    def _cell(self, generator: np.random.Generator) -> ConvolutionalCell:
+        blocks = []
+        for states in range(self.given_states, self.given_states + self.num_nodes):
+            left, right = (int(state) for state in generator.integers(states, size=2))
+            left_choice, right_choice = generator.integers(self.num_operations, size=2)
+            blocks.append(
+                Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
+            )
+        return cell_with_loose_ends(tuple(blocks))
 
     def _of_cell(self, cell: ConvolutionalCell) -> Iterator[int]:
         if len(cell.blocks) != self.num_nodes or cell != cell_with_loose_ends(cell.blocks):
@@ -204,7 +191,7 @@ class ConvolutionalSpace(SearchSpace):
             for operation in operations:
                 if operation not in MICRO_OPERATIONS:
                     raise WorkloadError(
-                        f"architecture: expected operations of the micro space, "
+                        "architecture: expected operations of the micro space, "
                         f"got {operation.value!r}"
                     )
             yield from (block.left, block.right)
@@ -213,19 +200,10 @@ class ConvolutionalSpace(SearchSpace):
 
 @dataclass(frozen=True)
 class RecurrentSpace(SearchSpace):
-    """The space of recurrent cells: each node chooses an earlier node, then an activation.
+    """The space of recurrent cells, by default of 12 nodes.
 
-    The first node reads the word and the last state, and chooses an activation alone.
-
-    Attributes
-    ----------
-    num_nodes
-        Number of nodes of a cell; 12, as in Pham et al. (2018), section 3.1.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no node.
+    Each node chooses an earlier node, then an activation. The first node reads the word and the
+    last state, and chooses an activation alone.
 
     Examples
     --------
@@ -245,23 +223,16 @@ class RecurrentSpace(SearchSpace):
 
     @property
     def nodes(self) -> tuple[tuple[Decision, ...], ...]:
-        """The decisions of each node of the cell."""
         operation = Decision(Kind.OPERATION, self.num_operations)
         others = ((Decision(Kind.STATE, node), operation) for node in range(1, self.num_nodes))
         return ((operation,), *others)
 
     def architecture(self, choices: Sequence[int]) -> RecurrentCell:
-        """Return the cell of choices.
-
-        They are the first node's activation; for each other node the node it reads, and its
-        activation.
-        """
         self._check(choices)
         activations = tuple(ACTIVATIONS[choice] for choice in choices[::2])
         return RecurrentCell(activations, tuple(choices[1::2]))
 
     def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make a cell."""
         if not isinstance(architecture, RecurrentCell) or architecture.num_nodes != self.num_nodes:
             raise WorkloadError(
                 f"architecture: expected a recurrent cell of {self.num_nodes} nodes, "
@@ -272,21 +243,6 @@ class RecurrentSpace(SearchSpace):
         return (first, *(choice for pair in pairs for choice in pair))
 
     def uniform(self, generator: np.random.Generator) -> RecurrentCell:
-        """Return a cell of which each choice is equally likely."""
-        return UniformSampler(num_nodes=self.num_nodes).recurrent_cell(generator)
-
-
-def space_of(name: str, num_nodes: int) -> SearchSpace:
-    """Return a search space by its name.
-
-    Examples
-    --------
-    >>> space_of("recurrent", 3)
-    RecurrentSpace(num_nodes=3)
-    """
-    match name:
-        case ConvolutionalSpace.name:
-            return ConvolutionalSpace(num_nodes)
-        case RecurrentSpace.name:
-            return RecurrentSpace(num_nodes)
-    raise WorkloadError(f"space: expected convolutional or recurrent, got {name!r}")
+        indices = generator.integers(self.num_operations, size=self.num_nodes)
+        inputs = tuple(int(generator.integers(node)) for node in range(1, self.num_nodes))
+        return RecurrentCell(tuple(ACTIVATIONS[index] for index in indices), inputs)

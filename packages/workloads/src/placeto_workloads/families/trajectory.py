@@ -15,13 +15,15 @@ from placeto_graphs import write_atomically
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.search_spaces import (
     Architecture,
+    ConvolutionalSpace,
+    RecurrentSpace,
     SearchSpace,
-    space_of,
 )
 
 FORMAT = "placeto-architectures"
 VERSION = 1
 LARGEST_FILE = 2**28  # bytes, after unpacking
+SPACES = {"convolutional": ConvolutionalSpace, "recurrent": RecurrentSpace}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +88,10 @@ class Trajectory:
         """Return one architecture."""
         return self.space.architecture(self.choices[index].tolist())
 
+    def sample(self, generator: np.random.Generator) -> Architecture:
+        """Return one of the architectures, all equally likely."""
+        return self.architecture(int(generator.integers(len(self))))
+
     def round_means(self) -> list[float]:
         """Return the mean reward of each round that has architectures."""
         return [
@@ -105,14 +111,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def save_trajectory(trajectory: Trajectory, path: str | os.PathLike[str]) -> None:
-    """Write architectures to a JSON file, which is replaced at once.
-
-    Parameters
-    ----------
-    trajectory
-        The architectures.
-    path
-        The file; a name that ends in ``.gz`` packs it.
+    """Write architectures to a JSON file, which is replaced at once; ``.gz`` packs it.
 
     Examples
     --------
@@ -139,50 +138,39 @@ def save_trajectory(trajectory: Trajectory, path: str | os.PathLike[str]) -> Non
 def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     """Return the architectures of a file that `save_trajectory` wrote.
 
-    Parameters
-    ----------
-    path
-        The file.
-
     Raises
     ------
     WorkloadError
         When the file cannot be read or is not one.
-
-    Examples
-    --------
-    >>> load_trajectory("missing.json")
-    Traceback (most recent call last):
-    ...
-    placeto_workloads.errors.WorkloadError: missing.json: No such file or directory
     """
-    shown = os.fspath(path)
     try:
-        file = msgspec.json.decode(_content(Path(path)), type=_File)
+        return _decoded(_content(Path(path)))
     except OSError as error:
-        raise WorkloadError(f"{shown}: {error.strerror or 'expected a packed file'}") from None
+        raise WorkloadError(f"{path}: {error.strerror or 'expected a packed file'}") from None
     except (EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise WorkloadError(f"{shown}: expected a {FORMAT} file: {error}") from None
-    if (file.format, file.version) != (FORMAT, VERSION):
-        raise WorkloadError(
-            f"{shown}: expected format {FORMAT!r}, version {VERSION}, "
-            f"got {file.format!r}, {file.version}"
-        )
-    try:
-        space = space_of(file.space, file.num_nodes)
-        choices = np.array(file.choices, dtype=np.int16).reshape(
-            len(file.choices), len(space.decisions)
-        )
-        return Trajectory(
-            space, np.array(file.rounds, np.int32), choices, np.array(file.rewards), file.task
-        )
+        raise WorkloadError(f"{path}: expected a {FORMAT} file: {error}") from None
     except WorkloadError as error:
-        raise WorkloadError(f"{shown}: {error}") from None
+        raise WorkloadError(f"{path}: {error}") from None
     except (ValueError, OverflowError):
         raise WorkloadError(
-            f"{shown}: choices: expected as many small numbers for each architecture as there "
+            f"{path}: choices: expected as many small numbers for each architecture as there "
             f"are decisions"
         ) from None
+
+
+def _decoded(content: bytes) -> Trajectory:
+    file = msgspec.json.decode(content, type=_File)
+    if (file.format, file.version) != (FORMAT, VERSION):
+        raise WorkloadError(
+            f"expected format {FORMAT!r}, version {VERSION}, got {file.format!r}, {file.version}"
+        )
+    if file.space not in SPACES:
+        raise WorkloadError(f"space: expected {' or '.join(SPACES)}, got {file.space!r}")
+    space = SPACES[file.space](file.num_nodes)
+    shape = len(file.choices), len(space.decisions)
+    choices = np.array(file.choices, dtype=np.int16).reshape(shape)
+    rounds, rewards = np.array(file.rounds, np.int32), np.array(file.rewards)
+    return Trajectory(space, rounds, choices, rewards, file.task)
 
 
 def _content(path: Path) -> bytes:
@@ -190,5 +178,5 @@ def _content(path: Path) -> bytes:
         unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         content = unpacked.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
-        raise WorkloadError(f"{path}: expected at most {LARGEST_FILE} bytes")
+        raise WorkloadError(f"expected at most {LARGEST_FILE} bytes")
     return content
