@@ -181,8 +181,6 @@ BAD_NUMBERS: dict[str, tuple[bytes, str, tuple[float, ...], str]] = {
     "type of old files": (NORM, "IQI", (1, 64, 4), "got 4; a newer gguf may know it"),
     "blocks": (QUERY, "IQQI", (2, 8, 512, 2), "in blocks of 32, got the shape 512 x 8"),
     "offset": (NORM, "IQIQ", (1, 64, 0, 2**63), WITHIN),
-    "unaligned": (NORM, "IQIQ", (1, 64, 0, 33), "at a multiple of 32 behind other tensors"),
-    "overlap": (NORM, "IQIQ", (1, 64, 0, 0), "at a multiple of 32 behind other tensors"),
     "no blocks": (b"llama.block_count", "II", (4, 0), "llama.block_count to be a whole number"),
     "blocks without tensors": (b"llama.block_count", "II", (4, 3), "got those of 2"),
     "2**24 blocks": (b"llama.block_count", "II", (4, 2**24), "of 16,777,216 blocks"),

@@ -8,10 +8,9 @@ reads. The library gives the types of blocks, and their sizes.
 import mmap
 import re
 import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library
@@ -21,7 +20,6 @@ LARGEST_HEADER = 2**26  # bytes; those of models with 256,000 words have some 16
 LONGEST_ARRAY = 2**12  # that is kept: some have a value for each layer, others for each word
 MOST_DIMENSIONS = 4
 MOST_ENTRIES = 2**16  # values, and tensors
-DEFAULT_ALIGNMENT = 32
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 # Types of numbers, as `struct` calls them.
@@ -30,17 +28,8 @@ STRING, ARRAY = 8, 9
 PART = re.compile(r"(?P<stem>.+)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf")
 
 
-@dataclass(frozen=True)
-class GgufHeader:
-    """The metadata and tensors in the header of a GGUF file.
-
-    Attributes
-    ----------
-    metadata
-        Values by name. Text, numbers, and lists of up to 4,096 numbers; other lists are None.
-    tensors
-        The tensors by name.
-    """
+class GgufHeader(NamedTuple):
+    """Values by name, where long lists and lists of text are None, and tensors."""
 
     metadata: dict[str, Any]
     tensors: dict[str, StoredTensor]
@@ -157,7 +146,7 @@ def _header(cursor: _Cursor) -> GgufHeader:
         if key in metadata:
             raise WorkloadError(f"{path}: expected {key} once, got it twice")
         metadata[key] = _value(cursor, key, cursor.number("I"))
-    return GgufHeader(metadata, _tensors(cursor, num_tensors, _alignment(path, metadata)))
+    return GgufHeader(metadata, _tensors(cursor, num_tensors))
 
 
 def _value(cursor: _Cursor, key: str, kind: int) -> Any:
@@ -179,17 +168,8 @@ def _value(cursor: _Cursor, key: str, kind: int) -> Any:
     return list(cursor.numbers(NUMBERS[element], count))
 
 
-def _alignment(path: Path, metadata: dict[str, Any]) -> int:
-    alignment: Any = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise WorkloadError(
-            f"{path}: expected a power of two as general.alignment, got {alignment!r}"
-        )
-    return alignment
-
-
-def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTensor]:
-    """Return the tensors that a header lists, each within the file and behind the one before."""
+def _tensors(cursor: _Cursor, count: int) -> dict[str, StoredTensor]:
+    """Return the tensors that a header lists, each within the file."""
     path = cursor.path
     tensors: dict[str, StoredTensor] = {}
     offsets: dict[str, int] = {}
@@ -206,21 +186,13 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTen
         sizes = cursor.numbers("Q", num_dimensions)
         kind, offsets[name] = cursor.number("I"), cursor.number("Q")
         tensors[name] = StoredTensor(sizes[::-1], _num_bytes(path, name, sizes, kind))
-    begin = -(-cursor.place // alignment) * alignment
-    end_before = 0
-    for name in sorted(offsets, key=lambda each: (offsets[each], tensors[each].num_bytes)):
-        offset, end = offsets[name], offsets[name] + tensors[name].num_bytes
-        if begin + end > cursor.file_size:
+    for name, tensor in tensors.items():
+        end = cursor.place + offsets[name] + tensor.num_bytes
+        if end > cursor.file_size:
             raise WorkloadError(
                 f"{path}: expected {name} within the {cursor.file_size:,} bytes of the file, but "
-                f"it ends at byte {begin + end:,}; the file is damaged, or cut off"
+                f"it ends at byte {end:,} or later; the file is damaged, or cut off"
             )
-        if offset % alignment or offset < end_before:
-            raise WorkloadError(
-                f"{path}: expected {name} at a multiple of {alignment} behind other tensors, "
-                f"got byte {offset:,}"
-            )
-        end_before = end
     return tensors
 
 

@@ -1,7 +1,6 @@
 """The model in a GGUF file: its configuration for transformers, and the bytes of its parameters."""
 
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import nn
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library, such_as
 from placeto_workloads.libraries.weight_files.gguf_header import GgufHeader, read_gguf
-from placeto_workloads.libraries.weight_files.stored import StoredTensor, shape_text
+from placeto_workloads.libraries.weight_files.stored import StoredModel, StoredTensor, shape_text
 
 # The model type of transformers, by what GGUF calls the architecture.
 MODEL_TYPES = {
@@ -57,24 +56,16 @@ FUSED = "gate_up_proj"  # of experts, which are two tensors in a file
 NO_PARAMETERS = re.compile(r"rope_(freqs|factors_(long|short))\.weight|.*\.attn_rot_embd")
 
 
-class GgufModel:
-    """The model in a GGUF file.
-
-    Attributes
-    ----------
-    config
-        Its configuration, as transformers has it in a ``config.json``.
-    """
+class GgufModel(StoredModel):
+    """The model in a GGUF file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._header = read_gguf(path)
-        self.architecture = _architecture(path, self._header)
-        self.config = _config(path, self.architecture, self._header)
+        header = read_gguf(path)
+        self.architecture = _architecture(path, header)
+        super().__init__(path, _config(path, self.architecture, header), header.tensors)
 
     def parameter_bytes(self, model: nn.Module) -> dict[str, int]:
-        """Return the bytes of each parameter of the model that transformers builds."""
-        tensors = self._header.tensors
+        tensors = self.tensors
         names = dict(model.named_parameters())
         tensors_of = tensor_names(
             names, self.architecture, self.config["num_hidden_layers"], tensors
@@ -89,7 +80,9 @@ class GgufModel:
                     f"{shape_text(parameter.shape)}, as its metadata says, got "
                     f"{' and '.join(shape_text(tensor.shape) for tensor in stored)}"
                 )
-        _warn_of_others(self.path, tensors, {each for used in tensors_of.values() for each in used})
+        known = {each for used in tensors_of.values() for each in used}
+        others = (name for name in tensors if name not in known)
+        self.warn_of_others([name for name in others if not NO_PARAMETERS.fullmatch(name)])
         return {
             name: sum(tensors[tensor].num_bytes for tensor in used)
             for name, used in tensors_of.items()
@@ -233,14 +226,3 @@ def _fits(shape: tuple[int, ...], stored: Collection[StoredTensor]) -> bool:
     (only,) = stored
     sizes, stored_sizes = ([size for size in each if size > 1] for each in (shape, only.shape))
     return sorted(sizes) == sorted(stored_sizes)
-
-
-def _warn_of_others(path: Path, tensors: Mapping[str, StoredTensor], used: set[str]) -> None:
-    others = [name for name in tensors if name not in used and not NO_PARAMETERS.fullmatch(name)]
-    if others:
-        num_bytes = sum(tensors[name].num_bytes for name in others)
-        warnings.warn(
-            f"{path}: {len(others)} tensors of {num_bytes:,} bytes are no parameters of the model "
-            f"and count nothing, such as {others[0]}",
-            stacklevel=2,
-        )

@@ -1,18 +1,16 @@
 """The model in safetensors files: its configuration, and the bytes of its parameters."""
 
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library, read_json
-from placeto_workloads.libraries.weight_files.stored import StoredTensor, shape_text
+from placeto_workloads.libraries.weight_files.stored import StoredModel, StoredTensor, shape_text
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -28,49 +26,39 @@ PART_OF_EXPERTS = {
 OLD_NAMES = {".block_sparse_moe.": ".mlp."}
 
 
-class SafetensorsModel:
-    """The model in safetensors files.
-
-    Attributes
-    ----------
-    config
-        Contents of its ``config.json``.
-    """
+class SafetensorsModel(StoredModel):
+    """The model in safetensors files, with the ``config.json`` beside them."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         folder, files = _files(path)
-        config = folder / CONFIG
-        if not config.is_file():
+        if not (folder / CONFIG).is_file():
             raise WorkloadError(f"{path}: expected the {CONFIG} of the model beside it, got none")
-        self.config: dict[str, Any] = read_json(config)
-        self.config.pop("quantization_config", None)  # it says nothing that the tensors do not
-        self._tensors: dict[str, StoredTensor] = {}
+        config = read_json(folder / CONFIG)
+        config.pop("quantization_config", None)  # it says nothing that the tensors do not
+        tensors: dict[str, StoredTensor] = {}
         self._plain: set[str] = set()
         for file in files:
             for name, dtype, tensor in _read(file):
-                if name in self._tensors:
+                if name in tensors:
                     raise WorkloadError(f"{file}: expected {name} in one file of the model alone")
-                self._tensors[name] = tensor
+                tensors[name] = tensor
                 if dtype in FLOATS:
                     self._plain.add(name)
+        super().__init__(path, config, tensors)
 
     def parameter_bytes(self, model: nn.Module) -> dict[str, int]:
-        """Return the bytes of each parameter of the model that transformers builds.
-
-        Scales, zero points and what else belongs to quantized weights count with these.
-        """
+        """Return the bytes of each parameter, with what belongs to it if it is quantized."""
         parameters = dict(model.named_parameters(remove_duplicate=False))
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
         tensors_of: dict[str, list[str]] = {}
         others: list[str] = []
-        for name in self._tensors:
+        for name in self.tensors:
             parameter = _parameter_of(name, parameters) or _parameter_of(prefix + name, parameters)
             (others if parameter is None else tensors_of.setdefault(parameter, [])).append(name)
         for parameter, names in tensors_of.items():
             self._check_shape(parameter, tuple(parameters[parameter].shape), names)
         num_bytes = {
-            parameter: sum(self._tensors[name].num_bytes for name in names)
+            parameter: sum(self.tensors[name].num_bytes for name in names)
             for parameter, names in tensors_of.items()
         }
         tied = _tied_names(model)
@@ -80,27 +68,18 @@ class SafetensorsModel:
             if not stored:
                 raise WorkloadError(f"{self.path}: expected a tensor of {name}, got none")
             result[name] = max(stored)
-        self._warn_of_others(others)
+        self.warn_of_others(others)
         return result
 
     def _check_shape(self, parameter: str, shape: tuple[int, ...], names: list[str]) -> None:
         """Check the tensors of a parameter; of quantized ones nobody knows the shapes."""
-        shapes = [self._tensors[name].shape for name in names]
+        shapes = [self.tensors[name].shape for name in names]
         if not self._plain.issuperset(names) or shapes == [shape]:
             return
         if len(shapes) == 1 or prod(shape) != sum(map(prod, shapes)):
             raise WorkloadError(
                 f"{self.path}: expected {parameter} of the shape {shape_text(shape)}, as {CONFIG} "
                 f"says, got {' and '.join(map(shape_text, shapes))}"
-            )
-
-    def _warn_of_others(self, others: list[str]) -> None:
-        if others:
-            count = sum(self._tensors[name].num_bytes for name in others)
-            warnings.warn(
-                f"{self.path}: {len(others)} tensors of {count:,} bytes are no parameters of the "
-                f"model and count nothing, such as {others[0]}",
-                stacklevel=2,
             )
 
 
@@ -141,13 +120,7 @@ def _read(path: Path) -> Iterator[tuple[str, str, StoredTensor]]:
 
 
 def _bits(dtype: str) -> int:
-    """Return the bits of an element.
-
-    Examples
-    --------
-    >>> _bits("BF16"), _bits("F8_E4M3"), _bits("BOOL")
-    (16, 8, 8)
-    """
+    """Return the bits of an element: 16 of BF16, 8 of F8_E4M3 and of BOOL."""
     found = BITS.fullmatch(dtype)
     return int(found[1]) if found else 8
 
