@@ -12,11 +12,9 @@ from baseline_problems import (
 )
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.devices import accelerated, allowed_devices
-from placeto_baselines.scheduling.earliest_first import EarliestFirst
-from placeto_baselines.scheduling.favourite_children import favourite_children
-from placeto_baselines.scheduling.placers import ListScheduler
-from placeto_baselines.scheduling.schedule import Gaps, Schedule
-from placeto_baselines.scheduling.tasks import TaskGraph
+from placeto_baselines.scheduling.baechi import favourite_children, with_favourites
+from placeto_baselines.scheduling.list_schedulers import ListScheduler
+from placeto_baselines.scheduling.timetable import Gaps, Schedule, TaskGraph
 from placeto_graphs import Cluster, Device, Grouping, PlacementProblem
 from plain_evaluator import PlainEvaluator
 
@@ -291,7 +289,7 @@ def test_a_device_does_not_wait_longer_than_staying_saves() -> None:
     problem = a_child_worth_waiting_for(size=1)
     tasks = tasks_of(problem)
     for favourite in ([-1] * 5, [3, -1, -1, -1, -1]):
-        schedule = EarliestFirst(problem, tasks, favourite).run()
+        schedule = with_favourites(problem, tasks, favourite)
         assert schedule.start.tolist() == [0.0, 2.5, 0.0, 3.0, 2.0]
 
 
@@ -300,8 +298,8 @@ def test_an_urgent_op_goes_before_the_child_that_is_waited_for() -> None:
     graph = op_graph(3, [(0, 1)])
     problem = problem_of(graph, cluster(["k80"]), np.array([[1.0], [1.0], [0.5]]))
     tasks = tasks_of(problem)
-    assert EarliestFirst(problem, tasks, [-1] * 3).run().start.tolist() == [0.0, 1.0, 2.0]
-    assert EarliestFirst(problem, tasks, [1, -1, -1]).run().start.tolist() == [0.0, 1.5, 1.0]
+    assert with_favourites(problem, tasks, [-1] * 3).start.tolist() == [0.0, 1.0, 2.0]
+    assert with_favourites(problem, tasks, [1, -1, -1]).start.tolist() == [0.0, 1.5, 1.0]
 
 
 def forward_and_backward() -> PlacementProblem:

@@ -16,7 +16,8 @@ from placeto_baselines.partitioning.metis import MetisPlacer
 from placeto_baselines.partitioning.scotch import ScotchPlacer
 from placeto_baselines.rnn.placer import RnnPlacer, TrainedRnnPlacer
 from placeto_baselines.rnn.settings import RnnSettings
-from placeto_baselines.scheduling.placers import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
+from placeto_baselines.scheduling.baechi import MEtf, MSct, MTopo
+from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
 from placeto_baselines.search.exhaustive_search import exhaustive_search
 from placeto_baselines.search.local_search import LocalSearch
 from placeto_baselines.search.multilevel_search import MultilevelSearch

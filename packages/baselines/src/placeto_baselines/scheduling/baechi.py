@@ -1,0 +1,368 @@
+"""The placers of Baechi (Jeon et al. 2020): list scheduling and filling, within the memory."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse import block_array, csr_array, diags_array, eye_array
+
+from placeto_baselines.devices import accelerated, allowed_devices
+from placeto_baselines.errors import BaselineError
+from placeto_baselines.scheduling.list_schedulers import ListScheduler
+from placeto_baselines.scheduling.timetable import Schedule, TaskGraph, Timetable
+from placeto_baselines.trials import RulePlacer
+from placeto_graphs import PlacementProblem
+
+NOBODY = -1
+THRESHOLD = 0.5  # at most one child of a task, and one parent, is below it
+
+
+class MEtf(ListScheduler):
+    """m-ETF of Baechi (Jeon et al. 2020): earliest task first, where memory allows.
+
+    Of all pairs of an op whose inputs are scheduled and a device with enough memory, the one that
+    can start earliest is scheduled (ETF, Hwang et al. 1989). Of several pairs, it takes the op with
+    the longest path of work to an exit, then the device where it finishes first. A group stays
+    where its first op went. A device without memory for the whole group is not eligible for that
+    op. A group that fits on no device goes to the one with the most memory to spare, and the
+    placement may not fit. If there are accelerators, a CPU gets only groups that no accelerator can
+    run, and its times count for these only.
+
+    Examples
+    --------
+    >>> MEtf().place(problem, evaluator).placement
+    array([1, 2, 1, 2], dtype=int32)
+    """
+
+    name = "m-etf"
+
+    def schedule(self, problem: PlacementProblem) -> Schedule:
+        tasks = TaskGraph(problem, accelerated(problem))
+        return earliest_first(problem, tasks)
+
+
+class MSct(ListScheduler):
+    """m-SCT of Baechi (Jeon et al. 2020, section 3): keep each op with its favourite child.
+
+    A linear programme finds the favourite child of each op, with which it should share its device
+    (`favourite_children`). The device waits for that child, and meanwhile runs urgent ops only. It
+    waits as long as the child can become ready before its input could be on any other device (Hanen
+    and Munier 1995). If no transfer takes longer than an op, as the small communication times of
+    SCT assume, these are the children whose other parents already run. All else is as in m-ETF, see
+    `MEtf`.
+
+    Examples
+    --------
+    >>> MSct().place(problem, evaluator).placement
+    array([1, 2, 1, 2], dtype=int32)
+    """
+
+    name = "m-sct"
+
+    def schedule(self, problem: PlacementProblem) -> Schedule:
+        tasks = TaskGraph(problem, accelerated(problem))
+        return with_favourites(problem, tasks, favourite_children(tasks))
+
+
+class MTopo(RulePlacer):
+    """m-TOPO of Baechi (Jeon et al. 2020): fill one device after the other.
+
+    Ops are taken in topological order, and each brings its group with it. A device is filled up to
+    the mean memory per device plus that of the largest group, or to its own memory if that is less.
+    Then comes the next device. Groups that are left over go to the device with the most memory to
+    spare. If there are accelerators, only these are filled. A group that cannot run on its device
+    goes to its fastest one, and takes memory there.
+
+    Examples
+    --------
+    >>> MTopo().place(problem, evaluator).placement
+    array([1, 1, 1, 2], dtype=int32)
+    """
+
+    name = "m-topo"
+
+    def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
+        memory = problem.cluster.memory_bytes
+        need = sum(demand(problem))
+        devices = problem.cluster.accelerators
+        even = int(need.sum()) // len(devices) + int(need.max())
+        limit = np.minimum(memory, even)
+        used = np.zeros(problem.num_devices, np.int64)
+        runs = allowed_devices(problem)
+        fastest = problem.group_graph.compute_time.argmin(axis=1)
+        placement = np.zeros(problem.num_groups, np.int32)
+        turn = 0
+        tasks = TaskGraph(problem, accelerated(problem))
+        # By their first ops; groups of data alone come last.
+        in_order = tasks.group_of[tasks.order].tolist()
+        for group in dict.fromkeys([*in_order, *range(problem.num_groups)]):
+            while turn < len(devices) and used[devices[turn]] + need[group] > limit[devices[turn]]:
+                turn += 1
+            spare = (memory - used)[devices]
+            device = devices[turn if turn < len(devices) else int(spare.argmax())]
+            placement[group] = device if runs[group, device] else fastest[group]
+            used[placement[group]] += need[group]
+        return placement[None]
+
+
+def demand(problem: PlacementProblem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the permanent and the temporary bytes of each group, twice int64[G].
+
+    Permanent are weights and optimizer state, and what the forward pass keeps for the backward
+    pass: the outputs that ops of another phase read, and those that are held until the step ends.
+    Temporary is the most that an op of the group takes besides: its other outputs and its
+    workspace. Outputs that live in parameters are not counted twice.
+    """
+    graph, group_of = problem.graph, problem.grouping.group_of
+    owned = graph.parameter_bytes[graph.tensor_producer] > 0
+    size = np.where(owned, 0, graph.tensor_bytes)
+    kept = np.zeros(graph.num_tensors, np.bool_)
+    later = graph.phases[graph.edge_producers] != graph.phases[graph.edge_consumers]
+    kept[graph.edges[later, 0]] = True
+    kept[graph.held_tensors] = True
+    permanent = problem.group_graph.parameter_bytes.copy()
+    np.add.at(permanent, group_of[graph.tensor_producer[kept]], size[kept])
+    of_op = graph.workspace_bytes.copy()
+    np.add.at(of_op, graph.tensor_producer[~kept], size[~kept])
+    temporary = np.zeros(problem.num_groups, np.int64)
+    np.maximum.at(temporary, group_of, of_op)
+    return permanent, temporary
+
+
+class Frontier:
+    """A schedule that grows: the tasks that are ready, and the memory that is left.
+
+    Groups go to devices that can take their memory.
+    """
+
+    def __init__(self, problem: PlacementProblem, tasks: TaskGraph) -> None:
+        self.tasks = tasks
+        self.timetable = Timetable(tasks)
+        self.ready: list[int] = []  # tasks all of whose predecessors are scheduled
+        # Of these: when all their inputs can be on each device.
+        self.arrival = np.zeros((tasks.num_tasks, tasks.num_devices))
+        self.now = 0.0  # no task starts before one that was scheduled earlier
+        self.scheduled = tasks.is_data.copy()
+        self.missing = [len(sources) for sources in tasks.predecessors]
+        self._ops_left = np.bincount(tasks.group_of[tasks.order], minlength=tasks.num_groups)
+        permanent, self._temporary = demand(problem)
+        self._total = permanent + self._temporary
+        self._free_bytes = problem.cluster.memory_bytes
+        self._candidates = tasks.candidates.copy()  # until a group has been placed
+        self._find_room()
+        for task in tasks.order:
+            if not self.missing[task]:
+                self._make_ready(task)
+
+    def starts(self, tasks: int | list[int]) -> NDArray[np.float64]:
+        """Return float64[..., D], when ready tasks could start on each device."""
+        starts: NDArray[np.float64] = np.maximum(
+            self.arrival[tasks], np.maximum(self.timetable.free, self.now)
+        )
+        return starts
+
+    def eligible(self) -> NDArray[np.bool_]:
+        """Return bool[R, D], the devices that each ready task may go to."""
+        return self.timetable.candidates[self.tasks.group_of[self.ready]]
+
+    def add_earliest(
+        self,
+        start: NDArray[np.float64],
+        preference: Callable[[int, int], tuple[float, ...]],
+    ) -> tuple[int, int]:
+        """Schedule the ready task of the least float64[R, D] start; return it and its device.
+
+        Of several pairs of task and device the one of the least preference.
+        """
+        earliest = start.min()
+        rows, devices = np.nonzero(start == earliest)
+        pairs = [(self.ready[row], device) for row, device in np.stack([rows, devices], 1).tolist()]
+        task, device = min(pairs, key=lambda pair: (*preference(*pair), *pair))
+        self._add(task, device, float(earliest))
+        return task, device
+
+    def _make_ready(self, task: int) -> None:
+        self.ready.append(task)
+        self.arrival[task] = self.timetable.arrival(task)
+
+    def _add(self, task: int, device: int, start: float) -> None:
+        settled = self.timetable.add(task, device, start)
+        self.now = max(self.now, start)
+        self.scheduled[task] = True
+        self.ready.remove(task)
+        for reader, _ in self.tasks.successors[task]:
+            self.missing[reader] -= 1
+            if not self.missing[reader]:
+                self._make_ready(reader)
+        placement = self.timetable.placement
+        for other in settled:
+            self._free_bytes[placement[other]] -= self._total[other]
+            self._candidates[other] = np.arange(self.tasks.num_devices) == placement[other]
+        group = self.tasks.group_of[task]
+        self._ops_left[group] -= 1
+        if not self._ops_left[group]:
+            self._free_bytes[placement[group]] += self._temporary[group]
+        if settled or not self._ops_left[group]:
+            self._find_room()
+
+    def _find_room(self) -> None:
+        """Find the devices that groups may go to, and with that where data can be.
+
+        Where no candidate has the memory, the one with the most to spare has to take a group.
+        """
+        fits = self._candidates & (self._total[:, None] <= self._free_bytes)
+        spare = np.where(self._candidates, self._free_bytes, np.iinfo(np.int64).min)
+        fits[np.arange(len(fits)), spare.argmax(axis=1)] |= ~fits.any(axis=1)
+        self.timetable.candidates = fits
+        for task in self.ready:
+            if self.tasks.data[task]:
+                self.arrival[task] = self.timetable.arrival(task)
+
+
+def earliest_first(problem: PlacementProblem, tasks: TaskGraph) -> Schedule:
+    """Return the schedule that grows by the pair of task and device that can start earliest.
+
+    Of several pairs the task with the longest path of work to an exit counts, then the device where
+    it finishes first.
+    """
+    level = tasks.upward_rank(with_transfers=False)
+    frontier = Frontier(problem, tasks)
+    while frontier.ready:
+        start = np.where(frontier.eligible(), frontier.starts(frontier.ready), np.inf)
+        frontier.add_earliest(
+            start, lambda task, device: (-level[task], tasks.seconds[task, device])
+        )
+    return frontier.timetable.schedule()
+
+
+def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> Schedule:
+    """Return the schedule of SCT (Hanen and Munier 1995; Jeon et al. 2020, section 3).
+
+    A device that has run ``i`` is *awake* from then until what ``i`` sends to its favourite child
+    ``j`` could be anywhere. As long as ``j`` can still become ready here within that time, the
+    device only takes ``j`` and *urgent* tasks, and these first. A task is urgent if its inputs
+    could by then be on any device that it may go to. All else is as in `earliest_first`.
+    """
+    level = tasks.upward_rank(with_transfers=False)
+    frontier = Frontier(problem, tasks)
+    awake: dict[int, tuple[int, float]] = {}  # by device: the child, and until when
+
+    def preference(task: int, device: int) -> tuple[float, ...]:
+        is_child = device in awake and awake[device][0] == task
+        return is_child, -level[task], device in awake, tasks.seconds[task, device]
+
+    while frontier.ready:
+        ready, eligible = np.array(frontier.ready), frontier.eligible()
+        start = frontier.starts(frontier.ready)
+        urgent = np.where(eligible, frontier.arrival[ready], 0.0).max(axis=1)
+        for device, (child, until) in list(awake.items()):
+            if _first_start(frontier, child, device) > until:
+                del awake[device]
+                continue
+            others = ready != child
+            first = np.minimum(urgent[others], until)
+            start[others, device] = np.maximum(start[others, device], first)
+        start[~eligible] = np.inf
+        task, device = frontier.add_earliest(start, preference)
+        awake.pop(device, None)
+        child = favourite[task]
+        if child != NOBODY:
+            (size,) = (size for source, size in tasks.predecessors[child] if source == task)
+            slowest = float(tasks.transfers(size)[device].max())
+            awake[device] = child, float(frontier.timetable.finish[task]) + slowest
+    return frontier.timetable.schedule()
+
+
+def _first_start(frontier: Frontier, task: int, device: int) -> float:
+    """Return a time before which a task cannot start on a device; infinity for never."""
+    tasks = frontier.tasks
+    if frontier.scheduled[task] or not frontier.timetable.candidates[tasks.group_of[task], device]:
+        return np.inf
+    if not frontier.missing[task]:
+        return float(frontier.arrival[task, device])
+    return max(
+        _first_sent(frontier, source, size, device) for source, size in tasks.predecessors[task]
+    )
+
+
+def _first_sent(frontier: Frontier, task: int, size: int | None, device: int) -> float:
+    """Return a time before which so many bytes of a task cannot be on a device."""
+    seconds = frontier.tasks.seconds[task]
+    if frontier.scheduled[task]:
+        return float(frontier.timetable.sent(task, size)[device])
+    if frontier.missing[task]:
+        return frontier.now + float(seconds.min())
+    finish = (frontier.starts(task) + seconds)[frontier.timetable.devices(task)]
+    return float(finish.min())
+
+
+def favourite_children(tasks: TaskGraph) -> list[int]:
+    """Return the favourite child of each task, or -1.
+
+    With as many devices as are wanted, ``x[i, j]`` is 0 if task ``j`` runs on the device of task
+    ``i`` right after it, and 1 if its input has to be sent there. The programme minimises the
+    makespan ``w`` over ``x`` from 0 to 1 and start times ``s >= 0``::
+
+        s[i] + seconds[i] + communication[i, j] x[i, j] <= s[j]     for each edge
+        s[i] + seconds[i] <= w                                      for each task
+        sum over children j of x[i, j] >= number of children - 1    for each task
+        sum over parents i of x[i, j]  >= number of parents - 1     for each task
+
+    and ``j`` is the favourite child of ``i`` where ``x[i, j] < 1/2`` (Hanen and Munier 1995; Jeon
+    et al. 2020). The last two make it one at most. Times are means over devices.
+    """
+    edges = [
+        (task, reader, sent)
+        for task, readers in enumerate(tasks.successors)
+        for reader, sent in readers
+    ]
+    favourite = [NOBODY] * tasks.num_tasks
+    if not any(sent for _, _, sent in edges):
+        return favourite
+    parents, children = np.array([edge[:2] for edge in edges]).T
+    communication = np.array([edge[2] for edge in edges])
+    unit = max(float(tasks.mean_seconds.max()), float(communication.max()))
+    local = _local_parts(tasks.mean_seconds / unit, parents, children, communication / unit)
+    near = (communication > 0) & (local < THRESHOLD - 1e-6)
+    for edge in np.flatnonzero(near).tolist():
+        favourite[int(parents[edge])] = int(children[edge])
+    return favourite
+
+
+def _local_parts(
+    seconds: NDArray[np.float64],
+    parents: NDArray[np.intp],
+    children: NDArray[np.intp],
+    communication: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Solve the programme; return x, float64[M]."""
+    num_tasks, num_edges = len(seconds), len(parents)
+    edges, ones = np.arange(num_edges), np.ones(num_edges)
+    of_parent = csr_array((ones, (parents, edges)), shape=(num_tasks, num_edges))
+    of_child = csr_array((ones, (children, edges)), shape=(num_tasks, num_edges))
+    makespan = np.ones((num_tasks, 1))
+    matrix = block_array(
+        [
+            [diags_array(communication), (of_parent - of_child).T, None],
+            [None, eye_array(num_tasks), -makespan],
+            [-of_parent, None, None],
+            [-of_child, None, None],
+        ],
+        format="csr",
+    )
+    limits = [
+        -seconds[parents],
+        -seconds,
+        1 - np.bincount(parents, minlength=num_tasks),
+        1 - np.bincount(children, minlength=num_tasks),
+    ]
+    costs = np.zeros(matrix.shape[1])
+    costs[-1] = 1.0
+    bounds = [(0, 1)] * num_edges + [(0, None)] * (num_tasks + 1)
+    solution = linprog(
+        costs, A_ub=matrix, b_ub=np.concatenate(limits), bounds=bounds, method="highs"
+    )
+    if solution.status != 0:
+        raise BaselineError(f"favourite children: expected an optimum, got {solution.message}")
+    return np.asarray(solution.x[:num_edges])

@@ -1,0 +1,231 @@
+"""The graph of ops as list schedulers read it, and the schedule that they make of it."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines.devices import NOWHERE, mean_seconds
+from placeto_graphs import PlacementProblem
+
+
+class TaskGraph:
+    """V tasks on D devices; a task is an op, and the ops of a group share a device.
+
+    A scheduler puts each group on one of its ``candidates``, bool[G, D]. Times, and the means that
+    rank tasks, are over these. The mean of a transfer is over the pairs of devices that it may go
+    between. Devices that are not used, such as a CPU with accelerators, count nowhere.
+
+    Tensors between two ops of a group are never sent, and an op that only waits for another
+    (`OpGraph.waits`) gets no tensor from it. An op that takes no time and waits for nothing, such
+    as a weight, is *data* and no task. Data are there from the beginning, on the device of their
+    group. Their first reader decides which device that is.
+    """
+
+    def __init__(self, problem: PlacementProblem, candidates: NDArray[np.bool_]) -> None:
+        graph, cluster = problem.graph, problem.cluster
+        self.candidates = candidates
+        self.num_tasks, self.num_devices = problem.compute_time.shape
+        self.num_groups = problem.num_groups
+        self.group_of = problem.grouping.group_of
+        # float64[V, D], infinite where a task is not to go
+        self.seconds = np.where(candidates[self.group_of], problem.compute_time, np.inf)
+        self.mean_seconds = mean_seconds(self.seconds)
+        self.is_data = self.mean_seconds == 0
+        self.is_data[graph.precedences[:, 1]] = False
+        self._latency = cluster.latency
+        self._seconds_per_byte = 1 / cluster.bandwidth
+        order = graph.topological_order
+        self.order: list[int] = order[~self.is_data[order]].tolist()  # without data
+        # Of each task: (task that it waits for, bytes, or None if it reads nothing of it), ...
+        self.predecessors: list[list[tuple[int, int | None]]] = [[] for _ in range(self.num_tasks)]
+        # ... (data of other groups that it reads, bytes), ...
+        self.data: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tasks)]
+        # ... and (task that waits for it, mean seconds of the transfer).
+        self.successors: list[list[tuple[int, float]]] = [[] for _ in range(self.num_tasks)]
+        # Groups with the same candidates are alike.
+        kinds, kind_of_group = np.unique(candidates, axis=0, return_inverse=True)
+        kind_of = kind_of_group.ravel()[self.group_of]
+        latency = _mean_over_pairs(cluster.latency, kinds)
+        seconds_per_byte = _mean_over_pairs(self._seconds_per_byte, kinds)
+        for source, reader, size in _traffic(problem):
+            apart = self.group_of[source] != self.group_of[reader]
+            if not self.is_data[source]:
+                self.predecessors[reader].append((source, size))
+                ends = kind_of[source], kind_of[reader]
+                sent = float(latency[ends] + size * seconds_per_byte[ends]) if apart else 0.0
+                self.successors[source].append((reader, sent))
+            elif apart:
+                self.data[reader].append((source, size))
+        readers = set(map(tuple, graph.precedences[: graph.num_edges].tolist()))
+        for waiter, source in graph.waits.tolist():
+            if not self.is_data[source] and (source, waiter) not in readers:
+                self.predecessors[waiter].append((source, None))
+                self.successors[source].append((waiter, 0.0))
+
+    def transfers(self, size: int | None) -> NDArray[np.float64]:
+        """Return float64[D, D], the seconds that bytes, or nothing, take from device to device."""
+        if size is None:
+            return np.zeros_like(self._latency)
+        seconds: NDArray[np.float64] = self._latency + size * self._seconds_per_byte
+        return seconds
+
+    def upward_rank(self, *, with_transfers: bool = True) -> NDArray[np.float64]:
+        """Return float64[V], the longest path from each task to an exit, by mean costs.
+
+        ``rank(i) = w_i + max over successors j of (c_ij + rank(j))``, with the mean computation
+        ``w`` and the mean communication ``c`` (Topcuoglu et al. 2002), or 0 without transfers.
+        """
+        rank: list[float] = self.mean_seconds.tolist()
+        for task in reversed(self.order):
+            after = [sent * with_transfers + rank[j] for j, sent in self.successors[task]]
+            rank[task] += max(after, default=0.0)
+        return np.array(rank)
+
+
+def _mean_over_pairs(between: NDArray[np.float64], kinds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return float64[K, K], the mean over pairs of two devices, one of either of two kinds of sets.
+
+    ``between`` float64[D, D] is 0 on its diagonal, and bool[K, D] says which devices are in a set.
+    Where a pair of sets has no two devices between them, the mean is 0.
+    """
+    sets = kinds.astype(np.float64)
+    apart = 1 - np.eye(len(between))
+    mean: NDArray[np.float64] = (sets @ between @ sets.T) / np.maximum(sets @ apart @ sets.T, 1)
+    return mean
+
+
+def _traffic(problem: PlacementProblem) -> list[tuple[int, int, int]]:
+    """Return (producer, consumer, bytes) of each pair of ops between which tensors flow."""
+    graph = problem.graph
+    pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
+    found, pair_of_edge = np.unique(pairs, axis=0, return_inverse=True)
+    total = np.zeros(len(found), np.int64)
+    np.add.at(total, pair_of_edge.ravel(), graph.tensor_bytes[graph.edges[:, 0]])
+    return [(*pair, size) for pair, size in zip(found.tolist(), total.tolist(), strict=True)]
+
+
+class Gaps:
+    """The times in which nothing has been scheduled on a device, in their order."""
+
+    def __init__(self) -> None:
+        self._starts = [0.0]
+        self._ends = [float("inf")]
+
+    def first(self, earliest: float, seconds: float) -> float:
+        """Return when so many seconds first are free, no earlier than asked."""
+        gap = bisect_right(self._ends, earliest)
+        while True:
+            start = max(earliest, self._starts[gap])
+            if start + seconds <= self._ends[gap]:
+                return start
+            gap += 1
+
+    def take(self, start: float, end: float) -> None:
+        """Let something run from a time in a gap to another one in it."""
+        if end <= start:
+            return
+        gap = bisect_right(self._starts, start) - 1
+        parts = ((self._starts[gap], start), (end, self._ends[gap]))
+        left = [(begin, until) for begin, until in parts if begin < until]
+        self._starts[gap : gap + 1] = [begin for begin, _ in left]
+        self._ends[gap : gap + 1] = [until for _, until in left]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The schedule of V ops that a list scheduler makes: device, start and end of each.
+
+    List schedulers assume links that carry any number of tensors at once, as their papers do. They
+    use the time of a transfer between each pair of devices, and ignore that pairs share links. An
+    evaluator may return another runtime.
+    """
+
+    placement: NDArray[np.int32]  # [G]
+    device: NDArray[np.int32]  # [V], that of its group
+    start: NDArray[np.float64]
+    finish: NDArray[np.float64]
+
+    @property
+    def makespan(self) -> float:
+        """When the last op finishes, in seconds."""
+        return float(self.finish.max())
+
+
+class Timetable:
+    """A schedule in the making.
+
+    The first task of a group places the group, as in Baechi (Jeon et al. 2020, section 4). Gradient
+    ops thus go to the device of their forward ops. Data are placed with their first reader.
+    """
+
+    def __init__(self, tasks: TaskGraph) -> None:
+        self.tasks = tasks
+        self.candidates = tasks.candidates  # devices that each group may go to, as things stand
+        self.placement = np.full(tasks.num_groups, NOWHERE, np.int32)
+        self.start = np.zeros(tasks.num_tasks)
+        self.finish = np.zeros(tasks.num_tasks)
+        self.free = np.zeros(tasks.num_devices)  # end of all that is scheduled on each device
+        self.gaps = [Gaps() for _ in range(tasks.num_devices)]
+
+    def devices(self, task: int) -> NDArray[np.intp]:
+        """Return the devices that a task may go to: that of its group, if it has one."""
+        group = self.tasks.group_of[task]
+        if self.placement[group] != NOWHERE:
+            return self.placement[[group]].astype(np.intp)
+        return np.flatnonzero(self.candidates[group])
+
+    def sent(self, task: int, size: int | None) -> NDArray[np.float64]:
+        """Return float64[D], when so many bytes of a scheduled task can be on each device.
+
+        Without bytes, when it is done.
+        """
+        here = self.placement[self.tasks.group_of[task]]
+        seconds: NDArray[np.float64] = self.tasks.transfers(size)[here] + float(self.finish[task])
+        return seconds
+
+    def arrival(self, task: int) -> NDArray[np.float64]:
+        """Return float64[D], when a task can start on each device, but for what else runs there.
+
+        All that it reads and waits for must have been scheduled.
+        """
+        arrival = np.zeros(self.tasks.num_devices)
+        for source, size in self.tasks.predecessors[task]:
+            np.maximum(arrival, self.sent(source, size), out=arrival)
+        readers = range(self.tasks.num_devices)
+        for data, size in self.tasks.data[task]:
+            homes = [self._home(int(self.tasks.group_of[data]), reader) for reader in readers]
+            np.maximum(arrival, self.tasks.transfers(size)[homes, readers], out=arrival)
+        return arrival
+
+    def add(self, task: int, device: int, start: float) -> list[int]:
+        """Schedule a task; return the groups that have got their device by that."""
+        settled = self._settle(int(self.tasks.group_of[task]), device)
+        for data, _ in self.tasks.data[task]:
+            group = int(self.tasks.group_of[data])
+            settled += self._settle(group, self._home(group, device))
+        seconds = float(self.tasks.seconds[task, device])
+        self.start[task], self.finish[task] = start, start + seconds
+        self.gaps[device].take(start, start + seconds)
+        self.free[device] = max(self.free[device], self.finish[task])
+        return settled
+
+    def schedule(self) -> Schedule:
+        """Return the schedule once every task is in it; what is left are data that nobody reads."""
+        for group in np.flatnonzero(self.placement == NOWHERE).tolist():
+            self._settle(group, int(self.candidates[group].argmax()))
+        device = self.placement[self.tasks.group_of]
+        return Schedule(self.placement, device, self.start, self.finish)
+
+    def _settle(self, group: int, device: int) -> list[int]:
+        if self.placement[group] != NOWHERE:
+            return []
+        self.placement[group] = device
+        return [group]
+
+    def _home(self, group: int, reader: int) -> int:
+        """Return where data are: with their group, else with the device that reads them first."""
+        if self.placement[group] != NOWHERE:
+            return int(self.placement[group])
+        return reader if self.candidates[group, reader] else int(self.candidates[group].argmax())
