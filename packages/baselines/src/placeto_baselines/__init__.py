@@ -4,9 +4,6 @@ All take the same problem and the same evaluator, so that results compare. Every
 the memory-penalised runtime, with the memory of the devices as the limits.
 """
 
-import warnings
-from typing import TYPE_CHECKING, Any
-
 from placeto_baselines.bounds.lower_bound import bound_parts, lower_bound
 from placeto_baselines.bounds.memory import least_excess, least_memory
 from placeto_baselines.errors import BaselineError, StoppedSearchError
@@ -50,13 +47,3 @@ __all__ = [
     "least_memory",
     "lower_bound",
 ]
-_RENAMED = {"CoarseToFine": "MultilevelSearch", "optimal": "exhaustive_search"}
-
-if not TYPE_CHECKING:  # a name that is not there stays an error of types
-
-    def __getattr__(name: str) -> Any:
-        if name not in _RENAMED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        new = _RENAMED[name]
-        warnings.warn(f"{name} is called {new} now", DeprecationWarning, stacklevel=2)
-        return globals()[new]

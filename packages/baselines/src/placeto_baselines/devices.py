@@ -16,20 +16,7 @@ def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
 def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[N], the mean over the devices that can run each of N ops or groups.
 
-    Parameters
-    ----------
-    compute_time : float64[N, D]
-        Seconds of each on each device; infinity where it cannot run.
-
-    Returns
-    -------
-    float64[N]
-        Seconds; 0 for what no device can run.
-
-    Examples
-    --------
-    >>> mean_seconds(np.array([[1.0, 2.0], [np.inf, 5.0], [np.inf, np.inf]]))
-    array([1.5, 5. , 0. ])
+    ``compute_time`` float64[N, D] is infinite where one cannot run; what no device can run gets 0.
     """
     runs = np.isfinite(compute_time)
     total: NDArray[np.float64] = np.where(runs, compute_time, 0.0).sum(axis=1)
@@ -58,31 +45,14 @@ def work_of(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     of that speed gets. If devices differ by one factor for all ops, this is the time on the fastest
     one.
 
-    Parameters
-    ----------
-    compute_time : float64[N, D]
-        Seconds of each on each of the devices that share the work; infinity where it cannot run.
-
-    Returns
-    -------
-    float64[N]
-        Seconds; 0 for what none of these devices can run.
-
-    Examples
-    --------
-    >>> work_of(np.array([[1.0, 3.0], [2.0, 6.0], [np.inf, 9.0], [np.inf, np.inf]]))
-    array([1., 2., 3., 0.])
+    ``compute_time`` float64[N, D] is on the devices that share the work, and infinite where one
+    cannot run; what none of them can run gets 0.
     """
     runs, speed = np.isfinite(compute_time), speeds(compute_time)
     part = np.where(runs, speed, 0.0)
     total = (np.where(runs, compute_time, 0.0) * speed * part).sum(axis=1)
     mean: NDArray[np.float64] = total / np.where(part.any(axis=1), part.sum(axis=1), 1.0)
     return mean
-
-
-def cpus(problem: PlacementProblem) -> NDArray[np.intp]:
-    """Return the indices of the CPUs."""
-    return np.flatnonzero([device.is_cpu for device in problem.cluster.devices])
 
 
 def accelerated(problem: PlacementProblem) -> NDArray[np.bool_]:
@@ -126,13 +96,7 @@ def majority(
 
 
 class DeviceChoices:
-    """Draws devices that can run something, all equally likely.
-
-    Parameters
-    ----------
-    allowed : bool[N, D]
-        The devices that can run each of N groups or sets of groups; at least one.
-    """
+    """Draws devices of those that bool[N, D] allows, all equally likely; N are groups or sets."""
 
     def __init__(self, allowed: NDArray[np.bool_]) -> None:
         self._count: NDArray[np.int64] = allowed.sum(axis=1)

@@ -25,10 +25,7 @@ class BaselineError(ValueError):
 class StoppedSearchError(BaselineError):
     """A search whose evaluator failed in the middle; what it had found is not lost.
 
-    Attributes
-    ----------
-    result : `PlacementResult`
-        The best placement until then.
+    Its ``result`` is the best placement until then.
 
     Examples
     --------

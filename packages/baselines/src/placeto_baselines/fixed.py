@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import cpus, random_placements, repaired
+from placeto_baselines.devices import random_placements, repaired
 from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.trials import RulePlacer, Trials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -28,7 +28,6 @@ class SingleDevice(RulePlacer):
     name = "single"
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
-        """Return int32[B, G], everything on each of the GPUs."""
         return _on_each(problem, problem.cluster.accelerators)
 
 
@@ -51,14 +50,13 @@ class CpuOnly(RulePlacer):
     name = "cpu"
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
-        """Return int32[B, G], everything on each of the CPUs."""
-        found = cpus(problem)
-        if not len(found):
+        cpus = np.flatnonzero([device.is_cpu for device in problem.cluster.devices])
+        if not len(cpus):
             kinds = sorted({device.kind for device in problem.cluster.devices})
             raise BaselineError(
                 f"cluster: expected a device of the kind 'cpu', got {', '.join(map(repr, kinds))}"
             )
-        return _on_each(problem, found)
+        return _on_each(problem, cpus)
 
 
 def _on_each(problem: PlacementProblem, devices: NDArray[np.intp]) -> NDArray[np.int32]:

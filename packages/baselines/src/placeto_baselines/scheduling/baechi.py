@@ -84,7 +84,8 @@ class MTopo(RulePlacer):
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
         memory = problem.cluster.memory_bytes
-        need = sum(demand(problem))
+        permanent, temporary = demand(problem)
+        need = permanent + temporary
         devices = problem.cluster.accelerators
         even = int(need.sum()) // len(devices) + int(need.max())
         limit = np.minimum(memory, even)

@@ -1,5 +1,7 @@
 """Simulated annealing and hill climbing over moves of single groups."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -119,11 +121,11 @@ class _Climber:
         temperatures = self.cost * np.geomspace(first, last, max(steps, 1))
         for temperature in temperatures[:steps].tolist():
             group = int(self.generator.choice(self.movable))
-            device = self._another_device(group)
-            cost = float(self._costs_on(group, np.array([device]))[0])
+            device = int(self.generator.choice(self._other_devices(group)))
+            cost = float(self._costs_on(group, [device])[0])
             more = cost - self.cost
             if more <= 0 or self.generator.random() < np.exp(-more / max(temperature, 1e-300)):
-                self._move(group, device, cost)
+                self.placement[group], self.cost = device, cost
 
     def climb(self) -> None:
         """Move groups to their best devices until no move of a single group helps."""
@@ -133,33 +135,21 @@ class _Climber:
             for group in self.generator.permutation(self.movable).tolist():
                 if self.budget_left < self.allowed[group].sum():  # other devices, the best again
                     return
-                improved |= self._move_to_best(group)
+                devices = self._other_devices(group)
+                costs = self._costs_on(group, devices)
+                best = int(devices[costs.argmin()])
+                if costs.min() < self.cost:
+                    # Where costs are measured, the least of several is too low on average.
+                    self.cost = float(self._costs_on(group, [best])[0])
+                    self.placement[group] = best
+                    improved = True
 
-    def _move_to_best(self, group: int) -> bool:
-        devices = self._other_devices(group)
-        costs = self._costs_on(group, devices)
-        best = int(costs.argmin())
-        if not costs[best] < self.cost:
-            return False
-        # Where costs are measured, the least of several is too low on average: it is taken anew.
-        again = self._costs_on(group, devices[[best]])
-        self._move(group, int(devices[best]), float(again[0]))
-        return True
-
-    def _costs_on(self, group: int, devices: NDArray[np.intp]) -> NDArray[np.float64]:
+    def _costs_on(self, group: int, devices: Sequence[int]) -> NDArray[np.float64]:
         """Return what the placement costs with one group on each of some devices in turn."""
         placements = np.tile(self.placement, (len(devices), 1))
         placements[:, group] = devices
         return self.trials.evaluate(placements)
 
-    def _move(self, group: int, device: int, cost: float) -> None:
-        self.placement[group] = device
-        self.cost = cost
-
-    def _another_device(self, group: int) -> int:
-        return int(self.generator.choice(self._other_devices(group)))
-
-    def _other_devices(self, group: int) -> NDArray[np.intp]:
-        others = self.allowed[group].copy()
-        others[self.placement[group]] = False
-        return np.flatnonzero(others)
+    def _other_devices(self, group: int) -> list[int]:
+        devices: list[int] = np.flatnonzero(self.allowed[group]).tolist()
+        return [device for device in devices if device != self.placement[group]]

@@ -6,35 +6,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import DeviceChoices
+from placeto_baselines.devices import DeviceChoices, allowed_devices
 from placeto_graphs import PlacementProblem
 
 
 @dataclass(frozen=True)
 class MoveSets:
-    """The groups of several levels: those of a coarse one are sets of those of the finest one.
+    """The groups of L levels, from coarse to fine: S sets of the groups of the finest one."""
 
-    Attributes
-    ----------
-    sizes : ints
-        Number of groups of each level, from coarse to fine.
-    first_set : int64[L + 1]
-        The number of the first set of each level.
-    first_member, members : int32[S + 1], int32[]
-        The groups of the finest level in each set, as `placeto_graphs.Moves` holds them.
-    allowed : bool[S, D]
-        Devices where all groups of a set can run.
-    """
-
-    sizes: tuple[int, ...]
-    first_set: NDArray[np.int64]
-    first_member: NDArray[np.int32]
+    sizes: tuple[int, ...]  # number of groups of each level
+    first_set: NDArray[np.int64]  # [L + 1], of each level
+    first_member: NDArray[np.int32]  # [S + 1], start of each set in the members: see `Moves`
     members: NDArray[np.int32]
-    allowed: NDArray[np.bool_]
+    allowed: NDArray[np.bool_]  # [S, D], where all groups of a set can run
 
     @property
     def num_levels(self) -> int:
-        """L, the number of levels."""
         return len(self.sizes)
 
     def draw(
@@ -89,7 +76,7 @@ def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
         first_member.append(first_member[-1][-1] + ends)
     starts = np.concatenate(first_member)
     every = np.concatenate(members)
-    can_run = np.isfinite(problem.group_graph.compute_time)
+    can_run = allowed_devices(problem)
     return MoveSets(
         sizes=tuple(level.num_groups for level in levels),
         first_set=np.cumsum([0, *(level.num_groups for level in levels)]),

@@ -49,8 +49,7 @@ class Temperatures:
     first: float
     last: float
 
-    def at(self, share: float) -> float:
-        """Return the temperature after a share of the cooling, from 0 to 1."""
+    def at(self, share: float) -> float:  # of the cooling
         return float(self.first * (self.last / self.first) ** share)
 
 
@@ -167,7 +166,10 @@ class MultilevelSearch:
                 trials.evaluate(np.asarray(start)[None])
             _start_on_one_device(trials, budget)
             if num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
-                _enumerate(trials, budget)
+                for placements in all_placements(problem):
+                    if budget.is_spent:
+                        break
+                    trials.evaluate(placements)
             else:
                 self._search(trials, budget, seed, start)
         except KeyboardInterrupt:
@@ -176,11 +178,7 @@ class MultilevelSearch:
         return trials.result()
 
     def _search(
-        self,
-        trials: Trials,
-        budget: "_Budget",
-        seed: int,
-        start: NDArray[np.int32] | None,
+        self, trials: Trials, budget: "_Budget", seed: int, start: NDArray[np.int32] | None
     ) -> None:
         sets = move_sets(trials.problem, self.coarsest)
         first = max(n for n, size in enumerate(sets.sizes) if n == 0 or size <= self.first)
@@ -196,27 +194,21 @@ class MultilevelSearch:
             chains.anneal(level, [self.cold] * self.chains, share)
 
 
+@dataclass
 class _Budget:
-    """The budget of seconds and evaluations, its spent share, and the bound."""
+    """The budget of seconds and evaluations, and the bound."""
 
-    def __init__(
-        self,
-        trials: Trials,
-        seconds: float,
-        evaluations: float,
-        bound: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self.trials = trials
-        self.seconds = seconds
-        self.evaluations = evaluations
-        self.bound = bound
-        self.clock = clock
-        self.start = clock()
+    trials: Trials
+    seconds: float
+    evaluations: float
+    bound: float
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
 
     @property
-    def share(self) -> float:
-        """The share that is spent, from 0 to 1."""
+    def share(self) -> float:  # that is spent
         elapsed = self.clock() - self.start if self.seconds < math.inf else 0.0
         return min(1.0, max(elapsed / self.seconds, self.trials.count / self.evaluations))
 
@@ -302,9 +294,8 @@ class _Chains:
     def _round(self, level: int, temperatures: list[float]) -> None:
         left = self.budget.evaluations_left
         chains = len(self.placements) if left >= len(self.placements) * FEWEST_OF_WALK else 1
-        moves = self._moves(
-            level, temperatures[:chains], int(min(self.num_moves, left // chains - 1))
-        )
+        num_moves = int(min(self.num_moves, left // chains - 1))
+        moves = self._moves(level, temperatures[:chains], num_moves)
         walked = self.trials.walk(self.placements[:chains], moves)
         self.placements[:chains] = walked.placement
 
@@ -349,11 +340,4 @@ def _start_on_one_device(trials: Trials, budget: _Budget) -> None:
     devices = np.flatnonzero(runs_all)[: int(min(budget.evaluations_left, problem.num_devices))]
     if len(devices):
         placements = np.repeat(devices.astype(np.int32)[:, None], problem.num_groups, axis=1)
-        trials.evaluate(placements)
-
-
-def _enumerate(trials: Trials, budget: _Budget) -> None:
-    for placements in all_placements(trials.problem):
-        if budget.is_spent:
-            return
         trials.evaluate(placements)
