@@ -21,7 +21,6 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.errors import InputError
 from placeto.outputs import file_name
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
@@ -415,23 +414,6 @@ def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> Non
     names = ["problem-2xv100", "problem-2xv100-2"]
     groups = [load_problem(folder / f"{name}.json.gz").num_groups for name in names]
     assert groups == [10, 14]
-
-
-def test_curves_of_the_version_that_had_schemes_are_read(results: Path, tmp_path: Path) -> None:
-    report = json.loads((results / "results.json").read_text())
-    assert report["version"] == 4
-    report["version"] = 3
-    for problem in report["problems"]:
-        problem["schemes"] = problem.pop("placers")
-    (tmp_path / "results.json").write_text(json.dumps(report))
-    curves, older = read_curves([results]), read_curves([tmp_path])
-    assert list(curves) == list(older)
-    for of_seeds, of_older in zip(curves.values(), older.values(), strict=True):
-        assert [curve.tolist() for curve in of_seeds] == [curve.tolist() for curve in of_older]
-    report["version"] = 2
-    (tmp_path / "results.json").write_text(json.dumps(report))
-    with pytest.raises(InputError, match="Invalid enum value 2"):
-        read_curves([tmp_path])
 
 
 def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:

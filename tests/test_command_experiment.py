@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from command_runs import build_profile, check_picture, fail, start_paused, succeed
+from command_runs import build_profile, fail, start_paused, succeed
 from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from fork_join_graphs import fork_join_problem
 from placeto.progress import clock
@@ -44,7 +44,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("all") / "results"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fidelity_tasks, "PROFILE_RUNS", 2)
-        succeed("experiment", "all", "rewards", "measured-curves", SMOKE, "-o", folder)
+        succeed("experiment", "all", "rewards", SMOKE, "-o", folder)
     return folder
 
 
@@ -93,28 +93,6 @@ def test_steps_on_a_gpu_are_told_of_each_placement_and_without_slowdown() -> Non
     assert "| 62.5 % | 100.0 % | 1.00 |  | 12.5 % |" in fidelity._table([("nmt-2", None, record)])
     refused = fail("experiment", "fidelity", "--devices=cuda:0", SMOKE, "-o", "results")
     assert "--devices: expected two, got cuda:0" in refused
-
-
-def test_policies_learn_on_device_processes(everything: Path, tmp_path: Path) -> None:
-    folder = everything / "measured-curves"
-    page = (folder / "results.md").read_text()
-    records = {name.split("/")[-1]: record for name, record in trials_of(folder).items()}
-    assert set(records) == {"nmt-2", "simulator", "processes"}
-    for name in ("simulator", "processes"):
-        record = records[name]
-        assert 48 < record["evaluations"] <= 60  # one an episode, and those that are to choose by
-        updates, means = zip(*record["episodes"], strict=True)
-        assert updates == tuple(range(1, len(updates) + 1))
-        assert len(updates) * 4 <= record["evaluations"]
-        assert record["runtime"] > 0
-        if name == "simulator":  # the best of all of them; a measured step differs from run to run
-            assert record["runtime"] <= min(means)
-        assert record["measured"] > 0
-    assert "| Two device processes |" in page
-    assert "rewards are terminal." in page
-    check_picture(folder / "nmt-2.png", 900)
-    refused = fail("experiment", "measured-curves", "nmt-3", SMOKE, "-o", tmp_path / "other")
-    assert "nmt-3: expected one of nmt-2" in refused
 
 
 def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Path) -> None:
@@ -192,7 +170,6 @@ COMMANDS = {
     "rewards": ["nmt:0"],
     "table1": [],
     "fidelity": ["nmt-2"],
-    "measured-curves": ["nmt-2"],
 }
 MAKING = {"--gpus", "--link", "--groups"}  # decide what problems are
 
@@ -228,13 +205,13 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
         assert is_other or (option in MAKING and problem(told) != problem(usual)), option
 
 
-@pytest.mark.parametrize("name", ["traversal", "rewards", "table1", "measured-curves"])
+@pytest.mark.parametrize("name", ["traversal", "rewards", "table1"])
 def test_each_hyperparameter_decides_something(
     name: str, chosen: Callable[..., Experiment]
 ) -> None:
     plan, usual = chosen_plan(name, "smoke"), chosen(name)
     for option, settings in (("--hparam", plan.settings), ("--rnn-hparam", plan.rnn_settings)):
-        if option == "--rnn-hparam" and name in {"rewards", "measured-curves"}:
+        if option == "--rnn-hparam" and name == "rewards":
             continue
         kinds = get_type_hints(type(settings))
         for field in fields(settings):
@@ -315,18 +292,15 @@ def test_the_preset_of_the_paper() -> None:
 
 
 def test_all_experiments_are_one_command_that_goes_on(everything: Path) -> None:
-    names = ("rewards", "measured-curves")
-    pages = {name: (everything / name / "results.md").read_text() for name in names}
-    first = {name: page.splitlines()[2] for name, page in pages.items()}
-    assert first["rewards"].startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
-    told = first["measured-curves"]
-    assert told.startswith("`placeto experiment measured-curves nmt-2 --scale smoke`, ")
+    page = (everything / "rewards" / "results.md").read_text()
+    told = page.splitlines()[2]
+    assert told.startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
     assert "seeds 0, " in told
-    lines = trials_of(everything / "measured-curves", clocks=True).values()
+    lines = trials_of(everything / "rewards", clocks=True).values()
     assert f"{clock(sum(line['took'] for line in lines))} in all." in told
-    command = ["experiment", "all", *names, SMOKE, "-o", everything]
+    command = ["experiment", "all", "rewards", SMOKE, "-o", everything]
     succeed(*command, "--jobs=2")  # is there already, and stays as it is
-    assert pages == {name: (everything / name / "results.md").read_text() for name in pages}
+    assert page == (everything / "rewards" / "results.md").read_text()
     assert "expected rewards, or another of" in fail(
         "experiment", "all", "reward", "-o", everything
     )

@@ -6,15 +6,11 @@ from pathlib import Path
 import click
 
 from placeto_execution.measuring.real_devices import RealDevices
-from placeto_experiments.arena import run_arena
-from placeto_experiments.ledger.command import run_ledger
-from placeto_experiments.model_check import check_models
 from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.fidelity import fidelity
 from placeto_experiments.paper.fidelity_tasks import TWO_CPUS
 from placeto_experiments.paper.generalise import generalise
-from placeto_experiments.paper.measured_curves import measured_curves
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.table1 import table1
@@ -146,21 +142,6 @@ def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDev
     run(fidelity(models, plan, devices), *models, *chosen)
 
 
-@experiment.command("measured-curves", cls=Command)
-@click.argument("model", default="nmt-2")
-@experiment_options("measured-curves", without=["--gpus", "--link", "--rnn-hparam", "--jobs"])
-def run_measured_curves(model: str, plan: Plan, run: Run) -> None:
-    """Train on simulated steps of MODEL, and on measured ones.
-
-    By default MODEL is nmt-2; it is a model of `fidelity` in its size there. Two device processes
-    of this machine run the steps. Keep the machine idle meanwhile.
-
-    \b
-    placeto experiment measured-curves nmt-2 -o results/measured-curves
-    """
-    run(measured_curves(model, plan), model)
-
-
 # The experiments with the most wanted numbers come first.
 EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "table1": (run_table1, {}),
@@ -168,7 +149,6 @@ EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "traversal": (run_traversal, {}),
     "architectures": (run_architectures, {}),
     "rewards": (run_rewards, {}),
-    "measured-curves": (run_measured_curves, {}),
     "fidelity": (run_fidelity, {}),
 }
 
@@ -191,8 +171,8 @@ def run_all(
     """Run the experiments of the paper one after the other.
 
     By default all NAMES run: table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal,
-    architectures, rewards, measured-curves and fidelity. The last two measure, and always have one
-    job. An experiment that fails ends the command; the same command resumes.
+    architectures, rewards and fidelity. The last one measures, and always has one job. An
+    experiment that fails ends the command; the same command resumes.
 
     \b
     placeto experiment all -o results --jobs 2
@@ -211,8 +191,3 @@ def run_all(
             scale_name=scale_name,
             force=force,
         )
-
-
-experiment.add_command(run_arena)
-experiment.add_command(run_ledger)
-experiment.add_command(check_models)

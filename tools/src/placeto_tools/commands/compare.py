@@ -17,7 +17,7 @@ from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_sp
 from placeto.placing.watching import Limits
 from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem, read_cluster
 from placeto.problems.options import GroupingOptions, SourceOptions
-from placeto.problems.sources import Source, load_source
+from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
 from placeto.trials.comparing import (
@@ -35,13 +35,14 @@ from placeto.trials.comparison import (
     profiles,
     runtime_table,
     search_table,
+    seconds_table,
 )
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
 from placeto.trials.running import conduct
 from placeto.trials.store import content_digest
 from placeto.trials.trials import Experiment, Page, Results
-from placeto_graphs import PlacementProblem
+from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
     Command,
     PlacerNames,
@@ -68,6 +69,7 @@ HEEDED_BY: Mapping[str, Callable[[PlacerSpec], bool]] = {
     "--full": lambda spec: spec.trains,
     "--seeds": lambda spec: spec.random,
 }
+SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
 PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 
 
@@ -177,8 +179,10 @@ def compare(
     searches, then trainings, then your own placers; the table grows meanwhile. Ctrl-C stops with
     the table so far. The same command with the same -o folder resumes.
 
-    SOURCES are those of `placeto build`. CPU only has a row of its own, on one CPU; the other
-    placers use the GPUs. A placer that fails is left out, and the exit code is 1.
+    SOURCES are those of `placeto build`, and folders of their files. Each has the objective of its
+    kind: throughput for inputs of dnn-partitioning, else latency. CPU only has a row of its own,
+    on one CPU; the other placers use the GPUs. A placer that fails is left out, and the exit code
+    is 1.
 
     \b
     placeto compare inception-v3 --gpus 2 -o results
@@ -200,14 +204,12 @@ def compare(
             heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
             raise InputError(f"{option}: needs one of {heeding} in --placers")
     with showing_progress() as progress:
-        read = [
-            (text, _read(text, choice, number, progress))
-            for text in {realpath(text): text for text in sources}.values()  # a file once
-            for number in dict.fromkeys(micro_batches or (1,))
-        ]
-        priced_by = evaluator_spec(evaluator or _objective([source for _, source in read]))
+        read, left_out = _read(sources, choice, micro_batches or (1,), progress)
+        names = {evaluator or source.evaluator for _, source in read}
+        evaluators = {name: evaluator_spec(name) for name in names}
         cases: list[Case] = []
         for text, source in read:
+            priced_by = evaluators[evaluator or source.evaluator]
             for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                 cases.append(_case(text, source, cluster, problem, priced_by, cases))
         cases = told_apart(cases)
@@ -217,7 +219,7 @@ def compare(
     )
     comparison = Comparison(cases, specs, range(seeds), budgets, limits=limits)
     comparison.try_own()
-    experiment = _experiment(comparison)
+    experiment = _experiment(comparison, left_out)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
         failed = None
         try:
@@ -230,8 +232,7 @@ def compare(
         if output:
             write_json(path / RESULTS, document)
             stopped = isinstance(failed, StoppedRunError)
-            page = has_library() and priced_by.simulates and not stopped
-            write_best(comparison, folder, page=page)
+            write_best(comparison, folder, page=has_library() and not stopped)
     if as_json:
         show_json(document)
     elif document.problems:
@@ -239,35 +240,56 @@ def compare(
         show(*tables)
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
-            if line := _report_line(output, priced_by):
+            if line := _report_line(output, comparison):
                 click.echo(line)
     if failed:
         raise failed
 
 
-def _report_line(output: Path, priced_by: EvaluatorSpec) -> str | None:
+def _report_line(output: Path, comparison: Comparison) -> str | None:
     """Return where the page of a comparison is, or why there is none; nothing if it was stopped."""
-    if not priced_by.simulates:
-        return f"no {REPORT}: it shows when ops run, which {priced_by.name} does not say"
+    if not any(evaluator.simulates for evaluator in comparison.evaluators):
+        names = " and ".join(evaluator.name for evaluator in comparison.evaluators)
+        return f"no {REPORT}: it shows when ops run, which {names} does not say"
     if not has_library():
         return MISSING
     return str(output / REPORT) if (output / REPORT).exists() else None
 
 
-def _read(text: str, choice: SourceOptions, micro_batches: int, progress: Progress) -> Source:
-    progress.update(f"{text}: reading or capturing its graph ...")
-    return load_source(text, choice, micro_batches)
+def _read(
+    sources: Sequence[str],
+    choice: SourceOptions,
+    micro_batches: Sequence[int],
+    progress: Progress,
+) -> tuple[list[tuple[str, Source]], list[str]]:
+    """Return the sources by their texts, each file once, and errors of files of folders."""
+    read: list[tuple[str, Source]] = []
+    left_out: list[str] = []
+    for text, is_named in _files(sources):
+        progress.update(f"{text}: reading or capturing its graph ...")
+        try:
+            numbers = dict.fromkeys(micro_batches)
+            read += [(text, load_source(text, choice, number)) for number in numbers]
+        except (GraphError, InputError) as error:
+            if is_named:
+                raise
+            left_out.append(str(error).replace(text, Path(text).name))
+    if not read:
+        raise InputError(f"{', '.join(sources)}: expected a file of a graph, got none")
+    return read, left_out
 
 
-def _objective(sources: Sequence[Source]) -> str:
-    """Return the evaluator that suits all sources."""
-    of_each = {source.evaluator: source.name for source in sources}
-    if len(of_each) > 1:
-        told = ", ".join(f"{evaluator} of {name}" for evaluator, name in of_each.items())
-        raise InputError(
-            f"--objective: give one, because these sources have different ones: {told}"
-        )
-    return next(iter(of_each))
+def _files(sources: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield sources, each file once, and True for one that is named itself, not its folder."""
+    found: dict[str, tuple[str, bool]] = {}  # by where it is
+    for text in sources:
+        is_named = not Path(text).is_dir()
+        inside = () if is_named else sorted(map(str, Path(text).iterdir()))
+        files = [text] if is_named else [file for file in inside if file.endswith(SUFFIXES)]
+        for file in files:
+            first, was_named = found.get(realpath(file), (file, False))
+            found[realpath(file)] = first, was_named or is_named
+    yield from found.values()
 
 
 def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
@@ -291,6 +313,8 @@ def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
     found = profiles(reports)  # none before the first placement
     if found and len(reports) > 1 and len(comparison.placers) > 1:
         tables.append(profile_table(found))
+        if comparison.limits.seconds:
+            tables.append(seconds_table(reports))
     return tables
 
 
@@ -332,15 +356,16 @@ def _case(
     return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches, evaluator)
 
 
-def _experiment(comparison: Comparison) -> Experiment:
+def _experiment(comparison: Comparison, left_out: Sequence[str]) -> Experiment:
     return Experiment(
         name="compare",
         title="Comparison",
         options={
-            "evaluator": comparison.cases[0].evaluator.name,
+            "evaluators": [evaluator.name for evaluator in comparison.evaluators],
             "limits": asdict(comparison.limits),
             "budgets": comparison.budgets,
             "problems": {case.name: _described(case.make()) for case in comparison.cases},
+            **({"left out": left_out} if left_out else {}),
         },
         problems=comparison.problems,
         trials=comparison.trials,

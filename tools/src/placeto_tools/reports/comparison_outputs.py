@@ -49,7 +49,7 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
                 save_placement(
                     each.placement, problem, placements / f"{quote(name, IN_FILES)}.json"
                 )
-        if page and shown:
+        if page and shown and case.evaluator.simulates:
             title = f"{case.source} on {case.cluster}"
             reports.append(
                 problem_report(title, problem, bound_parts(problem), list(shown.values()))

@@ -54,7 +54,6 @@ SMOKE = Scale(
     rnn_settings={"hidden_size": 16},
 )
 SMALL = Scale(rnn_settings=NARROW_RNN)
-ONE_RUN_AN_EPISODE = {"reward": "terminal"}  # where a placement costs a step that runs
 
 
 def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
@@ -112,11 +111,6 @@ SCALES = {
         "smoke": Scale(seeds=1, num_groups=12),
         "small": Scale(seeds=3),
         "full": Scale(seeds=9),
-    },
-    "measured-curves": {
-        "smoke": replace(SMOKE, evaluations=60, settings={**SMOKE.settings, **ONE_RUN_AN_EPISODE}),
-        "small": Scale(evaluations=1620, settings=ONE_RUN_AN_EPISODE),
-        "full": Scale(seeds=5, evaluations=30_000, settings=ONE_RUN_AN_EPISODE),
     },
     "table1": {
         "smoke": replace(

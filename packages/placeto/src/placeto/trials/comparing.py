@@ -63,6 +63,7 @@ class DescribeCase:
             groups=problem.num_groups,
             lower_bound=evaluator.lower_bound(problem),
             least_excess=least_excess(problem) if evaluator.simulates else 0,
+            evaluator=evaluator.name,
             objective=evaluator.objective,
             unit=evaluator.unit,
         )
@@ -206,13 +207,9 @@ class Comparison:
         return {case.name: self._report(case, results) for case in begun}
 
     def document(self, results: Results) -> ComparisonReport:
-        """Return the content of ``results.json``, of problems with one evaluator."""
+        """Return the content of ``results.json``."""
         reports = list(self.reports(results).values())
-        (evaluator,) = self.evaluators
         return ComparisonReport(
-            evaluator=evaluator.name,
-            objective=evaluator.objective,
-            unit=evaluator.unit,
             seeds=len(self.seeds),
             max_evaluations=self.limits.evaluations,
             seconds=self.limits.seconds,

@@ -108,10 +108,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     """Content of ``results.json``, the file of a comparison."""
 
     format: Literal["placeto-comparison"] = "placeto-comparison"
-    version: Literal[4] = 4
-    evaluator: str
-    objective: str  # cost that is priced
-    unit: str
+    version: Literal[5] = 5
     seeds: int
     max_evaluations: int | None  # evaluations after which each placer is stopped
     seconds: float | None  # CPU seconds after which each placer is stopped
@@ -233,6 +230,20 @@ def profile_table(found: Sequence[Profile]) -> TextTable:
             for one in found
         ],
     )
+
+
+def seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
+    """Return the CPU seconds of placers, over all their runs."""
+    taken: dict[str, list[float]] = {}
+    for placer in (placer for problem in problems for placer in problem.placers):
+        taken.setdefault(placer.title, []).extend(run.seconds for run in placer.runs)
+    rows = [
+        [title, f"{len(runs)}", f"{np.median(runs):.2f}", f"{max(runs):.2f}"]
+        for title, runs in taken.items()
+        if runs
+    ]
+    columns = ["placer", ">runs", ">median", ">maximum"]
+    return TextTable("CPU seconds of the runs of each placer", columns, rows)
 
 
 def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> TextTable:

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from placeto.errors import InputError, reading
 from placeto.json_files import decode_json, read_json
 from placeto.training.run_folder import LOG
-from placeto.trials.comparison import ComparisonReport, PlacerReport, ProblemReport
-from placeto.trials.records import CaseReport, Curve
+from placeto.trials.comparison import ComparisonReport
+from placeto.trials.records import Curve
 
 RESULTS = "results.json"
 WRITER = "`placeto compare`"
-OLDER = 3  # version in which the placers are called schemes
 Curves = dict[str, list[NDArray[np.float64]]]
 
 
@@ -49,7 +48,7 @@ def _read(folder: Path) -> Curves:
 def _of_comparison(path: Path) -> Curves:
     curves: Curves = {}
     names: list[str] = []
-    for problem in _problems(path):
+    for problem in read_json(path, ComparisonReport, WRITER).problems:
         names.append(f"{problem.source} on {problem.cluster}")
         others = names.count(names[-1]) - 1  # two sources may have one name
         name = f"{names[-1]} ({others + 1})" if others else names[-1]
@@ -58,18 +57,6 @@ def _of_comparison(path: Path) -> Curves:
                 title = f"{placer.title}, {name}"
                 curves[title] = [_array(run.curve) for run in placer.runs]
     return curves
-
-
-def _problems(path: Path) -> Sequence[ProblemReport]:
-    if read_json(path, _Version, WRITER).version != OLDER:
-        return read_json(path, ComparisonReport, WRITER).problems
-    return [
-        ProblemReport(
-            **{name: getattr(problem, name) for name in CaseReport.__struct_fields__},
-            placers=problem.schemes,
-        )
-        for problem in read_json(path, _Older, WRITER).problems
-    ]
 
 
 def _of_training(path: Path) -> Curves:
@@ -81,18 +68,6 @@ def _of_training(path: Path) -> Curves:
         raise InputError(f"{path}: expected at least one update, got none")
     curve = _array([(row.evaluations, row.best_runtime) for row in rows])
     return {path.parent.name or str(path.parent): [curve]}
-
-
-class _Version(msgspec.Struct):
-    version: int = 0
-
-
-class _OlderProblem(CaseReport, frozen=True, kw_only=True):
-    schemes: list[PlacerReport]
-
-
-class _Older(msgspec.Struct):
-    problems: list[_OlderProblem]
 
 
 class _Update(msgspec.Struct):

@@ -25,6 +25,7 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     lower_bound: float  # 0 if none is known
     least_excess: int = 0  # bytes that a device provably lacks with every placement
+    evaluator: str = "latency"
     objective: str = "runtime"  # name of the cost
     unit: str = SECONDS
 
@@ -79,20 +80,6 @@ class Trained(_Record, frozen=True, kw_only=True):
     updates: list[tuple[int, int, float, float]] = []
 
 
-class Learned(_Record, frozen=True, kw_only=True):
-    """A training on one graph: its best runtime, its placement and one device measured, in seconds.
-
-    ``episodes`` are rows of an update and the mean runtime at the end of its episodes.
-    """
-
-    runtime: float
-    measured: float
-    single: float
-    evaluations: int
-    learning_seconds: float
-    episodes: list[tuple[int, float]]
-
-
 class Profiled(_Record, frozen=True, kw_only=True):
     """A problem whose ops were measured on this machine, and the seconds of measuring."""
 
@@ -119,4 +106,4 @@ class Measured(_Record, frozen=True, kw_only=True):
     rows: list[MeasuredPlacement]
 
 
-Record = Described | Failed | Outcome | Placed | Episode | Trained | Learned | Profiled | Measured
+Record = Described | Failed | Outcome | Placed | Episode | Trained | Profiled | Measured

@@ -1,33 +1,38 @@
-"""Training that alternates between shared weights and the controller (Pham et al. 2018)."""
+"""Training that alternates between shared weights and the controller (Pham et al. 2018).
 
+`train` keeps it in a folder, in which it resumes after it was cut: ``search.pt`` has its weights,
+``architectures.json`` what it has evaluated.
+"""
+
+import io
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_experiments.enas.controller import Controller
-from placeto_experiments.enas.tasks import Task
+from enas.controller import Controller
+from enas.tasks import Task
+from placeto_graphs import write_atomically
 from placeto_workloads import WorkloadError
 from placeto_workloads.families.search_spaces import Architecture
-from placeto_workloads.families.trajectory import Trajectory
-from placeto_workloads.models.training_step import whole_number
+from placeto_workloads.families.trajectory import Trajectory, save_trajectory
+
+CHECKPOINT = "search.pt"
+ARCHITECTURES = "architectures.json"
 
 
 @dataclass(frozen=True)
 class Settings:
     """All hyperparameters of a training.
 
-    The defaults suit the small data sets, and take minutes; `PUBLISHED` are those of Pham et al.
-    (2018). A number out of its range raises a `WorkloadError`.
-
-    Examples
-    --------
-    >>> Settings(rounds=5).samples
-    8
+    The defaults suit the small data sets; `PUBLISHED` are those of Pham et al. (2018).
     """
 
     rounds: int = 30
@@ -47,19 +52,6 @@ class Settings:
     baseline_decay: float = 0.95  # fraction of the moving average of rewards that an update keeps
     uniform: bool = False  # True to sample uniformly, without training the controller
 
-    def __post_init__(self) -> None:
-        for name in ("rounds", "shared_steps", "controller_steps", "samples", "controller_units"):
-            whole_number(name, getattr(self, name))
-        may_be_zero = ("momentum", "weight_decay", "entropy_weight", "baseline_decay", "uniform")
-        for name, value in asdict(self).items():
-            if not math.isfinite(value) or value < 0:
-                raise WorkloadError(f"{name}: expected a number of at least 0, got {value!r}")
-            if value == 0 and name not in may_be_zero:
-                raise WorkloadError(f"{name}: expected a number above 0, got 0")
-        for name in ("momentum", "baseline_decay"):
-            if getattr(self, name) >= 1:
-                raise WorkloadError(f"{name}: expected less than 1, got {getattr(self, name)!r}")
-
     def rate(self, round_index: int) -> float:
         """Return the learning rate of the shared weights in a round."""
         if self.rounds == 1:
@@ -68,6 +60,8 @@ class Settings:
         return self.least_shared_rate + (self.shared_rate - self.least_shared_rate) * along
 
 
+# What the publication leaves open is near to the authors' own program, whose moving baseline is
+# slower (0.99 and 0.999). The learning rate of the shared weights falls along one cosine.
 PUBLISHED = {
     "convolutional": Settings(
         rounds=310,
@@ -92,11 +86,6 @@ PUBLISHED = {
         controller_rate=0.00035,
     ),
 }
-"""The settings of Pham et al. (2018), by search space, as near as they can be told here.
-
-What the publication leaves open is near to the authors' own program, whose moving baseline is
-slower (0.99 and 0.999), and the learning rate of the shared weights falls along one cosine.
-"""
 
 
 class _Stream(IntEnum):
@@ -114,15 +103,6 @@ class Search:
     architecture. Then it trains the controller by REINFORCE (Williams 1992), with rewards from
     batches of validation data. Each round seeds its random numbers with the seed and its number,
     so that a training can be stopped and resumed.
-
-    Examples
-    --------
-    >>> from placeto_experiments.enas import TextTask, grammar_text
-    >>> task = TextTask(grammar_text(num_sentences=50), num_nodes=2, units=4, steps=3)
-    >>> search = Search(task, Settings(rounds=2, shared_steps=2, controller_steps=3))
-    >>> mean_reward = search.round()
-    >>> search.rounds, len(search.trajectory)
-    (1, 24)
     """
 
     def __init__(self, task: Task, settings: Settings | None = None, *, seed: int = 0) -> None:
@@ -162,10 +142,35 @@ class Search:
             dict(self.task.description),
         )
 
-    def restore_trajectory(self, trajectory: Trajectory) -> None:
-        """Take up the architectures that were evaluated before a training was cut."""
-        rows = (trajectory.rounds.tolist(), trajectory.choices.tolist())
-        self._evaluated = list(zip(*rows, trajectory.rewards.tolist(), strict=True))
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs, in values that `torch.load` reads without unpickling."""
+        return {
+            "task": self.task.description,
+            "settings": asdict(self.settings),
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "baseline": self.baseline,
+            "evaluated": self._evaluated,
+            "parts": [part.state_dict() for part in self._parts()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up a state; raise `WorkloadError` for that of another training."""
+        own = self.state()
+        for name in ("task", "settings", "seed"):
+            if state[name] != own[name]:
+                raise WorkloadError(
+                    f"{name}: expected that of the training in this folder, {state[name]}; "
+                    f"got {own[name]}"
+                )
+        self.rounds, self.baseline = state["rounds"], state["baseline"]
+        self._evaluated = state["evaluated"]
+        for part, saved in zip(self._parts(), state["parts"], strict=True):
+            part.load_state_dict(saved)
+
+    def _parts(self) -> list[Any]:
+        optimizers = [self.controller_optimizer, self.shared_optimizer]
+        return [self.controller, self.task.network, *optimizers]
 
     def round(self) -> float:
         """Train the shared weights, then the controller; return the mean reward of the round."""
@@ -235,3 +240,31 @@ class Search:
         self.controller_optimizer.step()
         kept = self.settings.baseline_decay
         self.baseline = kept * self.baseline + (1 - kept) * mean
+
+
+def train(
+    task: Task,
+    settings: Settings,
+    folder: Path,
+    *,
+    seed: int = 0,
+    report: Callable[[Search, float], None] = lambda _search, _reward: None,
+) -> Search:
+    """Train to the last round, from the round that the folder has reached.
+
+    It ends in the same weights whether it was cut or not. The training and its mean reward are
+    reported after each round.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint, search = folder / CHECKPOINT, Search(task, settings, seed=seed)
+    if checkpoint.exists():
+        search.restore(torch.load(checkpoint, weights_only=True))
+        save_trajectory(search.trajectory, folder / ARCHITECTURES)  # it may be a round behind
+    while search.rounds < settings.rounds:
+        mean_reward = search.round()
+        content = io.BytesIO()
+        torch.save(search.state(), content)
+        write_atomically(checkpoint, content.getvalue())
+        save_trajectory(search.trajectory, folder / ARCHITECTURES)
+        report(search, mean_reward)
+    return search

@@ -16,7 +16,7 @@ from placeto_workloads.families.search_spaces import MICRO_OPERATIONS
 from placeto_workloads.models.cell_architecture import CURRENT
 from placeto_workloads.models.cell_network import CellNetwork
 from placeto_workloads.models.enas_convolutional import STEM_FILTERS_PER_FILTER, image_network
-from placeto_workloads.models.enas_recurrent import LanguageModel, RecurrentStep
+from placeto_workloads.models.enas_recurrent import RecurrentStep
 from placeto_workloads.models.image_layers import (
     FactorisedReduction,
     Projection,
@@ -116,16 +116,6 @@ class SharedImageNetwork(nn.Module):
                 layer.running_mean = layer.running_var = None
         logits: Tensor = functional_call(network, self._weights(architecture, network), (images,))
         return logits
-
-    def network_of(self, architecture: ConvolutionalArchitecture) -> CellNetwork:
-        """Return a network of one architecture alone, with copies of the shared weights.
-
-        It is that of `enas_image_network`, in training mode.
-        """
-        with torch.random.fork_rng(devices=[]):
-            network = image_network(architecture, **self.sizes)
-        network.load_state_dict(self._weights(architecture, network), strict=False)
-        return network
 
     def _weights(
         self, architecture: ConvolutionalArchitecture, network: CellNetwork
@@ -229,11 +219,3 @@ class SharedLanguageModel(nn.Module):
         """Return the weights of the nodes of a cell, in order."""
         reads = enumerate(cell.inputs, start=1)
         return [self.first, *(self.weights[f"node{node}_reads{read}"] for node, read in reads)]
-
-    def network_of(self, cell: RecurrentCell, steps: int) -> LanguageModel:
-        """Return a language model of one cell alone, with copies of the shared weights."""
-        with torch.random.fork_rng(devices=[]):
-            model = LanguageModel(cell, steps, self.units, self.embedding.num_embeddings)
-        weights = {f"cell.weights.{node}": each for node, each in enumerate(self.weights_of(cell))}
-        model.load_state_dict({"embedding.weight": self.embedding.weight, **weights})
-        return model

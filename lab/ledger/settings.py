@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ledger.models import Transformer, translation_step
 from placeto import capture_step
 from placeto.problems.making import compute_times, make_problem
 from placeto.problems.options import GroupingOptions
 from placeto.problems.sources import Source
 from placeto_baselines import MEtf, MSct, MTopo, SingleDevice
-from placeto_experiments.ledger.models import Transformer, translation_step
 from placeto_graphs import (
     Cluster,
     Grouping,

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_experiments.enas.data import ImageData, TextData
-from placeto_experiments.enas.shared_networks import SharedImageNetwork, SharedLanguageModel
+from enas.data import ImageData, TextData
+from enas.networks import SharedImageNetwork, SharedLanguageModel
 from placeto_workloads import ConvolutionalSpace, RecurrentSpace, SearchSpace, WorkloadError
 from placeto_workloads.families.search_spaces import Architecture
 from placeto_workloads.models.training_step import whole_number
@@ -45,15 +45,6 @@ class ImageTask(Task):
 
     A cell has as many blocks as nodes; the other sizes are those of `enas_image_network`. A batch
     has at most as many images as the smaller part of the data. The seed is that of the weights.
-
-    Examples
-    --------
-    >>> from placeto_experiments.enas import shape_images
-    >>> data = shape_images(num_training=16, num_validation=8, size=8)
-    >>> task = ImageTask(data, num_nodes=2, filters=2, batch_size=8)
-    >>> cells = task.space.uniform(np.random.default_rng(0))
-    >>> 0 <= task.rewards([cells], np.random.default_rng(0))[0] <= 1
-    True
     """
 
     def __init__(
@@ -119,14 +110,6 @@ class TextTask(Task):
     Every sequence begins with a state of zeros, as in `enas_language_model`, and has fewer words
     (``steps``) than the shorter part of the data. The constant, ``reward_scale``, is 80 in Pham et
     al. (2018), where perplexities are about 60. The seed is that of the weights.
-
-    Examples
-    --------
-    >>> from placeto_experiments.enas import grammar_text
-    >>> task = TextTask(grammar_text(num_sentences=50), num_nodes=2, units=4, steps=3)
-    >>> cell = task.space.uniform(np.random.default_rng(0))
-    >>> 0 < task.rewards([cell], np.random.default_rng(0))[0] < 1
-    True
     """
 
     def __init__(

@@ -22,14 +22,6 @@ class Controller(nn.Module):
     choice possible (Bello et al. 2017).
 
     The state of PyTorch's random numbers is left as it was.
-
-    Examples
-    --------
-    >>> from placeto_workloads import RecurrentSpace
-    >>> controller = Controller(RecurrentSpace(num_nodes=3))
-    >>> choices = controller.sample(4, np.random.default_rng(0))
-    >>> choices.shape
-    (4, 5)
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tables of the pages on bounds and searches: ``python -m placeto_experiments.tables bounds``.
+"""Tables of the pages on bounds and searches: ``python lab/search_tables.py bounds``.
 
 ``bounds`` prints the ratios of placements to the lower bound, ``search`` a comparison of multilevel
 search with local search. Each problem is SOURCE/CLUSTER. Seconds are CPU seconds of the process.
@@ -213,7 +213,7 @@ def print_search(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one of the tables, a row for each problem as soon as it is there."""
     parser = argparse.ArgumentParser(
-        prog="placeto_experiments.tables",
+        prog="search_tables",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

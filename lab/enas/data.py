@@ -75,20 +75,6 @@ def cifar10(folder: str | os.PathLike[str], *, num_validation: int = 5_000) -> I
     """Return CIFAR-10 from its binary version (Krizhevsky 2009).
 
     Its version for Python is pickled, and not read.
-
-    Parameters
-    ----------
-    folder
-        Folder of ``data_batch_1.bin`` to ``data_batch_5.bin``, or of ``cifar-10-batches-bin``.
-    num_validation
-        Number of images, the last ones, for validation; 5,000 in Pham et al. (2018).
-
-    Examples
-    --------
-    >>> cifar10("no-such-folder")
-    Traceback (most recent call last):
-    ...
-    placeto_workloads.errors.WorkloadError: no-such-folder: expected data_batch_1.bin of ...
     """
     inner = Path(folder) / CIFAR_FOLDER
     place = inner if inner.is_dir() else Path(folder)
@@ -169,23 +155,7 @@ def shape_images(
     size: int = 10,
     seed: int = 0,
 ) -> ImageData:
-    """Return images of shapes, bright on dark, of any place, size and colours, under noise.
-
-    Parameters
-    ----------
-    num_training, num_validation, num_classes
-        Numbers of images and of shapes: the first ones of the ten `SHAPES`, at least 2.
-    size
-        Height and width, in pixels; at least 4.
-    seed
-        Seed of all random choices.
-
-    Examples
-    --------
-    >>> data = shape_images(num_training=20, num_validation=10)
-    >>> data.num_classes, data.validation_labels.shape
-    (4, (10,))
-    """
+    """Return images of shapes, bright on dark, of any place, size and colours, under noise."""
     count = whole_number("num_training", num_training)
     count += whole_number("num_validation", num_validation)
     side = whole_number("size", size, minimum=4)
@@ -217,15 +187,6 @@ def penn_treebank(folder: str | os.PathLike[str]) -> TextData:
 
     Any text in ``ptb.train.txt`` and ``ptb.valid.txt`` will do: words between spaces, a sentence on
     each line. The vocabulary is that of the training part; other words are ``<unk>``.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> _ = Path("ptb.train.txt").write_text("the cat sees the dog\n")
-    >>> _ = Path("ptb.valid.txt").write_text("the dog sees\n")
-    >>> data = penn_treebank(".")
-    >>> [data.vocabulary[word] for word in data.validation]
-    ['the', 'dog', 'sees', '<eos>']
     """
     training = _words_of_file(Path(folder) / TRAINING_FILE)
     validation = _words_of_file(Path(folder) / VALIDATION_FILE)
@@ -285,24 +246,7 @@ _DEEPEST = 2  # relative clauses within each other
 def grammar_text(
     *, num_sentences: int = 4_000, validation_share: float = 0.2, seed: int = 0
 ) -> TextData:
-    """Return sentences of a grammar in which verbs agree with nouns that stand far before them.
-
-    Parameters
-    ----------
-    num_sentences
-        Number of sentences, at least 2.
-    validation_share
-        Fraction of them for validation, above 0 and below 1; each part gets at least one.
-    seed
-        Seed of all random choices.
-
-    Examples
-    --------
-    >>> data = grammar_text(num_sentences=100, seed=1)
-    >>> words = [data.vocabulary[word] for word in data.training]
-    >>> " ".join(words[:words.index(END)])
-    'that cat sees these dogs'
-    """
+    """Return sentences of a grammar in which verbs agree with nouns that stand far before them."""
     num_sentences = whole_number("num_sentences", num_sentences, minimum=2)
     if not 0 < validation_share < 1:
         raise WorkloadError(

@@ -4,11 +4,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from placeto_experiments.ledger.models import Transformer
-from placeto_experiments.ledger.settings import MODES, Setting
+from ledger.models import Transformer
+from ledger.settings import MODES, Setting
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,8 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Return all entries.
-
-    Examples
-    --------
-    >>> first = entries()[0]
-    >>> first.name, len(first.rows), first.rows[1].setting.bandwidth
-    ('DT-FM, GPT 12 x 768 on three V100s', 8, 610000000.0)
-    """
-    document = tomllib.loads((files(__package__) / "ledger.toml").read_text())
+    """Return all entries."""
+    document = tomllib.loads(Path(__file__).with_name("ledger.toml").read_text())
 
     def setting(values: dict[str, Any]) -> Setting:
         values |= document["links"].get(values.get("link"), {})
@@ -67,14 +60,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def setting_of(values: Mapping[str, Any]) -> Setting:
-    """Return a setting of its fields and those of its model, by name.
-
-    Examples
-    --------
-    >>> setting_of({"mode": "training", "devices": "1xv100", "layers": 2, "width": 8, "heads": 1,
-    ...     "words": 10}).model.layers
-    2
-    """
+    """Return a setting of its fields and those of its model, by name."""
     mode = MODES[values["mode"]]
     own = {one.name for one in fields(mode)}
     given: dict[str, Any] = {

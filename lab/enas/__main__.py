@@ -1,4 +1,4 @@
-"""Architecture search as in ENAS: ``python -m placeto_experiments.enas train text --out run``.
+"""Architecture search as in ENAS: ``python -m enas train text --out run``, in the folder lab.
 
 ``train`` trains shared weights and a controller in turn, and resumes where it was cut; ``rewards``
 compares the controller with uniform sampling over several seeds.
@@ -9,15 +9,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import fmean, stdev
 
-from placeto_experiments.enas.checkpoint import ARCHITECTURES, train
-from placeto_experiments.enas.data import cifar10, grammar_text, penn_treebank, shape_images
-from placeto_experiments.enas.search import PUBLISHED, Search, Settings
-from placeto_experiments.enas.tables import reward_row, reward_table
-from placeto_experiments.enas.tasks import ImageTask, Task, TextTask
+import numpy as np
+
+from enas.data import cifar10, grammar_text, penn_treebank, shape_images
+from enas.search import ARCHITECTURES, PUBLISHED, Search, Settings, train
+from enas.tasks import ImageTask, Task, TextTask
+from placeto.texts import TextTable
 from placeto_workloads import WorkloadError
 
-PROGRAM = "placeto_experiments.enas"
 SPACES = {"images": "convolutional", "text": "recurrent"}
 # Settings that suit the small data sets.
 SMALL = {
@@ -30,13 +31,12 @@ PUBLISHED_SIZES: dict[str, dict[str, int | None]] = {
     "text": {"num_nodes": None, "units": 748, "steps": 35, "batch_size": 64},
 }
 SIZES = ("num_nodes", "cells_per_stage", "filters", "units", "steps", "batch_size")
+NUM_ARCHITECTURES, NUM_BATCHES = 50, 4  # of a mean reward after the training
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    top = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    top = argparse.ArgumentParser(prog="enas", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     for name, text in (
         ("train", "train shared weights and the controller in turn"),
@@ -54,16 +54,14 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--published", action="store_true", help="sizes and settings of Pham et al. (2018)"
         )
-        settings = command.add_argument_group("settings, by default those that suit the data")
         for each in fields(Settings):
             if each.name != "uniform":
-                settings.add_argument(_option(each.name), type=type(each.default))
-        sizes = command.add_argument_group("sizes")
+                command.add_argument(_option(each.name), type=type(each.default))
         for size in SIZES:
-            sizes.add_argument(_option(size), type=int)
+            command.add_argument(_option(size), type=int)
         if name == "train":
             command.add_argument("--seed", type=int, default=0)
-            settings.add_argument(
+            command.add_argument(
                 "--uniform", action="store_true", default=None, help="no controller"
             )
         else:
@@ -107,36 +105,53 @@ def _report(search: Search, mean_reward: float) -> None:
 def _train(options: argparse.Namespace) -> None:
     make, settings = _task_maker(options), _settings(options)
     search = train(make(options.seed), settings, options.out, seed=options.seed, report=_report)
-    trajectory = search.trajectory
+    means = search.trajectory.round_means()
     print(
-        f"{len(trajectory)} architectures in {options.out / ARCHITECTURES}; mean reward "
-        f"{trajectory.round_means()[0]:.4f} in the first round, "
-        f"{trajectory.round_means()[-1]:.4f} in the last"
+        f"{len(search.trajectory)} architectures in {options.out / ARCHITECTURES}; mean reward "
+        f"{means[0]:.4f} in the first round, {means[-1]:.4f} in the last"
     )
 
 
 def _rewards(options: argparse.Namespace) -> None:
-    if options.seeds < 1:
-        raise WorkloadError(f"--seeds: expected at least 1, got {options.seeds}")
+    """Print the mean rewards of each seed: of its training, and of architectures after it."""
     make, settings = _task_maker(options), _settings(options)
-    seeds = range(options.seeds)
-    rows = [reward_row(make, settings, seed, options.out, _report) for seed in seeds]
-    print(reward_table(rows))
+    rows = [_reward_row(make, settings, seed, options.out) for seed in range(options.seeds)]
+    gains = [row[-1] for row in rows]
+    lines = [[str(seed), *(f"{reward:.3f}" for reward in row)] for seed, row in enumerate(rows)]
+    lines.append(["mean", *(f"{fmean(column):.3f}" for column in zip(*rows, strict=True))])
+    if len(gains) > 1:
+        lines[-1][-1] += f" ± {stdev(gains):.3f}"
+    columns = ["first round", "last round", "controller", "uniform, same weights"]
+    columns += ["uniform, own weights", "gain"]
+    print(TextTable("", ["seed", *(f">{name}" for name in columns)], lines).markdown())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 1 after an error, which is one line."""
+def _reward_row(
+    make: Callable[[int], Task], settings: Settings, seed: int, folder: Path
+) -> list[float]:
+    def trained(name: str, settings: Settings) -> Search:
+        return train(make(seed), settings, folder / f"{name}-{seed}", seed=seed, report=_report)
+
+    controlled = trained("controller", settings)
+    uniform = trained("uniform", replace(settings, uniform=True))
+    space, generator = controlled.task.space, np.random.default_rng(seed)
+    chosen = [
+        space.architecture(row.tolist()) for row in controlled.sample(NUM_ARCHITECTURES, generator)
+    ]
+    drawn = [space.uniform(generator) for _ in range(NUM_ARCHITECTURES)]
+    means = controlled.trajectory.round_means()
+    own, same, others = (
+        float(search.evaluate(architectures, NUM_BATCHES).mean())
+        for search, architectures in ((controlled, chosen), (controlled, drawn), (uniform, drawn))
+    )
+    return [means[0], means[-1], own, same, others, own - max(same, others)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
     options = parser().parse_args(arguments)
-    try:
-        (_train if options.command == "train" else _rewards)(options)
-    except (WorkloadError, OSError) as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped; the same command resumes", file=sys.stderr)
-        return 130
-    return 0
+    (_train if options.command == "train" else _rewards)(options)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

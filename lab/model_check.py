@@ -1,9 +1,11 @@
-"""``placeto experiment models``: models of libraries, from capture to a simulated placement.
+"""Models of libraries, from capture to a simulated placement: ``python lab/model_check.py``.
 
+The table is that of docs/models.md. ``--only TEXT`` selects models whose names contain the text.
 Each model is checked in a process of its own, which runs this module and may fail, hang or take
-too much memory.
+too much memory. Ctrl-C leaves out the rest.
 """
 
+import argparse
 import json
 import resource
 import subprocess
@@ -15,26 +17,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from placeto import capture_step
-from placeto.errors import InputError, one_line
+from placeto.errors import one_line
 from placeto.placing.placements import search_problem
 from placeto.problems.making import make_problem
 from placeto.problems.sources import LIBRARY, Source, parse_sizes
-from placeto.progress import Progress
-from placeto.texts import TextTable, counted, seconds_text
+from placeto.texts import TextTable, seconds_text
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import DEFAULT_RULES, PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
-from placeto_tools.options import Command, json_option
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_json
 from placeto_workloads import MODELS, library_step, training_step
 
 CLUSTER = "4xv100"
-SEARCH_SECONDS = 10.0
 MEMORY_LIMIT = 12e9  # bytes
 SECONDS_BETWEEN_LOOKS = 0.1
 Report = dict[str, Any]
@@ -82,68 +78,15 @@ CHECKED_MODELS = (
 )
 
 
-@click.command("models", cls=Command)
-@click.option(
-    "--only",
-    metavar="TEXT",
-    multiple=True,
-    help="Text in the names of the models; may be repeated.  [default: all]",
-)
-@click.option(
-    "--time-limit",
-    type=click.IntRange(min=1),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="Seconds after which a model fails.",
-)
-@json_option
-def check_models(only: tuple[str, ...], time_limit: int, as_json: bool) -> None:
-    """Capture and place about ninety models of libraries.
-
-    The result is a table.
-
-    By default all models: of timm, torchvision, transformers and diffusers, and the registered
-    ones (docs/models.md). Each runs in a process of its own. Ctrl-C leaves out the rest.
-
-    \b
-    placeto experiment models > table.md
-    placeto experiment models --only timm:
-    """
-    chosen = [model for model in CHECKED_MODELS if not only or any(text in model for text in only)]
-    if not chosen:
-        raise InputError(f"--only: expected a part of a name of a model, got {', '.join(only)}")
-    with showing_progress() as progress:
-        reports = check_all(chosen, progress, time_limit=time_limit)
-    if as_json:
-        show_json({"models": reports})
-        return
-    click.echo(model_table(reports).markdown())
-    click.echo(f"\n{success_line(reports)}")
-
-
-def check_all(
-    models: Sequence[str],
-    progress: Progress,
-    *,
-    search_seconds: float = SEARCH_SECONDS,
-    time_limit: float,
-    memory_limit: float = MEMORY_LIMIT,
-) -> list[Report]:
-    """Return the numbers of `check` for each model, or an ``error``; Ctrl-C leaves out the rest.
-
-    A process is ended at the time limit in seconds, or at the memory limit in bytes.
-    """
+def check_all(models: Sequence[str], *, search_seconds: float, time_limit: float) -> list[Report]:
+    """Return the numbers of `check` for each model, or an ``error``; Ctrl-C leaves out the rest."""
     reports: list[Report] = []
     with suppress(KeyboardInterrupt):
         for number, model in enumerate(models, 1):
-            began = time.monotonic()
-            progress.update(f"{model} ({number} of {len(models)}) ...")
-            report = _checked(_run(model, search_seconds, time_limit, memory_limit))
+            report = _checked(_run(model, search_seconds, time_limit))
             reports.append({"model": model, **report})
-            verdict = report.get("error") or counted(report["ops"], "op")
-            taken = time.monotonic() - began
-            progress.say(f"{number} of {len(models)}: {model}: {verdict}, {taken:.0f} s")
+            verdict = report.get("error") or f"{report['ops']:,} ops"
+            print(f"{number} of {len(models)}: {model}: {verdict}", file=sys.stderr)
     return reports
 
 
@@ -157,8 +100,8 @@ def _checked(report: Report) -> Report:
     }
 
 
-def _run(model: str, search_seconds: float, time_limit: float, memory_limit: float) -> Report:
-    command = [sys.executable, "-m", "placeto_experiments.model_check", model, f"{search_seconds}"]
+def _run(model: str, search_seconds: float, time_limit: float) -> Report:
+    command = [sys.executable, __file__, "--alone", model, "--seconds", f"{search_seconds}"]
     with subprocess.Popen(  # noqa: S603 (this module)
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -167,8 +110,8 @@ def _run(model: str, search_seconds: float, time_limit: float, memory_limit: flo
             while process.poll() is None:
                 if time.monotonic() > end:
                     return {"error": f"expected at most {time_limit:.0f} s, and took longer"}
-                if _memory_of(process.pid) > memory_limit:
-                    return {"error": f"expected at most {memory_limit / 1e9:.0f} GB, and took more"}
+                if _memory_of(process.pid) > MEMORY_LIMIT:
+                    return {"error": f"expected at most {MEMORY_LIMIT / 1e9:.0f} GB, and took more"}
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         finally:
             process.kill()
@@ -212,13 +155,7 @@ def model_table(reports: Sequence[Report]) -> TextTable:
 
 
 def success_line(reports: Sequence[Report]) -> str:
-    """Return the number of models that succeeded, as a line.
-
-    Examples
-    --------
-    >>> success_line([{"ops": 1}, {"error": "none"}])
-    '1 of 2 models (50.0 %) from capture to a simulated placement.'
-    """
+    """Return the number of models that succeeded, as a line."""
     done = sum("error" not in report for report in reports)
     share = 100 * done / len(reports) if reports else 0.0
     return f"{done} of {len(reports)} models ({share:.1f} %) from capture to a simulated placement."
@@ -287,15 +224,31 @@ def check(model: str, seconds: float) -> Report:
     }
 
 
-def main(model: str, seconds: str) -> None:
+def check_alone(model: str, seconds: float) -> None:
     """Check a model; print its numbers or its error as JSON."""
     warnings.simplefilter("ignore")  # of costs that are not known: the table is of models
     try:
-        report = check(model, float(seconds))
+        report = check(model, seconds)
     except Exception as error:
         report = {"error": one_line(error)}
     print(json.dumps(report))
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="text in the names of the models")
+    parser.add_argument("--time-limit", type=float, default=300.0, help="seconds of a model")
+    parser.add_argument("--seconds", type=float, default=10.0, help="CPU seconds of its search")
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.alone:
+        check_alone(options.alone, options.seconds)
+        return
+    chosen = [model for model in CHECKED_MODELS if options.only in model]
+    reports = check_all(chosen, search_seconds=options.seconds, time_limit=options.time_limit)
+    print(f"{model_table(reports).markdown()}\n\n{success_line(reports)}")
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,0 +1,99 @@
+"""Published measurements, and the same steps simulated: ``python -m ledger``, in the folder lab.
+
+``--only TEXT`` selects the entries whose names contain the text. Ratios of times are compared.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from ledger.entries import Entry, entries
+from placeto.texts import TextTable, share_text
+
+CLEAR = 1.10  # measured times that differ by more than this factor have an order
+EQUAL = 1.001  # simulated times that differ by less have none: rounding alone may order them
+
+
+class Compared(NamedTuple):
+    """A row, its times over those of the base of its entry; the base itself is 1 of 1."""
+
+    text: str
+    measured: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """The simulated over the measured ratio, less 1."""
+        return self.simulated / self.measured - 1
+
+
+def orderings(rows: Iterable[Compared]) -> tuple[int, int]:
+    """Return the number of pairs that are simulated in the measured order, and of all pairs.
+
+    A pair counts if its measured times differ by more than 10 %. Simulated times that differ by
+    less than 0.1 % are wrong.
+    """
+    clear = [
+        sorted(pair, key=lambda row: row.measured)
+        for pair in combinations(rows, 2)
+        if max(row.measured for row in pair) > CLEAR * min(row.measured for row in pair)
+    ]
+    return sum(EQUAL * first.simulated < second.simulated for first, second in clear), len(clear)
+
+
+def compared(entry: Entry) -> list[Compared]:
+    """Simulate the rows of an entry, and return each relative to the first, the base."""
+    print(f"{entry.name} ...", file=sys.stderr)
+    base = entry.rows[0].measured
+    simulated = [row.setting.seconds() for row in entry.rows]
+    return [
+        Compared(row.text, row.measured / base, seconds / simulated[0])
+        for row, seconds in zip(entry.rows, simulated, strict=True)
+    ]
+
+
+def summary(found: dict[str, list[Compared]]) -> str:
+    """Return the summary of all entries; their bases count in pairs alone."""
+    errors = np.array([abs(row.error) for rows in found.values() for row in rows[1:]])
+    right, pairs = np.sum([orderings(rows) for rows in found.values()], axis=0)
+    return (
+        f"Mean error of {len(errors)} ratios: {share_text(errors.mean())} "
+        f"(median {share_text(np.median(errors))}, {(errors <= 0.15).sum()} within 15 %). "
+        f"Orderings right: {right} of {pairs}."
+    )
+
+
+def lines(entry: Entry, found: Sequence[Compared]) -> list[list[str]]:
+    """Return the lines of an entry in its table."""
+    base, *rows = found
+    right, pairs = orderings(found)
+    return [
+        [f"**{entry.name}**: {base.text}", "1", "1", f"orderings {right} of {pairs}"],
+        *(
+            [row.text, f"{row.measured:.3f}", f"{row.simulated:.3f}", f"{100 * row.error:+.1f} %"]
+            for row in rows
+        ),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the summary and a table of each part."""
+    parser = argparse.ArgumentParser(prog="ledger", description=__doc__)
+    parser.add_argument("--only", default="", help="text in the names of the entries")
+    only = parser.parse_args(arguments).only
+    found = {entry: compared(entry) for entry in entries() if only in entry.name}
+    if not found:
+        raise SystemExit(f"--only: expected a part of a name of an entry, got {only}")
+    print(summary({entry.name: rows for entry, rows in found.items()}))
+    columns = ["entry and row", ">measured ratio", ">simulated ratio", ">error"]
+    for part in dict.fromkeys(entry.part for entry in found):
+        rows = [line for one in found if one.part == part for line in lines(one, found[one])]
+        print(f"\n{TextTable(f'## {part}', columns, rows).markdown()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Learning on the simulator, and on measured steps: ``python lab/measured_curves.py nmt-2``.
+
+The model is one of `placeto experiment fidelity`, in its size there. Two device processes of this
+machine run the steps, so keep it idle. The table and the picture are those of
+docs/results/measured-curves.md.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.watching import WatchedEvaluator
+from placeto.texts import TextTable, seconds_text
+from placeto_execution import Executor
+from placeto_experiments.options import chosen_plan
+from placeto_experiments.paper.fidelity import runnable_models
+from placeto_experiments.paper.fidelity_tasks import RunnableModel
+from placeto_experiments.paper.figures import bands_figure
+from placeto_experiments.paper.placers import without_simulated_features
+from placeto_experiments.paper.statistics import spread
+from placeto_graphs import Evaluator, PlacementProblem
+from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
+from placeto_simulator import Simulator
+
+SIMULATOR, PROCESSES = "Simulator", "Two device processes"
+RUNS_OF_RESULT = 9
+EVALUATIONS = {"smoke": 60, "small": 1620}
+
+
+class Learned(NamedTuple):
+    """A training on one graph, in seconds."""
+
+    runtime: float  # the best that it saw
+    measured: float  # of its placement
+    single: float  # of one device, measured
+    evaluations: int
+    seconds: float
+    episodes: list[tuple[int, float]]  # of each update the mean runtime at the end of its episodes
+
+
+def learn(
+    model: RunnableModel,
+    problem: PlacementProblem,
+    where: str,
+    settings: Settings,
+    evaluations: int,
+    seed: int,
+) -> Learned:
+    """Train a policy by the seconds of simulated or of measured steps, and measure its result."""
+    episodes: list[tuple[int, float]] = []
+
+    def report(count: int, best: float) -> None:
+        print(f"{where}: {count:,} evaluations, best {seconds_text(best)}", file=sys.stderr)
+
+    def on_update(summary: UpdateSummary, _updates: int) -> None:
+        episodes.append((summary.update, summary.runtime))
+
+    with ExitStack() as stack:
+        simulator = Simulator(problem, num_threads=1)
+        executor = stack.enter_context(
+            Executor(problem, model.step(), model.devices.names, schedule=simulator.timeline)
+        )
+
+        def measured(placement: NDArray[np.int32]) -> float:
+            timelines = executor.measure(placement, RUNS_OF_RESULT)
+            return float(np.median([timeline.runtime for timeline in timelines]))
+
+        cost: Evaluator = executor if where == PROCESSES else simulator
+        placer = PlacetoPlacer(
+            training_evaluations=evaluations, settings=settings, on_update=on_update
+        )
+        began = time.perf_counter()
+        result = placer.place(problem, WatchedEvaluator(cost, report), seed=seed)
+        seconds = time.perf_counter() - began
+        return Learned(
+            runtime=float(result.curve[-1, 1]),
+            measured=measured(result.placement),
+            single=measured(np.zeros(problem.num_groups, np.int32)),
+            evaluations=result.evaluations,
+            seconds=seconds,
+            episodes=episodes,
+        )
+
+
+def table(found: dict[str, list[Learned]]) -> TextTable:
+    """Return means over the seeds, with the least and the most in brackets."""
+
+    def told(value: Callable[[Learned], float], where: str) -> str:
+        return spread(map(value, found[where])).text(seconds_text)
+
+    columns = ["learned on", ">episodes at the end", ">best seen there"]
+    columns += [">its placement, measured", ">one process, measured", ">evaluations", ">learning"]
+    rows = [
+        [
+            where,
+            told(lambda one: one.episodes[-1][1], where),
+            told(lambda one: one.runtime, where),
+            told(lambda one: one.measured, where),
+            told(lambda one: one.single, where),
+            f"{learned[0].evaluations:,}",
+            told(lambda one: one.seconds, where),
+        ]
+        for where, learned in found.items()
+    ]
+    return TextTable("", columns, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, and write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="nmt-2")
+    parser.add_argument("--scale", choices=sorted(EVALUATIONS), default="small")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--picture", type=Path, default=Path("measured-curves.png"))
+    options = parser.parse_args(arguments)
+    plan = chosen_plan("fidelity", options.scale)
+    ((graph, model),) = runnable_models([options.model], plan).items()
+    settings = replace(without_simulated_features(Settings()), reward="terminal")
+    if options.scale == "smoke":
+        settings = replace(settings, hidden_units=16, message_rounds=2, workers=4)
+    problem, evaluations = model.profiled(), EVALUATIONS[options.scale]
+    found = {
+        where: [
+            learn(model, problem, where, settings, evaluations, seed)
+            for seed in range(options.seeds)
+        ]
+        for where in (SIMULATOR, PROCESSES)
+    }
+    print(table(found).markdown())
+    curves = {where: [np.array(one.episodes) for one in its] for where, its in found.items()}
+    bands_figure(curves, "updates", graph.name).savefig(options.picture)
+
+
+if __name__ == "__main__":
+    main()

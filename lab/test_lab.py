@@ -1,0 +1,67 @@
+"""What the pages of the lab name still runs; ``PLACETO_TESTS=all`` runs these tests."""
+
+from pathlib import Path
+
+import pytest
+
+import measured_curves
+import model_check
+import search_tables
+from enas import __main__ as enas
+from ledger import __main__ as ledger
+from placeto_workloads import load_trajectory
+
+
+def test_a_search_of_architectures_resumes_and_ends_as_one_that_was_not_cut(tmp_path: Path) -> None:
+    small = ["--num-nodes", "2", "--units", "4", "--steps", "3", "--shared-steps", "2"]
+    small += ["--controller-steps", "3", "--rounds", "3"]
+    enas.main(["train", "text", "--out", str(tmp_path / "whole"), *small])
+    round_of_search, calls = enas.Search.round, 0
+
+    def cut(search: enas.Search) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return round_of_search(search)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(enas.Search, "round", cut)
+        with pytest.raises(KeyboardInterrupt):
+            enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
+    enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
+    whole, resumed = (
+        load_trajectory(tmp_path / name / enas.ARCHITECTURES) for name in ("whole", "cut")
+    )
+    assert whole.rewards.tolist() == resumed.rewards.tolist()
+    assert whole.choices.tolist() == resumed.choices.tolist()
+    enas.main(["rewards", "images", "--out", str(tmp_path), "--seeds", "1", "--rounds", "1",
+               "--shared-steps", "1", "--controller-steps", "1", "--filters", "2"])  # fmt: skip
+
+
+def test_the_ledger_has_the_ratios_of_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger.main(["--only", "GPT-J"])
+    lines = capsys.readouterr().out.splitlines()
+    table = (Path(ledger.__file__).parent / "results.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "---" not in line]
+    assert len(rows) > 2
+    assert set(rows) <= set(table)
+
+
+def test_a_model_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    model_check.main(["--only", "torchvision:squeezenet", "--seconds", "0.2"])
+    assert "1 of 1 models (100.0 %)" in capsys.readouterr().out
+
+
+def test_tables_of_bounds_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["ptb:3/2xk80", "--seeds", "1", "--seconds", "0.2"]
+    search_tables.main(["bounds", *short])
+    search_tables.main(["search", *short, "--evaluations", "500"])
+    assert capsys.readouterr().out.count("| ptb:3/2xk80") == 2
+
+
+def test_learning_on_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "curves.png"
+    measured_curves.main(["nmt-2", "--scale", "smoke", "--picture", str(picture)])
+    assert "| Two device processes |" in capsys.readouterr().out
+    assert picture.stat().st_size
