@@ -1,6 +1,5 @@
-"""``placeto explain`` and ``placeto diff``."""
+"""``placeto explain``."""
 
-from itertools import permutations
 from pathlib import Path
 
 import networkx as nx
@@ -10,7 +9,6 @@ from gpipe_pipelines import devices_without_overheads
 from numpy.typing import NDArray
 
 from command_runs import build_profile, fail, succeed, succeed_json
-from placeto.placing.attribution import moves_between
 from placeto.placing.explanation import Wait, waits
 from placeto_graphs import (
     PlacementProblem,
@@ -113,75 +111,8 @@ def test_devices_that_are_never_idle_wait_for_nothing() -> None:
     assert waits(Simulator(problem).timeline(np.zeros(3, np.int32))) == []
 
 
-def test_shares_add_up_to_the_difference_between_two_placements(problem: Path) -> None:
-    read = load_problem(problem)
-    file = problem.with_name("placement.json")
-    save_placement(drawn(read, 4), read, file)
-    report = succeed_json("diff", problem, "v100:0", file)
-    before, after = report["cost"]
-    assert before == cost(read, np.zeros(read.num_groups, np.int32))
-    assert after == cost(read, drawn(read, 4))
-    shares = [move["share"] for move in report["moves"]]
-    assert sum(shares) == pytest.approx(after - before)
-    assert [abs(share) for share in shares] == sorted(map(abs, shares), reverse=True)
-    assert all((move["from"], move["to"]) == ("v100:0", "v100:1") for move in report["moves"])
-    assert succeed_json("diff", problem, "v100:0", file) == report
-    assert "moves" in succeed("diff", problem, "v100:0", file)
-
-
-def test_a_move_costs_what_the_simulator_says_first_and_last(problem: Path) -> None:
-    read = load_problem(problem)
-    before, after = drawn(read, 2), drawn(read, 3)
-    moves = moves_between(Simulator(read), before, after, 2, np.random.default_rng(0))
-    assert [move.group for move in moves] == np.flatnonzero(before != after).tolist()
-    start, end = cost(read, before), cost(read, after)
-    for move in moves:
-        alone = moved(before, move.group, after[move.group])
-        undone = moved(after, move.group, before[move.group])
-        assert move.first == pytest.approx(cost(read, alone) - start)
-        assert move.last == pytest.approx(end - cost(read, undone))
-
-
-def test_shares_are_means_over_all_orders(problem: Path) -> None:
-    """Three moves have six orders; twelve hundred draws come near to all of them."""
-    read = load_problem(problem)
-    before = np.zeros(read.num_groups, np.int32)
-    chosen = [4, 5, 6]  # neighbours: each move makes the next one cheaper
-    after = moved(before, chosen, 1)
-    exact = dict.fromkeys(chosen, 0.0)
-    for order in permutations(chosen):
-        now = before
-        for group in order:
-            then = moved(now, group, 1)
-            exact[group] += (cost(read, then) - cost(read, now)) / 6
-            now = then
-    moves = moves_between(Simulator(read), before, after, 600, np.random.default_rng(0))
-    spread = max(map(abs, exact.values()))
-    for move in moves:
-        assert move.share == pytest.approx(exact[move.group], abs=0.05 * spread)
-    assert any(abs(move.share - move.first) > 0.1 * spread for move in moves)
-
-
-def test_placements_of_two_levels_are_compared_at_the_finer_one(tmp_path: Path) -> None:
-    problem = build_profile(tmp_path, num_layers=40)
-    fine = load_problem(problem)
-    coarse = fine.coarser
-    assert coarse is not None
-    save_placement(drawn(coarse, 0), coarse, tmp_path / "coarse.json")
-    save_placement(drawn(fine, 1), fine, tmp_path / "fine.json")
-    report = succeed_json("diff", problem, tmp_path / "coarse.json", tmp_path / "fine.json")
-    before = fine.placement_of_ops(coarse.expand(drawn(coarse, 0)))
-    assert report["cost"] == [cost(fine, before), cost(fine, drawn(fine, 1))]
-    assert len(report["moves"]) == (before != drawn(fine, 1)).sum()
-
-
-def test_equal_placements_are_said_to_be_the_same(problem: Path) -> None:
-    assert succeed("diff", problem, "v100:0", "v100:0") == "the two placements are the same\n"
-    assert succeed_json("diff", problem, "v100:0", "v100:0")["moves"] == []
-
-
 def test_what_is_not_there_is_named(problem: Path) -> None:
     line = fail("explain", problem, "v100:0", "node44")
     assert "GROUP: expected a group of the problem, such as node0/parameters" in line
     assert "got 'node44'" in line
-    assert "expected a placement file" in fail("diff", problem, "v100:0", "v100:9")
+    assert "expected a placement file" in fail("explain", problem, "v100:9", "node0/parameters")

@@ -251,7 +251,7 @@ def test_options_of_a_problem_are_those_of_every_command() -> None:
     expected = {"--cluster", "--link", "--batch-size", "--family-seed", "--trust", "--rule"}
     expected |= {"--mask-fraction"}
     expected |= {"--micro-batches", "--groups", "--no-merging"}
-    for name in ("build", "inspect", "simulate", "explain", "diff", "place", "train", "profile"):
+    for name in ("build", "inspect", "simulate", "explain", "place", "train", "profile"):
         command = placeto.get_command(context, name)
         assert command is not None
         assert expected <= {option for param in command.params for option in param.opts}, name

@@ -1,8 +1,6 @@
 """The command as a whole: its help, its errors, its plug-ins."""
 
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -61,24 +59,14 @@ def test_the_help_fits_a_screen_and_has_a_line_for_each_command() -> None:
 
 def test_the_environment_sets_defaults() -> None:
     for variable, value, more, line in [
-        ("SECONDS", "x", [], "Invalid value for PLACETO_PLACE_SECONDS: 'x' is not a valid float"),
-        ("SECONDS", "1", ["--placer=heft"], "PLACETO_PLACE_SECONDS: needs a placer that searches"),
-        ("OBJECTIVE", "x", [], "Invalid value for PLACETO_PLACE_OBJECTIVE: expected one of lat"),
+        ("SECONDS", "x", [], "'x' is not a valid float"),
+        ("SECONDS", "1", ["--placer=heft"], "--seconds: needs a placer that searches"),
+        ("OBJECTIVE", "x", [], "expected one of lat"),
         ("SECONDS", "x", ["--seconds=0"], "Invalid value for '--seconds': 0.0 is not in"),
-        ("SEED", "1", ["--seconds=1", "--placer=heft"], "--seconds: needs a placer that searches"),
     ]:
         runner = CliRunner(env={f"PLACETO_PLACE_{variable}": value})
         result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json", *more])
         assert (result.exit_code, line in result.stderr) == (2, True), result.stderr
-
-
-def test_the_module_is_the_command_and_shows_versions_and_devices() -> None:
-    code = "import runpy; runpy.run_module('placeto_tools', run_name='__main__')"
-    report = json.loads(printed_by(code, "env", "--json"))
-    assert report["versions"]["placeto-tools"] == placeto_tools.__version__
-    assert report["versions"]["python"] == platform.python_version()
-    assert report["devices"][0]["device"] == "cpu"
-    assert report["devices"][0]["memory"] > 10**8
 
 
 def test_each_commands_line_is_whole_and_that_of_the_command_itself() -> None:
@@ -119,40 +107,6 @@ def test_of_an_unknown_name_the_nearest_is_said_in_one_line(
     result = CliRunner().invoke(placeto, arguments, prog_name="placeto")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr
-
-
-@pytest.mark.filterwarnings("default")  # as in the command
-@pytest.mark.parametrize(
-    ("command", "new", "old", "said"),
-    [
-        ("place", "--max-evaluations=3 --rollouts 1", "--budget=3 --samples 1", "--rollouts:"),
-        (
-            "compare",
-            "--max-evaluations=3 --rnn-max-evaluations 1",
-            "--budget=3 --rnn-budget 1",
-            "missing.json: ",
-        ),
-    ],
-)
-def test_old_names_of_options_are_taken_with_a_warning(
-    command: str, new: str, old: str, said: str
-) -> None:
-    given = [command, "missing.json", "-o", "a.json"]
-    lines = [
-        CliRunner()
-        .invoke(placeto, [*given, *options.split()], prog_name="placeto")
-        .stderr.splitlines()
-        for options in (new, old)
-    ]
-    assert said in lines[0][-1]
-    assert lines[0][-1] == lines[1][-1]
-    names = zip(re.findall("--[a-z-]+", old), re.findall("--[a-z-]+", new), strict=True)
-    assert lines[1][-3:-1] == [
-        f"placeto: warning: {before} is now {now}; the old name goes in 0.4"
-        for before, now in names
-    ]
-    shown = CliRunner().invoke(placeto, [command, "--help"], prog_name="placeto").stdout
-    assert "--budget" not in shown
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ SECTIONS = {
         "place": "Place a problem by search, another placer or a trained policy.",
         "simulate": "Simulate a step: runtime, memory, busy devices, critical path.",
         "explain": "Show the costs of groups on other devices, and their waits.",
-        "diff": "Compare two placements, group by group.",
         "export": "Write a placement in a form that another library takes.",
         "report": "Write a web page that shows placements.",
         "plot": "Draw a placement, a simulated step or learning curves.",
@@ -41,7 +40,6 @@ SECTIONS = {
         "calibrate": "Measure the devices of this machine into a cluster file.",
         "profile": "Measure each op of a step on this machine.",
         "run": "Run a placed step on devices of this machine.",
-        "env": "Show versions and devices, for bug reports.",
     },
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}

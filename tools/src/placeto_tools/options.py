@@ -5,15 +5,12 @@ An option is a decorator; several that make one argument of a command are `gathe
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
-from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import EVALUATORS
@@ -25,16 +22,6 @@ from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 DEBUG = "--debug"
 DEFAULT_DEVICES = "cpu:0,cpu:1"
 PRESETS = ("default", "general", "fine-tuning", "paper")
-# Old names of options, which go in 0.4, and the new ones.
-RENAMED = {
-    "--budget": "--max-evaluations",
-    "--groupings": "--granularities",
-    "--members": "--longest",
-    "--rnn-budget": "--rnn-max-evaluations",
-    "--runs": "--steps",
-    "--samples": "--rollouts",
-    "--sweeps": "--refinement-rounds",
-}
 # A comma that is not within the brackets of an argument such as widths=[1,2].
 BETWEEN_PLACERS = re.compile(r",(?![^\[\]{}]*[\]}])")
 Decorator = Callable[[Any], Any]
@@ -50,48 +37,6 @@ class Command(click.Command):
                 [DEBUG], is_flag=True, expose_value=False, help="Show the traceback of an error."
             )
         )
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; old names of options are still taken, with a warning."""
-        for param in self.params:  # variables have the names of options, not of parameters
-            if isinstance(param, click.Option) and ctx.auto_envvar_prefix:
-                name = max(param.opts, key=len).lstrip("-").replace("-", "_").upper()
-                param.envvar = f"{ctx.auto_envvar_prefix}_{name}"
-        own = {name for param in self.params for name in param.opts}
-
-        def today(argument: str) -> str:
-            old, *value = argument.split("=", 1)
-            new = RENAMED.get(old)
-            if new not in own or old in own:
-                return argument
-            text = f"{old} is now {new}; the old name goes in 0.4"
-            warnings.warn(text, FutureWarning, stacklevel=1)
-            return "=".join([new, *value])
-
-        try:
-            return super().parse_args(ctx, [today(argument) for argument in args])
-        except click.BadParameter as error:
-            error.param_hint = error.param_hint or self._variable_of(ctx, error.param)
-            raise
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of an option that a variable has set names the variable."""
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            option, _, said = str(error).partition(":")
-            named = next((param for param in self.params if option in param.opts), None)
-            if variable := self._variable_of(ctx, named):
-                raise InputError(f"{variable}:{said}") from error
-            raise
-
-    @staticmethod
-    def _variable_of(ctx: click.Context, param: click.Parameter | None) -> str | None:
-        """Return the environment variable that an option has its value from, if it has."""
-        if param is None or param.name is None:
-            return None
-        from_there = ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT
-        return str(param.envvar) if from_there else None
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):
@@ -138,49 +83,23 @@ class OwnChoice(NearestChoice):
         return f"{not_among(str(value), known)}; one of your own is package.module:Class"
 
 
-class PlacerName(OwnChoice):
-    """A placer; names of before 0.3 are taken."""
-
-    def __init__(self) -> None:
-        super().__init__(PLACER_NAMES, PLACER_PLUGINS)
-
-
-class _Joined:
-    """Several of some names, with a separator between them; a shell completes the last one."""
-
-    separator: ClassVar[str]
-    known: ClassVar[Sequence[str]]
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002 (of click)
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """Return the texts that complete the last name."""
-        before, separator, begun = incomplete.rpartition(self.separator)
-        names = [name for name in self.known if name.startswith(begun)]
-        return [CompletionItem(before + separator + name) for name in names]
-
-
-class PlacerNames(_Joined, click.ParamType[tuple[str, ...]]):
+class PlacerNames(click.ParamType[tuple[str, ...]]):
     """``NAME,NAME,...``: placers."""
 
-    name, separator, known = "name,...", ",", PLACER_NAMES
+    name = "name,..."
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
         """Return the names, if all are known."""
-        choice = PlacerName()
         given = value if isinstance(value, tuple) else BETWEEN_PLACERS.split(str(value))
-        return tuple(choice.convert(name.strip(), param, ctx) for name in given)
+        return tuple(PLACER_NAME.convert(name.strip(), param, ctx) for name in given)
 
 
-class LinkNames(_Joined, click.ParamType[str]):
+class LinkNames(click.ParamType[str]):
     """``NAME`` or ``NAME+NAME``: links between devices, see `parse_cluster`."""
 
-    name, separator, known = "name+...", "+", LINK_NAMES
+    name = "name+..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the names, if all are known."""
@@ -189,6 +108,9 @@ class LinkNames(_Joined, click.ParamType[str]):
         except GraphError as error:
             self.fail(str(error), param, ctx)
         return str(value)
+
+
+PLACER_NAME = OwnChoice(PLACER_NAMES, PLACER_PLUGINS)
 
 
 def decorated(function: Any, decorators: Sequence[Decorator]) -> Any:
@@ -260,7 +182,6 @@ def _devices(devices: str, threads: int) -> RealDevices:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, in SI units.")
 evaluator_option = click.option(
     "--objective",
-    "evaluator",
     type=OwnChoice(list(EVALUATORS), EVALUATOR_PLUGINS),
     metavar="NAME",
     help="Objective of placements: latency, the time of a simulated step; throughput, the time per "

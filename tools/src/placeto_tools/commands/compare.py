@@ -159,7 +159,7 @@ def compare(
     clusters: tuple[str, ...],
     link: str | None,
     placers: tuple[tuple[str, ...], ...],
-    evaluator: str | None,
+    objective: str | None,
     max_evaluations: int | None,
     seconds: float | None,
     rnn_max_evaluations: int | None,
@@ -205,11 +205,11 @@ def compare(
             raise InputError(f"{option}: needs one of {heeding} in --placers")
     with showing_progress() as progress:
         read, left_out = _read(sources, choice, micro_batches or (1,), progress)
-        names = {evaluator or source.evaluator for _, source in read}
+        names = {objective or source.evaluator for _, source in read}
         evaluators = {name: evaluator_spec(name) for name in names}
         cases: list[Case] = []
         for text, source in read:
-            priced_by = evaluators[evaluator or source.evaluator]
+            priced_by = evaluators[objective or source.evaluator]
             for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                 cases.append(_case(text, source, cluster, problem, priced_by, cases))
         cases = told_apart(cases)

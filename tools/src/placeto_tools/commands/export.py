@@ -51,7 +51,7 @@ def export(
     problem: str,
     placement: str,
     form: str,
-    evaluator: str | None,
+    objective: str | None,
     asked: ProblemOptions,
     output: Path | None,
     as_json: bool,
@@ -71,9 +71,9 @@ def export(
     check_force("-o", output, force=force)
     if output is not None:
         check_file(output, force=force, suffixes=FORMATS[form].suffixes)
-    if evaluator and not FORMATS[form].is_priced:
+    if objective and not FORMATS[form].is_priced:
         raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
-    priced_by = evaluator_spec(evaluator or STEP.name)
+    priced_by = evaluator_spec(objective or STEP.name)
     with showing_progress(problem) as progress:
         read = read_problem(problem, asked)
         read, found = resolve_placement(placement, read, progress)

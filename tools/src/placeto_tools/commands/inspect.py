@@ -36,7 +36,7 @@ SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">
 @problem_options
 @json_option
 def inspect(
-    problem: str, scope_depth: int, evaluator: str | None, asked: ProblemOptions, as_json: bool
+    problem: str, scope_depth: int, objective: str | None, asked: ProblemOptions, as_json: bool
 ) -> None:
     """Show the ops, bytes, groups, memory and lower bound of a problem.
 
@@ -50,7 +50,7 @@ def inspect(
     """
     with showing_progress(problem) as progress:
         source = read_source(problem, asked)
-        priced_by = evaluator_spec(evaluator or source.evaluator)
+        priced_by = evaluator_spec(objective or source.evaluator)
         read = problem_of(source, asked)
         progress.update(f"{problem}: lower bound, compiled once ...")
         report = inspect_problem(read, scope_depth, priced_by)

@@ -35,9 +35,9 @@ from placeto.training.run_folder import read_policy
 from placeto_baselines import least_excess
 from placeto_graphs import PlacementProblem, PlacementResult, save_placement
 from placeto_tools.options import (
+    PLACER_NAME,
     Command,
     NearestChoice,
-    PlacerName,
     evaluator_option,
     force_option,
     json_option,
@@ -61,7 +61,7 @@ from placeto_tools.tables import show, show_json
 )
 @click.option(
     "--placer",
-    type=PlacerName(),
+    type=PLACER_NAME,
     metavar="NAME",
     help=f"Placer instead of the search: {', '.join(PLACERS)}; or your own, package.module:Class, "
     "with arguments after colons, as in package.module:Class:depth=3.  [default: none]",
@@ -107,7 +107,7 @@ def place(
     problem: str,
     seconds: float | None,
     placer: str | None,
-    evaluator: str | None,
+    objective: str | None,
     policy: Path | None,
     start: str | None,
     max_evaluations: int | None,
@@ -149,7 +149,7 @@ def place(
     check_file(output, force=force, suffixes=(".json",))
     with showing_progress(problem):
         source = read_source(problem, asked)
-    priced_by = evaluator_spec(evaluator or source.evaluator)
+    priced_by = evaluator_spec(objective or source.evaluator)
     if start == PRETRAINED and not priced_by.simulates:
         raise InputError(f"--start {PRETRAINED}: excludes --objective {priced_by.name}")
     read = problem_of(source, asked)
