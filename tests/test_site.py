@@ -17,7 +17,6 @@ PACKAGES = (
     "placeto_baselines",
     "placeto_capture",
     "placeto_execution",
-    "placeto_experiments.problem_set",
     "placeto_graphs",
     "placeto_policy",
     "placeto_simulator",

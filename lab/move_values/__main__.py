@@ -23,9 +23,6 @@ from move_values.network import MoveValues, load_move_values, save_move_values
 from move_values.placer import MoveValuePlacer
 from placeto_baselines import CriticalPathPlacer, Heft, MultilevelSearch
 from placeto_capture.costs.roofline import cost_models
-from placeto_experiments.problem_set import problem_set
-from placeto_experiments.problem_set.problems import Part, random_cluster, with_drawn_memory
-from placeto_experiments.problem_set.random_steps import SHAPES
 from placeto_graphs import (
     PlacementProblem,
     colocate,
@@ -35,6 +32,8 @@ from placeto_graphs import (
     save_problem,
 )
 from placeto_simulator import Simulator
+from pretraining.problems import Part, problem_set, random_cluster, with_drawn_memory
+from pretraining.random_steps import SHAPES
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 

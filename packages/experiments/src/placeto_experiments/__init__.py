@@ -1,4 +1,4 @@
-"""The experiments of the paper, and how the bundled pretrained policy is made.
+"""The experiments of the paper.
 
 Where it is installed, the command has ``placeto experiment``. Begin to read in ``command.py``.
 """

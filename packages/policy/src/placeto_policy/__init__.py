@@ -7,17 +7,13 @@ measurement can train a policy. Begin to read at `Settings`, `PlacetoPlacer` and
 
 from placeto_policy.checkpoint import load_policy, resume_training, save_policy, save_training
 from placeto_policy.costs import most_evaluations
-from placeto_policy.demonstrations import Demonstration, demonstrate
 from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator, SimplePartitioner
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
 from placeto_policy.gym import gym_environment
-from placeto_policy.imitation import Imitation
-from placeto_policy.lessons import ImitationSettings
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.pretrained import load_pretrained
-from placeto_policy.reinforcement import Reinforcement, ReinforcementSettings
 from placeto_policy.settings import Settings, preset
 from placeto_policy.states import States
 from placeto_policy.topology import Topology, topology_of
@@ -28,17 +24,12 @@ from placeto_policy.workers import join_processes
 __version__ = "0.3.0"
 
 __all__ = [
-    "Demonstration",
     "GraphEmbedding",
-    "Imitation",
-    "ImitationSettings",
     "JsonLinesLog",
     "PlacementEnvironment",
     "PlacementPolicy",
     "PlacetoPlacer",
     "PolicyError",
-    "Reinforcement",
-    "ReinforcementSettings",
     "Settings",
     "SimpleAggregator",
     "SimplePartitioner",
@@ -47,7 +38,6 @@ __all__ = [
     "Topology",
     "Trainer",
     "UpdateSummary",
-    "demonstrate",
     "gym_environment",
     "join_processes",
     "load_policy",

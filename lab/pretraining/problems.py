@@ -1,6 +1,6 @@
 """The problems: graphs of many kinds on random clusters, with random groups and micro-batches.
 
-docs/problem-set.md has the distributions. `GraphEntry` and `ProblemEntry` are built when needed.
+README.md has the distributions. `GraphEntry` and `ProblemEntry` are built when needed.
 """
 
 import re
@@ -16,7 +16,6 @@ from placeto import capture_step, family_graph, load_model_graph
 from placeto_capture import CaptureWarning
 from placeto_capture.costs.memory import activation_bytes
 from placeto_capture.costs.roofline import cost_models
-from placeto_experiments.problem_set.random_steps import SHAPES, random_step
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
@@ -29,9 +28,10 @@ from placeto_graphs import (
     nested_groupings,
     parse_cluster,
 )
-from placeto_workloads import MODELS, WorkloadError, family, library_step
+from placeto_workloads import MODELS, family, library_step
 from placeto_workloads.families.family import PAPER_FAMILIES
 from placeto_workloads.registry import ColocationRule
+from pretraining.random_steps import SHAPES, random_step
 
 Part = Literal["training", "validation", "test"]
 
@@ -59,19 +59,7 @@ MICRO_BATCHES = (1, 1, 1, 1, 1, 2, 4)
 
 @dataclass(frozen=True)
 class GraphEntry:
-    """A graph of the problem set, which is built when needed.
-
-    Attributes
-    ----------
-    name
-        Unique, such as ``"grid-7"``, ``"nmt-03"`` or ``"transformers-gpt2"``.
-    part
-        ``"training"``, ``"validation"`` or ``"test"``.
-    build
-        Function that makes the graph.
-    colocation_rules
-        Co-location rules of the model.
-    """
+    """A graph of the problem set, which is built when needed; its name is unique."""
 
     name: str
     part: Part
@@ -85,27 +73,9 @@ def problem_set_graphs(part: Part) -> tuple[GraphEntry, ...]:
     Parts have no model in common: the test part is for neither training nor validation. Graphs of
     the families nmt, ptb and cifar10 are in the part that the family gives them. The models of the
     registry, which are those of the paper, are all in the test part.
-
-    Parameters
-    ----------
-    part
-        ``"training"``, ``"validation"`` or ``"test"``.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such part.
-
-    Examples
-    --------
-    >>> graphs = problem_set_graphs("test")
-    >>> graphs[0].name, len(graphs)
-    ('chain-208', 97)
-    >>> graphs[0].build()
-    OpGraph(ops=628, tensors=655, edges=1179)
     """
     if part not in get_args(Part):
-        raise WorkloadError(f"part: expected one of {', '.join(get_args(Part))}, got {part!r}")
+        raise ValueError(f"part: expected one of {', '.join(get_args(Part))}, got {part!r}")
     found = [*_random_graphs(part), *_family_graphs(part)]
     if part == "test":
         found += [
@@ -155,21 +125,7 @@ def _captured(source: str) -> OpGraph:
 
 @dataclass(frozen=True)
 class ProblemEntry:
-    """A problem of the problem set, which is built when needed.
-
-    Attributes
-    ----------
-    graph : `GraphEntry`
-        Graph that is placed.
-    variant : int
-        Number of the problem among those of the graph: each has a cluster of its own.
-
-    Examples
-    --------
-    >>> from placeto_experiments.problem_set import problem_set_graphs
-    >>> ProblemEntry(problem_set_graphs("test")[0], variant=1).problem()
-    PlacementProblem(ops=628, groups=159, devices=8)
-    """
+    """A problem of the problem set, which is built when needed."""
 
     graph: GraphEntry
     variant: int
@@ -207,28 +163,10 @@ class ProblemEntry:
 def problem_set(part: Part, *, variants: int = 1) -> tuple[ProblemEntry, ...]:
     """Return the problems of one part of the problem set.
 
-    Problems are reproducible; docs/problem-set.md has their distributions.
-
-    Parameters
-    ----------
-    part
-        ``"training"``, ``"validation"`` or ``"test"``; see `problem_set_graphs`.
-    variants
-        Number of problems of each graph: on other clusters, in other groups.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no such part, or the number is below 1.
-
-    Examples
-    --------
-    >>> problems = problem_set("validation", variants=2)
-    >>> len(problems), problems[1].name
-    (108, 'chain-200.1')
+    Problems are reproducible; README.md has their distributions.
     """
     if variants < 1:
-        raise WorkloadError(f"variants: expected at least 1, got {variants}")
+        raise ValueError(f"variants: expected at least 1, got {variants}")
     return tuple(
         ProblemEntry(graph, variant)
         for graph in problem_set_graphs(part)
@@ -237,13 +175,7 @@ def problem_set(part: Part, *, variants: int = 1) -> tuple[ProblemEntry, ...]:
 
 
 def random_cluster(generator: np.random.Generator) -> Cluster:
-    """Return a cluster of 2 to 8 devices.
-
-    Examples
-    --------
-    >>> random_cluster(np.random.default_rng(1)).device_names
-    ('v100:0', 'v100:1', 'v100:2', 'v100:3')
-    """
+    """Return a cluster of 2 to 8 devices."""
     count = int(generator.choice(COUNTS))
     first, second = generator.choice(KINDS, size=2, replace=False).tolist()
     mixture = generator.random()
@@ -258,17 +190,7 @@ def random_cluster(generator: np.random.Generator) -> Cluster:
 
 
 def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Generator) -> Cluster:
-    """Return the cluster, or one whose GPUs have just enough memory for a graph.
-
-    Examples
-    --------
-    >>> from placeto_experiments.problem_set.random_steps import random_step
-    >>> scarce = with_drawn_memory(
-    ...     parse_cluster("2xv100"), random_step("chain", 0), np.random.default_rng(5)
-    ... )
-    >>> [device.memory_bytes for device in scarce.devices]
-    [16000000000, 16000000000]
-    """
+    """Return the cluster, or one whose GPUs have just enough memory for a graph."""
     gpus = [device for device in cluster.devices if not device.is_cpu]
     scarce, times = generator.random(), generator.uniform(*SCARCE)
     if scarce >= SHARE_WITH_SCARCE_MEMORY:

@@ -8,13 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
+from placeto_policy import PlacementEnvironment, PlacementPolicy
 from placeto_policy.earliest import MIN_SECONDS
-from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import Episodes, run_episodes, sampling
-from placeto_policy.learning_run import LearningRun
-from placeto_policy.policy import PlacementPolicy
 from placeto_policy.threads import one_thread_of_torch
-from placeto_policy.workers import Processes
+from pretraining.learning import LearningRun
 
 SMALLEST_SPREAD = 0.01  # of logarithms of costs: below, rollouts are equally good
 LEAST_LOG_PROBABILITY = -30.0
@@ -22,33 +20,14 @@ LEAST_LOG_PROBABILITY = -30.0
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforcementSettings:
-    """The hyperparameters of `Reinforcement`.
+    """The hyperparameters of `Reinforcement`."""
 
-    Attributes
-    ----------
-    graphs, rollouts, states : int
-        Number of graphs in a step, of rollouts of each, and of states of each rollout.
-    learning_rate : float
-        Learning rate of Adam. It rises over the first 50 steps, and falls to a twentieth.
-    entropy_weight : float
-        Weight of the entropy bonus.
-    largest_advantage : float
-        Value at which advantages are clipped, in standard deviations.
-    max_gradient_norm : float
-        Norm to which a longer gradient is scaled down.
-
-    Examples
-    --------
-    >>> ReinforcementSettings(rollouts=8).graphs
-    2
-    """
-
-    graphs: int = 2
-    rollouts: int = 16
-    states: int = 48
+    graphs: int = 2  # in a step
+    rollouts: int = 16  # of each graph
+    states: int = 48  # of each rollout
     learning_rate: float = 5e-4
     entropy_weight: float = 3e-3
-    largest_advantage: float = 3.0
+    largest_advantage: float = 3.0  # in standard deviations
     max_gradient_norm: float = 1.0
 
 
@@ -58,46 +37,8 @@ class Reinforcement(LearningRun):
     This is REINFORCE (Williams 1992) with the cost of the last placement as a terminal reward. All
     rollouts of a step on one graph begin equally, so their mean is the baseline. Advantages are
     differences of logarithms of costs, as fractions of their standard deviation. A graph of
-    seconds therefore counts as much as one of milliseconds.
-
-    Parameters
-    ----------
-    policy
-        First policy, for any number of devices. It is copied. A new one learns next to nothing from
-        whole rollouts: begin with `Imitation`.
-    evaluators
-        Evaluators, one for each graph.
-    steps
-        Number of steps over which the learning rate falls.
-    weights
-        Relative frequency of each graph, equal by default.
-    settings
-        Hyperparameters.
-    seed
-        Seed of every random choice.
-    processes
-        Processes that share the graphs of a step; see `join_processes`.
-
-    Attributes
-    ----------
-    policy : `PlacementPolicy`
-        Present policy.
-    steps_done : int
-        Number of steps that were made.
-
-    Raises
-    ------
-    PolicyError
-        As `Imitation` does.
-
-    Examples
-    --------
-    >>> from placeto_policy import preset
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> policy = PlacementPolicy(settings=preset("general"))
-    >>> practice = Reinforcement(policy, [BusiestDevice(two_chains())], steps=1)
-    >>> 3.0 <= float(np.exp(practice.step())) <= 6.0
-    True
+    seconds therefore counts as much as one of milliseconds. A new policy learns next to nothing
+    from whole rollouts: begin with `Imitation`.
     """
 
     def __init__(
@@ -109,12 +50,10 @@ class Reinforcement(LearningRun):
         weights: Sequence[float] | None = None,
         settings: ReinforcementSettings | None = None,
         seed: int = 0,
-        processes: Processes | None = None,
     ) -> None:
         self.settings = settings or ReinforcementSettings()
         super().__init__(
             policy,
-            "evaluators",
             len(evaluators),
             graphs_of_step=self.settings.graphs,
             weights=weights,
@@ -122,7 +61,6 @@ class Reinforcement(LearningRun):
             learning_rate=self.settings.learning_rate,
             max_gradient_norm=self.settings.max_gradient_norm,
             seed=seed,
-            processes=processes,
         )
         self._environments = [
             PlacementEnvironment.for_policy(evaluator, policy.settings, reward="terminal")
@@ -130,17 +68,10 @@ class Reinforcement(LearningRun):
         ]
 
     def step(self) -> float:
-        """Make a step; return the mean logarithm of the costs in seconds before it.
-
-        Raises
-        ------
-        PolicyError
-            When the gradient is not finite (the policy is left as it was), or another process
-            failed.
-        """
+        """Make a step; return the mean logarithm of the costs in seconds before it."""
         added = 0.0
         with one_thread_of_torch():
-            for _, graph, generator in self.own_turns():
+            for _, graph, generator in self.turns():
                 environment = self._environments[graph]
                 environment.reset(num_episodes=self.settings.rollouts)
                 streams = generator.spawn(self.settings.rollouts)
@@ -155,7 +86,7 @@ class Reinforcement(LearningRun):
         num_groups = episodes.order.shape[1]
         count = min(num_groups, self.settings.states)
         steps = np.sort(generator.choice(num_groups, size=count, replace=False))
-        advantages = torch.from_numpy(advantages_of(episodes.costs, self.settings))
+        advantages = torch.from_numpy(self._advantages(episodes.costs))
         actions = torch.from_numpy(episodes.actions())
         for some, states in episodes.states(steps):
             log_probabilities = self.policy(states)
@@ -166,31 +97,14 @@ class Reinforcement(LearningRun):
             share = self.settings.graphs * count * len(advantages)
             (-gain.sum() / share).backward()
 
+    def _advantages(self, costs: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return float32[B], the advantages of B rollouts by the costs of their last placements."""
+        logarithms = _logarithms(costs)
+        better = logarithms.mean() - logarithms
+        parts = better / (logarithms.std() + SMALLEST_SPREAD)
+        most = self.settings.largest_advantage
+        return np.asarray(np.clip(parts, -most, most), np.float32)
+
 
 def _logarithms(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.log(np.maximum(costs, MIN_SECONDS))
-
-
-def advantages_of(
-    costs: NDArray[np.float64], settings: ReinforcementSettings
-) -> NDArray[np.float32]:
-    """Return float32[B], the advantages of B rollouts on one graph.
-
-    Parameters
-    ----------
-    costs : float64[B]
-        Costs of their last placements, seconds.
-    settings
-        Hyperparameters, of which the clip of advantages is used.
-
-    Examples
-    --------
-    >>> advantages_of(np.array([1.0, 4.0]), ReinforcementSettings()).round(2)
-    array([ 0.99, -0.99], dtype=float32)
-    """
-    logarithms = _logarithms(costs)
-    better = logarithms.mean() - logarithms
-    parts = better / (logarithms.std() + SMALLEST_SPREAD)
-    most = settings.largest_advantage
-    limited: NDArray[np.float32] = np.clip(parts, -most, most).astype(np.float32)
-    return limited

@@ -1,0 +1,1 @@
+"""How the bundled pretrained policy is made: README.md tells it."""

@@ -1,1 +1,0 @@
-"""How the bundled pretrained policy is made: ``python -m placeto_experiments.pretraining``."""
