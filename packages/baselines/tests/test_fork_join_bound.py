@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 
 from baseline_problems import cluster, op_graph, problem_of, random_problems
 from placeto_baselines import exhaustive_search
-from placeto_baselines.bounds import windows
+from placeto_baselines.bounds import fork_join
+from placeto_baselines.bounds.fork_join import LARGEST_REGION, LEVELS, region_lags, relax_ops
 from placeto_baselines.bounds.lower_bound import fork_join_bound
 from placeto_baselines.bounds.paths import longest_paths
-from placeto_baselines.bounds.relaxed_ops import relax_ops
-from placeto_baselines.bounds.windows import LARGEST_REGION, LEVELS, region_lags
 from placeto_graphs import Grouping, PlacementProblem, colocate, grouping_of_labels
 from plain_evaluator import PlainEvaluator
 
 
-def fork_join(problem: PlacementProblem) -> float:
+def bound_of(problem: PlacementProblem) -> float:
     return fork_join_bound(problem, longest_paths(problem))
 
 
@@ -39,22 +38,22 @@ def fork_and_join(branches: int, seconds: float, size: int, devices: int) -> Pla
 def test_dear_transfers_leave_a_region_on_one_device() -> None:
     # Three branches of 2 s: one after the other, as a transfer there and back takes 10 s.
     problem = fork_and_join(3, 2.0, 5, 2)
-    assert fork_join(problem) == pytest.approx(1 + 6 + 1)
+    assert bound_of(problem) == pytest.approx(1 + 6 + 1)
     assert least_runtime(problem) == 8.0
 
 
 def test_cheap_transfers_shorten_a_region_by_what_the_other_devices_have_left() -> None:
     # Four branches of 5 s; a transfer takes 1 s of both devices, or 2 s of one: (20 + 2) / 2.
-    assert fork_join(fork_and_join(4, 5.0, 1, 2)) == pytest.approx(1 + 11 + 1)
+    assert bound_of(fork_and_join(4, 5.0, 1, 2)) == pytest.approx(1 + 11 + 1)
     assert least_runtime(fork_and_join(4, 5.0, 1, 2)) == 13.0
     # On three, four transfers: (20 + 2 + 2) / 3.
-    assert fork_join(fork_and_join(4, 5.0, 1, 3)) == pytest.approx(1 + 8 + 1)
+    assert bound_of(fork_and_join(4, 5.0, 1, 3)) == pytest.approx(1 + 8 + 1)
 
 
 def test_two_branches_between_two_devices_take_a_transfer_each() -> None:
     # Together (10 + 4) / 2 s on the devices of the fork and of the join.
     problem = fork_and_join(2, 5.0, 2, 2)
-    assert fork_join(problem) == pytest.approx(1 + 5 + 2 + 1)
+    assert bound_of(problem) == pytest.approx(1 + 5 + 2 + 1)
     assert least_runtime(problem) == 9.0
 
 
@@ -62,7 +61,7 @@ def test_regions_one_after_the_other_add_up() -> None:
     edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)]
     graph = op_graph(7, edges, tensor_bytes=np.full(7, 50))
     problem = problem_of(graph, cluster(["k80", "k80"]), np.ones((7, 2)))
-    assert fork_join(problem) == pytest.approx(7.0)
+    assert bound_of(problem) == pytest.approx(7.0)
     assert least_runtime(problem) == 7.0
 
 
@@ -71,14 +70,14 @@ def test_what_must_run_late_does_not_fill_the_devices_early() -> None:
     graph = op_graph(5, [(0, op) for op in range(1, 5)], tensor_bytes=np.zeros(5, int))
     seconds = np.tile([[4.0], [1.0], [1.0], [1.0], [1.0]], (1, 2))
     problem = problem_of(graph, cluster(["k80", "k80"]), seconds)
-    assert fork_join(problem) == pytest.approx(6.0)
+    assert bound_of(problem) == pytest.approx(6.0)
     assert least_runtime(problem) == 6.0
 
 
 def test_the_ops_of_a_group_wait_for_each_other() -> None:
     graph = op_graph(4, [(0, 1), (0, 2), (0, 3)], tensor_bytes=np.zeros(4, int))
     alone = problem_of(graph, cluster(["k80", "k80", "k80"]), np.ones((4, 3)))
-    assert fork_join(alone) == pytest.approx(2.0)
+    assert bound_of(alone) == pytest.approx(2.0)
     together = PlacementProblem(
         graph=graph,
         cluster=alone.cluster,
@@ -87,7 +86,7 @@ def test_the_ops_of_a_group_wait_for_each_other() -> None:
             group_of=np.array([0, 1, 1, 1], np.int32), group_names=("fork", "branches")
         ),
     )
-    assert fork_join(together) == pytest.approx(4.0)
+    assert bound_of(together) == pytest.approx(4.0)
     assert least_runtime(together) == 4.0
 
 
@@ -99,13 +98,13 @@ def test_a_slow_device_takes_its_share_only() -> None:
     )
     seconds = np.tile([1.0, 5.0], (branches + 1, 1))
     problem = problem_of(graph, cluster(["k80", "cpu"]), seconds)
-    assert fork_join(problem) == pytest.approx(1 + 10)
+    assert bound_of(problem) == pytest.approx(1 + 10)
 
 
 def test_overheads_between_ops_count_but_not_the_last() -> None:
     graph = op_graph(4, [(0, 1), (0, 2), (0, 3)])
     problem = problem_of(graph, cluster(["k80"], overhead=0.5), np.ones((4, 1)))
-    assert fork_join(problem) == pytest.approx(4 + 3 * 0.5)
+    assert bound_of(problem) == pytest.approx(4 + 3 * 0.5)
     assert least_runtime(problem) == 5.5
 
 
@@ -121,7 +120,7 @@ def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:
 
 def test_a_tensor_of_no_size_brings_no_transfer() -> None:
     problem = fork_and_join(2, 3.0, 0, 2)
-    assert fork_join(problem) == least_runtime(problem) == 5.0
+    assert bound_of(problem) == least_runtime(problem) == 5.0
 
 
 def test_a_region_of_ops_that_only_wait_needs_no_transfer() -> None:
@@ -131,7 +130,7 @@ def test_a_region_of_ops_that_only_wait_needs_no_transfer() -> None:
     graph = op_graph(join + 1, [], waits=np.array(waits, np.int32))
     seconds = np.tile(np.array([1.0, 5.0, 5.0, 5.0, 5.0, 1.0])[:, None], (1, 2))
     problem = problem_of(graph, cluster(["k80", "k80"], bandwidth=1e-3), seconds)
-    assert fork_join(problem) == pytest.approx(1 + 10 + 1)
+    assert bound_of(problem) == pytest.approx(1 + 10 + 1)
     assert least_runtime(problem) == 12.0
 
 
@@ -167,15 +166,15 @@ def test_regions_that_are_too_far_apart_bring_less_but_no_wrong_bound(
         compared += int(known.sum())
         assert np.array_equal(near.together[known], far.together[:, :band][known])
     assert compared > 20
-    monkeypatch.setattr(windows, "BAND", band)
-    assert fork_join(fork_and_join(4, 5.0, 1, 2)) < 13.0
+    monkeypatch.setattr(fork_join, "BAND", band)
+    assert bound_of(fork_and_join(4, 5.0, 1, 2)) < 13.0
 
 
 def test_waiting_for_a_device_may_take_longer_than_going_elsewhere_and_back() -> None:
     # After each op its device rests for 2 s; transfers take no time.
     graph = op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.zeros(3, int))
     chain = problem_of(graph, cluster(["k80", "k80"], overhead=2.0), np.ones((3, 2)))
-    assert fork_join(chain) == pytest.approx(3.0)
+    assert bound_of(chain) == pytest.approx(3.0)
     ops = relax_ops(chain, longest_paths(chain))
     assert region_lags(ops, 3, LARGEST_REGION, LEVELS).together[0, 2] == 1.0
 
@@ -211,4 +210,4 @@ def whole_second_problems(draw: st.DrawFn) -> PlacementProblem:
 
 @given(whole_second_problems())
 def test_the_optimum_of_any_small_problem_is_no_less(problem: PlacementProblem) -> None:
-    assert fork_join(problem) * (1 - 1e-9) <= least_runtime(problem)
+    assert bound_of(problem) * (1 - 1e-9) <= least_runtime(problem)

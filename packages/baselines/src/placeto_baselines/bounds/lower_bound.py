@@ -7,7 +7,6 @@ from scipy.sparse.csgraph import connected_components
 
 from placeto_baselines.bounds.memory import HeldTensors
 from placeto_baselines.bounds.paths import Paths, longest_paths
-from placeto_baselines.bounds.relaxed_ops import relax_ops
 from placeto_baselines.bounds.work import WorkProgramme, work_programme
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import SECONDS_PER_BYTE, PlacementProblem
@@ -66,11 +65,6 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     ----------
     problem, scale
         Arguments of `lower_bound`.
-
-    Raises
-    ------
-    BaselineError
-        When the scale is not a number >= 0.
 
     Examples
     --------
@@ -164,18 +158,18 @@ def _least_transfers(
 
 
 def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
-    """Return a lower bound from regions between ops and from windows of time (`bounds.windows`).
+    """Return a lower bound from regions between ops and from windows of time.
 
     Only the number and the speeds of the devices count. The bound therefore holds for any links,
     and for any order in which a device runs its ops. It needs no solver.
     """
     # Numba takes half a second to import.
-    from placeto_baselines.bounds import windows  # noqa: PLC0415
+    from placeto_baselines.bounds import fork_join  # noqa: PLC0415
 
-    ops = relax_ops(problem, paths)
-    band = min(windows.BAND, problem.graph.num_ops)
-    lags = windows.region_lags(ops, band, windows.LARGEST_REGION, windows.LEVELS)
-    head = windows.heads(ops, lags)
-    tail = windows.heads(ops.reversed(), lags.reversed())[::-1].copy()
+    ops = fork_join.relax_ops(problem, paths)
+    band = min(fork_join.BAND, problem.graph.num_ops)
+    lags = fork_join.region_lags(ops, band, fork_join.LARGEST_REGION, fork_join.LEVELS)
+    head = fork_join.heads(ops, lags)
+    tail = fork_join.heads(ops.reversed(), lags.reversed())[::-1].copy()
     order = np.argsort(-head)
-    return windows.window_bound(ops, head, tail, order, windows.window_ends(tail))
+    return fork_join.window_bound(ops, head, tail, order, fork_join.window_ends(tail))

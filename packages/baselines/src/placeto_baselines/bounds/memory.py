@@ -18,27 +18,13 @@ MOST_VISITED = 20_000_000  # ops, in about half a second
 
 @dataclass(frozen=True, eq=False)
 class MemoryNeeds:
-    """Least bytes that are held, and bytes that there are.
+    """Least bytes that are held, and bytes that there are."""
 
-    Attributes
-    ----------
-    resident : int64[G]
-        Parameters of each group, which its device holds for the whole step.
-    running : int64[G, D]
-        Bytes on top of the resident ones of the device while one op of the group runs.
-    held : `HeldTensors` or None
-        Tensors on top of the resident bytes of all devices together while one op runs.
-    memory : int64[D]
-        The memory of each device.
-    mean_excess : int
-        Bytes that all devices lack together, over their number.
-    """
-
-    resident: NDArray[np.int64]
-    running: NDArray[np.int64]
-    held: "HeldTensors | None"
-    memory: NDArray[np.int64]
-    mean_excess: int
+    resident: NDArray[np.int64]  # [G], parameters, which devices hold for the whole step
+    running: NDArray[np.int64]  # [G, D], on top of these while one op of the group runs
+    held: "HeldTensors | None"  # on top of these on all devices together while one op runs
+    memory: NDArray[np.int64]  # [D]
+    mean_excess: int  # bytes that all devices lack together, over their number
 
     @property
     def lack(self) -> NDArray[np.int64]:
@@ -133,18 +119,10 @@ def _horizon(problem: PlacementProblem, op_seconds: NDArray[np.float64]) -> floa
 
 
 class HeldTensors(NamedTuple):
-    """Tensors that are held somewhere at the same time.
-
-    Attributes
-    ----------
-    op : int
-        The op that runs then.
-    tensors : bool[T]
-        True for tensors that are held on some device while it runs.
-    """
+    """Tensors that are held somewhere at the same time, while an op runs."""
 
     op: int
-    tensors: NDArray[np.bool_]
+    tensors: NDArray[np.bool_]  # [T]
 
     def num_bytes(self, graph: OpGraph) -> int:
         """Return the bytes of these tensors and of what the op needs while it runs."""
@@ -164,14 +142,7 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
 
     Any ``L`` gives a bound. The tensors that are alive at an op in one order of execution are no
     fewer, and quickly counted. Ops are tried in the order of these counts, until none can hold more
-    or many were tried.
-
-    Parameters
-    ----------
-    graph
-        Graph of V ops.
-    lasting : bool[V]
-        True for ops that take time, wherever they run.
+    or many were tried. ``lasting`` bool[V] are the ops that take time, wherever they run.
     """
     in_parameters = graph.parameter_bytes[graph.tensor_producer] > 0
     size = np.where(in_parameters, 0, graph.tensor_bytes)

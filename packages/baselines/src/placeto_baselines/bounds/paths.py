@@ -13,22 +13,13 @@ from placeto_graphs import PlacementProblem
 class Paths:
     """For each op and the device that it runs on, the longest paths to and from it.
 
-    Both hold for every placement that puts the op on that device, and are infinite where its group
-    cannot run.
-
-    Attributes
-    ----------
-    seconds : float64[V, D]
-        Seconds of each op; infinity where its group cannot run.
-    end : float64[V, D]
-        The op ends at this time or later.
-    tail : float64[V, D]
-        The step ends so many seconds after the op, or later.
+    All are float64[V, D], hold for every placement that puts the op on that device, and are
+    infinite where its group cannot run.
     """
 
-    seconds: NDArray[np.float64]
-    end: NDArray[np.float64]
-    tail: NDArray[np.float64]
+    seconds: NDArray[np.float64]  # of each op
+    end: NDArray[np.float64]  # The op ends at this time or later.
+    tail: NDArray[np.float64]  # The step ends so many seconds after the op, or later.
 
 
 def op_seconds(problem: PlacementProblem) -> NDArray[np.float64]:
@@ -80,13 +71,3 @@ def longest_paths(problem: PlacementProblem) -> Paths:
         left = passing(row) + seconds[after[row]] + tail[after[row]]
         tail[before[row]] = np.maximum(tail[before[row]], left.min(axis=1))
     return Paths(seconds, end, tail)
-
-
-def through_groups(problem: PlacementProblem, paths: Paths) -> NDArray[np.float64]:
-    """Return float64[G, D]: with a group on a device the step lasts so long, or longer.
-
-    The ops of a group share its device, so the longest of the paths through any of them counts.
-    """
-    longest = np.zeros((problem.num_groups, problem.num_devices))
-    np.maximum.at(longest, problem.grouping.group_of, paths.end + paths.tail)
-    return longest

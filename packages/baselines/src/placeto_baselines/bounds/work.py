@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, diags_array, eye_array, hstack
 
 from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs
-from placeto_baselines.bounds.paths import Paths, through_groups
+from placeto_baselines.bounds.paths import Paths
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
@@ -36,26 +36,13 @@ class WorkProgramme:
     If parts may be fractions, the least ``T + scale e`` is a lower bound. Any multipliers ``>= 0``
     of these inequalities give one, too (weak duality). `bound` uses this: the solver only proposes
     multipliers, so that its precision does not matter.
-
-    Attributes
-    ----------
-    work : float64[G, D]
-        Seconds of a group, overheads included; infinity where it cannot run.
-    path : float64[G, D]
-        Seconds of the longest path through a group; infinity where it cannot run.
-    overhead : float64[D]
-        Seconds of one overhead.
-    needs : `MemoryNeeds`
-        Bytes of each group and each device.
-    scale : float
-        Seconds that a byte too many costs.
     """
 
-    work: NDArray[np.float64]
-    path: NDArray[np.float64]
-    overhead: NDArray[np.float64]
+    work: NDArray[np.float64]  # [G, D] seconds with overheads; infinite where a group cannot run
+    path: NDArray[np.float64]  # [G, D], of the longest path through a group; so, too
+    overhead: NDArray[np.float64]  # [D] seconds of one
     needs: MemoryNeeds
-    scale: float
+    scale: float  # seconds that a byte too many costs
 
     def solve(self) -> float:
         """Return the best bound that the solver's multipliers give.
@@ -111,15 +98,7 @@ class WorkProgramme:
         Add up the inequalities, each times its multiplier, and take of every group the part on the
         device where it adds least. ``T`` and ``e`` drop out if the multipliers of work and paths
         sum to at most 1, and those of memory and lack to at most ``scale``. Larger ones are scaled
-        down.
-
-        Parameters
-        ----------
-        of_work : float64[D]
-        of_path : float64[G]
-        of_memory : float64[G, D]
-        of_lack : float64[G]
-            Multipliers of any value; those below 0 count as 0.
+        down, and those below 0 count as 0. They are float64 [D], [G], [G, D] and [G].
         """
         of_work, of_path, of_memory, of_lack = (
             np.maximum(given, 0.0) for given in (of_work, of_path, of_memory, of_lack)
@@ -150,47 +129,31 @@ class WorkProgramme:
         Inside, seconds are in units of the longest path or overhead, and bytes in units of the
         largest memory: the solver's tolerances are absolute. Where such a second is nothing beside
         what too many bytes cost, it is longer.
-
-        Raises
-        ------
-        BaselineError
-            When the solver finds no optimum, though there is one.
         """
         groups, devices = np.nonzero(np.isfinite(self.work))
         num_groups, num_devices = self.work.shape
         needs = self.needs
-        parts = np.arange(len(groups))
-        of_group = csr_array((np.ones(len(parts)), (groups, parts)))
-        of_device = csr_array(
-            (np.ones(len(parts)), (devices, parts)), shape=(num_devices, len(parts))
-        )
+        parts, ones = np.arange(len(groups)), np.ones((len(groups), 1))
+        of_group = csr_array((ones[:, 0], (groups, parts)))
+        of_device = csr_array((ones[:, 0], (devices, parts)), shape=(num_devices, len(parts)))
         byte = float(needs.memory.max())
         shortest = self.scale * byte / LARGEST_COST
         longest = float(max(self.path[groups, devices].max(), self.overhead.max()))
         second = max(longest, shortest) or 1.0
         # The columns are the parts, T, e, and the resident bytes of each device.
+        work = of_device * (self.work[groups, devices] / second)
+        path = of_group * (self.path[groups, devices] / second)
+        resident = of_device * (needs.resident[groups] / byte)
+        running = diags_array(needs.running[groups, devices] / byte)
+        lack = of_group * (needs.lack[groups, devices] / byte)
+        each_group, each_device = -ones[:num_groups], -np.ones((num_devices, 1))
         matrix = block_array(
             [
-                [
-                    of_device * (self.work[groups, devices] / second),
-                    -_ones(num_devices),
-                    None,
-                    None,
-                ],
-                [of_group * (self.path[groups, devices] / second), -_ones(num_groups), None, None],
-                [
-                    of_device * (needs.resident[groups] / byte),
-                    None,
-                    None,
-                    -eye_array(num_devices),
-                ],
-                [
-                    diags_array(needs.running[groups, devices] / byte),
-                    None,
-                    -_ones(len(parts)),
-                    of_device.T,
-                ],
-                [of_group * (needs.lack[groups, devices] / byte), None, -_ones(num_groups), None],
+                [work, each_device, None, None],
+                [path, each_group, None, None],
+                [resident, None, None, -eye_array(num_devices)],
+                [running, None, -ones, of_device.T],
+                [lack, None, each_group, None],
             ],
             format="csr",
         )
@@ -215,10 +178,10 @@ class WorkProgramme:
         if solution.status != 0:
             raise BaselineError(f"lower bound: expected an optimum, got {solution.message}")
         ends = np.cumsum([len(limit) for limit in limits])
-        work, path, _, memory, lack, _ = np.split(-solution.ineqlin.marginals, ends)
+        of_work, of_path, _, of_part, of_lack, _ = np.split(-solution.ineqlin.marginals, ends)
         of_memory = np.zeros((num_groups, num_devices))
-        of_memory[groups, devices] = memory * second / byte
-        return work, path, of_memory, lack * second / byte
+        of_memory[groups, devices] = of_part * second / byte
+        return of_work, of_path, of_memory, of_lack * second / byte
 
 
 def _greatest(values: NDArray[Any], set_of: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -228,19 +191,18 @@ def _greatest(values: NDArray[Any], set_of: NDArray[np.int64]) -> NDArray[np.int
     return order[last]
 
 
-def _ones(count: int) -> NDArray[np.float64]:
-    return np.ones((count, 1))
-
-
 def work_programme(problem: PlacementProblem, paths: Paths, scale: float) -> WorkProgramme:
     """Return the linear programme of a problem."""
     overhead = np.array([device.op_overhead for device in problem.cluster.devices])
-    work = np.zeros((problem.num_groups, problem.num_devices))
+    group_of = problem.grouping.group_of
+    work, path = np.zeros((2, problem.num_groups, problem.num_devices))
     # Sums of infinities are infinite, and so is the work of a group that cannot run.
-    np.add.at(work, problem.grouping.group_of, problem.busy_time)
+    np.add.at(work, group_of, problem.busy_time)
+    # The ops of a group share its device, so the longest of the paths through any of them counts.
+    np.maximum.at(path, group_of, paths.end + paths.tail)
     return WorkProgramme(
         work=work,
-        path=through_groups(problem, paths),
+        path=path,
         overhead=overhead,
         needs=memory_needs(problem),
         scale=scale,

@@ -25,26 +25,11 @@ class GroupEmbedding:
     are named by their place in that order: **the same graph with other group numbers may have
     another embedding, and get another placement**. That a policy should not depend on this is the
     point of Addanki et al. (2019).
-
-    Attributes
-    ----------
-    op_types : tuple of text
-        The types that are told apart; all others share a place.
-    max_groups : int
-        The longest sequence.
-    max_outputs : int
-        Number of sizes of outputs that are kept.
-
-    Examples
-    --------
-    >>> embedding = GroupEmbedding.of_problems([problem], max_groups=4, max_outputs=1)
-    >>> embedding.vectors(problem).shape
-    (4, 11)
     """
 
-    op_types: tuple[str, ...]
-    max_groups: int
-    max_outputs: int
+    op_types: tuple[str, ...]  # that are told apart; all others share a place
+    max_groups: int  # of the longest sequence
+    max_outputs: int  # sizes of outputs that are kept
 
     @classmethod
     def of_problems(
@@ -55,18 +40,11 @@ class GroupEmbedding:
         return cls(tuple(sorted(op_types)), max_groups, max_outputs)
 
     @property
-    def num_features(self) -> int:
-        """F, the length of the vector of a group."""
+    def num_features(self) -> int:  # F
         return len(self.op_types) + 1 + self.max_outputs + 2 * self.max_groups
 
     def vectors(self, problem: PlacementProblem) -> NDArray[np.float32]:
-        """Return float32[G, F], the vectors of the groups in topological order.
-
-        Raises
-        ------
-        BaselineError
-            When the graph has more groups than ``max_groups``.
-        """
+        """Return float32[G, F], the vectors of the groups in topological order."""
         order = problem.group_graph.topological_order
         if len(order) > self.max_groups:
             raise BaselineError(
@@ -110,21 +88,11 @@ class GroupEmbedding:
 
 @dataclass(frozen=True, eq=False)
 class GraphBatch:
-    """N graphs as sequences of up to L groups; shorter ones are padded at their end.
+    """N graphs as sequences of up to L groups; shorter ones are padded at their end."""
 
-    Attributes
-    ----------
-    vectors : float32[N, L, F]
-        The embedding of each group; zero where padded.
-    lengths : int64[N]
-        The number of groups of each graph.
-    allowed : bool[N, L, D]
-        Devices where each group can run; true where padded.
-    """
-
-    vectors: Tensor
-    lengths: Tensor
-    allowed: Tensor
+    vectors: Tensor  # float32[N, L, F], the embedding of each group; zero where padded
+    lengths: Tensor  # int64[N]
+    allowed: Tensor  # bool[N, L, D], where each group can run; true where padded
 
     @property
     def mask(self) -> Tensor:

@@ -19,47 +19,23 @@ from placeto_baselines.rnn.settings import RnnSettings
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Encodings of N graphs of up to L groups.
+    """Encodings of N graphs of up to L groups."""
 
-    Attributes
-    ----------
-    states : float32[N, L, H]
-        The encoder's state at each group; zero where padded.
-    keys : float32[N, L, H]
-        Keys that the attention compares with.
-    hidden, cell : float32[N, H]
-        The last states of both directions, from which the decoder starts.
-    graphs : `GraphBatch`
-        The graphs.
-    """
-
-    states: Tensor
-    keys: Tensor
-    hidden: Tensor
+    states: Tensor  # float32[N, L, H], at each group; zero where padded
+    keys: Tensor  # float32[N, L, H], which the attention compares with
+    hidden: Tensor  # float32[N, H], the last states of both directions: the decoder starts there
     cell: Tensor
     graphs: GraphBatch
 
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """B placements of each of N graphs, and what writing them computed.
+    """B placements of each of N graphs, and what writing them computed."""
 
-    Attributes
-    ----------
-    devices : int64[N, B, L]
-        The device of each group; of no meaning where padded.
-    log_probability : float32[N, B]
-        Log-probability of each placement.
-    states : `DecoderStates`
-        States of the N B sequences.
-    scores : float32[N, B, L, L]
-        Scores of the attention of each place.
-    """
-
-    devices: Tensor
-    log_probability: Tensor
-    states: DecoderStates
-    scores: Tensor
+    devices: Tensor  # int64[N, B, L]; of no meaning where padded
+    log_probability: Tensor  # float32[N, B]
+    states: DecoderStates  # of the N B sequences
+    scores: Tensor  # float32[N, B, L, L], of the attention of each place
 
 
 class PlacementModel(nn.Module):
@@ -68,19 +44,9 @@ class PlacementModel(nn.Module):
     An LSTM in both directions encodes the groups. Another decodes their devices, one at a time. It
     starts from the encoder's last states, its input is the embedding of the device of the previous
     group, and it attends to the encoder's states by their content (Bahdanau et al. 2015). The
-    logits are ``C tanh(logits / T)``; a device that cannot run a group gets no probability.
-
-    Parameters
-    ----------
-    num_features
-        F, the length of the vector of a group.
-    num_devices
-        D, the number of devices.
-    settings
-        The sizes and constants.
-    generator
-        The source of the initial weights: Glorot's uniform distribution, biases 0, those of the
-        forget gates ``settings.forget_bias``.
+    logits are ``C tanh(logits / T)``; a device that cannot run a group gets no probability. Initial
+    weights are of Glorot's uniform distribution, biases 0, those of the forget gates
+    ``settings.forget_bias``.
     """
 
     def __init__(
@@ -167,15 +133,8 @@ class PlacementModel(nn.Module):
     ) -> Tensor:
         """Return float32[N, B, L, D], the log-probability of each device, given those before.
 
-        Parameters
-        ----------
-        encoded
-            N graphs.
-        devices : int64[N, B, L]
-            The device of each group of B placements.
-        written
-            Result of writing these placements, if this policy wrote them with the weights
-            that it has now. Else it is computed, by teacher forcing.
+        ``written`` is the result of writing these placements, int64[N, B, L], if this policy wrote
+        them with the weights that it has now. Else it is computed, by teacher forcing.
         """
         number, samples, length = devices.shape
         start = torch.full((number, samples, 1), self.num_devices)

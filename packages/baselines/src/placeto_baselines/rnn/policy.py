@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -36,30 +36,14 @@ class StoredPolicy(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, eq=False)
 class RnnPolicy:
-    """The weights of a policy, with all that is needed to apply it.
-
-    Attributes
-    ----------
-    model : `PlacementModel`
-        The weights.
-    embedding : `GroupEmbedding`
-        Embedding by which graphs are read.
-    settings : `RnnSettings`
-        The hyperparameters.
-    """
+    """The weights of a policy, with all that is needed to apply it."""
 
     model: PlacementModel
     embedding: GroupEmbedding
     settings: RnnSettings
 
     def placements(self, problem: PlacementProblem, count: int, seed: int) -> NDArray[np.int32]:
-        """Return int32[count, G]: the likeliest placement, and then ones that are drawn.
-
-        Raises
-        ------
-        BaselineError
-            When the problem has another number of devices, or too many groups.
-        """
+        """Return int32[count, G]: the likeliest placement, and then ones that are drawn."""
         if problem.num_devices != self.model.num_devices:
             raise BaselineError(
                 f"problem: expected {self.model.num_devices} devices, as the policy was trained "
@@ -75,40 +59,21 @@ class RnnPolicy:
         return np.concatenate(rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights to ``path``, and the rest beside it, with the suffix ``.json``.
-
-        Parameters
-        ----------
-        path
-            The file of the weights, of the suffix ``.safetensors``.
-
-        Raises
-        ------
-        BaselineError
-            When the path has another suffix.
-        """
+        """Write the weights to ``path``, and the rest beside it, with the suffix ``.json``."""
         weights, rest = _paths(path)
         stored = StoredPolicy(
             format=FORMAT,
             version=VERSION,
             num_devices=self.model.num_devices,
             op_types=list(self.embedding.op_types),
-            settings=self.settings.as_dict(),
+            settings=asdict(self.settings),
         )
         write_atomically(weights, safetensors.torch.save(self.model.state_dict()))
         write_atomically(rest, msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "RnnPolicy":
-        """Read what `save` wrote; nothing of it is executed.
-
-        Raises
-        ------
-        BaselineError
-            When one of the files is not what it must be.
-        OSError
-            When one of them cannot be read.
-        """
+        """Read what `save` wrote; nothing of it is executed."""
         weights, rest = _paths(path)
         try:
             stored = msgspec.json.decode(rest.read_bytes(), type=StoredPolicy)

@@ -1,6 +1,6 @@
 """Every hyperparameter of the recurrent policy, with where it comes from."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from placeto_baselines.errors import BaselineError, check_at_least
 
@@ -74,17 +74,12 @@ class RnnSettings:
     max_outputs: int = 5
 
     def __post_init__(self) -> None:
-        for name in (
-            "graphs_per_update",
-            "max_groups",
-            "max_outputs",
-            "samples_per_update",
-        ):
+        for name in ("graphs_per_update", "max_groups", "max_outputs", "samples_per_update"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("evaluations", self.evaluations, 1, " evaluation")
-        for name in ("gradient_norm", "learning_rate", "tanh_constant"):
-            _check_positive(name, getattr(self, name))
-        _check_positive("temperature", self.temperature)
+        for name in ("gradient_norm", "learning_rate", "tanh_constant", "temperature"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise BaselineError(f"{name}: expected a number above 0, got {getattr(self, name)}")
         if self.hidden_size < 2 or self.hidden_size % 2:
             raise BaselineError(
                 f"hidden_size: expected an even number of units, got {self.hidden_size}"
@@ -97,12 +92,3 @@ class RnnSettings:
             raise BaselineError(
                 f"baseline_decay: expected a part from 0 to below 1, got {self.baseline_decay}"
             )
-
-    def as_dict(self) -> dict[str, int | float]:
-        """Return all settings by their names."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise BaselineError(f"{name}: expected a number above 0, got {value}")

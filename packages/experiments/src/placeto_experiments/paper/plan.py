@@ -154,6 +154,6 @@ class Plan:
             "seeds": list(self.seeds),
             "scale": asdict(self.scale),
             "settings": asdict(self.settings),
-            "rnn_settings": self.rnn_settings.as_dict(),
+            "rnn_settings": asdict(self.rnn_settings),
             "paper": {**PAPER_BUDGETS, "settings": asdict(preset("paper"))},
         }

@@ -1,8 +1,8 @@
 """Fork-join regions and energetic reasoning: ops that must run in an interval have to fit into it.
 
-`region_lags` returns the least time between two ops on any number of devices, with the transfers
-that more devices need. `heads` and `window_bound` are energetic reasoning over a whole step. The
-loops are compiled.
+`relax_ops` leaves out on which devices ops run. `region_lags` returns the least time between two
+ops on any number of devices, with the transfers that more devices need. `heads` and `window_bound`
+are energetic reasoning over a whole step. The loops are compiled.
 """
 
 from typing import NamedTuple
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.bounds.relaxed_ops import RelaxedOps
-from placeto_graphs import compiled
+from placeto_baselines.bounds.paths import Paths
+from placeto_graphs import PlacementProblem, compiled
 
 BAND = 200  # how far apart, in the order of ops, the two ends of a region may be
 LARGEST_REGION = 60  # ops in a region: larger ones brought nothing on any problem
@@ -19,14 +19,104 @@ LEVELS = 16  # thresholds by which the ops of a region are left out
 MAX_WINDOW_ENDS = 400
 
 
+class RelaxedOps(NamedTuple):
+    """The ops of a problem in an order of execution, with the least costs over all devices.
+
+    Ops are in the order of their earliest ends, so that ops that run at about the same time are
+    close to each other. Producers come before their consumers. An op that is only waited for is a
+    producer of an input that takes no time to another device.
+    """
+
+    seconds: NDArray[np.float64]  # [V]
+    rest: NDArray[np.float64]  # [V], of the overhead that follows each op
+    share: NDArray[np.float64]  # [V], of the capacity 1 per second of all devices together
+    group: NDArray[np.int64]  # [V]; the ops of a group share a device
+    offsets: NDArray[np.int64]  # [V + 1], start of the producers of each op
+    producers: NDArray[np.int64]  # [E + W], of each op's inputs, and what it waits for
+    transfer: NDArray[np.float64]  # [E + W] seconds from another device; infinite without one
+    speed: NDArray[np.float64]  # [D], the capacity of each device, falling, of sum 1
+    overhead: float  # the longest of all devices
+
+    def reversed(self) -> "RelaxedOps":
+        """Return the same ops backwards in time: consumers are producers."""
+        last = len(self.seconds) - 1
+        consumers = np.repeat(np.arange(last + 1), np.diff(self.offsets))
+        order = np.argsort(-self.producers, kind="stable")
+        return self._replace(
+            seconds=self.seconds[::-1].copy(),
+            rest=self.rest[::-1].copy(),
+            share=self.share[::-1].copy(),
+            group=self.group[::-1].copy(),
+            offsets=np.searchsorted(last - self.producers[order], np.arange(last + 2)),
+            producers=last - consumers[order],
+            transfer=self.transfer[order],
+        )
+
+
+def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
+    """Return the ops of a problem without their devices.
+
+    Proof that ``share`` is right. Device ``d`` is busy for ``busy[v, d]`` seconds with op ``v`` and
+    the overhead after it. With any ``speed >= 0`` of sum 1, let
+    ``share[v] = min_d speed[d] busy[v, d]``. The ops that device ``d`` runs in ``L_d`` seconds then
+    have shares of ``speed[d] L_d`` at most. (For equal devices this is the work over their number.)
+    Any speeds give a bound. Here the speed of a device is the time of its ops on their fastest
+    devices, relative to their time on this device.
+    """
+    graph = problem.graph
+    can_run = np.isfinite(paths.seconds)
+    rest = problem.overhead_time
+    busy = np.where(can_run, problem.busy_time, np.inf)
+    speed = _speeds(busy, can_run)
+    weighted = np.where(can_run, np.where(can_run, busy, 0.0) * speed, np.inf)
+    # No op can end before one that it depends on, also as sums of float64 are rounded.
+    order = np.lexsort((graph.topological_index, paths.end.min(axis=1)))
+    position = np.empty(graph.num_ops, np.int64)
+    position[order] = np.arange(graph.num_ops)
+    before, after = graph.precedences.T
+    readers = position[after]
+    by_reader = np.argsort(readers, kind="stable")
+    return RelaxedOps(
+        seconds=paths.seconds.min(axis=1)[order],
+        rest=np.where(can_run, rest, np.inf).min(axis=1)[order],
+        share=weighted.min(axis=1)[order],
+        group=problem.grouping.group_of[order].astype(np.int64),
+        offsets=np.searchsorted(readers[by_reader], np.arange(graph.num_ops + 1)),
+        producers=position[before][by_reader],
+        transfer=_least_transfers(problem)[by_reader],
+        speed=-np.sort(-speed),
+        overhead=max(device.op_overhead for device in problem.cluster.devices),
+    )
+
+
+def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np.float64]:
+    fastest = busy.min(axis=1)
+    taken = np.where(can_run, busy, 0.0).sum(axis=0)
+    needed = np.where(can_run, fastest[:, None], 0.0).sum(axis=0)
+    speed = np.divide(needed, taken, out=np.ones(len(taken)), where=taken > 0)
+    if not speed.any():
+        speed = np.ones(len(taken))
+    scaled: NDArray[np.float64] = speed / speed.sum()
+    return scaled
+
+
+def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[E + W], the seconds of each edge between the devices where it is fastest."""
+    graph, cluster = problem.graph, problem.cluster
+    least = np.full(graph.num_edges + graph.num_waits, np.inf)
+    size = graph.tensor_bytes[graph.edges[:, 0]]
+    for pair in zip(*np.nonzero(~np.eye(problem.num_devices, dtype=np.bool_)), strict=True):
+        seconds = cluster.latency[pair] + size / cluster.bandwidth[pair]
+        least[: graph.num_edges] = np.minimum(least[: graph.num_edges], seconds)
+        least[graph.num_edges :] = 0.0  # nothing is sent
+    return least
+
+
 class Lags(NamedTuple):
     """From the end of one op to the start of another, by whether the two share a device.
 
-    Attributes
-    ----------
-    together, apart : float64[V, B]
-        At ``[a, v - a]`` the least seconds between ops ``a`` and ``v``; -1 where ``v`` does not
-        depend on ``a``, or is too far from it; infinite where the case cannot be.
+    Both are float64[V, B], at ``[a, v - a]`` the least seconds between ops ``a`` and ``v``; -1
+    where ``v`` does not depend on ``a``, or is too far from it; infinite where the case cannot be.
     """
 
     together: NDArray[np.float64]
@@ -66,18 +156,8 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
     falling thresholds: any choice is right, and the best counts.
 
     This is "one device or a transfer" at each fork and join, for any number of devices. Bounds of
-    consecutive regions add up, as they are lags of further paths.
-
-    Parameters
-    ----------
-    ops
-        V ops.
-    band
-        Lags between ops at this distance and beyond are not computed.
-    largest_region
-        Regions with more ops than this bring no bound of their own.
-    levels
-        Number of thresholds.
+    consecutive regions add up, as they are lags of further paths. Lags at the distance ``band`` and
+    beyond are not computed, and regions of more than ``largest_region`` ops bring no bound.
     """
     num_ops = len(ops.seconds)
     together = np.full((num_ops, band), -1.0)
@@ -250,18 +330,8 @@ def window_bound(
     Proof. A step of ``T`` seconds runs an op between its head and ``T`` less its tail. Ops with
     heads ``>= t`` and tails ``>= s`` run within ``T - t - s`` seconds. Their shares fit into these,
     except for one overhead of each device, and so do the seconds of any one group. Each op alone
-    also gives a bound.
-
-    Parameters
-    ----------
-    ops
-        V ops.
-    head, tail : float64[V]
-        Seconds from the start of the step to that of each op, and from its end to that of the step.
-    order : int64[V]
-        The ops by falling heads.
-    ends : float64[W]
-        Values of ``s`` that are tried; ``t`` are all heads.
+    also gives a bound. The ``order`` int64[V] is that of falling heads; ``ends`` float64[W] are the
+    values of ``s`` that are tried, and ``t`` are all heads.
     """
     bound = (head + ops.seconds + tail).max()
     num_groups = ops.group.max() + 1
