@@ -70,25 +70,6 @@ def check(problem: PlacementProblem, result: PlacementResult) -> None:
     assert rises <= result.fits(problem.cluster)  # where the first that fits costs more
 
 
-def test_every_placer_has_the_name_that_the_command_knows() -> None:
-    assert [placer.name for placer in PLACERS] == [
-        "single",
-        "cpu",
-        "random",
-        "expert",
-        "scotch",
-        "metis",
-        "rnn",
-        "heft",
-        "m-topo",
-        "m-etf",
-        "m-sct",
-        "critical-path",
-        "local-search",
-    ]
-    assert all(isinstance(placer, Placer) for placer in PLACERS)
-
-
 @pytest.mark.slow
 def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
     found = 0

@@ -24,7 +24,6 @@ from placeto_baselines.search.move_sets import move_sets
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
     EvaluationBatch,
-    GraphError,
     Moves,
     PlacementProblem,
     Walks,
@@ -100,24 +99,6 @@ def test_few_placements_are_4096_and_a_bound_ends_trying_them() -> None:
     evaluator = Listening(many)
     MultilevelSearch(evaluations=9000).place(many, evaluator)
     assert evaluator.rounds
-
-
-def test_a_budget_of_as_many_evaluations_as_there_are_placements_is_kept_to() -> None:
-    problem = problem_of(op_graph(3, []), cluster(["k80"] * 3), np.ones((3, 3)))
-    evaluator = PlainEvaluator(problem)
-    MultilevelSearch(evaluations=27).place(problem, evaluator)
-    assert evaluator.evaluated <= 27
-
-
-def test_a_search_that_has_reached_the_bound_ends() -> None:
-    problem = problem_of(op_graph(40, []), cluster(["k80", "k80"]), np.ones((40, 2)))
-    evaluator = BusiestDevice(problem, more=0.0)
-    assert lower_bound(problem) == pytest.approx(20)
-    result = MultilevelSearch(evaluations=20_000, bound=lower_bound(problem)).place(
-        problem, evaluator
-    )
-    assert result.runtime == 20
-    assert result.evaluations < 10_000
 
 
 def test_a_search_does_not_end_at_the_bound_with_what_does_not_fit() -> None:
@@ -493,15 +474,6 @@ def test_errors_of_the_search_are_not_those_of_the_evaluator(
     monkeypatch.setattr(multilevel_search, "move_sets", no_sets)
     with pytest.raises(IndexError, match=r"^no sets$"):
         MultilevelSearch(evaluations=100).place(problem, evaluator(problem))
-
-
-def test_moves_that_no_plain_walk_takes_are_errors_of_the_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sets = move_sets(ladder(41), coarsest=32)  # of a problem with more groups
-    monkeypatch.setattr(multilevel_search, "move_sets", lambda *_: sets)
-    with pytest.raises(GraphError, match=r"^members: expected numbers from 0 to 79, got 8"):
-        MultilevelSearch(evaluations=200).place(ladder(40), BusiestDevice(ladder(40)))
 
 
 def test_it_says_how_far_it_is() -> None:

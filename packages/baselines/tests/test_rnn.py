@@ -20,13 +20,6 @@ from plain_evaluator import PlainEvaluator
 from recurrent_policies import SMALL, chains, model_of, unequal_problems
 
 
-def test_the_published_hyperparameters_are_the_defaults() -> None:
-    settings = RnnSettings()
-    assert (settings.hidden_size, settings.tanh_constant, settings.temperature) == (512, 5, 10)
-    assert settings.gradient_norm == 1.0
-    assert settings.baseline_decay == 0.9
-
-
 def test_the_embedding_by_hand() -> None:
     graph = op_graph(
         3,
@@ -94,30 +87,6 @@ def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
     assert trainer.baseline.tolist() == pytest.approx([0.9 * 12 + 0.1 * 2])
 
 
-def test_placements_that_do_not_fit_are_told_apart_by_what_they_lack() -> None:
-    # Two groups of 3 GB on GPUs of 1 GB: apart they lack 2 GB, together 5 GB, at 2 s each.
-    graph = op_graph(2, [], parameter_bytes=np.full(2, 3 * 10**9), tensor_bytes=np.zeros(2, int))
-    problem = problem_of(graph, cluster(["k80", "k80"], memory=10**9), np.ones((2, 2)))
-    trials = Trials(problem, PlainEvaluator(problem))
-    model, graphs = model_of([problem], seed=0)
-    trainer = Trainer(model, graphs, [trials], SMALL, torch.Generator().manual_seed(0))
-    trainer.update([0], samples=40)
-    apart, together = np.sqrt(1 + 2 * 2), np.sqrt(2 + 2 * 5)
-    part = (together - trainer.baseline[0]) / (together - apart)
-    assert 0.2 < part < 0.8
-    assert part * 40 == pytest.approx(round(part * 40))
-
-
-def test_a_policy_learns_to_lack_little_memory_where_nothing_fits() -> None:
-    # Least is lacking where either GPU has four of eight groups: of 2**8 placements in 27 %.
-    graph = op_graph(8, [], parameter_bytes=np.full(8, 10**9), tensor_bytes=np.zeros(8, int))
-    problem = problem_of(graph, cluster(["k80", "k80"], memory=3 * 10**9), np.full((8, 2), 0.01))
-    settings = dataclasses.replace(SMALL, evaluations=800, learning_rate=0.01, entropy_weight=0.0)
-    policy, _ = train_policy([PlainEvaluator(problem)], settings, seed=0)
-    placements = policy.placements(problem, 100, seed=1)
-    assert (placements.sum(axis=1) == 4).mean() > 0.6
-
-
 def test_what_cannot_run_does_not_count() -> None:
     problem = chains(2)
     evaluator = PlainEvaluator(problem)
@@ -167,20 +136,6 @@ def test_a_policy_is_trained_on_a_set_and_applied_to_another() -> None:
     assert trained.place(other, evaluator).evaluations == evaluator.evaluated == 1
     several = TrainedRnnPlacer(trained.policy, samples=9).place(other, PlainEvaluator(other))
     assert several.evaluations == 9
-
-
-def test_the_order_of_the_groups_changes_the_placement() -> None:
-    # The two chains take turns, or one comes after the other: the same graph.
-    turns, one_after_other = chains(3), chains(3, order=[0, 3, 1, 4, 2, 5])
-    differ = 0
-    for seed in range(10):
-        model, graphs = model_of([turns], seed)
-        embedding = GroupEmbedding.of_problems([turns], SMALL.max_groups, SMALL.max_outputs)
-        first = placements_of(turns, model.most_likely(model.encode(graphs)))[0]
-        encoded = model.encode(batch_of([one_after_other], embedding))
-        other = placements_of(one_after_other, model.most_likely(encoded))[0]
-        differ += first.tolist() != other[[0, 3, 1, 4, 2, 5]].tolist()
-    assert differ > 0
 
 
 def test_a_seed_gives_one_policy_and_leaves_the_global_randomness_alone() -> None:

@@ -6,27 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
-from baseline_problems import random_problem, two_chains
+from baseline_problems import two_chains
 from placeto_baselines.rnn import gradients
-from placeto_baselines.rnn.graphs import GraphBatch, placements_of
+from placeto_baselines.rnn.graphs import GraphBatch
 from placeto_baselines.rnn.model import PlacementModel, entropy
 from recurrent_policies import SMALL, chains, model_of, unequal_problems
-
-
-def test_attention_sums_to_one_and_masks_padding() -> None:
-    model, graphs = model_of(unequal_problems(), seed=0)
-    encoded = model.encode(graphs)
-    hidden = torch.randn(3, 5, SMALL.hidden_size, generator=torch.Generator().manual_seed(1))
-    weights, _ = model.attention(encoded, hidden)
-    assert weights.shape == (3, 5, 6)
-    assert torch.allclose(weights.sum(dim=-1), torch.ones(3, 5))
-    assert (weights[1, :, 1:] == 0).all()
-    assert (weights[2, :, 4:] == 0).all()
-    assert (weights[0] > 0).all()
 
 
 def test_padding_changes_nothing() -> None:
@@ -45,19 +30,6 @@ def test_padding_changes_nothing() -> None:
         assert torch.equal(
             model.most_likely(encoded_alone)[0], likeliest[row, : problem.num_groups]
         )
-
-
-@hypothesis_settings(max_examples=25)
-@given(seed=st.integers(0, 2**31))
-def test_the_log_probability_of_a_sample_is_that_of_teacher_forcing(seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed))
-    model, graphs = model_of([problem], seed)
-    encoded = model.encode(graphs)
-    written = model.sample(encoded, 7, torch.Generator().manual_seed(seed))
-    forced = model.log_probability(encoded, written.devices)
-    assert torch.allclose(written.log_probability, forced, atol=1e-5)
-    for placement in placements_of(problem, written.devices[0]):
-        problem.check_placement(placement)
 
 
 def torch_decoder(model: PlacementModel) -> Callable[..., tuple[torch.Tensor, Any]]:
@@ -126,18 +98,6 @@ def test_log_probability_and_gradient_are_those_of_plain_autograd(
             assert other.abs().max() > 1e-3
 
 
-def test_probabilities_of_all_placements_sum_to_one() -> None:
-    compute_time = np.ones((4, 3))
-    compute_time[1, 0] = np.inf
-    problem = two_chains(compute_time=compute_time)
-    model, graphs = model_of([problem], seed=4)
-    every = torch.cartesian_prod(*(torch.arange(3) for _ in range(4)))[None]
-    probability = model.log_probability(model.encode(graphs), every).exp()
-    assert float(probability.detach().sum()) == pytest.approx(1.0, abs=1e-5)
-    place = problem.group_graph.topological_order.tolist().index(1)
-    assert (probability[0, every[0, :, place] == 0] == 0).all()
-
-
 def test_the_mean_entropy_of_the_groups_is_that_of_all_placements() -> None:
     compute_time = np.ones((4, 3))
     compute_time[1, 0] = np.inf
@@ -152,18 +112,6 @@ def test_the_mean_entropy_of_the_groups_is_that_of_all_placements() -> None:
     assert found.item() == pytest.approx(expected.item(), abs=1e-4)
     (slope,) = torch.autograd.grad(by_group.mean(), [model.device_logits.weight])
     assert slope.isfinite().all()
-
-
-def test_padding_has_no_entropy() -> None:
-    model, graphs = model_of(unequal_problems(), seed=2)
-    encoded = model.encode(graphs)
-    written = model.sample(encoded, 4, torch.Generator().manual_seed(3))
-    together = entropy(model.log_probabilities(encoded, written.devices), encoded)
-    for row, length in enumerate(graphs.lengths.tolist()):
-        alone = model.encode(graphs.rows([row]))
-        here = written.devices[row : row + 1, :, :length]
-        expected = entropy(model.log_probabilities(alone, here), alone)[0]
-        assert torch.allclose(together[row], expected, atol=1e-5)
 
 
 def test_samples_are_drawn_with_their_probability() -> None:

@@ -58,24 +58,19 @@ class ExpertScopes:
     def __post_init__(self) -> None:
         for field, groups in (("branch", 2), ("layer", 1), ("with_last_layer", 0)):
             text = getattr(self, field)
-            if text is not None:
-                _check_pattern(field, text, groups)
+            if text is None:
+                continue
+            try:
+                found = re.compile(text).groups
+            except (re.error, RecursionError, OverflowError, TypeError) as error:
+                raise BaselineError(
+                    f"{field}: expected a regular expression, got {text!r}: {error}"
+                ) from None
+            if found < groups:
+                raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {found}")
 
     def devices(self, scopes: list[str] | tuple[str, ...], num_devices: int) -> NDArray[np.int64]:
-        """Return int64[V], the device of each op of given scopes, or -1.
-
-        Parameters
-        ----------
-        scopes : V texts
-            The scope of each op.
-        num_devices
-            The number of devices.
-
-        Raises
-        ------
-        BaselineError
-            When what stands for the number of a layer is no number.
-        """
+        """Return int64[V], the device of each op of given scopes, or -1."""
         layers = [self._layer(scope) for scope in scopes]
         num_layers = max(layers, default=NOWHERE) + 1
         device_of = np.full(len(scopes), NOWHERE)
@@ -107,17 +102,6 @@ def _device_of_layer(layer: int, num_layers: int, num_devices: int) -> int:
     return layer if num_layers <= num_devices else layer * num_devices // num_layers
 
 
-def _check_pattern(field: str, text: str, groups: int) -> None:
-    try:
-        found = re.compile(text).groups
-    except (re.error, RecursionError, OverflowError, TypeError) as error:
-        raise BaselineError(
-            f"{field}: expected a regular expression, got {text!r}: {error}"
-        ) from None
-    if found < groups:
-        raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {found}")
-
-
 class ExpertPlacer(RulePlacer):
     """Layers and branches on devices of their own ("Human expert" of Addanki et al. 2019).
 
@@ -144,7 +128,6 @@ class ExpertPlacer(RulePlacer):
         self.scopes = scopes
 
     def placements(self, problem: PlacementProblem) -> NDArray[np.int32]:
-        """Return int32[1, G], the expert's placement."""
         devices = problem.cluster.accelerators
         if self.scopes is None:
             turn = devices_by_regions(problem, len(devices))
@@ -193,24 +176,13 @@ def parallel_branches(graph: nx.DiGraph) -> list[list[set[int]]]:
     (its immediate post-dominator). Its branches are the connected parts of the nodes between the
     two. A region has two branches or more. Regions within a branch of another are part of that
     branch; of regions that overlap the first counts. Separate parts of a graph are branches, too.
-
-    Parameters
-    ----------
-    graph
-        A directed graph without cycles.
-
-    Examples
-    --------
-    >>> diamond = nx.DiGraph([(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)])
-    >>> parallel_branches(diamond)
-    [[{1}, {2}]]
     """
+    if not len(graph):
+        return []
     closed = nx.DiGraph(graph.edges)
     closed.add_nodes_from(graph)
     closed.add_edges_from([(ENTRY, node) for node in graph if graph.in_degree(node) == 0])
     closed.add_edges_from([(node, EXIT) for node in graph if graph.out_degree(node) == 0])
-    if not len(graph):
-        return []
     join_of = nx.immediate_dominators(closed.reverse(copy=False), EXIT)
     taken: set[int] = set()
     regions = []

@@ -46,9 +46,12 @@ class MetisPlacer(Partitioner):
     least_imbalance = 0.001
 
     def parts(
-        self, graph: GroupGraph, _: Cluster, __: NDArray[np.intp], seed: int
+        self,
+        graph: GroupGraph,
+        cluster: Cluster,  # noqa: ARG002
+        devices: NDArray[np.intp],  # noqa: ARG002
+        seed: int,
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield METIS' partition."""
         shares = speeds(graph.compute_time)
         yield metis_parts(weighted_graph(graph), shares / shares.sum(), self.imbalance, seed)
 

@@ -34,11 +34,7 @@ class Partitioner:
     least_imbalance = 0.0
 
     def __init__(
-        self,
-        imbalance: float = 0.05,
-        nodes: Nodes = "groups",
-        *,
-        only_accelerators: bool = True,
+        self, imbalance: float = 0.05, nodes: Nodes = "groups", *, only_accelerators: bool = True
     ) -> None:
         check_at_least("imbalance", imbalance, self.least_imbalance)
         if nodes not in {"groups", "ops"}:
@@ -96,24 +92,12 @@ def placement_of_parts(
 
 @dataclass(frozen=True, eq=False)
 class WeightedGraph:
-    """N nodes and the edges between them, each in both directions.
+    """N nodes and the M edges between them, each in both directions."""
 
-    Attributes
-    ----------
-    offsets : int64[N + 1]
-        Start of the neighbours of each node; the last entry is their number.
-    neighbours : int64[2 M]
-        The neighbours of each node, one node after the other.
-    work : int64[N]
-        Weight of each node, in proportion to its seconds.
-    traffic : int64[2 M]
-        Weight of the edge to each neighbour, at least 1.
-    """
-
-    offsets: NDArray[np.int64]
-    neighbours: NDArray[np.int64]
-    work: NDArray[np.int64]
-    traffic: NDArray[np.int64]
+    offsets: NDArray[np.int64]  # [N + 1], start of the neighbours of each node
+    neighbours: NDArray[np.int64]  # [2 M]
+    work: NDArray[np.int64]  # [N], weight of each node, in proportion to its seconds
+    traffic: NDArray[np.int64]  # [2 M], weight of the edge to each neighbour, at least 1
 
 
 def weighted_graph(graph: GroupGraph) -> WeightedGraph:

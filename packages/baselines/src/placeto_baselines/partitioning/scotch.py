@@ -66,7 +66,6 @@ class ScotchPlacer(Partitioner):
     def parts(
         self, graph: GroupGraph, cluster: Cluster, devices: NDArray[np.intp], seed: int
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield the mappings of two strategies."""
         tensor_bytes = float(graph.edge_bytes.mean()) if graph.num_edges else 0.0
         weighted = weighted_graph(graph)
         device_speeds = whole_speeds(speeds(graph.compute_time))
