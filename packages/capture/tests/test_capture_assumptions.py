@@ -1,18 +1,18 @@
-"""What is assumed of unknown values: checks pass, numbers are finite, choices are fair."""
+"""What is assumed of unknown values: numbers are finite, choices are fair."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from asking_layers import PASSING, REFUSED, Function
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import CaptureError, capture
+
+Function = Callable[[nn.Linear, torch.Tensor], torch.Tensor]
 
 
 class Asking(nn.Module):
@@ -27,16 +27,30 @@ class Asking(nn.Module):
         return self.function(self.layer, inputs)
 
 
-@pytest.mark.parametrize("function", PASSING)
-def test_checks_pass_and_numbers_are_finite_as_when_the_step_runs(function: Function) -> None:
-    check_replay(compared(Case(Asking(function), (torch.randn(3, 4),))))
+def clamps_infinities(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    outputs: torch.Tensor = layer(inputs)
+    if torch.isinf(outputs).any() or torch.isnan(outputs).any():
+        outputs = outputs.clamp(-1.0, 1.0)
+    if not torch.isfinite(outputs).all():
+        outputs = outputs.clamp(-1.0, 1.0)
+    return outputs
 
 
-@pytest.mark.parametrize("function", REFUSED)
-def test_other_decisions_are_refused_with_their_line(function: Function) -> None:
-    line = function.__code__.co_firstlineno + 2
-    with pytest.raises(CaptureError, match=rf"tensors \(line {line} of asking_layers.py\)$"):
-        capture(Asking(function), torch.randn(3, 4))
+def raises_if_large(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    outputs: torch.Tensor = layer(inputs)
+    if (outputs > 1e6).any():
+        raise ValueError
+    return outputs
+
+
+def test_numbers_are_finite_as_when_the_step_runs() -> None:
+    check_replay(compared(Case(Asking(clamps_infinities), (torch.randn(3, 4),))))
+
+
+def test_other_decisions_are_refused_with_their_line() -> None:
+    line = raises_if_large.__code__.co_firstlineno + 2
+    with pytest.raises(CaptureError, match=rf"tensors \(line {line} of test_capture_assumptions"):
+        capture(Asking(raises_if_large), torch.randn(3, 4))
 
 
 def by_argmax(scores: torch.Tensor) -> torch.Tensor:
@@ -74,7 +88,7 @@ class LoopOverExperts(nn.Module):
         result = torch.zeros_like(rows)
         for expert in chosen.any(0).nonzero()[:, 0]:
             (found,) = torch.where(chosen[:, expert])
-            outputs = self.experts[f"expert_{expert}"](rows[found])
+            outputs = self.experts[f"expert_{int(expert)}"](rows[found])
             result.index_add_(0, found, outputs * scores[found, expert, None])
         return result
 
@@ -148,13 +162,3 @@ def test_a_conversion_of_weights_is_refused() -> None:
         "Linear.weight: expected a weight that stays as it is during a step, got a conversion from "
         "torch.float32 on cpu to torch.float64 on cpu; convert the model before (line "
     )
-
-
-def test_texts_of_what_is_not_known_are_no_failure() -> None:
-    def write(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = layer(inputs)
-        assert f"{torch.tensor(7)}" == "7"
-        assert f"{outputs.sum()}".startswith("FakeTensor") == isinstance(outputs, FakeTensor)
-        return outputs
-
-    check_replay(compared(Case(Asking(write), (torch.randn(3, 4),))))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing._internal.two_tensor import TwoTensor
 
 from capture_checks import check_replay, compared, fingerprint
@@ -244,49 +244,6 @@ def test_numpy_of_other_values_is_refused(function: Callable[[torch.Tensor], Any
         capture(model, ROWS)
 
 
-# Sequences of several lengths
-
-
-def packed(is_sorted: bool, batch_first: bool) -> Callable[..., Any]:
-    def function(model: Any, sequences: torch.Tensor, lengths: torch.Tensor) -> Any:
-        hidden = pack_padded_sequence(
-            model.first(sequences), lengths, batch_first, enforce_sorted=is_sorted
-        )
-        outputs, last = model.network(hidden)
-        padded, ends = pad_packed_sequence(outputs, batch_first, padding_value=0.5, total_length=6)
-        last = last[0] if isinstance(last, tuple) else last
-        return padded.square().mean() + last.sum() + ends.sum()
-
-    return function
-
-
-@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("lengths", [[5, 3, 3, 1], [1, 5, 2, 3]])
-def test_packed_sequences_are_as_long_as_they_are(
-    network: type[nn.RNNBase], bidirectional: bool, lengths: list[int]
-) -> None:
-    is_sorted, batch_first = lengths[0] == 5, bidirectional
-    recurrent = network(8, 3, 2, bidirectional=bidirectional, batch_first=batch_first)  # type: ignore[arg-type]
-    sequences = torch.randn(4, 5, 8) if batch_first else torch.randn(5, 4, 8)
-    model = Net(packed(is_sorted, batch_first), network=recurrent)
-    step = compared(Case(model, (sequences, torch.tensor(lengths))))
-    check_replay(step)
-    products = [call for call in step.trace.calls if "mm" in call.op_type and call.phase == 0]
-    rows = [call.arguments[1].size[0] for call in products if "network" in call.scope]
-    if network is nn.GRU and not bidirectional:
-        # Each layer has one product of all rows, and one of the rows of each of the five steps.
-        assert sorted(rows) == sorted(
-            2 * [sum(lengths), *(sum(n > t for n in lengths) for t in range(5))]
-        )
-
-
-def test_wrong_lengths_are_refused() -> None:
-    model = Net(packed(True, False), network=nn.GRU(8, 3))
-    with pytest.raises(CaptureError, match=r"^model: pack_padded_sequence: expected 4 lengths"):
-        capture(model, (torch.randn(5, 4, 8), torch.tensor([5, 1, 2, 1])))
-
-
 # Weights that change in the forward pass
 
 
@@ -373,17 +330,23 @@ def test_capturable_optimizers_are_those_of_any_device() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_nested_tensors_are_refused(layout: torch.layout) -> None:
-    def function(model: Net, rows: torch.Tensor) -> Any:
-        nested = torch.nested.nested_tensor([rows[:1], rows[1:]], layout=layout)
-        return model.first(nested).values()
-
-    with pytest.raises(CaptureError, match=r"^model: expected dense tensors, got a nested one"):
-        capture(Net(function), ROWS)
-    nested = torch.nested.nested_tensor([ROWS[:1], ROWS[1:]], layout=layout)
-    with pytest.raises(CaptureError, match=r"^input\.0: expected a (dense|plain) tensor, got a"):
-        capture(Net(function), nested)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rows: torch.nested.nested_tensor([rows[:1], rows[1:]], layout=torch.strided),
+        lambda rows: torch.nested.nested_tensor([rows[:1], rows[1:]], layout=torch.jagged),
+        lambda rows: pack_padded_sequence(rows[None], torch.tensor([4]), batch_first=True),
+    ],
+)
+def test_nested_tensors_and_packed_sequences_are_refused(make: Callable[..., Any]) -> None:
+    model = Net(lambda m, x: m.first(make(x)))
+    with pytest.raises(CaptureError, match=r"^model: expected dense tensors, got nested or packed"):
+        capture(model, ROWS)
+    if isinstance(make(ROWS), torch.Tensor):
+        with pytest.raises(
+            CaptureError, match=r"^input\.0: expected a (dense|plain) tensor, got a"
+        ):
+            capture(model, make(ROWS))
 
 
 def test_flex_attention_is_one_op_as_on_a_gpu() -> None:

@@ -198,13 +198,7 @@ class Work:
 
 
 def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
-    """Return the work of each op of a graph on a device; ``tf32`` is as for `cost_model`.
-
-    Raises
-    ------
-    CaptureError
-        If nothing tells what an op does.
-    """
+    """Return the work of each op of a graph on a device; ``tf32`` is as for `cost_model`."""
     flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}

@@ -37,19 +37,7 @@ NOT_READ = {
 
 
 class Attributes:
-    """The attributes of a node by their names, None for one that has neither value nor default.
-
-    Parameters
-    ----------
-    given
-        Those that the node has.
-    defaults
-        Those of the op in the version of the node.
-    outputs
-        The names of the node's outputs, empty for those that nothing reads.
-    version
-        Version of the set of ops.
-    """
+    """The attributes of a node by their names, None for one that has neither value nor default."""
 
     def __init__(
         self,

@@ -62,8 +62,8 @@ def capture(
     stays as it is.
 
     If a step uses a value, it is computed if it follows from constants, buffers, random draws, or
-    whole or boolean numbers among the inputs. For other values it is assumed that checks pass,
-    numbers are finite and choices fair. `torch.cond` on a tensor takes the branch with more FLOPs.
+    whole or boolean numbers among the inputs. For other values it is assumed that numbers are
+    finite and choices fair. `torch.cond` on a tensor takes the branch with more FLOPs.
 
     Parameters
     ----------

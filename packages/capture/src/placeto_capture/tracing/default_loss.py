@@ -18,12 +18,6 @@ def default_loss(outputs: Any) -> torch.Tensor:
     among the outputs, if that depends on all weights and inputs that the others depend on. Without
     scalars, it is the sum of the means of all floating-point outputs.
 
-    Raises
-    ------
-    CaptureError
-        If there are several scalars, or one that leaves a part of the network out, as a scale or
-        the loss of a router does. Only a loss function can then say which one is meant.
-
     Examples
     --------
     >>> weight = torch.ones(3, requires_grad=True)

@@ -5,22 +5,15 @@ Examples are the rates of a schedule, the offsets of a window, and a mask of pos
 is computed when it is used, by running the few ops again that led to it, on real tensors. Random
 numbers are those that `replay` draws with the seed 0.
 
-Three things are assumed of other values. Numbers are finite, so tests for infinities and NaN have
+Two things are assumed of other values. Numbers are finite, so tests for infinities and NaN have
 one answer. Choices by unknown scores, such as the experts of a word, are fair: the scores are
-drawn, independent and alike. And checks pass: for an ``if`` that ends in ``raise``, or an
-``assert``, the line of code tells which answer lets the step continue.
+drawn, independent and alike.
 """
 
-import ast
-import linecache
-import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +21,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
 from placeto_capture.tracing.prepared_calls import prepared
@@ -226,95 +218,3 @@ def _drawn(call: Call, chosen: int, seed: int) -> torch.Tensor:
     result = call.function(*map(scores, call.arguments), **keywords)
     indices: torch.Tensor = result[chosen] if isinstance(result, tuple) else result
     return indices
-
-
-_TORCH = Path(torch.__file__).parent
-# Code that stands between the line that asks and capture.
-_BETWEEN = (
-    str(Path(__file__).parent),
-    str(_TORCH / "_subclasses"),
-    str(_TORCH / "_dynamo"),
-    str(_TORCH / "_compile.py"),
-    str(_TORCH / "_ops.py"),
-    str(_TORCH / "overrides.py"),
-    str(_TORCH / "utils" / "_device.py"),
-    str(_TORCH / "utils" / "_python_dispatch.py"),
-)
-
-Position = tuple[int, int]  # line and column
-Span = tuple[Position, Position]
-
-
-def assumed_answer(func: Any, place: str) -> bool:
-    """Return what the check that asks for a value has to hear to pass; refuse what is no check.
-
-    It is called while the value is asked for. The test may be made of several with ``not``, ``and``
-    and ``or``, and each then hears what lets the whole pass.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
-        frame = frame.f_back
-    answer = None if frame is None else _answer_in(frame)
-    if answer is None:
-        raise CaptureError(
-            f"{place}: {func.overloadpacket} asks for the value of a tensor, as .item(), bool(), "
-            "int() or an if on a tensor do, and capture has none; choose between tensors with "
-            "torch.where or a mask, or decide by numbers that are not tensors"
-        ) from None
-    return answer
-
-
-def _answer_in(frame: FrameType) -> bool | None:
-    positions = list(frame.f_code.co_positions())
-    running = frame.f_lasti // 2
-    here, before = (_span(positions[index]) for index in (running, running - 1))
-    if here is None:
-        return None
-    for test, answer in _tests(frame.f_code.co_filename):
-        # Either the value that is asked for is the test, or a jump asks for what was made before.
-        jumps = before is not None and _contains(here, test) and _contains(test, before)
-        if here == test or jumps:
-            return answer
-    return None
-
-
-def _span(found: tuple[int | None, int | None, int | None, int | None]) -> Span | None:
-    line, end_line, column, end_column = found
-    if line is None or end_line is None or column is None or end_column is None:
-        return None
-    return (line, column), (end_line, end_column)
-
-
-def _contains(outer: Span, inner: Span) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
-
-
-@lru_cache(maxsize=64)
-def _tests(file: str) -> list[tuple[Span, bool]]:
-    """Return where the tests of all checks of a file stand, and what each has to be."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return []
-    found: list[tuple[Span, bool]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assert):
-            found += _parts(node.test, True)
-        elif isinstance(node, ast.If) and _raises(node.body) != _raises(node.orelse):
-            found += _parts(node.test, _raises(node.orelse))
-    return found
-
-
-def _raises(statements: list[ast.stmt]) -> bool:
-    return bool(statements) and isinstance(statements[-1], ast.Raise)
-
-
-def _parts(test: ast.expr, answer: bool) -> Iterator[tuple[Span, bool]]:
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from _parts(test.operand, not answer)
-    elif isinstance(test, ast.BoolOp):
-        for part in test.values:
-            yield from _parts(part, answer)
-    elif test.end_lineno is not None and test.end_col_offset is not None:
-        start = test.lineno, test.col_offset
-        yield (start, (test.end_lineno, test.end_col_offset)), answer

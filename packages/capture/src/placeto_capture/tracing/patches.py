@@ -6,15 +6,14 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import groupby
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.backends import mha
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -60,8 +59,8 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         torch._C._set_mkldnn_enabled(False)
 
-        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond(fake_mode)]
-        patches += [patch_packing(), patch_flex_attention(), patch_nested()]
+        patches = [OneDevice(), patch_module_apply(), patch_cond(fake_mode)]
+        patches += [patch_flex_attention(), patch_refused()]
         if target == "gpu":
             patches += [patch_autocast(), patch_dropout(), patch_attention()]
             patches += [patch_rms_norm()] if HAS_RMS_NORM else []
@@ -191,21 +190,6 @@ def patch_cond(fake_mode: FakeTensorMode) -> Any:
     return mock.patch.object(torch, "cond", cond)
 
 
-def patch_format() -> Any:
-    """Let a number in an f-string be the number where it is known, as of other tensors.
-
-    Such as ``experts[f"expert_{index}"]``; PyTorch shows fake tensors as what they are.
-    """
-
-    def text(tensor: FakeTensor, specification: str) -> str:
-        if tensor.dim() == 0:
-            with suppress(CaptureError):
-                return format(tensor.detach().item(), specification)
-        return object.__format__(tensor, specification)
-
-    return mock.patch.object(FakeTensor, "__format__", text)
-
-
 def patch_module_apply() -> Any:
     """Let conversions such as ``layer.to(torch.float32)`` pass if they change no weight.
 
@@ -242,67 +226,6 @@ def _convert(module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor])
 
 def _kind(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} on {tensor.device}"
-
-
-def patch_packing() -> Any:
-    """Let `torch.nn.utils.rnn` pack sequences of known lengths, and pad them again.
-
-    The sizes of the batches are a real tensor, as PyTorch's functions look into its memory.
-    """
-
-    def pack(
-        sequences: torch.Tensor, lengths: torch.Tensor, batch_first: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        steps = sequences.transpose(0, 1) if batch_first else sequences
-        ends: list[int] = lengths.tolist()
-        longest_first = sorted(ends, reverse=True)
-        if ends != longest_first or len(ends) != steps.shape[1] or not 0 < ends[-1] <= ends[0]:
-            raise StepError(
-                f"pack_padded_sequence: expected {steps.shape[1]} lengths above 0, the longest "
-                f"first, got {ends}"
-            )
-        sizes = [sum(end > step for end in ends) for step in range(ends[0])]
-        parts = [
-            steps[begin:end, :size].reshape(-1, *steps.shape[2:])
-            for size, begin, end in _runs(sizes)
-        ]
-        return torch.cat(parts), _real(sizes)
-
-    def pad(
-        packed: torch.Tensor,
-        batch_sizes: torch.Tensor,
-        batch_first: bool,
-        padding: float,
-        total_length: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        sizes: list[int] = batch_sizes.tolist()
-        shape = max(total_length, len(sizes)), sizes[0], *packed.shape[1:]
-        padded = packed.new_full(shape, padding)
-        rows = 0
-        for size, begin, end in _runs(sizes):
-            part = packed[rows : rows + size * (end - begin)]
-            padded[begin:end, :size] = part.view(end - begin, size, *packed.shape[1:])
-            rows += len(part)
-        lengths = [sum(size > row for size in sizes) for row in range(sizes[0])]
-        return padded.transpose(0, 1) if batch_first else padded, _real(lengths)
-
-    return mock.patch.multiple(
-        torch._VF, _pack_padded_sequence=pack, _pad_packed_sequence=pad, create=True
-    )
-
-
-def _runs(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield each number that follows itself, where it begins and where it ends."""
-    begin = 0
-    for size, run in groupby(sizes):
-        end = begin + len(list(run))
-        yield size, begin, end
-        begin = end
-
-
-def _real(numbers: Sequence[int]) -> torch.Tensor:
-    with _disable_current_modes():
-        return torch.tensor(numbers)
 
 
 @contextmanager
@@ -347,16 +270,19 @@ def patch_flex_attention() -> Iterator[None]:
         yield
 
 
-def patch_nested() -> Any:
-    """Refuse nested tensors, which have no shape."""
+@contextmanager
+def patch_refused() -> Iterator[None]:
+    """Refuse nested tensors and packed sequences, whose shapes depend on values."""
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise StepError("expected dense tensors, got a nested one; use a padded one and a mask")
+        raise StepError(
+            "expected dense tensors, got nested or packed ones; use padded ones and a mask"
+        )
 
-    return mock.patch.multiple(
-        torch.nested,
-        nested_tensor=refuse,
-        as_nested_tensor=refuse,
-        nested_tensor_from_jagged=refuse,
-        narrow=refuse,
-    )
+    names = "nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow"
+    refused: Any = dict.fromkeys(names, refuse)
+    with (
+        mock.patch.multiple(torch.nested, **refused),
+        mock.patch.object(torch._VF, "_pack_padded_sequence", refuse, create=True),
+    ):
+        yield

@@ -49,17 +49,7 @@ def view_of(storage: torch.UntypedStorage, view: View) -> torch.Tensor:
 
 
 class StorageMemory:
-    """The storages of a trace that are on one device, each made when it is first needed.
-
-    Parameters
-    ----------
-    device
-        Device.
-    storage_bytes
-        Number of bytes of each storage.
-    slots
-        Slots of views; new ones may come.
-    """
+    """The storages of a trace that are on one device, each made when it is first needed."""
 
     def __init__(
         self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int], slots: Slots

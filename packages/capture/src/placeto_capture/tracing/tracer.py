@@ -27,7 +27,7 @@ from placeto_capture.tracing.functions import (
     Function,
     function_of,
 )
-from placeto_capture.tracing.known_values import CONSTANT, KnownValues, assumed_answer
+from placeto_capture.tracing.known_values import CONSTANT, KnownValues
 from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import (
     AutogradNodes,
@@ -210,8 +210,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             result = self._known_values.answer(func, arguments, keywords)
             if result is None and isinstance(error, DataDependentOutputException):
-                result = assumed_answer(func, self._place)
-            elif result is None:
+                raise CaptureError(
+                    f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as "
+                    ".item(), bool(), int() or an if on a tensor do, and capture has none; choose "
+                    "between tensors with torch.where or a mask, or decide by numbers that are not "
+                    "tensors"
+                ) from None
+            if result is None:
                 picking = Picking(self._mask_fraction, self._count_of_known_mask)
                 result = picked_result(func, args, kwargs, picking, self._place)
 

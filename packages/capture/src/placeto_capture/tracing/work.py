@@ -196,15 +196,6 @@ def count_flops(
 def touched_experts(num_experts: int, num_rows: int, experts_per_token: int = 1) -> float:
     """Return how many experts get a row, in expectation, if all are as likely.
 
-    Parameters
-    ----------
-    num_experts
-        Number of experts.
-    num_rows
-        Number of rows: tokens times experts of each.
-    experts_per_token
-        Number of different experts that each token goes to.
-
     Examples
     --------
     Of 8 experts, one token that goes to 2 of them touches 2; two tokens touch 3.5 on average:
@@ -226,21 +217,7 @@ def count_bytes(
     outputs: Sequence[View],
     held: HeldWeights,
 ) -> int:
-    """Return the bytes that a call reads and writes.
-
-    Parameters
-    ----------
-    function, args, kwargs
-        Function that is called, and its arguments.
-    inputs
-        Its tensor arguments.
-    written
-        Those of them that it changes in place.
-    outputs
-        The tensors that it makes.
-    held
-        Widths of weights, and number of the experts of a token.
-    """
+    """Return the bytes that a call reads and writes."""
     if function.allocates:
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
