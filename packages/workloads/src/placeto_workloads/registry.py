@@ -31,20 +31,7 @@ RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updat
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model that has a name.
-
-    Attributes
-    ----------
-    name
-        Name of the model.
-    description
-        Description in one line.
-    build
-        Function that builds a training step from sizes, given as keywords.
-    fixed
-        Sizes that its name fixes.
-    colocation_rules
-        The rules that make the groups to merge from.
+    """A model that has a name, with the sizes that its name fixes.
 
     Examples
     --------

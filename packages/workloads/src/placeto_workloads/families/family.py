@@ -35,16 +35,8 @@ UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
 class FamilyMember:
     """One model of a family; nothing is built before it is needed.
 
-    Attributes
-    ----------
-    name
-        Unique in its family and for its seed, such as ``"ptb-07"``.
-    family
-        The name of the family, whichever its architectures.
-    sizes
-        All sizes, the sampled ones and the fixed ones.
-    architecture
-        Cells, in families whose graphs differ in them.
+    Its name is unique in its family and for its seed, such as ``"ptb-07"``. It has the sampled and
+    the fixed sizes, and cells in families whose graphs differ in them.
 
     Examples
     --------
@@ -72,18 +64,7 @@ class FamilyMember:
 
 @dataclass(frozen=True)
 class Family:
-    """Similar models, half for training and half for test.
-
-    Attributes
-    ----------
-    name
-        Name of the family.
-    num_groups
-        Number of groups of ops of its graphs.
-    colocation_rules
-        The rules that make the groups to merge from.
-    training, test
-        Family graphs, each in one of the two.
+    """Similar models, half for training and half for test, and how their ops are grouped.
 
     Examples
     --------
@@ -149,13 +130,7 @@ _OF_A_CONTROLLER = {"ptb-enas": "ptb", "cifar10-enas": "cifar10"}
 
 
 def family_names() -> tuple[str, ...]:
-    """Return the names that `family` knows.
-
-    Examples
-    --------
-    >>> family_names()
-    ('nmt', 'ptb', 'cifar10', 'ptb-enas', 'cifar10-enas')
-    """
+    """Return the names that `family` knows."""
     return (*PAPER_FAMILIES, *_OF_A_CONTROLLER)
 
 

@@ -66,12 +66,6 @@ class SearchSpace(ABC):
         Number of states of a cell before its first node.
     num_operations
         Number of operations that a node chooses from.
-
-    Examples
-    --------
-    >>> space: SearchSpace = RecurrentSpace(num_nodes=2)
-    >>> [[decision.kind.value for decision in node] for node in space.nodes]
-    [['operation'], ['state', 'operation']]
     """
 
     num_nodes: int

@@ -111,17 +111,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def save_trajectory(trajectory: Trajectory, path: str | os.PathLike[str]) -> None:
-    """Write architectures to a JSON file, which is replaced at once; ``.gz`` packs it.
-
-    Examples
-    --------
-    >>> from placeto_workloads.families.search_spaces import RecurrentSpace
-    >>> none = np.empty((0, 3), dtype=np.int16)
-    >>> empty = Trajectory(RecurrentSpace(2), np.empty(0, np.int32), none, np.empty(0), task={})
-    >>> save_trajectory(empty, "architectures.json")
-    >>> len(load_trajectory("architectures.json"))
-    0
-    """
+    """Write architectures to a JSON file, which is replaced at once; ``.gz`` packs it."""
     content = _File(
         FORMAT,
         VERSION,
@@ -136,13 +126,7 @@ def save_trajectory(trajectory: Trajectory, path: str | os.PathLike[str]) -> Non
 
 
 def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
-    """Return the architectures of a file that `save_trajectory` wrote.
-
-    Raises
-    ------
-    WorkloadError
-        When the file cannot be read or is not one.
-    """
+    """Return the architectures of a file that `save_trajectory` wrote."""
     try:
         return _decoded(_content(Path(path)))
     except OSError as error:

@@ -21,16 +21,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def import_library(name: str, extra: str) -> ModuleType:
-    """Import a library of models.
-
-    Examples
-    --------
-    >>> import_library("a_library_of_models", "timm")
-    Traceback (most recent call last):
-    ...
-    placeto_workloads.errors.WorkloadError: a_library_of_models: expected it to be installed: \
-pip install 'placeto-workloads[timm]'
-    """
+    """Import a library of models; an error names the extra that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -44,15 +35,7 @@ pip install 'placeto-workloads[timm]'
 
 
 def such_as(name: str, known: Collection[str]) -> str:
-    """Return words that name those of some names that are like one; nothing where none is.
-
-    Examples
-    --------
-    >>> such_as("lama", ["bert", "gpt2", "llama"])
-    ', such as llama'
-    >>> such_as("xyz", ["bert", "gpt2", "llama"])
-    ''
-    """
+    """Return words that name those of some names that are like one; nothing where none is."""
     found = difflib.get_close_matches(name, known, NUM_SUGGESTIONS)
     return f", such as {', '.join(found)}" if found else ""
 
@@ -91,14 +74,7 @@ def _broken(name: str, error: BaseException) -> str:
 
 
 def built(make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:
-    """Build a model on a device.
-
-    Examples
-    --------
-    >>> model = built(lambda: nn.Linear(100_000, 100_000), "meta", seed=0)
-    >>> model.weight.device.type, model.weight.shape
-    ('meta', torch.Size([100000, 100000]))
-    """
+    """Build a model on a device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if torch.device(device).type != "meta":

@@ -35,14 +35,6 @@ def library_step(source: str, **settings: Any) -> TrainingStep:
     ------
     WorkloadError
         When the library is not installed, or has no such model or setting.
-
-    Examples
-    --------
-    >>> library_step("keras:resnet")
-    Traceback (most recent call last):
-    ...
-    placeto_workloads.errors.WorkloadError: keras:resnet: expected a model of diffusers, timm, \
-torchvision, transformers
     """
     library, _, name = source.partition(":")
     if library not in LIBRARIES:

@@ -9,13 +9,7 @@ PREVIOUS, CURRENT = 0, 1  # the states that a convolutional cell is given
 
 
 class Operation(Enum):
-    """The operation of a block of a convolutional cell on one of its inputs.
-
-    Examples
-    --------
-    >>> Operation("max pool 3x3").name
-    'MAX_POOL_3'
-    """
+    """The operation of a block of a convolutional cell on one of its inputs."""
 
     IDENTITY = "identity"
     SEPARABLE_CONVOLUTION_3 = "separable convolution 3x3"
@@ -29,18 +23,8 @@ class Operation(Enum):
 class Block:
     """Two operations on two earlier states, whose results are added.
 
-    Attributes
-    ----------
-    left, right
-        Indices of states: 0 is the output of the cell before the last, 1 that of the last cell,
-        and 2 onwards are the blocks of this cell, in order.
-    left_operation, right_operation
-        Operations on each.
-
-    Examples
-    --------
-    >>> Block(0, Operation.IDENTITY, 1, Operation.MAX_POOL_3).right
-    1
+    States 0 and 1 are the outputs of the cell before the last and of the last one; 2 onwards are
+    the blocks of this cell, in order.
     """
 
     left: int
@@ -53,17 +37,10 @@ class Block:
 class ConvolutionalCell:
     """Blocks, and the states that are joined along the channels into the output of the cell.
 
-    Attributes
-    ----------
-    blocks
-        At least one; each reads only earlier states.
-    outputs
-        Indices of states, at least one.
-
     Raises
     ------
     WorkloadError
-        When a block or the output reads a state that is not there.
+        When there is no block or output, or one reads a state that is not there.
 
     Examples
     --------
@@ -96,19 +73,8 @@ class ConvolutionalCell:
 class ConvolutionalArchitecture:
     """The two cells that a network repeats.
 
-    Attributes
-    ----------
-    normal
-        The cell that keeps height and width.
-    reduction
-        The cell that halves them: its operations on its two inputs have stride 2.
-
-    Examples
-    --------
-    >>> block = Block(0, Operation.IDENTITY, 1, Operation.MAX_POOL_3)
-    >>> cell = ConvolutionalCell((block,), outputs=(2,))
-    >>> ConvolutionalArchitecture(normal=cell, reduction=cell).normal is cell
-    True
+    The normal one keeps height and width. The reduction cell halves them: its operations on its two
+    inputs have stride 2.
     """
 
     normal: ConvolutionalCell
@@ -116,13 +82,7 @@ class ConvolutionalArchitecture:
 
 
 class Activation(Enum):
-    """The function that a node of a recurrent cell applies.
-
-    Examples
-    --------
-    >>> Activation("relu").name
-    'RELU'
-    """
+    """The function that a node of a recurrent cell applies."""
 
     IDENTITY = "identity"
     SIGMOID = "sigmoid"
@@ -135,15 +95,8 @@ class RecurrentCell:
     """A recurrent cell of the ENAS search space (Pham et al. 2018, section 2.1).
 
     The first node reads the input and the state of the step before; each other node reads one
-    earlier node. The nodes that no other one reads, the loose ends, are averaged into the new
-    state.
-
-    Attributes
-    ----------
-    activations
-        One for each node.
-    inputs
-        Index of the earlier node that each node but the first reads.
+    earlier node, whose index is in ``inputs``. The nodes that no other one reads, the loose ends,
+    are averaged into the new state.
 
     Raises
     ------
@@ -183,14 +136,7 @@ class RecurrentCell:
 
 
 def cell_with_loose_ends(blocks: tuple[Block, ...]) -> ConvolutionalCell:
-    """Return the cell whose output is every state that no block reads.
-
-    Examples
-    --------
-    >>> block = Block(0, Operation.IDENTITY, 0, Operation.MAX_POOL_3)
-    >>> cell_with_loose_ends((block,)).outputs
-    (1, 2)
-    """
+    """Return the cell whose output is every state that no block reads."""
     read = {state for block in blocks for state in (block.left, block.right)}
     states = range(CURRENT + 1 + len(blocks))
     return ConvolutionalCell(blocks, tuple(state for state in states if state not in read))

@@ -82,13 +82,7 @@ class CellNetwork(nn.Module):
 
 
 class Cell(nn.Module):
-    """One cell.
-
-    Attributes
-    ----------
-    channels
-        The channels of its output.
-    """
+    """One cell; its output has ``channels``."""
 
     def __init__(
         self,

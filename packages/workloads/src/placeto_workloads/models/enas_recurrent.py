@@ -84,13 +84,7 @@ class LanguageModel(nn.Module):
         self.softmax = UnrolledLayer(SharedSoftmaxStep, steps)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return the loss, averaged over all words.
-
-        Parameters
-        ----------
-        words
-            int64[steps + 1, batch]; the first is only read, the last only predicted.
-        """
+        """Return the loss of int64[steps + 1, batch], averaged over all words."""
         inputs = self.embedding(words[:-1]).unbind()
         state = torch.zeros_like(inputs[0])
         losses = []

@@ -94,16 +94,9 @@ def nmt(
 
 
 class TranslationModel(nn.Module):
-    """From source and target sentences to the loss of predicting each next target word.
+    """From source and target sentences to the loss of predicting each next target word."""
 
-    Attributes
-    ----------
-    asking_layer : int
-        The layer of the decoder whose last output asks the attention: 0, the bottom one, as in
-        GNMT, so that layers work on different words at once; -1 is the top one.
-    """
-
-    asking_layer = 0
+    asking_layer = 0  # of the decoder, the bottom one, so that layers work on different words
 
     def __init__(self, layers: int, steps: int, units: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -115,15 +108,7 @@ class TranslationModel(nn.Module):
         self.softmax = Softmax(units, vocabulary_size, steps)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the loss, averaged over all words.
-
-        Parameters
-        ----------
-        source
-            int64[steps, batch], words.
-        target
-            int64[steps + 1, batch], words; the first is only read, the last only predicted.
-        """
+        """Return the mean loss of int64[steps, batch] and int64[steps + 1, batch] words."""
         encoded, states = self.encoder(self.source_embedding(source).unbind())
         memory = torch.stack(encoded, dim=1)
         keys = self.attention.keys(memory)
@@ -212,19 +197,7 @@ class Attention(UnrolledLayer):
         self.score = uniform_weight(units, 1)
 
     def forward(self, step: int, question: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
-        """Return the context, float32[batch, memory size], of one step.
-
-        Parameters
-        ----------
-        step
-            Number of the step.
-        question
-            float32[batch, units].
-        keys
-            float32[batch, words, units].
-        memory
-            float32[batch, words, memory size].
-        """
+        """Return the context of one step, float32[batch, memory size]."""
         context: Tensor = self.at_step(step, question, keys, memory, self.query, self.score)
         return context
 
