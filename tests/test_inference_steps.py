@@ -229,42 +229,46 @@ def test_a_step_is_placed_as_it_is() -> None:
     assert held == capture_step(step).parameter_bytes.sum()
 
 
-def test_a_step_that_there_is_not_is_refused_in_one_line() -> None:
-    message = "^context: expected at most 16 tokens, the max_position_embeddings of .*, got 17"
+ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+ONE_LAYER = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 30}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        (
+            *("llama", {**DECODER, "max_position_embeddings": 16, "context": 17}),
+            "^context: expected at most 16 tokens, the max_position_embeddings of .*, got 17",
+        ),
+        (
+            *("mpt", {"d_model": 16, "n_layers": 1, "max_seq_len": 16, "context": 17}),
+            "at most 16 tokens, the max_seq_len of",
+        ),
+        ("llama", {**DECODER, "weight_bits": 3}, r"^weight_bits: expected 4, 8 or 16, got 3$"),
+        ("llama", {"mode": "both"}, r"^mode: expected one of prefill, decode, got 'both'$"),
+        ("t5", SMALL["t5"], r"expected a decoder .*, got T5\w+, which has an enc"),
+        ("vit", SMALL["vit"], r"expected a decoder .*, got ViT\w+, which takes none"),
+        ("recurrent_gemma", DECODER, "keys and values, got a LinearAttentionLayer in layer"),
+        (
+            "bert",
+            SMALL["bert"],
+            "BertLMHeadModel, which is an encoder; the setting is_decoder=true",
+        ),
+        ("llama", {**HEADS, "rope_parameters": ROPE}, "no values, got rope_type dynamic; the sett"),
+        ("biogpt", ONE_LAYER, "no values, got BioGptForCausalLM, whose code uses"),
+    ],
+)
+def test_a_step_that_there_is_not_is_refused_in_one_line(
+    name: str, settings: Mapping[str, Any], message: str
+) -> None:
     with pytest.raises(WorkloadError, match=message):
-        step_of("llama", "decode", {**DECODER, "max_position_embeddings": 16}, context=17)
-    with pytest.raises(WorkloadError, match=r"^weight_bits: expected 4, 8 or 16, got 3$"):
-        step_of("llama", "decode", DECODER, weight_bits=3)
-    with pytest.raises(WorkloadError, match=r"^mode: expected one of prefill, decode, got 'both'$"):
-        step_of("llama", "both", DECODER)
-    with pytest.raises(WorkloadError, match=r"expected a decoder .*, got T5\w+, which has an enc"):
-        step_of("t5", "decode", SMALL["t5"])
-    with pytest.raises(WorkloadError, match=r"expected a decoder .*, got ViT\w+, which takes none"):
-        step_of("vit", "decode", SMALL["vit"])
-    with pytest.raises(
-        WorkloadError, match=r"keys and values, got a LinearAttentionLayer in layer"
-    ):
-        step_of("recurrent_gemma", "decode", DECODER)
-    with pytest.raises(WorkloadError, match=r"^mode: expected a model of transformers for decode"):
-        inference_step("timm:resnet18", mode="decode")
+        inference_step(f"transformers:{name}", **{"mode": "decode", **settings})
 
 
-def test_encoders_and_frequencies_that_grow_are_refused_with_the_setting_that_helps() -> None:
-    with pytest.raises(WorkloadError, match="BertLMHeadModel, which is an encoder; the setting is"):
-        step_of("bert", "decode", SMALL["bert"])
+def test_the_settings_that_refusals_name_help() -> None:
     step_of("bert", "decode", {**SMALL["bert"], "is_decoder": True}, context=8)
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    with pytest.raises(WorkloadError, match=r"depend on no values, got rope_type dynamic"):
-        step_of("llama", "decode", {**HEADS, "rope_parameters": rope})
-    step_of("llama", "decode", {**HEADS, "rope_parameters": {**rope, "rope_type": "linear"}})
-
-
-def test_values_that_code_uses_and_contexts_of_any_name_are_refused() -> None:
-    small = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
-    with pytest.raises(WorkloadError, match=r"no values, got BioGptForCausalLM, whose code uses"):
-        step_of("biogpt", "decode", {**small, "vocab_size": 30})
-    with pytest.raises(WorkloadError, match="at most 16 tokens, the max_seq_len of"):
-        step_of("mpt", "decode", {"d_model": 16, "n_layers": 1, "max_seq_len": 16}, context=17)
+    linear = {**ROPE, "rope_type": "linear"}
+    step_of("llama", "decode", {**HEADS, "rope_parameters": linear}, context=8)
 
 
 @pytest.mark.parametrize(
