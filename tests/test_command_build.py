@@ -269,7 +269,7 @@ def test_a_problem_file_is_put_on_another_cluster(tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_bytes(b"")
     save_graph(old.graph, tmp_path / "graph.json")
     (tmp_path / "cluster.toml").write_text(
-        'format = "placeto-cluster"\nversion = 1\nbandwidth = 1e9\nlatency = 0.0\n'
+        'format = "placeto-cluster"\nversion = 3\nbandwidth = 1e9\nlatency = 0.0\n'
         + "".join(
             f'[[devices]]\nname = "gpu{number}"\nkind = "v100"\nmemory_bytes = 1000\n'
             "op_overhead = 0.0\ntransfer_overhead = 0.0\n"

@@ -66,7 +66,7 @@ def test_inspection_shows_what_each_link_carries(machines: Path) -> None:
 
 def test_inspection_shows_free_bytes(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(
-        'format = "placeto-cluster"\nversion = 2\nbandwidth = inf\n'
+        'format = "placeto-cluster"\nversion = 3\nbandwidth = inf\n'
         + "".join(
             f'[[devices]]\nname = "v100:{number}"\nkind = "v100"\nmemory_bytes = 1000\n'
             "op_overhead = 0.0\ntransfer_overhead = 0.0\n"

@@ -98,7 +98,6 @@ def test_kinds_survive_files_copies_and_pickles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("version = 3", "version = 2", "kinds: expected it in files of version 3 and later, got"),
         ("peak_flops = 82.6e12", "", "kinds.card: peak_flops: expected a number, or `like` with"),
         ("peak_flops = 82.6e12", 'like = "rtx9090"', "kinds.card: like: expected one of cpu, k80,"),
         ("peak_flops = 82.6e12", 'speed = "2"', "kinds.card: speed: expected float, got str ('2')"),
@@ -121,7 +120,7 @@ def test_kinds_survive_files_copies_and_pickles(tmp_path: Path) -> None:
         (
             'kind = "card"',
             'kind = "rtx9090"',
-            "devices[0].memory_bytes: expected a number, or version = 3 and [kinds.rtx9090] with",
+            "devices[0].memory_bytes: expected a number, or [kinds.rtx9090] with that of",
         ),
     ],
 )
@@ -129,13 +128,6 @@ def test_a_wrong_description_is_named(tmp_path: Path, old: str, new: str, messag
     assert old in CARD
     with refused(f"{tmp_path / 'cluster.toml'}: {message}"):
         read(tmp_path, CARD.replace(old, new))
-
-
-def test_files_of_version_2_leave_nothing_out_of_devices(tmp_path: Path) -> None:
-    text = CARD.replace("version = 3", "version = 2")
-    text = text[: text.index("[kinds")] + text[text.index("[[devices]]") :]
-    with refused(f"{tmp_path / 'cluster.toml'}: devices[0].memory_bytes: expected a number, or"):
-        read(tmp_path, text.replace("card", "k80"))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from placeto_graphs import (
     from_networkx,
     load_cluster,
     load_dnn_partitioning,
-    load_doppler_graph,
     load_graph,
     load_pipedream_profile,
     load_placement,
@@ -48,7 +47,6 @@ PROFILE = (
     "activation_size=[4096.0; 64.0], parameter_size=2048.0\n"
     "\tnode1 -- node2\n"
 )
-DOPPLER = "5\n0, 1, \n0, 0, 1\n1, 2, 2, \n100,400\n100,400,einsummable\n7,0\n"
 PARTITIONING = {
     "maxFPGAs": 2,
     "maxCPUs": 1,
@@ -181,7 +179,6 @@ def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
     (folder / "ops.json").write_text(json.dumps(by_op))
     (folder / "profile.txt").write_text(PROFILE)
     (folder / "partitioning.json").write_text(json.dumps(PARTITIONING))
-    (folder / "doppler.txt").write_text(DOPPLER)
     return {
         folder / "problem.json": load_problem,
         folder / "problem.json.gz": load_problem,
@@ -195,7 +192,6 @@ def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
         folder / "ops.json": lambda path: load_placement_of_any_level(path, levelled),
         folder / "profile.txt": load_pipedream_profile,
         folder / "partitioning.json": load_dnn_partitioning,
-        folder / "doppler.txt": load_doppler_graph,
     }
 
 

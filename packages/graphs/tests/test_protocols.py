@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import placeto_graphs
 from example_graphs import diamond_problem, refused
 from placeto_graphs import (
     EvaluationBatch,
     GraphError,
-    MoveEvaluator,
     Moves,
     PlacementResult,
     ScheduleBatch,
@@ -349,10 +347,3 @@ def test_a_group_does_not_go_where_it_cannot_run() -> None:
     walks = plain_walk(evaluator, np.zeros((1, 4), np.int32), moves([4, 0], [1, 1], [0.0, 0.0]))
     assert evaluator.asked == [[0, 0, 0, 0], [1, 0, 0, 0]]
     np.testing.assert_array_equal(walks.cost, [[4, np.nan, 3]])
-
-
-def test_the_old_name_of_a_protocol_is_still_known() -> None:
-    with pytest.warns(DeprecationWarning, match="^WalkingEvaluator is called MoveEvaluator$"):
-        assert placeto_graphs.WalkingEvaluator is MoveEvaluator  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="no attribute 'RunningEvaluator'"):
-        placeto_graphs.RunningEvaluator  # type: ignore[attr-defined]  # noqa: B018

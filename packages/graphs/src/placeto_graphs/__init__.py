@@ -3,19 +3,13 @@
 This is all that the other packages may use of it, and the only thing that they share.
 """
 
-from typing import TYPE_CHECKING, Any
-from warnings import warn
-
-from placeto_graphs.compilation import compiled
-
-# isort: split
 from placeto_graphs.best_so_far import BestSoFar
 from placeto_graphs.clusters.catalogue import DEVICE_KINDS, LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
+from placeto_graphs.compilation import compiled
 from placeto_graphs.errors import GraphError, error_line
 from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
-from placeto_graphs.files.doppler import load_doppler_graph
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
     load_placement,
@@ -118,7 +112,6 @@ __all__ = [
     "groups_to_networkx",
     "load_cluster",
     "load_dnn_partitioning",
-    "load_doppler_graph",
     "load_graph",
     "load_pipedream_profile",
     "load_placement",
@@ -145,13 +138,3 @@ __all__ = [
     "to_networkx",
     "write_atomically",
 ]
-
-_RENAMED = {"WalkingEvaluator": "MoveEvaluator"}
-
-if not TYPE_CHECKING:  # a name that is not there stays an error of types
-
-    def __getattr__(name: str) -> Any:
-        if name not in _RENAMED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        warn(f"{name} is called {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        return globals()[_RENAMED[name]]

@@ -18,7 +18,6 @@ from placeto_graphs.files.decoding import (
     DeviceFields,
     Header,
     check_header,
-    check_since,
     convert,
     decoded_devices,
     decoded_kinds,
@@ -26,13 +25,12 @@ from placeto_graphs.files.decoding import (
     given_memory,
     not_utf8,
 )
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
+from placeto_graphs.files.storage import read_bytes, write_atomically
 from placeto_graphs.schema.arrays import number
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, Device, is_cpu
 from placeto_graphs.schema.device_kind import DeviceKind
 
 CLUSTER_FORMAT = "placeto-cluster"
-# 1 has no links and queues: each device has one outgoing bus, and fifo; 2 has no kinds.
 VERSION = 3
 
 Known = TypeVar("Known")
@@ -74,24 +72,6 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     kinds: dict[str, Any] | None = None
 
 
-class _Pair(msgspec.Struct, forbid_unknown_fields=True):
-    source: str
-    destination: str
-    bandwidth: float | None = None
-    latency: float | None = None
-
-
-class _FirstFile(msgspec.Struct, forbid_unknown_fields=True):
-    """A file of version 1: ``links`` are the pairs that differ."""
-
-    format: str
-    version: int
-    bandwidth: float
-    devices: list[DeviceFields]
-    latency: float = 0.0
-    links: list[_Pair] = []
-
-
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     """Write a cluster to a TOML file, at once or not at all; see `load_cluster`.
 
@@ -122,7 +102,7 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
 
 
-def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> Cluster:
+def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     """Read a cluster from a TOML file.
 
     The file lists the devices and the links. A link carries all ordered pairs of devices from one
@@ -183,15 +163,10 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
         memory = "11.5 GB"         # that is free
         host_link = "pcie-3-x4"
 
-    In files of version 1, ``links`` names the pairs that differ from the bandwidth and latency of
-    the file, each by a ``source`` and a ``destination``.
-
     Parameters
     ----------
     path
         File to read.
-    max_bytes
-        Largest size that is read, in bytes.
 
     Raises
     ------
@@ -207,16 +182,11 @@ def load_cluster(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_B
     >>> load_cluster("cluster.toml")
     Cluster(k80:0, k80:1)
     """
-    content = read_bytes(path, max_bytes)
+    content = read_bytes(path)
     with within(f"{os.fspath(path)}: "):
         data = _decoded(content)
-        header = convert(data, Header)
-        check_header(header, CLUSTER_FORMAT, VERSION)
-        if header.version == 1:
-            return _first_cluster(convert(data, _FirstFile))
-        document = convert(data, _ClusterFile)
-        check_since(document, {"kinds": 3, "link": 3})
-        return _cluster(document)
+        check_header(convert(data, Header), CLUSTER_FORMAT, VERSION)
+        return _cluster(convert(data, _ClusterFile))
 
 
 def _decoded(content: bytearray) -> dict[str, Any]:
@@ -228,31 +198,6 @@ def _decoded(content: bytearray) -> dict[str, Any]:
         raise GraphError(f"expected TOML: {error}") from None
     except RecursionError:
         raise GraphError("expected fewer levels of brackets") from None
-
-
-def _first_cluster(document: _FirstFile) -> Cluster:
-    devices = decoded_devices(document.devices)
-    bandwidth = np.full((len(devices), len(devices)), document.bandwidth)
-    latency = np.full((len(devices), len(devices)), document.latency)
-    numbers = {device.name: number for number, device in enumerate(devices)}
-    seen = set()
-    for index, pair in enumerate(document.links):
-        with within(f"links[{index}]."):
-            ends = (
-                _named("source", pair.source, numbers),
-                _named("destination", pair.destination, numbers),
-            )
-            if ends[0] == ends[1] or ends in seen:
-                raise GraphError(
-                    f"destination: expected each pair of two devices once, "
-                    f"got {shown(pair.source)}, {shown(pair.destination)}"
-                )
-        seen.add(ends)
-        if pair.bandwidth is not None:
-            bandwidth[ends] = pair.bandwidth
-        if pair.latency is not None:
-            latency[ends] = pair.latency
-    return Cluster(devices=devices, bandwidth=bandwidth, latency=latency)
 
 
 def _cluster(document: _ClusterFile) -> Cluster:
@@ -290,8 +235,6 @@ def _joined(
     document: _ClusterFile, devices: tuple[Device, ...], kinds: tuple[DeviceKind, ...]
 ) -> Cluster:
     """Return devices that are joined as `parse_cluster` joins them."""
-    if document.version < 3 and len(devices) > 1:
-        raise GraphError("bandwidth: expected one, as there are no links, got none")
     if document.latency:
         raise GraphError("latency: expected a bandwidth, or links, beside it, got none")
     names = [device.name for device in devices]
@@ -329,7 +272,7 @@ def _ways(index: int, device: _Device, description: Mapping[str, Any]) -> Ways:
 
 
 def _devices(document: _ClusterFile, kinds: Sequence[DeviceKind]) -> tuple[Device, ...]:
-    known = DEVICE_KINDS | {kind.name: kind for kind in kinds} if document.version > 2 else {}
+    known = DEVICE_KINDS | {kind.name: kind for kind in kinds}
     complete = []
     for index, device in enumerate(document.devices):
         with within(f"devices[{index}]."):
@@ -340,7 +283,7 @@ def _devices(document: _ClusterFile, kinds: Sequence[DeviceKind]) -> tuple[Devic
                 fields[field] = getattr(known[device.kind], field)
             elif value is None:
                 raise GraphError(
-                    f"devices[{index}].{field}: expected a number, or version = 3 and "
+                    f"devices[{index}].{field}: expected a number, or "
                     f"[kinds.{device.kind}] with that of the kind, got none"
                 )
         complete.append(DeviceFields(**fields))

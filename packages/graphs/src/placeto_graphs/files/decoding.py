@@ -192,38 +192,12 @@ def not_utf8(error: UnicodeDecodeError) -> GraphError:
     return GraphError(f"expected text in UTF-8: byte {error.start}: {error.reason}")
 
 
-def check_header(header: Header, expected_format: str, newest_version: int) -> None:
-    """Refuse files of another format, or of a version that this release cannot read."""
+def check_header(header: Header, expected_format: str, expected_version: int) -> None:
+    """Refuse files of another format or version."""
     if header.format != expected_format:
         raise GraphError(f"format: expected {expected_format!r}, got {shown(header.format)}")
-    if not 1 <= header.version <= newest_version:
-        raise GraphError(
-            f"version: expected at most {newest_version}, got {shown(header.version)}: "
-            "a newer release of placeto-graphs may read it"
-            if header.version > newest_version
-            else f"version: expected at least 1, got {shown(header.version)}"
-        )
-
-
-def check_since(document: Any, since: Mapping[str, int]) -> None:
-    """Refuse what is in a file though its version does not have it yet; None is not there.
-
-    Parameters
-    ----------
-    document
-        Decoded file, with its version.
-    since
-        First version that has a field, by the path to the field: ``"cluster.link"``.
-    """
-    for path, first in since.items():
-        value = document
-        for field in path.split("."):
-            value = getattr(value, field)
-        if value is not None and document.version < first:
-            raise GraphError(
-                f"{path}: expected it in files of version {first} and later, "
-                f"got it in one of version {document.version}"
-            )
+    if header.version != expected_version:
+        raise GraphError(f"version: expected {expected_version}, got {shown(header.version)}")
 
 
 def _located(error: msgspec.ValidationError, data: Any) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import check_keys, decode_json
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
+from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
@@ -47,9 +47,7 @@ class _File(msgspec.Struct):
     edges: list[_Edge]
 
 
-def load_dnn_partitioning(
-    path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES
-) -> PlacementProblem:
+def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
     r"""Read an input file of the repository msr-fiddle/dnn-partitioning as a problem.
 
     Each node becomes an op, and nodes of one ``colorClass`` are one group. The cluster has
@@ -65,8 +63,6 @@ def load_dnn_partitioning(
     ----------
     path
         File whose name ends in ``.json``.
-    max_bytes
-        Largest size that is read, in bytes.
 
     Raises
     ------
@@ -95,7 +91,7 @@ def load_dnn_partitioning(
     >>> load_dnn_partitioning("input.json")
     PlacementProblem(ops=2, groups=2, devices=3)
     """
-    content = read_bytes(path, max_bytes)
+    content = read_bytes(path)
     with within(f"{os.fspath(path)}: "):
         file = decode_json(content, _File)
         check_keys(content)

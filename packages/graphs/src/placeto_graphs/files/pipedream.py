@@ -16,7 +16,7 @@ import numpy as np
 
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import not_utf8
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes
+from placeto_graphs.files.storage import read_bytes
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.topology import CycleError, topological_order
@@ -38,9 +38,7 @@ class _Layer:
     scope: str  # the stage that PipeDream's optimizer has put it in, if it did
 
 
-def load_pipedream_profile(
-    path: str | os.PathLike[str], *, kind: str = MEASURED_KIND, max_bytes: int = DEFAULT_MAX_BYTES
-) -> OpGraph:
+def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED_KIND) -> OpGraph:
     r"""Read a PipeDream profile as the graph of one training step.
 
     Each layer becomes a forward op ``NAME/forward`` and a backward op ``NAME/backward``. A layer
@@ -59,8 +57,6 @@ def load_pipedream_profile(
         Profile, usually called ``graph.txt``.
     kind
         Kind of device that was measured: PipeDream's published profiles are of a V100.
-    max_bytes
-        Largest size that is read, in bytes.
 
     Returns
     -------
@@ -88,7 +84,7 @@ def load_pipedream_profile(
     >>> load_pipedream_profile("graph.txt").op_names[2:]
     ('node2/forward', 'node2/backward', 'node1/backward')
     """
-    content = read_bytes(path, max_bytes)
+    content = read_bytes(path)
     with within(f"{os.fspath(path)}: "):
         try:
             lines = content.decode().splitlines()

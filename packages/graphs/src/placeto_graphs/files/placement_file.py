@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.decoding import decode_pairs
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
+from placeto_graphs.files.storage import read_bytes, write_atomically
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
 
@@ -61,8 +61,6 @@ def save_placement(
 def load_placement(
     path: str | os.PathLike[str],
     problem: PlacementProblem,
-    *,
-    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> NDArray[np.int32]:
     """Read a placement of a problem from a JSON file of group names and device names.
 
@@ -72,8 +70,6 @@ def load_placement(
         File to read.
     problem
         Problem that it places.
-    max_bytes
-        Largest size that is read, in bytes.
 
     Returns
     -------
@@ -96,7 +92,7 @@ def load_placement(
     >>> load_placement("placement.json", problem)
     array([0, 1], dtype=int32)
     """
-    content = read_bytes(path, max_bytes)
+    content = read_bytes(path)
     with within(f"{os.fspath(path)}: "):
         return _placement_of(_decoded(content), problem, problem.grouping.group_names, "group")
 
@@ -104,8 +100,6 @@ def load_placement(
 def load_placement_of_any_level(
     path: str | os.PathLike[str],
     problem: PlacementProblem,
-    *,
-    max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Read a placement of a problem at whichever of its levels, or one that is said op by op.
 
@@ -116,8 +110,6 @@ def load_placement_of_any_level(
         of all ops.
     problem
         Problem that it places, at any level.
-    max_bytes
-        Largest size that is read, in bytes.
 
     Returns
     -------
@@ -141,7 +133,7 @@ def load_placement_of_any_level(
     >>> load_placement_of_any_level("placement.json", problem)[0]
     PlacementProblem(ops=128, groups=32, devices=3)
     """
-    content = read_bytes(path, max_bytes)
+    content = read_bytes(path)
     with within(f"{os.fspath(path)}: "):
         entries = _decoded(content)
         names = {name for name, _ in entries}

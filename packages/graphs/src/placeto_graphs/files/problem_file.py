@@ -5,7 +5,6 @@ compute times or bandwidths is infinity.
 """
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,14 +19,13 @@ from placeto_graphs.files.decoding import (
     Header,
     check_header,
     check_keys,
-    check_since,
     decode_json,
     decoded_devices,
     decoded_kinds,
     encoded_devices,
     encoded_kinds,
 )
-from placeto_graphs.files.storage import DEFAULT_MAX_BYTES, read_bytes, write_atomically
+from placeto_graphs.files.storage import read_bytes, write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
@@ -37,19 +35,6 @@ PROBLEM_FORMAT = "placeto-problem"
 PROBLEM_VERSION = 5
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 2
-# The first version that has a field, which may be missing from a file of any version. Without links
-# and a queue each device has one outgoing bus, and fifo.
-_NEW_COLUMNS = (
-    *("graph.dtype", "graph.groups", "graph.group_channels", "graph.waits", "graph.held_tensors"),
-)
-_SINCE_GRAPH = dict.fromkeys(_NEW_COLUMNS, 2)
-_SINCE_PROBLEM = {
-    **dict.fromkeys(("cluster.link", "cluster.link_names", "cluster.queue"), 2),
-    "rules": 3,
-    "levels": 4,
-    "cluster.kinds": 5,
-    **dict.fromkeys(_NEW_COLUMNS, 5),
-}
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,8 +64,6 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     held_tensors: list[int] | None = None
 
 
-# Before there were dtypes, the types of products had them: "aten.mm[bfloat16]".
-_TYPE_WITH_DTYPE = re.compile(r"(.+)\[((?:b?float|complex|int)\w+)\]")
 _COLUMNS = [name for name in _Graph.__struct_fields__ if not name.startswith(("edge", "measured"))]
 
 
@@ -175,17 +158,13 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     _write(path, document)
 
 
-def load_problem(
-    path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES
-) -> PlacementProblem:
+def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
     """Read a problem from a file.
 
     Parameters
     ----------
     path
         File that `save_problem` wrote; its name ends in ``.json`` or ``.json.gz``.
-    max_bytes
-        Largest size that is read, in bytes after unpacking.
 
     Raises
     ------
@@ -202,12 +181,11 @@ def load_problem(
     >>> load_problem("problem.json.gz") == problem
     True
     """
-    content = _read(path, max_bytes)
+    content = _read(path)
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), PROBLEM_FORMAT, PROBLEM_VERSION)
         document = decode_json(content, _ProblemFile)
         check_keys(content)
-        check_since(document, _SINCE_PROBLEM)
         return _decoded_problem(document)
 
 
@@ -226,7 +204,7 @@ def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
     )
 
 
-def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYTES) -> OpGraph:
+def load_graph(path: str | os.PathLike[str]) -> OpGraph:
     """Read a graph of ops from a file that `save_graph` wrote; see `load_problem`.
 
     Examples
@@ -238,12 +216,11 @@ def load_graph(path: str | os.PathLike[str], *, max_bytes: int = DEFAULT_MAX_BYT
     >>> load_graph("graph.json.gz") == graph
     True
     """
-    content = _read(path, max_bytes)
+    content = _read(path)
     with within(f"{os.fspath(path)}: "):
         check_header(decode_json(content, Header), GRAPH_FORMAT, GRAPH_VERSION)
         document = decode_json(content, _GraphFile)
         check_keys(content)
-        check_since(document, _SINCE_GRAPH)
         with within("graph."):
             return _decoded_graph(document.graph)
 
@@ -253,9 +230,9 @@ def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
     write_atomically(path, msgspec.json.encode(document, enc_hook=np.ndarray.tolist) + b"\n")
 
 
-def _read(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
+def _read(path: str | os.PathLike[str]) -> bytearray:
     _check_suffix(path)
-    return read_bytes(path, max_bytes)
+    return read_bytes(path)
 
 
 def _check_suffix(path: str | os.PathLike[str]) -> None:
@@ -314,23 +291,11 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             raise GraphError(f"measured_time[{index}].kind: {shown(kind)} is there twice")
-    if graph.dtype is None:
-        _separate_dtypes(graph)
     return OpGraph(
         **{name: getattr(graph, name) for name in _COLUMNS},
         edges=np.stack([graph.edge_tensors, graph.edge_consumers], axis=1),
         measured_time={times.kind: np.array(times.seconds) for times in graph.measured_time},
     )
-
-
-def _separate_dtypes(graph: _Graph) -> None:
-    """Take the dtypes out of the types of ops, where these have them."""
-    matches = [_TYPE_WITH_DTYPE.fullmatch(op_type) for op_type in graph.op_types]
-    graph.dtype = [match[2] if match else "" for match in matches]
-    graph.op_types = [
-        match[1] if match else op_type
-        for match, op_type in zip(matches, graph.op_types, strict=True)
-    ]
 
 
 def _decoded_cluster(cluster: _Cluster) -> Cluster:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from placeto_graphs.errors import GraphError
 
-DEFAULT_MAX_BYTES = 2 * 1024**3
+MAX_BYTES = 2 * 1024**3
 CHUNK_BYTES = 1 << 20
 # Level 1 takes a third of the time of the default, and the files grow by a quarter.
 GZIP_LEVEL = 1
 
 
-def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
+def read_bytes(path: str | os.PathLike[str]) -> bytearray:
     """Return the content of a file, unpacked if its name ends in ``.gz``.
 
-    Reading stops, with a `GraphError`, when there are more bytes than that, after unpacking. The
+    Reading stops, with a `GraphError`, at 2 GiB after unpacking. The
     byte order mark that editors of some systems put before a text in UTF-8 is left out.
     """
     packed = _is_gzip(path)
@@ -28,9 +28,9 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytearray:
         with gzip.open(path) if packed else open(path, "rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 content += chunk
-                if len(content) > max_bytes:
+                if len(content) > MAX_BYTES:
                     raise GraphError(
-                        f"{os.fspath(path)}: expected at most {max_bytes} bytes"
+                        f"{os.fspath(path)}: expected at most {MAX_BYTES} bytes"
                         f"{' after unpacking' if packed else ''}, got more"
                     )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
