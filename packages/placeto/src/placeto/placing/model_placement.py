@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,26 +13,23 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
-from placeto.exporting.formats import ACCELERATE, exported_map, format_named
-from placeto.exporting.module_scopes import ModuleScopes
-from placeto.exporting.pipeline_stages import PipelineStages, pipeline_stages
 from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
-from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import PlaceSettings, place_problem
-from placeto.problems.factories import PARTS, step_of
+from placeto.problems.factories import check_optimizer
 from placeto.problems.making import make_problem, read_cluster, target_of
-from placeto.problems.models import capture_step, executable
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
-from placeto_capture import Updates
-from placeto_execution import Executor
-from placeto_execution.measuring.measured_steps import MeasuredSteps
+from placeto_capture import StepSpec, Updates, capture_step
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
 from placeto_simulator import Simulator, Timeline
-from placeto_workloads import TrainingStep
+
+if TYPE_CHECKING:  # each is loaded by the method that needs it
+    from placeto.exporting.device_map import DeviceMap
+    from placeto.exporting.pipeline_stages import PipelineStages
+    from placeto.placing.explanation import GroupExplanation
+    from placeto_execution.measuring.measured_steps import MeasuredSteps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,8 +38,8 @@ class ModelPlacement:
 
     Attributes
     ----------
-    step : `placeto_workloads.TrainingStep`
-        The model with its example inputs.
+    step : `placeto_capture.StepSpec`
+        The model with its example inputs, and how its step was captured.
     problem : `placeto_graphs.PlacementProblem`
         The graph of the step, the devices, and the G groups that were placed.
     result : `placeto_graphs.PlacementResult`
@@ -50,17 +47,14 @@ class ModelPlacement:
     lower_bound : float
         Lower bound of the runtime of all placements of these groups, in seconds; 0 if none is known
         for the evaluator.
-    autocast : `torch.dtype` or None
-        Dtype of the autocast with which the step was captured.
     evaluator : `placeto.placing.evaluators.EvaluatorSpec`
         Evaluator of placements, here and in other forms.
     """
 
-    step: TrainingStep
+    step: StepSpec
     problem: PlacementProblem
     result: PlacementResult
     lower_bound: float
-    autocast: torch.dtype | None = None
     evaluator: EvaluatorSpec = STEP
 
     def __repr__(self) -> str:
@@ -93,6 +87,8 @@ class ModelPlacement:
     @property
     def devices_of_modules(self) -> dict[str, tuple[str, ...]]:
         """The devices that the forward pass of each module runs on; ``""`` is the whole model."""
+        from placeto.exporting.module_scopes import ModuleScopes  # noqa: PLC0415
+
         names = self.problem.cluster.device_names
         devices = ModuleScopes(self.problem.graph).forward_values(self._op_devices.tolist())
         return {
@@ -120,7 +116,7 @@ class ModelPlacement:
         """Simulate a step, and return its timeline."""
         return Simulator(self.problem, num_threads=1).timeline(self.placement)
 
-    def explain(self, group: str) -> GroupExplanation:
+    def explain(self, group: str) -> "GroupExplanation":
         """Return the cost of a group of ``problem`` on each device, and its waits.
 
         Raises
@@ -128,10 +124,12 @@ class ModelPlacement:
         InputError
             If there is no such group.
         """
+        from placeto.placing.explanation import explain_group, group_number  # noqa: PLC0415
+
         number = group_number(self.problem, group)
         return explain_group(Simulator(self.problem), self.placement, self.timeline(), number)
 
-    def device_map(self) -> DeviceMap:
+    def device_map(self) -> "DeviceMap":
         """Return the devices of whole modules, for ``dispatch_model`` of accelerate.
 
         Raises
@@ -139,11 +137,13 @@ class ModelPlacement:
         InputError
             If the model has no modules inside.
         """
+        from placeto.exporting.device_map import device_map, with_all_names  # noqa: PLC0415
+
         found = device_map(self.problem, self.placement, self.evaluator)
         modules = with_all_names(found.modules, found.main_device, self.step.model)
         return replace(found, modules=modules)
 
-    def pipeline_stages(self) -> PipelineStages:
+    def pipeline_stages(self) -> "PipelineStages":
         """Return the split points of the model for `torch.distributed.pipelining`.
 
         Raises
@@ -151,6 +151,8 @@ class ModelPlacement:
         InputError
             If the placement is no chain of stages.
         """
+        from placeto.exporting.pipeline_stages import pipeline_stages  # noqa: PLC0415
+
         return pipeline_stages(self.problem, self.placement, self.evaluator)
 
     def export(self, path: str | Path, to: str, *, force: bool = False) -> None:
@@ -171,6 +173,12 @@ class ModelPlacement:
         InputError
             If there is no such form, or it cannot express the placement.
         """
+        from placeto.exporting.formats import (  # noqa: PLC0415
+            ACCELERATE,
+            exported_map,
+            format_named,
+        )
+
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
         if to == ACCELERATE:
@@ -179,7 +187,7 @@ class ModelPlacement:
             exported = form.export(self.problem, self.placement, self.evaluator)
         write_text(file, exported.content)
 
-    def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> MeasuredSteps:
+    def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> "MeasuredSteps":
         """Run steps as placed on devices of this machine, after one that does not count.
 
         The model stays as it is. `placeto.place_module` trains one.
@@ -200,13 +208,16 @@ class ModelPlacement:
         ExecutionError
             If there is no such device, an op fails, or the process of a device ends.
         """
+        from placeto.problems.runnable_steps import executable  # noqa: PLC0415
+        from placeto_execution import Executor  # noqa: PLC0415
+        from placeto_execution.measuring.measured_steps import MeasuredSteps  # noqa: PLC0415
+
         if len(devices) != self.problem.num_devices:
             raise InputError(
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        target = target_of(self.problem.cluster)
-        step = executable(self.step, target, threads, autocast=self.autocast)
+        step = executable(self.step, threads)
         simulated = self.timeline()
         with Executor(self.problem, step, devices, schedule=lambda _: simulated) as executor:
             return MeasuredSteps(simulated, executor.measure(self.placement, steps))
@@ -294,14 +305,21 @@ def place(
     """
     described, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
     name = type(model).__name__
-    parts = (
-        *(model, example_inputs, loss_fn, optimizer, mode, mask_fraction, updates),
-        *(parameter_bytes, experts_per_token),
+    check_optimizer(name, model, optimizer)
+    step = StepSpec(
+        model,
+        example_inputs,
+        loss_fn,
+        optimizer,
+        mode,
+        updates,
+        target=target_of(described),
+        mask_fraction=mask_fraction,
+        autocast=_autocast_of_caller() if autocast is None else autocast,
+        parameter_bytes=parameter_bytes,
+        experts_per_token=experts_per_token,
     )
-    step = step_of(name, dict(zip(PARTS, parts, strict=True)))
-    if autocast is None:
-        autocast = _autocast_of_caller()
-    graph = capture_step(step, target_of(described), autocast=autocast)
+    graph = capture_step(step)
     with torch.autocast("cpu", enabled=False):  # a placer may compute, too
         found = place_problem(
             make_problem(Source(name, graph), described),
@@ -315,7 +333,7 @@ def place(
             PlainProgress(None if quiet else sys.stderr),
         )
     bound = found.bound or priced_by.lower_bound(found.problem)
-    placed = ModelPlacement(step, found.problem, found.result, bound, autocast, priced_by)
+    placed = ModelPlacement(step, found.problem, found.result, bound, priced_by)
     if not placed.fits:
         warnings.warn(f"no placement found fits the memory: {placed!r}", stacklevel=2)
     return placed

@@ -13,10 +13,6 @@ from placeto_graphs import error_line
 if TYPE_CHECKING:
     from placeto_workloads import TrainingStep
 
-PARTS = (
-    *("model", "example_inputs", "loss_fn", "optimizer", "mode", "mask_fraction", "updates"),
-    *("parameter_bytes", "experts_per_token"),
-)
 WHAT_FACTORIES_RETURN = (
     "a model and example inputs, then a loss function, an optimizer, a mode, a mask_fraction, "
     "updates, parameter_bytes and experts_per_token where they are others than usual"
@@ -66,13 +62,7 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any]) -> "TrainingStep":
-    """Call a factory with values by name, and return the step that it makes.
-
-    Raises
-    ------
-    InputError
-        If it fails, or does not return a step; ``text`` is its name in the message.
-    """
+    """Call a factory, which ``text`` names, with values by name, and return the step it makes."""
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
 
     try:
@@ -81,64 +71,37 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"{text}: {error_line(error)}") from error
-    if isinstance(made, TrainingStep):  # of this project, so that nothing has to be checked
-        return made
-    return step_of(text, _parts(text, made))
-
-
-def step_of(text: str, parts: Mapping[str, Any]) -> "TrainingStep":
-    """Return a step of its parts by name, see `PARTS`; None stands for the default."""
-    from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
-
-    inputs = parts["example_inputs"]
-    if not isinstance(inputs, Mapping):
-        inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return TrainingStep(
-        parts["model"],
-        inputs,
-        parts.get("loss_fn"),
-        optimizer=_optimizer(text, parts["model"], parts.get("optimizer")),
-        mode=parts.get("mode") or "training",
-        mask_fraction=parts.get("mask_fraction"),
-        updates=parts.get("updates") or "after-backward",
-        parameter_bytes=parts.get("parameter_bytes"),
-        experts_per_token=parts.get("experts_per_token") or 1,
-    )
-
-
-def _parts(text: str, made: Any) -> dict[str, Any]:
-    """Return the parts of a step by name, from a tuple or a mapping of them."""
+    names = TrainingStep._fields
+    parts: dict[str, Any]
     if isinstance(made, Mapping):
-        unknown = [repr(key) for key in made if key not in PARTS]
-        missing = [key for key in PARTS[:2] if key not in made]
+        unknown = [repr(key) for key in made if key not in names]
+        missing = [key for key in names[:2] if key not in made]
         if unknown or missing:
             wrong = f"{unknown[0]} in it" if unknown else f"none of {missing[0]}"
-            raise InputError(f"{text}: expected a mapping of {', '.join(PARTS)}, got {wrong}")
-        return dict(made)
-    if not (isinstance(made, tuple) and 2 <= len(made) <= len(PARTS)):
+            raise InputError(f"{text}: expected a mapping of {', '.join(names)}, got {wrong}")
+        parts = dict(made)
+    elif isinstance(made, tuple) and 2 <= len(made) <= len(names):
+        parts = dict(zip(names, made, strict=False))
+    else:
         raise InputError(f"{text}: expected {WHAT_FACTORIES_RETURN}, got {type(made).__name__}")
-    return dict(zip(PARTS, made, strict=False))
+    usual = TrainingStep._field_defaults  # None stands for it
+    step = TrainingStep(
+        **{name: usual.get(name) if part is None else part for name, part in parts.items()}
+    )
+    check_optimizer(text, step.model, step.optimizer)
+    inputs = step.example_inputs
+    return step._replace(example_inputs=tuple(inputs) if isinstance(inputs, list) else inputs)
 
 
-def _optimizer(text: str, model: Any, given: Any) -> Any:
-    """Return what makes an optimizer; of one of the model's own weights, one like it."""
+def check_optimizer(text: str, model: Any, given: Any) -> None:
+    """Refuse what neither makes an optimizer nor is one of the model's own weights."""
     if given is None or not hasattr(given, "param_groups"):
         if given is not None and not callable(given):
             raise InputError(
                 f"{text}: expected an optimizer, or a function of parameters that makes one, "
                 f"got {type(given).__name__}"
             )
-        return given
-    position = {id(weight): number for number, weight in enumerate(model.parameters())}
-    groups = given.param_groups
-    if any(id(weight) not in position for group in groups for weight in group["params"]):
+        return
+    own = {id(weight) for weight in model.parameters()}
+    if any(id(weight) not in own for group in given.param_groups for weight in group["params"]):
         raise InputError(f"{text}: expected an optimizer of parameters of the model")
-
-    def make(parameters: Any) -> Any:
-        weights = list(parameters)
-        own = [[weights[position[id(weight)]] for weight in group["params"]] for group in groups]
-        return type(given)(
-            [{**group, "params": params} for group, params in zip(groups, own, strict=True)]
-        )
-
-    return make

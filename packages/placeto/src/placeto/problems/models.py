@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from placeto.problems.cache import cached_graph
-from placeto_capture import Target, capture, executable_step
-from placeto_graphs import ExecutableStep, OpGraph
+from placeto_capture import Target, capture
+from placeto_graphs import OpGraph
 from placeto_workloads import MODELS, FamilyMember, TrainingStep, training_step
 from placeto_workloads.registry import checked_sizes
 
@@ -91,19 +91,3 @@ def capture_step(
     True
     """
     return capture(**step._asdict(), target=target, autocast=autocast)
-
-
-def executable(
-    step: TrainingStep,
-    target: Target,
-    threads_per_device: int,
-    autocast: torch.dtype | None = None,
-) -> ExecutableStep:
-    """Return a training step, ready to run op by op; what it computes is thrown away."""
-    return executable_step(
-        **step._asdict(),
-        target=target,
-        results=[],
-        threads_per_device=threads_per_device,
-        autocast=autocast,
-    )

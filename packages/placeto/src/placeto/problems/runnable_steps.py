@@ -7,7 +7,6 @@ import numpy as np
 
 from placeto.errors import InputError, reading
 from placeto.problems.making import problem_of, read_cluster
-from placeto.problems.models import executable
 from placeto.problems.options import ProblemOptions, SourceOptions
 from placeto.problems.sources import (
     WHAT_CAN_RUN,
@@ -16,6 +15,7 @@ from placeto.problems.sources import (
     is_graph_file,
     source_model,
 )
+from placeto_capture import StepSpec, executable_step
 from placeto_execution.measuring.real_devices import CPU, RealDevices
 from placeto_graphs import ExecutableStep, PlacementProblem, load_problem
 
@@ -27,9 +27,15 @@ def runnable_source(text: str, choice: SourceOptions) -> SourceModel:
     return source_model(text, choice)
 
 
+def executable(step: StepSpec, threads_per_device: int) -> ExecutableStep:
+    """Return a step, ready to run op by op; what it computes is thrown away."""
+    return executable_step(**vars(step), results=[], threads_per_device=threads_per_device)
+
+
 def step_on(model: SourceModel, devices: RealDevices) -> ExecutableStep:
     """Return the step of a model with the kernels of devices, ready to run."""
-    return executable(model.make(CPU), devices.target, devices.threads)
+    step = StepSpec(**model.make(CPU)._asdict(), target=devices.target)
+    return executable(step, devices.threads)
 
 
 def runnable_problem(
