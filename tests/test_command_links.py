@@ -8,7 +8,6 @@ import pytest
 from command_runs import (
     build_profile,
     fail,
-    invoke,
     profile,
     succeed,
     succeed_json,
@@ -132,17 +131,3 @@ def test_a_link_that_joins_nothing_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--link: needs --cluster" in fail(*old, "--link=pcie")
     assert "--link: needs --cluster" in fail("compare", path, "--link=pcie")
     assert not (tmp_path / "new.json").exists()
-
-
-def test_links_are_completed() -> None:
-    typed = {
-        "_PLACETO_COMPLETE": "bash_complete",
-        "COMP_WORDS": "placeto build --link nvlink+infini",
-        "COMP_CWORD": "3",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in typed.items():
-            patch.setenv(name, value)
-        output = invoke().output
-    assert "nvlink+infiniband-hdr" in output
-    assert "nvlink+ethernet-10g" not in output

@@ -85,9 +85,10 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
     else:
         raise InputError(f"{text}: expected {WHAT_FACTORIES_RETURN}, got {type(made).__name__}")
     usual = TrainingStep._field_defaults  # None stands for it
-    step = TrainingStep(
-        **{name: usual.get(name) if part is None else part for name, part in parts.items()}
-    )
+    for name, part in parts.items():
+        if part is None and name in usual:
+            parts[name] = usual[name]
+    step = TrainingStep(**parts)
     check_optimizer(text, step.model, step.optimizer)
     inputs = step.example_inputs
     return step._replace(example_inputs=tuple(inputs) if isinstance(inputs, list) else inputs)
