@@ -1,11 +1,13 @@
 """The checks of ``./pants lint``: pages by the style sheet, and rooms by their number of lines."""
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+FOLDER = "repository"
 TABLE = "| a | b |\n|---|---|\n"
 GOOD = f"""# A page
 
@@ -27,9 +29,9 @@ A sentence of a few words: it ends here. Why? Code such as `for member in scheme
 def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the package of the checks, which Pants imports from its folder of plug-ins."""
     monkeypatch.syspath_prepend(Path("pants-plugins").resolve())
-    for name in ("pages", "sizes"):
-        __import__(f"repository.{name}")
-    return sys.modules["repository"]
+    for check in ("pages", "sizes"):
+        importlib.import_module(f"{FOLDER}.{check}")
+    return sys.modules[FOLDER]
 
 
 def test_nothing_is_found_on_a_plain_page(checks: Any) -> None:
