@@ -103,10 +103,6 @@ def test_what_cannot_be_held_so_is_refused() -> None:
         CaptureError, match=r"^parameter_bytes: expected at least 1 for bias, got 0"
     ):
         capture(model, rows, mode="inference", parameter_bytes={"bias": 0})
-    with pytest.raises(CaptureError, match=r"^parameter_bytes: expected mode 'inference', "):
-        capture(model, rows, parameter_bytes={"bias": 4})
-    with pytest.raises(CaptureError, match=r"^experts_per_token: expected at least 1, got 0"):
-        capture(model, rows, experts_per_token=0)
 
 
 def test_a_step_that_runs_has_the_graph_of_its_capture() -> None:

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing._internal.two_tensor import TwoTensor
 
-from capture_checks import check_replay, compared, fingerprint
+from capture_checks import check_replay, compared
 from captured_models import Case
 from placeto_capture import CaptureError, CaptureWarning, capture
 from placeto_graphs import Phase
@@ -197,33 +196,6 @@ def _made_alike(op_type: str) -> str:
     return op_type.replace("new_zeros", "zeros")
 
 
-def test_what_runs_without_autograd_is_in_the_same_ops() -> None:
-    def mean(model: Any, rows: torch.Tensor) -> torch.Tensor:
-        hidden = torch.einsum("rc,sc->rs", model.first(rows), model.first(rows))
-        return torch.nn.functional.layer_norm(hidden.softmax(-1), hidden.shape[1:]).mean()
-
-    plain = capture(Net(torch.no_grad()(mean)), ROWS, mode="inference")
-    assert capture(Net(torch.inference_mode()(mean)), ROWS, mode="inference") == plain
-
-
-def test_devices_inside_a_device_context_are_the_one_too() -> None:
-    def function(model: Net, rows: torch.Tensor) -> Any:
-        with torch.device("cuda"):
-            return model.first(rows) + torch.ones(8)
-
-    with torch.device("meta"):
-        model, rows = Net(function), torch.empty(4, 8)
-        assert "aten.ones" in capture(model, rows).op_types
-
-
-def test_what_is_on_the_meta_device_stays_there() -> None:
-    def function(model: Net, rows: torch.Tensor) -> Any:
-        size = torch.empty(3, 5, device="meta").sum(0).shape[0]
-        return model.first(rows)[:, :size]
-
-    assert capture(Net(function), ROWS, mode="inference").op_types.count("aten.addmm") == 1
-
-
 def test_numpy_gets_values_that_are_known() -> None:
     def function(model: Net, rows: torch.Tensor, picks: torch.Tensor) -> Any:
         order = np.argsort(picks.numpy())
@@ -288,18 +260,6 @@ def test_data_of_another_shape_is_refused() -> None:
         capture(Net(function), ROWS)
 
 
-def test_a_weight_that_the_forward_pass_makes_is_followed() -> None:
-    def function(model: Net, rows: torch.Tensor) -> Any:
-        model.first.weight = nn.Parameter(model.first.weight * 2)
-        return model.second(model.first(rows))
-
-    model = Net(function)
-    before = fingerprint(model)
-    graph = capture(model, ROWS)
-    assert fingerprint(model) == before
-    assert graph.op_types.count("placeto.update") == 3  # the optimizer knows nothing of the new one
-
-
 # Outputs, optimizers, tensors without a shape, attention
 
 
@@ -321,12 +281,6 @@ def test_outputs_may_be_dataclasses() -> None:
     assert graph.op_types.count("placeto.update") == 2
     named = Net(lambda m, x: {"out": Named(m.first(x), [m.second(x)])})
     assert capture(named, ROWS).op_names.count("loss/aten.mean_2") == 1
-
-
-def test_capturable_optimizers_are_those_of_any_device() -> None:
-    model = nn.Linear(8, 4)
-    graph = capture(model, ROWS, optimizer=partial(torch.optim.Adam, capturable=True))
-    assert graph == capture(model, ROWS)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

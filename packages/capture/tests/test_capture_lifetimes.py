@@ -2,17 +2,16 @@
 
 import gc
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from capture_checks import comparison
-from captured_models import Function, case, forward_pass
-from placed_runs import check_placements, placed_run, random_devices
-from placeto_capture import capture, cost_model, executable_step
+from captured_models import Function, forward_pass
+from placed_runs import check_placements
+from placeto_capture import capture
 from placeto_capture.tracing import lifetimes
-from placeto_graphs import OpGraph, colocate
+from placeto_graphs import OpGraph
 
 ROWS = 64
 
@@ -93,20 +92,6 @@ def test_what_several_ops_have_written_is_read_where_each_of_them_is() -> None:
     assert len(set(graph.colocation[frees(graph)])) == 2
 
 
-def test_a_variable_is_kept_until_all_is_done_that_the_last_op_for_it_reads() -> None:
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        kept = inputs.sin()
-        row = kept[:1].exp()
-        slow = row.neg().repeat(ROWS, 1).tanh().sum(0)
-        total = row.abs() + slow  # where one that goes by the width comes to the first of these
-        del kept
-        return total.cos()
-
-    graph = capture(Function(forward), torch.ones(ROWS, 8), mode="inference")
-    (free,) = (free for free in frees(graph) if "aten.sin" in read_by(graph, free))
-    assert sorted(waits_of(graph, free)) == ["aten.abs", "aten.sum"]
-
-
 @pytest.mark.parametrize(("rows", "num_columns"), [(ROWS, 64), (16 * ROWS, 256)])
 def test_what_is_small_has_no_ops_for_it(rows: int, num_columns: int) -> None:
     """Less than a block of 512 bytes is small, and less than 2 of 1,000 parts of the peak."""
@@ -120,34 +105,6 @@ def test_what_is_small_has_no_ops_for_it(rows: int, num_columns: int) -> None:
     graph = capture(Function(forward), torch.ones(rows, num_columns), mode="inference")
     (free,) = frees(graph)
     assert read_by(graph, free) == {"aten.sin": rows * num_columns * 4}
-
-
-def test_groups_are_those_of_the_step_without_frees(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        first = inputs.sin()
-        second = first.exp().neg()
-        last = second.tanh().abs()
-        del first, second
-        return last.cos() + inputs
-
-    step = Function(forward), torch.ones(ROWS, 8)
-    graph = capture(*step, mode="inference")
-    kept = [op for op in range(graph.num_ops) if op not in frees(graph)]
-    assert len(kept) < graph.num_ops
-    monkeypatch.setattr(lifetimes, "SMALL_DIFFERENCE", np.inf)
-    without = capture(*step, mode="inference")
-    assert colocate(graph).group_of[kept].tolist() == colocate(without).group_of.tolist()
-
-
-def test_where_the_peak_is_elsewhere_there_are_no_ops_for_it() -> None:
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        small = inputs[:8].sin()
-        middle = small.exp().tanh()
-        del small
-        large = inputs.repeat(10, 1).sin()
-        return middle.sum() + large.sum()
-
-    assert not frees(capture(Function(forward), torch.ones(ROWS, 64), mode="inference"))
 
 
 def test_the_garbage_collector_makes_no_difference() -> None:
@@ -187,29 +144,6 @@ def without_a_least_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_frees_every_placement_gives_what_pytorch_gives(name: str) -> None:
     step = comparison(name)
     check_placements(step, num_placements=3)
-
-
-@pytest.mark.usefixtures("without_a_least_size")
-@pytest.mark.parametrize("name", ["writes in pieces", "spectrum"])
-def test_a_free_gives_up_what_it_reads(name: str) -> None:
-    example = case(name)
-    step = executable_step(example.model, example.inputs, results=["loss"])
-    assert frees(step.graph)
-    for seed in range(3):
-        run = placed_run(step, random_devices(step.graph, 3, seed), 3, seed)
-        assert sum(run.held) == 4  # the loss
-
-
-def test_frees_take_no_time() -> None:
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        hidden = [inputs]
-        for _ in range(6):
-            hidden.append(hidden[-1].sin())
-        return hidden[-1]
-
-    graph = capture(Function(forward), torch.ones(ROWS, 64), mode="inference")
-    assert frees(graph)
-    assert not np.any(cost_model(graph, "v100")[frees(graph)])
 
 
 LOSSES = (

@@ -106,27 +106,6 @@ def test_parts_of_any_layout(cut: Callable[[torch.Tensor], torch.Tensor]) -> Non
     check_forward(Holder(lambda _, whole, part: part.mul_(2).sum() + whole), (whole, cut(whole)))
 
 
-def test_parts_of_a_tensor_that_is_not_there_itself() -> None:
-    def write_left(model: Any) -> Any:
-        model.left.mul_(3)
-        return torch.exp(model.right)
-
-    memory = numbers(64)
-    graph = check_forward(Holder(write_left, left=memory[8:20], right=memory[16:24]))
-    assert graph.parameter_bytes.sum() == (24 - 8) * 4
-
-
-def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
-    def write_left(model: Any) -> Any:
-        model.left.mul_(3)
-        return torch.exp(model.right)
-
-    memory = numbers()
-    graph = check_forward(Holder(write_left, left=memory[:8], right=memory[8:]))
-    assert graph.op_types == ("buffer", "buffer", "aten.mul_", "aten.exp")
-    assert readers_of(graph, "aten.mul_") == set()
-
-
 def test_inputs_overlap_with_each_other_and_with_buffers() -> None:
     def write_input(model: Any, left: torch.Tensor, right: torch.Tensor) -> Any:
         left.add_(1)
@@ -140,20 +119,6 @@ def test_inputs_overlap_with_each_other_and_with_buffers() -> None:
     graph = check_forward(Holder(write_input, state=memory[4:12]), (memory[:10], memory[6:]))
     assert graph.op_types.count("buffer") == 1
     assert "input" not in graph.op_types
-
-
-def test_memory_that_numpy_shares() -> None:
-    whole = numbers()
-    array = whole.numpy()
-    check_forward(Holder(write_part, whole=whole, part=torch.from_numpy(array[2:9])))
-
-
-def test_the_meta_device_has_overlaps_too() -> None:
-    whole = numbers()
-    graph = capture(Holder(write_part, whole=whole, part=whole[:8]), (), mode="inference")
-    whole = whole.to("meta")
-    on_meta = Holder(write_part, whole=whole, part=whole[:8])
-    assert capture(on_meta, (), mode="inference") == graph
 
 
 @pytest.mark.parametrize("optimizer", [SGD, torch.optim.Adam])
@@ -195,19 +160,6 @@ def test_gradients_go_through_writes_into_a_part() -> None:
         model(*cut(base.clone())).mean().backward()
         for results in replayed:
             torch.testing.assert_close(results["weight.grad"], model.weight.grad)
-
-
-def test_a_tensor_that_the_model_only_keeps_is_where_it_is() -> None:
-    def write_kept(model: Any) -> Any:
-        model.kept_part.add_(1)
-        read = torch.exp(model.whole)
-        model.kept_end.mul_(2)
-        return read + model.whole
-
-    whole = numbers()
-    model = Holder(write_kept, whole=whole, kept_part=whole[:8], kept_end=whole[6:])
-    graph = check_forward(model)
-    assert graph.op_types.count("input") == 0
 
 
 def test_what_only_the_model_keeps_may_overlap_as_long_as_it_is_read() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,19 +10,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import comparison
-from captured_models import CASES, Function, case, forward_pass
+from captured_models import CASES, Function, forward_pass
 from eager_step import plain_kernels
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture import capture
-from placeto_capture.tracing import storage_parts
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.step_spec import StepSpec
-from placeto_capture.tracing.trace import Placeholder
 from placeto_graphs import OpGraph
 from replays import replay, replay_apart
 
 FLOAT = 4
-SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 def read_bytes(graph: OpGraph, reader: str) -> dict[str, int]:
@@ -82,12 +78,6 @@ def test_parts_that_overlap_are_sent_once() -> None:
     assert read_bytes(graph, "aten.linalg_vector_norm") == {"aten.mul": 10 * row}
 
 
-def test_what_nothing_reads_is_a_tensor_without_readers() -> None:
-    graph = forward_pass(lambda x: (x * 2)[1].exp(), torch.empty(4, 3))
-    assert sorted(made_bytes(graph, "aten.mul")) == [3 * FLOAT, 9 * FLOAT]
-    assert read_bytes(graph, "aten.exp") == {"aten.mul": 3 * FLOAT}
-
-
 def test_a_part_of_a_weight_is_a_part_of_a_copy_of_it() -> None:
     layer = nn.Linear(6, 12, bias=False)
 
@@ -131,46 +121,6 @@ def test_writing_a_slice_in_each_step_makes_the_slices(
     assert graph.tensor_bytes[graph.edges[:, 0]].sum() == (3 * STEPS) * SLICE
 
 
-def test_changing_a_slice_reads_the_slice_alone() -> None:
-    def changes(x: torch.Tensor) -> torch.Tensor:
-        doubled = x * 2
-        doubled[0].add_(1)
-        return doubled.exp()
-
-    graph = forward_pass(changes, torch.empty(4, 3))
-    row = 3 * FLOAT
-    assert read_bytes(graph, "aten.add_") == {"aten.mul": row}
-    assert made_bytes(graph, "aten.add_") == [row]
-    assert graph.bytes_accessed[graph.op_names.index("aten.add_")] == 2 * row
-    assert read_bytes(graph, "aten.exp") == {"aten.mul": 3 * row, "aten.add_": row}
-
-
-def test_what_is_overwritten_is_not_sent() -> None:
-    graph = forward_pass(lambda x: (x * 2).zero_().add(x), torch.empty(4, 3))
-    assert read_bytes(graph, "aten.zero_") == {}
-
-
-def test_reading_a_slice_waits_only_for_the_op_that_writes_it() -> None:
-    def writes(x: torch.Tensor) -> torch.Tensor:
-        rows = torch.empty(2, 3)
-        rows[0] = x.exp()
-        rows[1] = x.sin()
-        return rows[0].log()
-
-    graph = forward_pass(writes, torch.empty(3))
-    assert read_bytes(graph, "aten.log") == {"aten.copy_": 3 * FLOAT}
-
-
-def test_a_step_of_many_slices_is_whole_again() -> None:
-    """Beyond the limit of parts, each read is one of the whole storage, as it was made last."""
-    steps = storage_parts.MAX_PARTS + 1
-    rows = torch.empty(steps, 2)
-    graph = forward_pass(lambda x: torch.stack([(y := x * 2)[0], y[1]]), rows)
-    assert made_bytes(graph, "aten.mul")[-1] == 2 * FLOAT * (steps - 2)
-    graph = forward_pass(lambda x: torch.stack((x * 2).unbind()), rows)
-    assert made_bytes(graph, "aten.mul") == [2 * FLOAT * steps]
-
-
 @given(programs(), st.integers(0, 11))
 def test_the_bytes_that_ops_send_each_other_are_all_they_need(
     program: InPlaceProgram, start: int
@@ -195,17 +145,3 @@ def test_the_bytes_that_ops_of_a_training_step_send_are_all_they_need(name: str)
     assert "loss" in apart
     for value in apart:
         torch.testing.assert_close(apart[value], together[value], equal_nan=True)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_tensors_of_an_op_are_no_more_than_the_storages_that_it_writes(name: str) -> None:
-    example = case(name)
-    trace = trace_step(StepSpec(example.model, example.inputs, optimizer=SGD))
-    graph = capture(example.model, example.inputs, optimizer=SGD)
-    made = np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.num_ops)
-    for op, recorded in enumerate(trace.ops):
-        if isinstance(recorded, Placeholder):
-            assert made[op] == trace.storage_bytes[recorded.storages[0]]
-        else:
-            storages = (*recorded.creates, *recorded.writes)
-            assert made[op] <= sum(trace.storage_bytes[storage] for storage in storages)

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from captured_models import CASES, Function, Recomputed, case
-from placeto_capture import CaptureError, capture, capture_function
-from placeto_capture.tracing import versions
-from placeto_capture.tracing.trace import UPDATES
-from placeto_graphs import OpGraph, Phase, colocate
+from placeto_capture import capture, capture_function
+from placeto_graphs import OpGraph, Phase
 
 
 class Writes(nn.Module):
@@ -67,23 +65,6 @@ def test_a_wait_is_one_that_no_other_path_implies(
         order.add_edge(before, op)
 
 
-@settings(max_examples=15, deadline=None)
-@given(accesses=ACCESSES)
-@example(accesses=BY_WAY_OF_OTHERS)
-def test_where_the_search_ends_early_waits_say_again_what_others_say(
-    accesses: list[tuple[int, int, bool]],
-) -> None:
-    step = Writes(accesses), torch.ones(2)
-    graph = capture(*step)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions, "LONGEST_SEARCH", 0)
-        hasty = capture(*step)
-    assert len(hasty.waits) >= len(graph.waits)
-    assert nx.transitive_closure_dag(order_of(hasty)).edges == (
-        nx.transitive_closure_dag(order_of(graph)).edges
-    )
-
-
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 
@@ -128,18 +109,6 @@ def test_updates_as_ready_are_ordered_by_tensors_alone() -> None:
     assert (graph.workspace_bytes == 0).all()
 
 
-def test_layers_of_a_chain_are_groups_of_their_own() -> None:
-    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.ReLU())))
-    graphs = [capture(model, torch.empty(2, 4), updates=updates) for updates in UPDATES]
-    assert [colocate(graph).num_groups for graph in graphs] == [7, 7]
-
-
-def test_barriers_are_few_edges() -> None:
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
-    graph = capture(model, torch.empty(2, 4), optimizer=SGD)
-    assert len(graph.waits) <= 2 * 40 + 3
-
-
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_activations_are_computed_again_when_the_backward_pass_needs_them(reentrant: bool) -> None:
     inputs = torch.randn(3, 4, requires_grad=True)
@@ -165,19 +134,6 @@ def test_gradient_ops_of_saved_values_alone_wait_for_the_gradient() -> None:
     assert graph.phases[power] == Phase.BACKWARD
     (before,) = graph.waits[graph.waits[:, 0] == power, 1]
     assert graph.op_names[before] == "aten.mul"  # of the gradient and the exponential
-
-
-def test_gradients_within_a_forward_pass_wait_for_their_own() -> None:
-    def penalty(inputs: torch.Tensor) -> torch.Tensor:
-        (gradient,) = torch.autograd.grad(inputs.pow(3).sum(), inputs, create_graph=True)
-        return gradient
-
-    inputs = torch.ones(3, requires_grad=True)
-    graph = capture(Function(penalty), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
-    power = graph.op_names.index("aten.pow_2")
-    assert graph.phases[power] == Phase.FORWARD
-    (before,) = graph.waits[graph.waits[:, 0] == power, 1]
-    assert graph.op_names[before] == "aten.ones_like"
 
 
 def test_a_forward_pass_waits_for_the_backward_pass_before_it() -> None:
@@ -239,27 +195,6 @@ def test_gradients_of_rows_are_made_one_after_the_other() -> None:
         assert total in nx.ancestors(order, row)
 
 
-def test_the_gradient_of_a_slice_is_made_no_sooner_than_in_a_backward_pass() -> None:
-    class Gated(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(3, 8)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            hidden = self.first(inputs)
-            left, right = hidden[:, :4], hidden[:, 4:]
-            # The gradient of the right half is there long before autograd comes to it.
-            result: torch.Tensor = torch.tanh(torch.exp(left)) + right
-            return result
-
-    graph = capture(Gated(), torch.ones(2, 3), optimizer=SGD)
-    order, slices = order_of(graph), ("aten.slice_backward", "aten.slice_backward_2")
-    first, second = (graph.op_names.index(name) for name in slices)
-    before = {graph.op_names[op] for op in nx.ancestors(order, first)}
-    assert {"aten.tanh_backward", "aten.mul"} <= before  # those of the left half
-    assert first in nx.ancestors(order, second)
-
-
 def test_of_a_weight_that_is_used_twice_one_gradient_is_made_after_the_other() -> None:
     shared = CASES["called twice"]()
     graph = capture(shared.model, shared.inputs, optimizer=SGD)
@@ -271,30 +206,6 @@ def test_of_a_weight_that_is_used_twice_one_gradient_is_made_after_the_other() -
     assert first in nx.ancestors(order, last)
     assert first in nx.ancestors(order, of_weight_again)
     assert {of_input, of_weight} & nx.ancestors(order, first) == set()
-
-
-def test_branches_that_share_no_weights_may_go_backward_at_once() -> None:
-    class Towers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.towers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return torch.cat([tower(inputs).tanh() for tower in self.towers])
-
-    inputs = torch.ones(2, 4, requires_grad=True)
-    graph = capture(nn.Sequential(nn.Linear(4, 4), Towers()), inputs, optimizer=SGD)
-    order = order_of(graph)
-    made = [op for op, kind in enumerate(graph.op_types) if kind == "aten.tanh_backward"]
-    products = [op for op in ops_of(graph, Phase.BACKWARD) if graph.op_types[op] == "aten.mm"]
-    of_tower = [
-        {op for op in products if graph.scopes[op] == f"1.towers.{tower}"} for tower in range(3)
-    ]
-    assert [len(ops) for ops in of_tower] == [2, 2, 2]
-    for ops in of_tower:
-        before = set().union(*(nx.ancestors(order, op) for op in ops))
-        assert len(before & set().union(*of_tower)) == 0
-    assert len(made) == 3
 
 
 def test_what_a_training_loop_holds_stays_until_the_end() -> None:
@@ -342,27 +253,6 @@ def workspaces(graph: OpGraph) -> dict[str, int]:
     return {graph.op_names[op].split("/")[0]: int(graph.workspace_bytes[op]) for op in ops}
 
 
-def test_the_update_of_a_clipped_gradient_is_one_op() -> None:
-    graph = capture(nn.Linear(3, 5), torch.empty(2, 3), optimizer=clipped)
-    updates = {graph.op_names[op] for op in ops_of(graph, Phase.UPDATE)}
-    assert {"weight/placeto.update", "bias/placeto.update"} < updates
-    assert {"weight/aten.linalg_vector_norm", "bias/aten.linalg_vector_norm"} < updates
-
-
-def test_other_times_of_updates_are_refused() -> None:
-    with pytest.raises(CaptureError, match=r"^updates: expected one of after-backward, as-ready"):
-        capture(nn.Linear(3, 2), torch.empty(2, 3), updates="later")  # type: ignore[arg-type]
-
-
-def test_what_a_hook_keeps_of_an_inference_is_held() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
-    kept: list[torch.Tensor] = []
-    model[1].register_forward_hook(lambda _module, _inputs, output: kept.append(output))
-    graph = capture(model, torch.ones(16, 4), mode="inference")
-    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
-    assert held == {"input.0", "1/aten.tanh", "3/aten.tanh"}
-
-
 def test_what_an_error_has_left_is_not_held() -> None:
     class Stops(nn.Module):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -403,17 +293,3 @@ def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
     held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
     gradients = {"0/aten.mm_2", "0/aten.sum_2", "2/aten.mm_4", "2/aten.sum_2"}
     assert held == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}
-
-
-def test_what_a_step_without_updates_has_in_variables_is_held() -> None:
-    layer, head = nn.Linear(4, 6), nn.Linear(6, 2)
-
-    @torch.no_grad()
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        hidden = layer(inputs)
-        scores: torch.Tensor = head(hidden)
-        return scores.sum()
-
-    graph = capture_function(step, [layer, head], example_inputs=torch.ones(2, 4))
-    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
-    assert held == {"input.0", "0/aten.addmm", "1/aten.addmm", "loss/aten.sum"}

@@ -63,12 +63,6 @@ def test_a_tensor_shows_its_parts_and_no_byte_of_others(refs: list[View]) -> Non
         assert not look.is_exact or bytes_of(ref) == of_parts
 
 
-@given(views())
-def test_a_view_alone_is_exact(ref: View) -> None:
-    look = StorageParts(whole_storage(0, NUM_BYTES), [ref]).shown(ref)
-    assert look.is_exact or NUM_BYTES % max(ref.stride, default=1)
-
-
 def test_slices_columns_and_thirds_are_exact_together() -> None:
     whole = whole_storage(0, NUM_BYTES)
     matrix = torch.empty(NUM_BYTES, dtype=torch.uint8).view(8, 12)
@@ -81,15 +75,6 @@ def test_slices_columns_and_thirds_are_exact_together() -> None:
     for ref in (whole, *refs):
         assert found.shown(ref).is_exact
         assert sum(found.sizes[part] for part in found.shown(ref).parts) == len(bytes_of(ref))
-
-
-def test_what_only_whole_tensors_look_at_is_one_part() -> None:
-    whole = whole_storage(0, NUM_BYTES)
-    square = View(0, torch.float32, (4, 6), (6, 1), 0)
-    transposed = View(0, torch.float32, (6, 4), (1, 6), 0)
-    assert StorageParts(whole, [square, transposed]).sizes == [NUM_BYTES]
-    assert StorageParts(whole, []).sizes == [NUM_BYTES]
-    assert StorageParts(whole_storage(0, 0), []).sizes == [0]
 
 
 def test_too_many_parts_are_one() -> None:
