@@ -14,13 +14,13 @@ import numpy as np
 
 from placeto import capture_step, family_graph, load_model_graph
 from placeto_capture import CaptureWarning
-from placeto_capture.costs.memory import activation_bytes
 from placeto_capture.costs.roofline import cost_models
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
     Cluster,
     OpGraph,
+    Phase,
     PlacementProblem,
     colocate,
     merge_and_colocate,
@@ -208,3 +208,21 @@ def with_drawn_memory(cluster: Cluster, graph: OpGraph, generator: np.random.Gen
 
 def _seed_of(name: str) -> int:
     return int.from_bytes(re.sub(r"\s", "", name).encode(), "big") % (2**63 - 25)
+
+
+def activation_bytes(graph: OpGraph) -> int:
+    """Return the bytes of the tensors that forward ops make and backward ops read.
+
+    A step keeps them from its forward pass for its backward pass. Inputs of the step count;
+    parameters and buffers do not.
+    """
+    producer_phase = graph.phases[graph.tensor_producer]
+    read_by_backward = np.zeros(graph.num_tensors, np.bool_)
+    tensors, readers = graph.edges.T
+    read_by_backward[tensors[graph.phases[readers] == Phase.BACKWARD]] = True
+    kept = (
+        read_by_backward
+        & (producer_phase == Phase.FORWARD)
+        & (graph.parameter_bytes[graph.tensor_producer] == 0)
+    )
+    return int(graph.tensor_bytes[kept].sum())

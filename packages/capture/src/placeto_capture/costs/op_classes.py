@@ -10,11 +10,6 @@ class OpClass(StrEnum):
     depthwise one, with groups of fewer than `DENSE_CHANNELS` channels, is not. The frameworks of
     2018 ran it far from any limit of the hardware (Qin et al. 2018, "Diagonalwise Refactorization:
     An Efficient Training Method for Depthwise Convolutions").
-
-    Examples
-    --------
-    >>> str(OpClass.MATRIX_PRODUCT)
-    'matrix_product'
     """
 
     CONVOLUTION = "convolution"
@@ -158,11 +153,6 @@ def class_of_type(op_type: str) -> OpClass | None:
 
     A trailing underscore, the mark of an op in place, makes no difference. Neither does
     ``_foreach_`` before the name, the mark of an op on a list.
-
-    Examples
-    --------
-    >>> str(class_of_type("aten._foreach_add_"))
-    'elementwise'
     """
     own = CLASS_OF_OWN_TYPE.get(op_type)
     return own or CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
@@ -183,15 +173,6 @@ def op_class(
     counts as depthwise. An op of a type in no class counts as a matrix product from
     `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were float32. Otherwise it counts as
     elementwise, so that its bytes decide its time.
-
-    Examples
-    --------
-    >>> str(op_class("aten.add_", flops=0, bytes_accessed=12e6))
-    'elementwise'
-    >>> str(op_class("aten.convolution", flops=1e9, bytes_accessed=12e6, groups=32))
-    'depthwise_convolution'
-    >>> str(op_class("mylib.fused_attention", flops=4e9, bytes_accessed=12e6))
-    'matrix_product'
     """
     known = class_of_type(op_type)
     if known is OpClass.CONVOLUTION and groups > 1 and group_channels < DENSE_CHANNELS:

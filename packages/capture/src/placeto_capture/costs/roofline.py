@@ -177,23 +177,13 @@ def _shares_without_class(
 
 @dataclass(frozen=True)
 class Work:
-    """The work of the ops of a graph on a device.
+    """The work of the ops of a graph on a device."""
 
-    Attributes
-    ----------
-    resident : bool[V]
-        True for a parameter, buffer or input, which is no work.
-    op_class : int64[V]
-        Position in `OpClass` of the class whose efficiency the work reaches; 0 if it is resident.
-    seconds : float64[V]
-        Seconds of the work at the full peak and bandwidth.
-    times : float64[V]
-        Seconds with the efficiency of the class, and the overhead of the device.
-    """
-
-    resident: NDArray[np.bool_]
+    resident: NDArray[np.bool_]  # True for a parameter, buffer or input, which is no work
+    # Position in `OpClass` of the class whose efficiency the work reaches; 0 if it is resident.
     op_class: NDArray[np.int64]
-    seconds: NDArray[np.float64]
+    seconds: NDArray[np.float64]  # seconds of the work at the full peak and bandwidth
+    # Seconds with the efficiency of the class, and the overhead of the device.
     times: NDArray[np.float64]
 
 
@@ -246,17 +236,6 @@ def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutio
     """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
 
     Between two ops passes the ``op_overhead`` of the kind, one of ``DEVICE_KINDS``.
-
-    Examples
-    --------
-    Two ops of a second each, with 5.7 microseconds between them:
-
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph()
-    >>> ops.add_nodes_from(["a", "b"], measured_time={"k80": 1.0})
-    >>> single_device_runtime(from_networkx(ops), "k80")
-    2.0000057
     """
     seconds = cost_model(graph, kind, tf32=tf32)
     return float(seconds.sum() + overhead_between(np.count_nonzero(seconds), kind))
@@ -272,15 +251,6 @@ def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
 
     An op that is no product is bound by its bytes, and counts as float32. So does an op without a
     dtype.
-
-    Examples
-    --------
-    >>> precision_of("float32", OpClass.CONVOLUTION, "convolutions")
-    'tf32'
-    >>> precision_of("", OpClass.MATRIX_PRODUCT, "convolutions")
-    'float32'
-    >>> precision_of("float16", OpClass.MATRIX_PRODUCT, "always")
-    'float16'
     """
     if op_class not in PRODUCTS:
         return DEFAULT_DTYPE

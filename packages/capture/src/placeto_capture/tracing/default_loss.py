@@ -17,15 +17,6 @@ def default_loss(outputs: Any) -> torch.Tensor:
     It is ``outputs["loss"]`` or ``outputs.loss`` if it is there. Otherwise it is the one scalar
     among the outputs, if that depends on all weights and inputs that the others depend on. Without
     scalars, it is the sum of the means of all floating-point outputs.
-
-    Examples
-    --------
-    >>> weight = torch.ones(3, requires_grad=True)
-    >>> scores = weight * torch.arange(3.0)
-    >>> default_loss({"loss": scores.sum(), "scores": scores}).item()
-    3.0
-    >>> default_loss(scores).item()
-    1.0
     """
     named = _named_loss(outputs)
     if named is not None:

@@ -105,25 +105,14 @@ ADDS = _aten("embedding_renorm_ index_add_ index_reduce_ scatter_add_ scatter_re
 
 @dataclass(frozen=True)
 class Function:
-    """An ATen function.
+    """An ATen function."""
 
-    Attributes
-    ----------
-    overload : torch._ops.OpOverload
-        The function itself.
-    name : str
-        Such as ``"aten.add_"``.
-    written_positions, written_keywords : frozensets
-        The arguments that it changes in place.
-    is_composite : bool
-        True if it is made of other functions of ATen.
-    """
-
-    overload: Any
-    name: str
+    overload: Any  # the function itself
+    name: str  # such as ``"aten.add_"``
+    # The arguments that it changes in place.
     written_positions: frozenset[int]
     written_keywords: frozenset[str]
-    is_composite: bool
+    is_composite: bool  # True if it is made of other functions of ATen
 
     @property
     def allocates(self) -> bool:

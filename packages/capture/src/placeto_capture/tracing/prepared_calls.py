@@ -123,37 +123,19 @@ Fill = Callable[[StorageMemory], Any]
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call that is ready to run on any device.
+    """A call that is ready to run on any device."""
 
-    Attributes
-    ----------
-    kernel
-        Function of the call, without the wrapper that PyTorch puts around it.
-    positions : list
-        Its positional arguments; what depends on the device is missing.
-    holes : tuple of (int, int)
-        The position and slot of each argument that is a tensor.
-    other_positions, other_keywords : tuples of (int or text, function)
-        Functions that make the other arguments that depend on the device.
-    keywords : dict
-        The keyword arguments that do not.
-    made : tuple of (int, int)
-        Place among the tensors that it returns, and slot, of each that is kept.
-    rng_index : int or None
-        As in `Call`.
-    takes_generator : bool
-        True if it takes a generator of random numbers.
-    """
-
-    kernel: Any
-    positions: list[Any]
-    holes: tuple[tuple[int, int], ...]
+    kernel: Any  # function of the call, without the wrapper that PyTorch puts around it
+    positions: list[Any]  # its positional arguments; what depends on the device is missing
+    holes: tuple[tuple[int, int], ...]  # the position and slot of each argument that is a tensor
+    # Functions that make the other arguments that depend on the device.
     other_positions: tuple[tuple[int, Fill], ...]
-    keywords: dict[str, Any]
+    keywords: dict[str, Any]  # the keyword arguments that do not
     other_keywords: tuple[tuple[str, Fill], ...]
+    # Place among the tensors that it returns, and slot, of each that is kept.
     made: tuple[tuple[int, int], ...]
-    rng_index: int | None
-    takes_generator: bool
+    rng_index: int | None  # as in `Call`
+    takes_generator: bool  # True if it takes a generator of random numbers
 
     def arguments(self, memory: StorageMemory) -> tuple[list[Any], dict[str, Any]]:
         """Return what it is called with on a device."""

@@ -42,14 +42,6 @@ class StorageParts:
     ----------
     parts : list of `View`
         The bytes of each part.
-
-    Examples
-    --------
-    >>> whole = whole_storage(0, 32)
-    >>> last_2_columns = View(0, torch.uint8, (4, 2), (8, 1), 6)
-    >>> storage = StorageParts(whole, [whole, last_2_columns])
-    >>> storage.sizes, storage.shown(last_2_columns)
-    ([24, 8], Coverage(parts=(1,), is_exact=True))
     """
 
     def __init__(self, whole: View, views: Iterable[View]) -> None:

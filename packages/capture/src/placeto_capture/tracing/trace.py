@@ -22,27 +22,15 @@ UPDATES: tuple[Updates, ...] = get_args(Updates)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor as a strided view of a storage.
+    """A tensor as a strided view of a storage."""
 
-    Attributes
-    ----------
-    storage : int
-        Index into `Trace.storage_bytes`.
-    dtype : torch.dtype
-        Dtype of its elements.
-    size, stride : tuples of int
-        Sizes and strides, in elements.
-    offset : int
-        Offset of its first element, in elements.
-    is_conjugated, is_negated : bool
-        True if it shows the conjugate or the negative of the stored values, as lazy views do.
-    """
-
-    storage: int
+    storage: int  # index into `Trace.storage_bytes`
     dtype: torch.dtype
+    # Sizes and strides, in elements.
     size: tuple[int, ...]
     stride: tuple[int, ...]
-    offset: int
+    offset: int  # offset of its first element, in elements
+    # True if it shows the conjugate or the negative of the stored values, as lazy views do.
     is_conjugated: bool = False
     is_negated: bool = False
 
@@ -71,27 +59,18 @@ class Placeholder:
     """An op that holds what is there before the step: weights, a buffer, or an input.
 
     It computes nothing, so that much of what a `Call` has is empty.
-
-    Attributes
-    ----------
-    name, scope : str
-        Such as ``"layer.0.weight"`` and ``"layer.0"``.
-    op_type : str
-        ``"parameter"``, ``"buffer"`` or ``"input"``.
-    tensors : dict of str to `View`
-        Tensors that it holds, by name, in one storage. Tied tensors have several names, and
-        tensors that overlap are parts of it.
-    state : dict of str to `View`
-        State of the optimizer for it, by name (``"layer.0.weight.exp_avg"``).
-    values : dict of str to `torch.Tensor`
-        The tensors that it stands for, by name, as they were given to `capture`.
     """
 
+    # Such as ``"layer.0.weight"`` and ``"layer.0"``.
     name: str
     scope: str
-    op_type: str
+    op_type: str  # ``"parameter"``, ``"buffer"`` or ``"input"``
+    # Tensors that it holds, by name, in one storage. Tied tensors have several names, and tensors
+    # that overlap are parts of it.
     tensors: dict[str, View]
+    # The tensors that it stands for, by name, as they were given to `capture`.
     values: dict[str, torch.Tensor]
+    # State of the optimizer for it, by name (``"layer.0.weight.exp_avg"``).
     state: dict[str, View] = field(default_factory=dict)
 
     phase: ClassVar[Phase] = Phase.FORWARD
@@ -120,58 +99,36 @@ class Placeholder:
 
 @dataclass(slots=True)
 class Call:
-    """An ATen op that ran, or one that computes nothing and says only what comes first.
+    """An ATen op that ran, or one that computes nothing and says only what comes first."""
 
-    Attributes
-    ----------
-    function : torch._ops.OpOverload or None
-        Function that was called; None for a barrier or a free.
-    arguments, keywords : tuple, dict
-        Its arguments; tensors are replaced by their `View`.
-    outputs : tuple of `View` or None
-        The tensors that it returned, flattened.
-    reads, writes, creates : tuples of int
-        Storages: those that it reads, those that existed before and that it changes in place (which
-        are not among the first), and those that it makes.
-    scope : str
-        Path of the module that it belongs to.
-    phase : Phase
-        Phase of the training step.
-    flops, bytes_accessed : int
-        As `placeto_capture.tracing.work` defines them.
-    belongs_to : int or None
-        Index of the op that it has to share a device with: the forward op of a gradient op, the
-        parameter of an update op.
-    rng_index : int or None
-        Index of its draw of random numbers; one that was drawn before has its index again, as where
-        activations are computed again. None for a call that draws none.
-    parts : tuple of `Call`
-        The ops that it stands for, one after the other, where it is the whole update of a weight.
-    update : int
-        Number of the call of an optimizer's ``step`` that it is a part of, from 1; 0 for others.
-    workspace_bytes : int
-        The most bytes that are there only between these parts.
-    waits_for : tuple of int
-        Ops that come before the node of autograd that has run it, see `BackwardPasses`; of a free
-        the last op for which it keeps something.
-    """
-
-    function: Any
+    function: Any  # function that was called; None for a barrier or a free
+    # Its arguments; tensors are replaced by their `View`.
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
-    outputs: tuple[View | None, ...] = ()
+    outputs: tuple[View | None, ...] = ()  # the tensors that it returned, flattened
+    # Storages: those that it reads, those that existed before and that it changes in place (which
+    # are not among the first), and those that it makes.
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     creates: tuple[int, ...] = ()
-    scope: str = ""
+    scope: str = ""  # path of the module that it belongs to
     phase: Phase = Phase.FORWARD
+    # As `placeto_capture.tracing.work` defines them.
     flops: int = 0
     bytes_accessed: int = 0
+    # Index of the op that it has to share a device with: the forward op of a gradient op, the
+    # parameter of an update op.
     belongs_to: int | None = None
+    # Index of its draw of random numbers; one that was drawn before has its index again, as where
+    # activations are computed again. None for a call that draws none.
     rng_index: int | None = None
+    # The ops that it stands for, one after the other, where it is the whole update of a weight.
     parts: "tuple[Call, ...]" = ()
+    # Number of the call of an optimizer's ``step`` that it is a part of, from 1; 0 for others.
     update: int = 0
-    workspace_bytes: int = 0
+    workspace_bytes: int = 0  # the most bytes that are there only between these parts
+    # Ops that come before the node of autograd that has run it, see `BackwardPasses`; of a free
+    # the last op for which it keeps something.
     waits_for: tuple[int, ...] = ()
 
     @property
@@ -202,34 +159,21 @@ Op = Placeholder | Call
 
 @dataclass(frozen=True)
 class Trace:
-    """One step: its ops in the order in which they ran.
+    """One step: its ops in the order in which they ran."""
 
-    Attributes
-    ----------
-    ops : list of `Op`
-        The index of an op here is its index in the `OpGraph`.
-    storage_bytes : sequence of int, or mapping
-        The size of each storage.
-    results : dict of str to `View`
-        The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step
-        the output tensors (``"output.0"``).
-    held : frozenset of int
-        Storages that stay until the end of the step: of inputs, outputs, loss, gradients, and what
-        else the step refers to.
-    deaths : mapping of int to int
-        Number of ops that had run when nothing referred to a storage any more.
-    updates : "after-backward" or "as-ready"
-        As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
-    held_bytes : mapping of int to int
-        Bytes of storages of weights that are not held in the bytes of their dtype.
-    """
-
-    ops: list[Op]
-    storage_bytes: Sequence[int] | Mapping[int, int]
+    ops: list[Op]  # the index of an op here is its index in the `OpGraph`
+    storage_bytes: Sequence[int] | Mapping[int, int]  # the size of each storage
+    # The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step the
+    # output tensors (``"output.0"``).
     results: dict[str, View]
+    # Storages that stay until the end of the step: of inputs, outputs, loss, gradients, and what
+    # else the step refers to.
     held: frozenset[int] = frozenset()
+    # Number of ops that had run when nothing referred to a storage any more.
     deaths: Mapping[int, int] = field(default_factory=dict)
+    # As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     updates: Updates = "after-backward"
+    # Bytes of storages of weights that are not held in the bytes of their dtype.
     held_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def bytes_before(self, storages: Iterable[int]) -> int:

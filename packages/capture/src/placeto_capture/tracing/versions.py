@@ -10,24 +10,12 @@ LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
 
 @dataclass(eq=False)
 class Version:
-    """The parts of a storage that an op has made.
+    """The parts of a storage that an op has made."""
 
-    Attributes
-    ----------
-    producer : int
-        The op.
-    storage : int or None
-        None for what says only that the op comes before others.
-    bytes_of_part : dict of int to int
-        The parts of the storage that the op writes, and their bytes.
-    held : set of int
-        The parts that stay until the end of the step.
-    """
-
-    producer: int
-    storage: int | None
-    bytes_of_part: Mapping[int, int]
-    held: set[int] = field(default_factory=set)
+    producer: int  # the op
+    storage: int | None  # None for what says only that the op comes before others
+    bytes_of_part: Mapping[int, int]  # the parts of the storage that the op writes, and their bytes
+    held: set[int] = field(default_factory=set)  # the parts that stay until the end of the step
 
     @property
     def num_bytes(self) -> int:
@@ -44,15 +32,6 @@ def as_tensors(
     """Return the tensors, each as the parts of a version that it is, and their edges.
 
     A tensor is all parts of a version that the same ops read. One without bytes is one.
-
-    Examples
-    --------
-    Of three parts, one op reads the first two, and another one all of them:
-
-    >>> thirds = Version(producer=0, storage=0, bytes_of_part={0: 8, 1: 8, 2: 9})
-    >>> tensors, edges = as_tensors([thirds], [(thirds, 1, [0, 1]), (thirds, 2, [0, 1, 2])])
-    >>> [dict(tensor.bytes_of_part) for tensor in tensors], edges
-    ([{0: 8, 1: 8}, {2: 9}], [(0, 1), (0, 2), (1, 2)])
     """
     readers: defaultdict[tuple[Version, int], list[int]] = defaultdict(list)
     for version, op, parts in reads:

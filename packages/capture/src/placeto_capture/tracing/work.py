@@ -42,18 +42,11 @@ Formula = Callable[..., int]  # of the arguments of a call, and what it returned
 
 @dataclass(frozen=True)
 class HeldWeights:
-    """How the weights of a step are held, and how many of them a token needs.
+    """How the weights of a step are held, and how many of them a token needs."""
 
-    Attributes
-    ----------
-    widths
-        Bytes of storages that are not held in the bytes of their dtype, as a fraction of those.
-    experts_per_token
-        Number of experts of a mixture that each token goes to.
-    """
-
+    # Bytes of storages that are not held in the bytes of their dtype, as a fraction of those.
     widths: Mapping[int, float] = field(default_factory=dict)
-    experts_per_token: int = 1
+    experts_per_token: int = 1  # number of experts of a mixture that each token goes to
 
     def width(self, tensor: View) -> float:
         """Return the bytes that a tensor is held in, as a fraction of those of its dtype."""
@@ -194,15 +187,7 @@ def count_flops(
 
 
 def touched_experts(num_experts: int, num_rows: int, experts_per_token: int = 1) -> float:
-    """Return how many experts get a row, in expectation, if all are as likely.
-
-    Examples
-    --------
-    Of 8 experts, one token that goes to 2 of them touches 2; two tokens touch 3.5 on average:
-
-    >>> touched_experts(8, 2, experts_per_token=2), touched_experts(8, 4, experts_per_token=2)
-    (2.0, 3.5)
-    """
+    """Return how many experts get a row, in expectation, if all are as likely."""
     missed = max(0.0, 1 - experts_per_token / num_experts)
     num_tokens = num_rows / experts_per_token
     return float(num_experts * (1 - missed**num_tokens))
