@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from command_runs import (
@@ -69,42 +68,6 @@ def test_every_placer_is_compared_by_one_evaluator(results: Path) -> None:
                 placement = load_placement(placements / f"{name}.json", simulator.problem)
                 best = min(run["runtime"] for run in runs)
                 assert simulator.runtimes(placement[None])[0] == best
-
-
-def test_searches_keep_their_budgets_and_say_when_they_were_near_their_best(
-    results: Path,
-) -> None:
-    report = json.loads((results / "results.json").read_text())
-    budgets = {"placeto": 417, "rnn": 20, "random": 400, "local-search": 400, "multilevel": 400}
-    for problem in report["problems"]:
-        for name, budget in budgets.items():
-            for run in placer(problem, name)["runs"]:
-                assert 1 <= run["evaluations_to_best"] <= run["evaluations"] <= budget
-                curve = np.array(run["curve"])
-                near = curve[:, 0] >= run["evaluations_to_best"]
-                assert (np.abs(curve[near, 1] / run["runtime"] - 1) <= 0.01).all()
-
-
-def test_the_page_has_the_papers_table_and_one_of_each_problem(results: Path) -> None:
-    page = (results / "results.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith("| nmt-2 on ")]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    rows, searched = cells[:2], cells[2:]
-    assert [row[0] for row in rows] == ["nmt-2 on 2xk80", "nmt-2 on 3xk80"]
-    report = json.loads((results / "results.json").read_text())
-    pairs = list(zip(searched[::2], searched[1::2], strict=True))
-    for row, (placeto, rnn), problem in zip(rows, pairs, report["problems"], strict=True):
-        medians = {
-            s["name"]: np.median([run["runtime"] for run in s["runs"]]) for s in problem["placers"]
-        }
-        for column, name in {1: "cpu", 2: "single", 3: "expert", 5: "rnn", 6: "placeto"}.items():
-            assert float(row[column]) == pytest.approx(medians[name], rel=1e-3)
-        assert [placeto[2], rnn[2]] == [row[6], row[5]]
-        saved = 100 * (1 - medians["placeto"] / medians["rnn"])
-        assert float(placeto[3].removesuffix(" %")) == pytest.approx(saved, abs=0.06)
-        assert float(placeto[5]) == pytest.approx(float(rnn[4]) / float(placeto[4]), abs=0.006)
-    for name, placer in PLACERS.items():  # and one of all problems, where the CPU is none of theirs
-        assert page.count(f"\n| {placer.title} |") == (2 if name == "cpu" else 3)
 
 
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
@@ -225,60 +188,6 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: P
     assert (folder / "trials.jsonl").read_bytes().startswith(before)
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
     assert [found["name"] for found in problem["placers"]] == ["heft", "local-search"]
-
-
-def test_what_was_stopped_before_the_first_placement_has_no_ratios(tmp_path: Path) -> None:
-    chosen = ["--cluster=2xv100", "--cluster=3xv100", "--placers=single,heft"]
-    with pytest.MonkeyPatch.context() as patched:
-        stop_before("single", patched)
-        result = invoke("compare", build_profile(tmp_path), *chosen)
-    assert result.exit_code == 130
-    assert "10 groups" in result.stdout
-    assert "Ratio to the best" not in result.stdout
-
-
-def test_a_table_that_was_stopped_says_how_many_seeds_it_has(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    with pytest.MonkeyPatch.context() as patched:
-        stop_before("random", patched, seed=1)
-        command = ["compare", path, "--placers=single,random", "--max-evaluations=7", "--seeds=3"]
-        result = invoke(*command)
-    assert result.exit_code == 130
-    assert "1 of 3 seeds" in next(x for x in result.stdout.splitlines() if x.startswith("Random "))
-    assert "seeds" not in next(x for x in result.stdout.splitlines() if x.startswith("Single "))
-
-
-def test_what_fits_nowhere_is_said(tmp_path: Path) -> None:
-    small = tmp_path / "small.toml"
-    cluster = parse_cluster("2xv100")
-    devices = tuple(replace(device, memory_bytes=1000) for device in cluster.devices)
-    save_cluster(replace(cluster, devices=devices), small)
-    compare = ["compare", build_profile(tmp_path), f"--cluster={small}", "--placers=single,heft"]
-    assert "10 groups; no placement fits: a device lacks" in succeed(*compare)
-    assert succeed_json(*compare)["problems"][0]["least_excess"] > 0
-
-
-def test_without_a_folder_nothing_goes_on(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    with pytest.MonkeyPatch.context() as patched:
-        stop_before("heft", patched)
-        result = invoke("compare", path, "--placers=single,heft")
-    assert result.exit_code == 130
-    assert result.stderr.splitlines()[-1] == "placeto: error: stopped after 2 of 3 trials"
-    assert "\nSingle GPU " in result.stdout
-
-
-def test_what_takes_milliseconds_comes_first(tmp_path: Path) -> None:
-    path, folder = build_profile(tmp_path), tmp_path / "results"
-    names = ["local-search", "scotch", "random", "heft", "single"]
-    result = invoke(
-        "compare", path, f"--placers={','.join(names)}", "--max-evaluations=50", "-o", folder
-    )
-    expected = ["single", "scotch", "heft", "random", "local-search"]
-    lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
-    assert [line["name"].rpartition("/")[2] for line in lines[1:]] == expected
-    told = [line.split(": ")[1] for line in result.stderr.splitlines()[1:]]
-    assert told == expected
 
 
 def test_a_folder_goes_on_with_the_trials_that_are_the_same(tmp_path: Path) -> None:
@@ -444,18 +353,6 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     assert "expected a known type, FLOPs, bytes or measured times" in fail(
         "compare", path, "--gpus=2", "--gpu-kind=k80"
     )
-
-
-def test_runs_of_one_name_are_drawn_with_their_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("a/run", "b/run", "other"):
-        Path(folder).mkdir(parents=True)
-        Path(folder, "log.jsonl").write_text('{"evaluations": 1, "best_runtime": 2.0}')
-    succeed("plot", "curves", "a/run", "b/run", "other", "-o", "curves.png")
-    drawn = legend_of(check_picture(Path("curves.png"), width=900))
-    assert drawn == ["a/run: run", "b/run: run", "other"]
 
 
 @pytest.mark.parametrize(

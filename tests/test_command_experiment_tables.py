@@ -10,7 +10,7 @@ from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, t
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.trials.comparing import DescribeCase
 from placeto.trials.folder import TRIALS
-from placeto.trials.records import Described, Failed, Record
+from placeto.trials.records import Failed, Problem, Record
 from placeto.trials.store import TrialStore
 from placeto.trials.trials import Experiment, Results
 from placeto_experiments.options import chosen_plan
@@ -232,7 +232,7 @@ def check_a_failure_in_finer_groups_is_told(folder: Path) -> None:
 def finished(experiment: Experiment) -> dict[str, Record]:
     """Return a record of each trial of a comparison."""
     return {
-        trial.name: Described(
+        trial.name: Problem(
             source=trial.task.source,
             cluster=trial.task.cluster,
             devices=["k80:0"],

@@ -257,12 +257,6 @@ def counted(run: Iterator[tuple[Trial, Record]]) -> Iterator[tuple[str, float | 
         yield trial.name, record.cost
 
 
-def test_trials_run_in_their_order(tmp_path: Path) -> None:
-    trials = [Trial(str(number), Count(number)) for number in range(3)]
-    run = run_trials(trials, Workspace(tmp_path), Watch(never))
-    assert list(counted(run)) == [("0", 0), ("1", 1), ("2", 2)]
-
-
 def test_a_failed_trial_ends_none_but_those_that_need_it(tmp_path: Path) -> None:
     trials = [
         Trial("fails", Fail()),
@@ -373,6 +367,9 @@ def test_a_folder_goes_on_with_what_is_the_same_and_nothing_else(tmp_path: Path)
     with conducted(folder, experiment(path, "single")) as fourth:  # and its first one again
         assert fourth == third
         assert (folder / "results.md").read_text() == page
+    written = (folder / "problems" / "x.json.gz").stat().st_mtime_ns
+    with conducted(folder, experiment(path, "single")):  # with nothing left, as it was
+        assert (folder / "problems" / "x.json.gz").stat().st_mtime_ns == written
     assert load_problem(folder / "problems" / "x.json.gz") == PROBLEM
     with conducted(folder, experiment(path, "single"), force=True) as anew:
         assert len(anew) == 1
@@ -439,7 +436,7 @@ def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> N
     (tmp_path / "experiment.json").write_text(json.dumps(old | {"options": {}, "trials": 1}))
     one = experiment(tmp_path / "problem.json")
     with (
-        pytest.raises(InputError, match=r"expected version 3, got 2.* --force begins anew"),
+        pytest.raises(InputError, match=r"expected version 4, got 2.* --force begins anew"),
         experiment_folder(tmp_path, one, force=False),
     ):
         pass

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 from placeto.errors import InputError
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.placing.placers import PLACERS
-from placeto.trials.comparing import Case, Comparison, chosen_budgets
+from placeto.trials.comparing import Case, Comparison
 from placeto.trials.comparison import (
     NOTHING,
-    PlacerReport,
-    ProblemReport,
-    micro_batch_table,
     placer_table,
     profile_table,
     profiles,
@@ -25,7 +22,7 @@ from placeto.trials.comparison import (
     typical,
 )
 from placeto.trials.curves import evaluations_to_best, short_curve
-from placeto.trials.records import Placed
+from placeto.trials.records import Placed, Problem, Runs
 from placeto.trials.trials import Results
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
@@ -74,13 +71,13 @@ def run(
     )
 
 
-def placer(*runs: Placed, name: str = "placer", failed: int = 0) -> PlacerReport:
-    return PlacerReport(name, name, list(runs), failed=failed)
+def placer(*runs: Placed, name: str = "placer", failed: int = 0) -> Runs:
+    return Runs(name, name, list(runs), failed=failed)
 
 
-def problem(*placers: PlacerReport, least_excess: int = 0, bound: float = 0.0) -> ProblemReport:
+def problem(*placers: Runs, least_excess: int = 0, bound: float = 0.0) -> Problem:
     """Return what placers came to on a model and two GPUs."""
-    return ProblemReport(
+    return Problem(
         source="model",
         cluster="2xk80",
         devices=["k80:0", "k80:1"],
@@ -224,16 +221,6 @@ def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -
     assert rows["fails"][2:4] == ["1 of 2 failed", ""]
 
 
-def test_costs_of_nothing_have_tables() -> None:
-    free = run(0.0)
-    report = problem(
-        placer(free, name="single"), placer(free, name="a"), placer(run(1.0), name="b")
-    )
-    assert [one.ratios for one in profiles([report])] == [[1.0], [1.0], [inf]]
-    (row,) = micro_batch_table([("model", 1, report)]).rows
-    assert row[-1] == "0.00"
-
-
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     report = problem(placer(run(2.0), name="rnn"), bound=0.5)
 
@@ -252,15 +239,6 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
         [msgspec.structs.replace(report, placers=[placer(run(1.0), name="placeto")])]
     ).rows
     assert row[-1] == NOTHING  # it is not known how fast the RNN is
-
-
-def test_a_problem_is_described_before_any_placer_places_it() -> None:
-    # Results of its placers are shown beside what is known of it, in whatever order they come.
-    case = Case("two chains", "2xk80", "two-chains", two_chains)
-    placers = {name: PLACERS[name] for name in ("single", "scotch", "rnn")}
-    described, *others = Comparison([case], placers, range(2), chosen_budgets(placers)).trials
-    assert described.needs == ()
-    assert [trial.needs for trial in others] == [(described.name,)] * 5
 
 
 def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:

@@ -40,7 +40,6 @@ from placeto.trials.comparison import (
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
 from placeto.trials.running import conduct
-from placeto.trials.store import content_digest
 from placeto.trials.trials import Experiment, Page, Results
 from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
@@ -375,8 +374,7 @@ def _experiment(comparison: Comparison, left_out: Sequence[str]) -> Experiment:
 
 
 def _described(problem: PlacementProblem) -> str:
-    sizes = f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
-    return f"{sizes}, {content_digest(problem)[:16]}"
+    return f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
 
 
 def _page(comparison: Comparison, results: Results) -> Page:

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from placeto.placing.evaluators import STEP
-from placeto.trials.comparison import ProblemReport, typical
+from placeto.trials.comparison import typical
+from placeto.trials.records import Problem
 from placeto_tools.plots.colours import colour
 from placeto_tools.plots.png import new_figure
 
@@ -60,7 +61,7 @@ def _on_common_places(
     return np.maximum(places, 1), np.stack(rows)
 
 
-def comparison_figure(report: ProblemReport) -> Figure:
+def comparison_figure(report: Problem) -> Figure:
     """Return the learning curves of the searches on one problem, and the levels of others."""
     curves: dict[str, list[Curve]] = {}
     levels = {"lower bound": report.lower_bound} if report.lower_bound else {}

@@ -36,6 +36,8 @@ def problem_report(
     """Return the report of one problem for a page: plain values in SI units."""
     levels = drawn_levels(problem)
     before: list[PlacementProblem | None] = [None, *levels[:-1]]
+    shown_problems = {id(each.problem): each.problem for each in shown}
+    simulators = {key: Simulator(one, num_threads=1) for key, one in shown_problems.items()}
     graph, cluster = problem.graph, problem.cluster
     return {
         "title": title,
@@ -53,12 +55,12 @@ def problem_report(
         "tensor_producers": graph.tensor_producer,
         "tensor_bytes": graph.tensor_bytes,
         "levels": [level_report(*pair) for pair in zip(levels, before, strict=True)],
-        "placers": [_placer_report(each, levels) for each in shown],
+        "placers": [_placer_report(each, levels, simulators[id(each.problem)]) for each in shown],
     }
 
 
-def _placer_report(shown: Shown, levels: list[PlacementProblem]) -> Report:
-    timeline = Simulator(shown.problem, num_threads=1).timeline(shown.placement)
+def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simulator) -> Report:
+    timeline = simulator.timeline(shown.placement)
     return {
         "title": shown.title,
         "runtime": timeline.runtime,

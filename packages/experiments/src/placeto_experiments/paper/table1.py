@@ -21,13 +21,12 @@ from placeto.trials.comparison import (
     NOTHING,
     SEARCH_COLUMNS,
     TABLE_1,
-    ProblemReport,
     runtime_table,
     search_table,
     typical,
 )
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.records import Failed, Placed
+from placeto.trials.records import Failed, Placed, Problem
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Workspace
 from placeto_experiments.paper.placers import (
     LOCAL_SEARCH,
@@ -150,7 +149,7 @@ def _finer_failures(comparison: Comparison, results: Results) -> list[str]:
 
 
 def _runtime_table(
-    reports: Mapping[str, ProblemReport],
+    reports: Mapping[str, Problem],
     papers: Mapping[str, PaperRow],
     fitted: Mapping[str, Collection[str]],
 ) -> TextTable:
@@ -173,9 +172,7 @@ def _paper_seconds(runtimes: Mapping[str, float | None], placer: str) -> str:
     return "OOM" if seconds is None else f"{seconds:g}"
 
 
-def _search_table(
-    reports: Mapping[str, ProblemReport], papers: Mapping[str, PaperRow]
-) -> TextTable:
+def _search_table(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]) -> TextTable:
     """Return evaluations and seconds, with a row of the paper's Placeto and one of its RNN."""
     table = search_table(list(reports.values()), SEARCHED)
     rows: list[Sequence[str]] = []
@@ -192,7 +189,7 @@ def _search_table(
 
 
 def _episode_table(
-    reports: Mapping[str, ProblemReport],
+    reports: Mapping[str, Problem],
     papers: Mapping[str, PaperRow],
     budgets: Mapping[str, int | None],
 ) -> str:

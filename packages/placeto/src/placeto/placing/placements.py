@@ -201,8 +201,8 @@ def run_placer(
     seed: int = 0,
     budget: int | None = None,
     label: str = "",
-    num_threads: int | None = None,
     evaluator: EvaluatorSpec = STEP,
+    priced: Evaluator | None = None,
     limits: Limits | None = None,
 ) -> PlacementResult:
     """Place a problem, by default with the simulator as the evaluator, and show progress.
@@ -218,10 +218,10 @@ def run_placer(
         Number of evaluations of the placer; by default that of the limits, or its own.
     label
         Name on the display; by default that of the placer.
-    num_threads
-        Number of threads of the simulator; by default one for each core.
     evaluator
         Evaluator of placements.
+    priced
+        That evaluator, if it is there; by default one with a thread for each core is made.
     limits
         Limits at which the placer is stopped; the best placement that it evaluated is the result.
     """
@@ -244,7 +244,7 @@ def run_placer(
         updates = f"{summary.evaluations:,}, update {summary.update:,} of {total:,}{left}"
 
     progress.update(f"{name} ...")
-    priced = evaluator.make(problem, num_threads)
+    priced = priced or evaluator.make(problem, None)
     placer = spec.make(problem, Budget(budget, limits.seconds, limits.evaluations, on_update))
     watched = WatchedEvaluator(priced, report, limits)
     try:

@@ -19,8 +19,6 @@ from placeto.texts import TextTable, counted
 from placeto.trials.comparison import (
     CPU,
     ComparisonReport,
-    PlacerReport,
-    ProblemReport,
     micro_batch_table,
     placer_table,
     problem_parts,
@@ -28,7 +26,7 @@ from placeto.trials.comparison import (
     runtime_text,
 )
 from placeto.trials.placing_tasks import Place, PlaceByName
-from placeto.trials.records import Described, Failed, Placed, Record
+from placeto.trials.records import Failed, Placed, Problem, Record, Runs
 from placeto.trials.trials import Graph, News, Page, Results, Task, Trial, Watch, Workspace, placing
 from placeto_baselines import RnnSettings, least_excess
 from placeto_graphs import PlacementProblem
@@ -54,7 +52,7 @@ class DescribeCase:
         evaluator = evaluator_spec(self.evaluator)
         watch.update(f"{self.graph.label}: lower bound ...")
         problem = workspace.problem(self.graph)
-        return Described(
+        return Problem(
             source=self.source,
             cluster=self.cluster,
             devices=list(problem.cluster.device_names),
@@ -191,8 +189,8 @@ class Comparison:
     def news(self, results: Results, trial: Trial) -> News:
         """Return the line of a finished trial, and the table of its problem."""
         record = results.records[trial.name]
-        _, graph, placer = trial.name.split("/", 2)  # as `placing` names it
-        case = next(case for case in self.cases if case.name == graph)
+        placer = trial.placer
+        case = next(case for case in self.cases if case.name == trial.graph)
         report = self._report(case, results)
         line = f"{counted(report.ops, 'op')} in {counted(report.groups, 'group')}"
         if isinstance(record, Failed):
@@ -201,7 +199,7 @@ class Comparison:
             line = f"{placer}: {runtime_text(record, report.unit)}, {clock(record.seconds)}"
         return News(f"{case.source} on {case.cluster}: {line}", placer_table(report))
 
-    def reports(self, results: Results) -> dict[str, ProblemReport]:
+    def reports(self, results: Results) -> dict[str, Problem]:
         """Return the report of each problem that was begun, by its name, in SI units."""
         begun = [case for case in self.cases if results.find(CASE, case.name, 0)]
         return {case.name: self._report(case, results) for case in begun}
@@ -261,17 +259,18 @@ class Comparison:
             modules=(*self.placers[name].modules, *case.evaluator.modules),
         )
 
-    def _report(self, case: Case, results: Results) -> ProblemReport:
-        known = msgspec.structs.asdict(results.record(Described, CASE, case.name, 0))
+    def _report(self, case: Case, results: Results) -> Problem:
+        known = results.record(Problem, CASE, case.name, 0)
         placers = [self._runs(results, case, name) for name in self.placers]
-        return ProblemReport(**known, placers=[one for one in placers if one.runs or one.error])
+        took_part = [one for one in placers if one.runs or one.error]
+        return msgspec.structs.replace(known, placers=took_part)
 
-    def _runs(self, results: Results, case: Case, name: str) -> PlacerReport:
+    def _runs(self, results: Results, case: Case, name: str) -> Runs:
         spec = self.placers[name]
         seeds = self.seeds if spec.random else [0]
         found = [results.find(name, case.name, seed) for seed in seeds]
         errors = [record.error for record in found if isinstance(record, Failed)]
-        return PlacerReport(
+        return Runs(
             name=name,
             title=spec.title,
             searches=spec.searches,
@@ -300,8 +299,8 @@ def _try_on_one(
 
 def comparison_page(
     table: Sequence[str],
-    reports: Mapping[str, ProblemReport],
-    draw: Callable[[ProblemReport], Picture],
+    reports: Mapping[str, Problem],
+    draw: Callable[[Problem], Picture],
     fitted: Mapping[str, Collection[str]] | None = None,
 ) -> Page:
     """Return the page of a comparison.
@@ -326,7 +325,7 @@ def comparison_page(
     return Page([*table, *chain(*parts)], figures, failures(reports.values()))
 
 
-def failures(reports: Iterable[ProblemReport]) -> list[str]:
+def failures(reports: Iterable[Problem]) -> list[str]:
     """Return a line for each placer that failed, but for CPU only, whose times may be unknown."""
     return [
         failure(report, placer.name, placer.error)
@@ -336,7 +335,7 @@ def failures(reports: Iterable[ProblemReport]) -> list[str]:
     ]
 
 
-def failure(problem: Case | ProblemReport, placer: str, error: str) -> str:
+def failure(problem: Case | Problem, placer: str, error: str) -> str:
     """Return the line with the error of a placer."""
     return f"{problem.source} on {problem.cluster}, {placer}: {error}"
 

@@ -18,7 +18,7 @@ from placeto.texts import (
     share_text,
 )
 from placeto.trials.curves import evaluations_until
-from placeto.trials.records import CaseReport, Placed
+from placeto.trials.records import Placed, Problem, Runs, find_runs
 
 CPU = "cpu"
 FITTED_MARK = " *f*"  # behind a runtime that is fitted to a published one
@@ -49,43 +49,6 @@ TABLE_1 = {  # titles of the placers in table 1 of the paper, by name
 }
 
 
-class PlacerReport(msgspec.Struct, frozen=True):
-    """Runs of a placer on a problem, and the error of one that failed."""
-
-    name: str
-    title: str = ""
-    runs: list[Placed] = []
-    error: str | None = None
-    failed: int = 0  # number of runs that did not succeed
-    seeds: int = 1  # number of runs when all are done
-    searches: bool = False  # whether it ends with its budget alone
-
-
-class ProblemReport(CaseReport, frozen=True, kw_only=True):
-    """A problem, and the runs of all placers on it."""
-
-    placers: list[PlacerReport]
-
-    @property
-    def title(self) -> str:
-        """Name of the problem in tables: its source and its devices."""
-        return f"{self.source} on {self.cluster}"
-
-    def find(self, name: str) -> PlacerReport:
-        """Return the report of one placer, which has no runs if it did not take part."""
-        return _find(name, self.placers)
-
-    @property
-    def misfit(self) -> str:
-        """Text if nothing fits the memory: no placement can, or none was found; else empty."""
-        if self.least_excess:
-            return misfit_text(self.least_excess)
-        runs = [run for placer in _competing(self) for run in placer.runs]
-        if not runs or any(run.fits for run in runs):
-            return ""
-        return "no placement that fits was found"
-
-
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Ratios of a placer to the best of all placers, over some problems.
 
@@ -113,7 +76,7 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     max_evaluations: int | None  # evaluations after which each placer is stopped
     seconds: float | None  # CPU seconds after which each placer is stopped
     budgets: Mapping[str, int | None]
-    problems: Sequence[ProblemReport]
+    problems: Sequence[Problem]
     profiles: Sequence[Profile]
 
 
@@ -124,15 +87,13 @@ def runtime_text(run: Placed, unit: str = SECONDS) -> str:
     return cost_text(run.runtime, unit) if run.fits else "OOM"
 
 
-def typical(placer: PlacerReport, field: str) -> float:
+def typical(placer: Runs, field: str) -> float:
     """Return the median of a number of the runs that fit the memory; NaN if none does."""
     runs = [run for run in placer.runs if run.fits and run.runtime is not None]
     return _median([getattr(run, field) for run in runs])
 
 
-def runtime_table(
-    problems: Sequence[ProblemReport], placers: Mapping[str, str] = TABLE_1
-) -> TextTable:
+def runtime_table(problems: Sequence[Problem], placers: Mapping[str, str] = TABLE_1) -> TextTable:
     """Return the runtimes of some placers, as in table 1 of Addanki et al. (2019).
 
     Parameters
@@ -153,7 +114,7 @@ def runtime_table(
 
 
 def search_table(
-    problems: Sequence[ProblemReport], placers: Sequence[str] = ("placeto", "rnn")
+    problems: Sequence[Problem], placers: Sequence[str] = ("placeto", "rnn")
 ) -> TextTable:
     """Return evaluations and seconds of some placers, a row for each problem and placer."""
     return TextTable(
@@ -166,7 +127,17 @@ def search_table(
     )
 
 
-def placer_table(problem: ProblemReport, fitted: Collection[str] = ()) -> TextTable:
+def misfit(problem: Problem) -> str:
+    """Return a text if nothing fits the memory: no placement can, or none was found."""
+    if problem.least_excess:
+        return misfit_text(problem.least_excess)
+    runs = [run for placer in _competing(problem) for run in placer.runs]
+    if not runs or any(run.fits for run in runs):
+        return ""
+    return "no placement that fits was found"
+
+
+def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
     """Return every placer on one problem, and the lower bound.
 
     Runtimes of the placers in ``fitted`` are marked as fitted to published ones.
@@ -187,13 +158,13 @@ def placer_table(problem: ProblemReport, fitted: Collection[str] = ()) -> TextTa
     sizes = f"{counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
     title = f"{problem.title}: {sizes}"
     return TextTable(
-        f"{title}; {problem.misfit}" if problem.misfit else title,
+        f"{title}; {none}" if (none := misfit(problem)) else title,
         [columns[number] for number in told],
         [[row[number] for number in told] for row in rows],
     )
 
 
-def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
+def profiles(problems: Sequence[Problem]) -> list[Profile]:
     """Return the ratio of each placer to the best on each problem.
 
     CPU only does not count if the problem has no CPU, as it has a CPU of its own.
@@ -203,7 +174,7 @@ def profiles(problems: Sequence[ProblemReport]) -> list[Profile]:
     num_counted = len(best) - int(np.isnan(best).sum())
     found = []
     for name, title in titles.items():
-        costs = [_cost_over_seeds(_find(name, _competing(problem))) for problem in problems]
+        costs = [_cost_over_seeds(find_runs(name, _competing(problem))) for problem in problems]
         ratios = [_ratio(cost, least) for cost, least in zip(costs, best, strict=True)]
         known = [ratio for ratio in ratios if ratio is not None]
         within = {
@@ -232,7 +203,7 @@ def profile_table(found: Sequence[Profile]) -> TextTable:
     )
 
 
-def seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
+def seconds_table(problems: Sequence[Problem]) -> TextTable:
     """Return the CPU seconds of placers, over all their runs."""
     taken: dict[str, list[float]] = {}
     for placer in (placer for problem in problems for placer in problem.placers):
@@ -246,7 +217,7 @@ def seconds_table(problems: Sequence[ProblemReport]) -> TextTable:
     return TextTable("CPU seconds of the runs of each placer", columns, rows)
 
 
-def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> TextTable:
+def micro_batch_table(reports: Sequence[tuple[str, int, Problem]]) -> TextTable:
     """Return the speed-up of each placer over one device without micro-batching.
 
     Parameters
@@ -282,7 +253,7 @@ def micro_batch_table(reports: Sequence[tuple[str, int, ProblemReport]]) -> Text
     return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
 
 
-def problem_parts(report: ProblemReport, picture: str, fitted: Collection[str] = ()) -> list[str]:
+def problem_parts(report: Problem, picture: str, fitted: Collection[str] = ()) -> list[str]:
     """Return the `placer_table` of a problem and its learning curves, as parts of a page."""
     table = placer_table(report, fitted)
     parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
@@ -292,22 +263,18 @@ def problem_parts(report: ProblemReport, picture: str, fitted: Collection[str] =
     return [*parts, f"![Learning curves]({picture})"]
 
 
-def _find(name: str, placers: Sequence[PlacerReport]) -> PlacerReport:
-    return next((placer for placer in placers if placer.name == name), PlacerReport(name))
-
-
-def _competing(problem: ProblemReport) -> list[PlacerReport]:
+def _competing(problem: Problem) -> list[Runs]:
     has_cpu = problem.gpus < len(problem.devices)
     return [placer for placer in problem.placers if has_cpu or placer.name != CPU]
 
 
-def _cost_over_seeds(placer: PlacerReport) -> float:
+def _cost_over_seeds(placer: Runs) -> float:
     """Return the median over the seeds, or NaN; runs that do not fit or fail are infinite."""
     costs = [inf if run.runtime is None or not run.fits else run.runtime for run in placer.runs]
     return _median([*costs, *[inf] * placer.failed])
 
 
-def _best_cost(problem: ProblemReport) -> float:
+def _best_cost(problem: Problem) -> float:
     """Return the lowest median of all placers; NaN where no placement fits."""
     costs = [_cost_over_seeds(placer) for placer in _competing(problem)]
     return min((cost for cost in costs if cost < inf), default=nan)
@@ -345,7 +312,7 @@ def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else nan
 
 
-def _search_row(problem: ProblemReport, name: str) -> list[str]:
+def _search_row(problem: Problem, name: str) -> list[str]:
     placer, rnn = problem.find(name), problem.find("rnn")
     own, of_rnn = (typical(one, "evaluations_to_best") for one in (placer, rnn))
     runtime = typical(rnn, "runtime")
@@ -369,19 +336,19 @@ def _search_row(problem: ProblemReport, name: str) -> list[str]:
     ]
 
 
-def _speed_up(placer: PlacerReport, alone: float) -> str:
+def _speed_up(placer: Runs, alone: float) -> str:
     runtime = typical(placer, "runtime")
     return _text(alone / (runtime or nan), "{:.2f}", "OOM" if placer.runs else NOTHING)
 
 
-def _runtime(placer: PlacerReport) -> str:
+def _runtime(placer: Runs) -> str:
     known = runtime_text(placer.runs[0]) if placer.runs else NOTHING
     runtime = _text(typical(placer, "runtime"), "{:#.4g}", known)
     some = _those_that_fit(placer)
     return f"{runtime} ({some})" if some else runtime
 
 
-def _those_that_fit(placer: PlacerReport) -> str:
+def _those_that_fit(placer: Runs) -> str:
     """Return the number of runs that fit the memory; empty for all or none."""
     count = sum(run.fits for run in placer.runs)
     return f"{count} of {len(placer.runs)} fit" if 0 < count < len(placer.runs) else ""
@@ -393,7 +360,7 @@ def _text(number: float, form: str, nothing: str = NOTHING) -> str:
     return nothing if isnan(number) else form.format(number)
 
 
-def _placer_row(problem: ProblemReport, placer: PlacerReport, best: float) -> list[str]:
+def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
     runs, unit = placer.runs, problem.unit
     if not runs:
         return [placer.title, NOTHING, *[""] * 6]

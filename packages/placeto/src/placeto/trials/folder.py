@@ -22,7 +22,7 @@ from placeto_graphs import save_problem
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
 LOCK = ".lock"
 FOLDERS = ("problems", "policies", "placements")
-VERSION = 3  # the first whose trials have keys
+VERSION = 4
 
 
 class ExperimentFolder:
@@ -33,10 +33,14 @@ class ExperimentFolder:
     with other options. ``results.md`` and pictures show the trials of the last command.
     """
 
-    def __init__(self, path: Path, experiment: Experiment) -> None:
+    def __init__(
+        self, path: Path, experiment: Experiment, written: Mapping[str, str] | None = None
+    ) -> None:
         self.path = path
         self.workspace = Workspace(path)
         self._experiment = experiment
+        self._written = written or {}  # digests of the problems that the folder has
+        self._describe(self._written)
         self._store = TrialStore(path / TRIALS)
         self._commit = commit()
 
@@ -46,11 +50,26 @@ class ExperimentFolder:
         for name, make in self._experiment.problems.items():
             show(f"{name}: reading or capturing its graph ...")
             problem, path = make(), self.workspace.problem_file(name)
-            with writing(path):
-                path.parent.mkdir(exist_ok=True)
-                save_problem(problem, path)
             digests[name] = content_digest(problem)
-        self.workspace = Workspace(self.path, trial_keys(self._experiment.trials, digests))
+            if self._written.get(name) != digests[name] or not path.exists():
+                self._describe({**self._written, name: ""})  # not known, if it is cut now
+                with writing(path):
+                    path.parent.mkdir(exist_ok=True)
+                    save_problem(problem, path)
+            self._written = {**self._written, name: digests[name]}
+            Workspace(self.path, {}, digests).hold(name, problem)
+        self._describe(self._written)
+        keys = trial_keys(self._experiment.trials, digests)
+        self.workspace = Workspace(self.path, keys, digests)
+
+    def _describe(self, problems: Mapping[str, str]) -> None:
+        described = _Description(
+            experiment=self._experiment.name,
+            options=self._experiment.options,
+            trials=len(self._experiment.trials),
+            problems=problems,
+        )
+        write_json(self.path / DESCRIPTION, described)
 
     @property
     def finished(self) -> dict[str, Record]:
@@ -115,10 +134,12 @@ def experiment_folder(
     """
     if force or not (path / DESCRIPTION).exists():
         make_folder(path, force=force or _is_empty(path))
+    written: Mapping[str, str] = {}
     if not _is_empty(path):
         found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
         if not force:
             found.check(path / DESCRIPTION, experiment)
+            written = found.problems
     with writing(path):
         try:
             lock = FileLock(path / LOCK).acquire(timeout=0)
@@ -127,11 +148,7 @@ def experiment_folder(
     with lock:
         if force:
             _empty(path)
-        described = _Description(
-            experiment=experiment.name, options=experiment.options, trials=len(experiment.trials)
-        )
-        write_json(path / DESCRIPTION, described)
-        yield ExperimentFolder(path, experiment)
+        yield ExperimentFolder(path, experiment, written)
 
 
 def _is_empty(path: Path) -> bool:
@@ -154,12 +171,12 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
     experiment: str
     options: Mapping[str, Any]
     trials: int
+    problems: Mapping[str, str] = {}  # digests by name
 
     def check(self, path: Path, experiment: Experiment) -> None:
         if self.version != VERSION:
             raise InputError(
-                f"{path}: expected version {VERSION}, got {self.version}, whose trials have no "
-                "keys; --force begins anew"
+                f"{path}: expected version {VERSION}, got {self.version}; --force begins anew"
             )
         if self.experiment != experiment.name:
             raise InputError(

@@ -8,7 +8,7 @@ from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import PlacerSpec, fitting, placer_spec, trained
-from placeto.placing.warming import warm_up, warm_up_evaluator
+from placeto.placing.warming import warm_up
 from placeto.placing.watching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
@@ -46,7 +46,7 @@ class Place:
         spec = self.spec(workspace, problem)
         evaluator = evaluator_spec(self.evaluator)
         warm_up(spec.warms_as or spec.name, evaluator)
-        warm_up_evaluator(evaluator.make(problem, 1))
+        priced = workspace.priced(problem, evaluator)
         began = cpu_seconds()
         result = run_placer(
             spec,
@@ -55,8 +55,8 @@ class Place:
             seed=self.seed or 0,
             budget=self.budget,
             label=self.label,
-            num_threads=1,
             evaluator=evaluator,
+            priced=priced,
             limits=self.limits,
         )
         seconds = cpu_seconds() - began

@@ -1,6 +1,7 @@
 """Records of finished trials: the lines of ``trials.jsonl``, which name their type."""
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -14,8 +15,12 @@ def finite(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of a problem before it is placed, in SI units."""
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
+    pass
+
+
+class Problem(_Record, frozen=True, kw_only=True):
+    """A problem before it is placed, in SI units, and in a comparison the runs of all placers."""
 
     source: str
     cluster: str
@@ -28,14 +33,16 @@ class CaseReport(msgspec.Struct, frozen=True, kw_only=True):
     evaluator: str = "latency"
     objective: str = "runtime"  # name of the cost
     unit: str = SECONDS
+    placers: list["Runs"] = []
 
+    @property
+    def title(self) -> str:
+        """Name of the problem in tables: its source and its devices."""
+        return f"{self.source} on {self.cluster}"
 
-class Described(CaseReport, frozen=True, kw_only=True, tag=str.lower):
-    """A described problem."""
-
-
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
-    pass
+    def find(self, name: str) -> "Runs":
+        """Return the runs of one placer; none if it did not take part."""
+        return find_runs(name, self.placers)
 
 
 class Failed(_Record, frozen=True, kw_only=True):
@@ -63,6 +70,23 @@ class Placed(Outcome, frozen=True, kw_only=True):
     evaluations_to_best: int
     curve: Curve  # rows of evaluations and the best runtime so far in seconds
     placement: list[int]  # the device of each group
+
+
+class Runs(msgspec.Struct, frozen=True):
+    """Runs of a placer on a problem, and the error of one that failed."""
+
+    name: str
+    title: str = ""
+    runs: list[Placed] = []
+    error: str | None = None
+    failed: int = 0  # number of runs that did not succeed
+    seeds: int = 1  # number of runs when all are done
+    searches: bool = False  # whether it ends with its budget alone
+
+
+def find_runs(name: str, placers: Sequence[Runs]) -> Runs:
+    """Return the runs of one of some placers; none if it is not one of them."""
+    return next((placer for placer in placers if placer.name == name), Runs(name))
 
 
 class Episode(_Record, frozen=True, kw_only=True):
@@ -106,4 +130,4 @@ class Measured(_Record, frozen=True, kw_only=True):
     rows: list[MeasuredPlacement]
 
 
-Record = Described | Failed | Outcome | Placed | Episode | Trained | Profiled | Measured
+Record = Problem | Failed | Outcome | Placed | Episode | Trained | Profiled | Measured

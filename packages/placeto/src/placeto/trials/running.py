@@ -267,8 +267,7 @@ def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
             if exit_code(error) == RUN_FAILED:
                 raise  # of no package of ours, so a mistake in the code
             if trial.may_fail:
-                placer = trial.name.split("/", 2)[-1]  # as `placing` names it
-                return Failed(error=one_line(error).removeprefix(f"{placer}: "))
+                return Failed(error=one_line(error).removeprefix(f"{trial.placer}: "))
         raise RunError(f"{trial.name}: {one_line(error)}") from error
 
 

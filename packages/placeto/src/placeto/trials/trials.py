@@ -7,12 +7,14 @@ Begin to read here; then `store` (keys of finished trials), `folder` (files of a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from placeto.outputs import Picture
+from placeto.placing.evaluators import EvaluatorSpec
+from placeto.placing.warming import warm_up_evaluator
 from placeto.texts import TextTable
 from placeto.trials.records import Record, Trained
-from placeto_graphs import PlacementProblem, load_problem
+from placeto_graphs import Evaluator, PlacementProblem, load_problem
 
 Kind = TypeVar("Kind", bound=Record)
 LETTERS_OF_KEY = 16  # in the names of files
@@ -39,6 +41,16 @@ class Graph:
         return self.name if self.order is None else f"{self.name}-order-{self.order}"
 
 
+class _Held(NamedTuple):
+    """A problem of this process, with the evaluators of its placements."""
+
+    problem: PlacementProblem
+    evaluators: dict[str, Evaluator]
+
+
+_held: dict[tuple[Path, str], _Held] = {}  # by the file of a problem and its digest
+
+
 @dataclass(frozen=True)
 class Workspace:
     """Folder of the problems and trained policies of trials."""
@@ -47,10 +59,31 @@ class Workspace:
     # Keys of trials by their names. The files that a trial leaves for others have its key in their
     # names, so that none takes what a trial with other settings left.
     keys: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)  # of problems that no trial measures
+
+    def hold(self, name: str, problem: PlacementProblem) -> None:
+        """Keep a problem that was made in this process."""
+        _held[self.problem_file(name), self.digests[name]] = _Held(problem, {})
 
     def problem(self, graph: Graph) -> PlacementProblem:
-        """Return a problem, read anew: cached properties count for the trial that computes them."""
-        return load_problem(self.problem_file(graph.name))
+        """Return a problem, which a process loads once."""
+        path = self.problem_file(graph.name)
+        digest = self.digests.get(graph.name) or self.keys.get(measuring_name(graph.name))
+        if digest is None:  # its file may change
+            return load_problem(path)
+        if (path, digest) not in _held:
+            _held[path, digest] = _Held(load_problem(path), {})
+        return _held[path, digest].problem
+
+    def priced(self, problem: PlacementProblem, spec: EvaluatorSpec) -> Evaluator:
+        """Return an evaluator with one thread, compiled; one a process for what `problem` gave."""
+        own = next((one.evaluators for one in _held.values() if one.problem is problem), None)
+        if own is None or spec.modules:  # a user's own may count
+            own = {}
+        if spec.name not in own:
+            own[spec.name] = spec.make(problem, 1)
+            warm_up_evaluator(own[spec.name])
+        return own[spec.name]
 
     def problem_file(self, name: str) -> Path:
         """Return the file of a problem."""
@@ -106,11 +139,14 @@ class Trial:
     measured: bool = False  # True if it measures this machine, which is part of its key
     # True if an error becomes a `Failed` record, and the experiment shows the other trials
     may_fail: bool = False
+    placer: str = ""  # its placer and graph, if it places one
+    graph: str = ""
 
 
 def placing(task: Task, placer: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
     """Return the trial of a placer on a graph; the seed is None where none changes it."""
-    return Trial(_placing_name(placer, graph.label, seed), task, needs)
+    name = _placing_name(placer, graph.label, seed)
+    return Trial(name, task, needs, placer=placer, graph=graph.label)
 
 
 def _placing_name(placer: str, graph: str, seed: int | None) -> str:
