@@ -6,7 +6,7 @@ import torch
 from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import RnnSettings
 from placeto_baselines.rnn.graphs import GraphBatch, GroupEmbedding, batch_of
-from placeto_baselines.rnn.model import PlacementModel
+from placeto_baselines.rnn.model import Encoded, PlacementModel, Written, chosen
 from placeto_graphs import PlacementProblem
 
 SMALL = RnnSettings(
@@ -29,6 +29,13 @@ def model_of(problems: list[PlacementProblem], seed: int) -> tuple[PlacementMode
     generator = torch.Generator().manual_seed(seed)
     model = PlacementModel(embedding.num_features, problems[0].num_devices, SMALL, generator)
     return model, batch_of(problems, embedding)
+
+
+def log_probability(
+    model: PlacementModel, encoded: Encoded, devices: torch.Tensor, written: Written | None = None
+) -> torch.Tensor:
+    """Return float32[N, B], the log-probability of placements int64[N, B, L]."""
+    return chosen(model.log_probabilities(encoded, devices, written), devices, encoded)
 
 
 def unequal_problems() -> list[PlacementProblem]:

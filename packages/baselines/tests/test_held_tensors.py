@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import bound_parts, least_excess, lower_bound
 from placeto_baselines.bounds.memory import most_held
-from placeto_baselines.search.exhaustive_search import all_placements
+from placeto_baselines.search.local_search import all_placements
 from placeto_graphs import (
     OpGraph,
     PlacementProblem,

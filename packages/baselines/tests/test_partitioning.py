@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 from baseline_problems import cluster, op_graph, problem_of, slow_on_the_cpu, two_chains
 from placeto_baselines import BaselineError, MetisPlacer, ScotchPlacer
 from placeto_baselines.devices import speeds
-from placeto_baselines.partitioning.metis import metis_parts
-from placeto_baselines.partitioning.partitioner import (
+from placeto_baselines.partitioning import (
     TOTAL_TRAFFIC,
     TOTAL_WORK,
     WeightedGraph,
-    weighted_graph,
-)
-from placeto_baselines.partitioning.scotch import (
     architecture_file,
+    metis_parts,
     scotch_map,
+    weighted_graph,
     whole_distances,
     whole_speeds,
 )

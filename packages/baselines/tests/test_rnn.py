@@ -17,7 +17,7 @@ from placeto_baselines.rnn.policy import Trainer, train_policy
 from placeto_baselines.trials import Trials
 from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
-from recurrent_policies import SMALL, chains, model_of, unequal_problems
+from recurrent_policies import SMALL, chains, log_probability, model_of, unequal_problems
 
 
 def test_the_embedding_by_hand() -> None:
@@ -66,7 +66,7 @@ def test_a_gradient_step_makes_better_placements_likelier() -> None:
     cost = PlainEvaluator(problem).evaluate(placements_of(problem, every[0])).runtime
 
     def expected_runtime() -> float:
-        probability = model.log_probability(model.encode(graphs), every).exp().detach().numpy()[0]
+        probability = log_probability(model, model.encode(graphs), every).exp().detach().numpy()[0]
         return float(probability @ cost)
 
     before = expected_runtime()

@@ -9,14 +9,12 @@ from placeto_baselines.bounds.memory import least_excess, least_memory
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.expert import ExpertPlacer, ExpertScopes
 from placeto_baselines.fixed import CpuOnly, RandomPlacer, SingleDevice
-from placeto_baselines.partitioning.metis import MetisPlacer
-from placeto_baselines.partitioning.scotch import ScotchPlacer
+from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
 from placeto_baselines.rnn.placer import RnnPlacer, TrainedRnnPlacer
 from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.scheduling.baechi import MEtf, MSct, MTopo
 from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
-from placeto_baselines.search.exhaustive_search import exhaustive_search
-from placeto_baselines.search.local_search import LocalSearch
+from placeto_baselines.search.local_search import LocalSearch, exhaustive_search
 from placeto_baselines.search.multilevel_search import MultilevelSearch
 
 __version__ = "0.3.0"

@@ -33,7 +33,6 @@ class Written:
     """B placements of each of N graphs, and what writing them computed."""
 
     devices: Tensor  # int64[N, B, L]; of no meaning where padded
-    log_probability: Tensor  # float32[N, B]
     states: DecoderStates  # of the N B sequences
     scores: Tensor  # float32[N, B, L, L], of the attention of each place
 
@@ -122,12 +121,6 @@ class PlacementModel(nn.Module):
         """Return int64[N, L], the likeliest device of each group, given those before."""
         return self._write(encoded, 1, lambda logits: logits.argmax(dim=-1)).devices[:, 0]
 
-    def log_probability(
-        self, encoded: Encoded, devices: Tensor, written: Written | None = None
-    ) -> Tensor:
-        """Return float32[N, B], the log-probability of placements; as `log_probabilities` does."""
-        return chosen(self.log_probabilities(encoded, devices, written), devices, encoded)
-
     def log_probabilities(
         self, encoded: Encoded, devices: Tensor, written: Written | None = None
     ) -> Tensor:
@@ -159,7 +152,6 @@ class PlacementModel(nn.Module):
         states = DecoderStates(*_start(encoded, samples), length)
         signals, weight = self._device_signals(), self.decoder_weights.by_hidden
         scores = torch.empty(number, samples, length, length)
-        logits = torch.empty(number, samples, length, self.num_devices)
         devices = torch.empty((number, samples, length), dtype=torch.int64)
         last = torch.full((number, samples), self.num_devices)
         for place in range(length):
@@ -168,10 +160,8 @@ class PlacementModel(nn.Module):
             weights, scores[:, :, place] = self.attention(encoded, hidden)
             here = self.logits(encoded, hidden, weights)
             allowed = encoded.graphs.allowed[:, place, None]
-            logits[:, :, place] = here.masked_fill(~allowed, -torch.inf)
-            last = devices[:, :, place] = choose(logits[:, :, place])
-        log_probability = chosen(logits.log_softmax(dim=-1), devices, encoded)
-        return Written(devices, log_probability, states, scores)
+            last = devices[:, :, place] = choose(here.masked_fill(~allowed, -torch.inf))
+        return Written(devices, states, scores)
 
     def _device_signals(self) -> Tensor:
         """Return float32[D + 1, 4H], what devices, and the start, add to the decoder's gates."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.search.exhaustive_search import (
+from placeto_baselines.search.local_search import (
     FEW_PLACEMENTS,
     all_placements,
     num_placements,

@@ -1,1 +1,0 @@
-"""Graph partitioners: balanced work, little traffic."""
