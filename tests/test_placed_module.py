@@ -65,6 +65,30 @@ def test_a_hundred_steps_follow_eager_training() -> None:
         torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-2, atol=1e-4)
 
 
+def test_updates_whose_numbers_depend_on_shapes_follow_a_schedule() -> None:
+    eager = nn.Sequential(nn.Linear(6, 40, bias=False), nn.Tanh(), nn.Linear(40, 3, bias=False))
+    example = batches(1)[0].reshape(-1, 6)
+    made = place_module(
+        eager, example, mean_square, torch.optim.Muon, devices=WORKERS, seconds=0.1, quiet=True
+    )
+    optimizer = torch.optim.Muon(eager.parameters())
+    with made as module:
+        schedules = [
+            torch.optim.lr_scheduler.ExponentialLR(each, 0.7)
+            for each in (optimizer, module.optimizer)
+        ]
+        for batch in batches(10):
+            optimizer.zero_grad()
+            loss = mean_square(eager(batch.reshape(-1, 6)))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()  # type: ignore[no-untyped-call]
+            assert module.step(batch.reshape(-1, 6)) == pytest.approx(loss.item(), rel=1e-3)
+            for schedule in schedules:
+                schedule.step()
+        for name, value in eager.state_dict().items():
+            torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+
+
 def test_another_placement_goes_on_with_the_weights_and_processes_end() -> None:
     first, second = batches(2)
     losses = []

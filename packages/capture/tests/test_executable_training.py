@@ -22,31 +22,38 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "NAdam": partial(torch.optim.NAdam, lr=0.01),
     "Adagrad": partial(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.3, lr_decay=0.1),
     "Adamax": torch.optim.Adamax,
+    "Muon": partial(torch.optim.Muon, lr=0.05),
     "RMSprop": partial(torch.optim.RMSprop, momentum=0.5, centered=True),
+    "Rprop": partial(torch.optim.Rprop, lr=0.01),
     "SGD": SGD,
+    "SGD with dampening": partial(SGD, momentum=0.9, dampening=0.5),
     "SGD with Nesterov's momentum": partial(SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
 }
 
 
 class Model(nn.Module):
-    """Normalises a batch, which changes buffers, and uses one weight twice."""
+    """Normalises a batch, which changes buffers, and uses one weight twice, which it ties, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_vectors: bool = True) -> None:
         super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.last = nn.Linear(4, 3)
+        self.first = nn.Linear(4, 4, bias=has_vectors)
+        self.norm = nn.BatchNorm1d(4, affine=has_vectors)
+        self.last = nn.Linear(4, 3, bias=has_vectors)
+        self.tied = nn.Linear(3, 4, bias=has_vectors)
+        self.untied = nn.Linear(3, 4, bias=has_vectors)
+        self.untied.weight = self.tied.weight
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(torch.tanh(self.first(self.first(inputs))))
-        loss: torch.Tensor = self.last(hidden).square().mean()
+        narrow = self.last(hidden)
+        loss: torch.Tensor = (self.tied(narrow) - self.untied(narrow.sin())).square().mean()
         return loss
 
 
-def model() -> Model:
+def model(*, has_vectors: bool = True) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        return Model()
+        return Model(has_vectors=has_vectors)
 
 
 def batches(count: int) -> torch.Tensor:
@@ -71,9 +78,9 @@ def on_one_device(graph: OpGraph) -> np.ndarray:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_many_steps_follow_eager_ones(name: str) -> None:
-    eager, factory = model(), OPTIMIZERS[name]
+    eager, factory = model(has_vectors=name != "Muon"), OPTIMIZERS[name]
     step = executable_training(eager, batches(1)[0], optimizer=factory, target="cpu")
-    optimizer = factory(eager.parameters(), foreach=False)
+    optimizer = factory(eager.parameters())
     for number, batch in enumerate(batches(40)):
         optimizer.zero_grad()
         loss = eager(batch)
@@ -185,18 +192,29 @@ def test_bad_batches_are_said_in_one_line() -> None:
         step.load_state({**state, "last.bias": torch.ones(1)})
 
 
-def test_optimizers_whose_steps_differ_are_refused() -> None:
-    batch = batches(1)[0]
-    damped = partial(SGD, momentum=0.9, dampening=0.5)
-    step = executable_training(model(), batch, optimizer=damped, target="cpu")
-    with pytest.raises(
-        CaptureError,
-        match=r"^optimizer: expected one that calls the same functions in each step, got SGD",
+class Clipping(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        """Update all weights, with gradients whose common norm is at most one."""
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        return super().step(closure)
+
+
+class Counting(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        """Update weights, and keep their number of updates as no tensor."""
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["count"] = self.state[weight].get("count", 0) + 1
+        return super().step(closure)
+
+
+def test_optimizers_that_cannot_run_by_weight_are_refused() -> None:
+    eager, batch = model(), batches(1)[0]
+    for factory, message in (
+        (lambda _: SGD(eager.parameters()), "a function that makes one for the weights"),
+        (Clipping, "one that updates each weight by itself, got Clipping"),
     ):
-        step.load(batch)
-    step = executable_training(model(), batch, optimizer=torch.optim.Rprop, target="cpu")
-    with pytest.raises(CaptureError, match=r"^optimizer: .* got Rprop with other ones in step 1$"):
-        step.load(batch)
-    eager = model()
-    with pytest.raises(CaptureError, match=r"^optimizer: expected a function that makes one for"):
-        executable_training(eager, batch, optimizer=lambda _: SGD(eager.parameters()))
+        with pytest.raises(CaptureError, match=rf"^optimizer: expected {message}"):
+            executable_training(eager, batch, optimizer=factory)
+    step = executable_training(eager, batch, optimizer=Counting, target="cpu")
+    with pytest.raises(CaptureError, match=r"^optimizer: expected .* tensors .* keeps count = 1$"):
+        train_on(step, batch, on_one_device(step.graph))

@@ -21,6 +21,7 @@ from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, St
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import ExecutableStep, OpGraph
 
+GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
 REDRAWN = torch.ops.aten._scaled_dot_product_efficient_attention.default
 REDRAWN_BY = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 
@@ -131,6 +132,9 @@ class TracedStep:
     def take(self, feed: Any) -> None:
         """Take what `feed` has returned, on the other side."""
 
+    def run_own(self, op: int, memory: DeviceMemory) -> None:
+        """Do what a step does in place of the calls of an op."""
+
     @property
     def result_names(self) -> Collection[str]:
         """Names of results, weights, buffers and optimizer state."""
@@ -226,6 +230,7 @@ class TracedDevice:
             else:
                 result = self._drawn(call, args, keywords)
             memory.keep(call, result)
+        step.run_own(op, memory)
         more = 0
         for part in step.parts_of_op[op]:
             more += memory.hold(part)
@@ -342,9 +347,6 @@ def _device(number: int, name: str) -> torch.device:
             f"got {name!r}"
         )
     return torch.device(name)
-
-
-GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
 
 
 def executable_step(

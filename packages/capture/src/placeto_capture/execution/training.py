@@ -1,7 +1,6 @@
 """Training with a traced step: many batches, one after the other."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,41 +9,30 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.optimizer_numbers import Number, OptimizerNumbers
-from placeto_capture.execution.traced_step import TracedStep
+from placeto_capture.execution.traced_step import GRADIENT, TracedStep
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
-from placeto_capture.tracing.prepared_calls import PreparedCall, view_of
+from placeto_capture.tracing.prepared_calls import StorageMemory, view_of
 from placeto_capture.tracing.replay import example_values
 from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import Phase
 
+SWITCHES = ("foreach", "fused", "capturable")  # that are off in a trace, too
+
 
 class ExecutableTraining(TracedStep):
     """A traced training step that runs for one batch after the other.
 
-    Weights, buffers and what the optimizer keeps go on from where the last run has left them, on
-    whichever devices they then are. The optimizer's numbers follow from its settings and from the
-    number of each step.
-
-    Parameters
-    ----------
-    trace, seed, threads_per_device
-        As for `TracedStep`. What an op draws depends on the number of the step, too.
-    example_inputs
-        The batch that the step was traced with.
-    weights : dict of str to nn.Parameter
-        Those of the model, by name.
-    numbers
-        Those that the optimizer computes.
+    Weights, buffers and what the optimizer keeps resume from where the last run has left them, on
+    whichever devices they then are. Each weight is updated by the optimizer itself, when the last
+    of the ops runs that the trace has for its update.
 
     Attributes
     ----------
     optimizer : torch.optim.Optimizer
-        One with the groups and settings of the optimizer, but tiny weights. A schedule of learning
-        rates is made for this one.
+        Optimizer of the weights. A schedule of learning rates is made for this one.
     num_steps : int
         Number of batches that have been loaded.
 
@@ -65,7 +53,7 @@ class ExecutableTraining(TracedStep):
         trace: Trace,
         example_inputs: Any,
         weights: Mapping[str, nn.Parameter],
-        numbers: OptimizerNumbers,
+        factory: OptimizerFactory,
         *,
         seed: int = 0,
         threads_per_device: int = 1,
@@ -77,9 +65,7 @@ class ExecutableTraining(TracedStep):
             seed=seed,
             threads_per_device=threads_per_device,
         )
-        self.optimizer = numbers.optimizer
         self.num_steps = 0
-        self._numbers = numbers
         self._first_seed = seed
         self._num_draws = 1 + max(
             (part.rng_index or 0 for call in trace.calls for part in call.single_calls),
@@ -89,8 +75,7 @@ class ExecutableTraining(TracedStep):
         self._batch: dict[str, Any] = {}
         self._next_feed: _Feed | None = None
         self._is_spoiled = False
-        self._has_begun = False  # whether what the optimizer keeps is what it begins with, or later
-        self._updates = list(_updates(trace, self.calls, weights, numbers))
+        self._has_begun = self._resumes = False  # whether there was a step before the next, or this
         self._kept: dict[str, View] = {}
         self._memory_of_storage: dict[int, torch.Tensor] = {}
         for op, placeholder in enumerate(trace.ops):
@@ -102,6 +87,60 @@ class ExecutableTraining(TracedStep):
                     )
                 for view, value in self._values.pop(op):
                     self._tensor(view).copy_(value)
+        parameters = {
+            name: nn.Parameter(
+                self._tensor(self._kept[name]) if name in self._kept else weight.detach(),
+                weight.requires_grad,
+            )
+            for name, weight in weights.items()
+        }
+        self.optimizer = _optimizer_of(factory, list(parameters.values()))
+        self._settings = self._present_settings()
+        self._update_of_op = self._updates(parameters)
+        for op in self._update_of_op:
+            self.calls[op] = ()
+
+    def _updates(self, parameters: Mapping[str, nn.Parameter]) -> "dict[int, _Update]":
+        """Return the update that each op of the optimizer is a part of."""
+        trace, found = self.trace, dict[int, _Update]()
+        owned = set(self._memory_of_storage)
+        owned |= {view.storage for name, view in trace.results.items() if name.endswith(GRADIENT)}
+        updates: dict[int, _Update] = {}  # of each placeholder
+        for op, call in enumerate(trace.ops):
+            if not isinstance(call, Call) or call.phase != Phase.UPDATE or not call.single_calls:
+                continue
+            if call.belongs_to is not None:
+                if call.belongs_to not in updates:
+                    updates[call.belongs_to] = self._update(call.belongs_to, parameters)
+                found[op] = updates[call.belongs_to]
+                found[op].num_ops += 1
+                owned.update(call.creates)
+            elif not owned.isdisjoint((*call.reads, *call.writes)):
+                raise CaptureError(
+                    "optimizer: expected one that updates each weight by itself, got "
+                    f"{type(self.optimizer).__name__} that updates several together"
+                )
+        return found
+
+    def _update(self, placeholder: int, parameters: Mapping[str, nn.Parameter]) -> "_Update":
+        held = self.trace.ops[placeholder]
+        tensors, state = (held.tensors, held.state) if isinstance(held, Placeholder) else ({}, {})
+        names = [name for name in tensors if name in parameters]
+        if len(names) != 1:
+            raise CaptureError(
+                f"{', '.join(sorted(names))}: expected weights that share no memory, got these"
+            )
+        (name,) = names
+        begins_with = self.optimizer.state.get(parameters[name], {})
+        for key, value in begins_with.items():
+            self._tensor(state[f"{name}.{key}"]).copy_(value)
+        return _Update(
+            name,
+            parameters[name],
+            self.trace.results[name + GRADIENT],
+            {key.removeprefix(f"{name}."): view for key, view in state.items()},
+            frozenset(begins_with),
+        )
 
     def load(self, batch: Any) -> None:
         """Take the batch of the next run, which has to be like the example.
@@ -110,8 +149,7 @@ class ExecutableTraining(TracedStep):
         ------
         CaptureError
             If it is of another structure, shape or dtype, or something in it that is no tensor
-            has another value; if a run has failed half way; or if the optimizer now calls other
-            functions than when the step was traced.
+            has another value; or if a run has failed half way.
         """
         leaves = _leaves(batch)
         if leaves.keys() != self._example.keys():
@@ -127,18 +165,17 @@ class ExecutableTraining(TracedStep):
                 "weights: expected those that a whole step has left, got those of a step that "
                 "failed; load_state puts others in their place"
             )
-        numbers = self._next_numbers()
         self._next_feed = _Feed(
             {name: _on_cpu(leaf) for name, leaf in leaves.items()},
             self._first_seed + self.num_steps * self._num_draws,
-            numbers,
-            {} if self._has_begun else self._initial_state(numbers),
+            self._present_settings(),
+            self._has_begun,
         )
         self._has_begun = True
         self.num_steps += 1
 
     def feed(self) -> "_Feed":
-        """Return the batch that was loaded, and the optimizer's numbers of its step."""
+        """Return the batch that was loaded, and the optimizer's settings for its step."""
         if self._next_feed is None:
             raise CaptureError("batch: expected one to be loaded before each run, got none")
         feed, self._next_feed = self._next_feed, None
@@ -146,17 +183,57 @@ class ExecutableTraining(TracedStep):
         return feed
 
     def take(self, feed: "_Feed") -> None:
-        """Take a batch, and put the optimizer's numbers into the calls of all updates."""
-        self._batch, self.seed = feed.batch, feed.seed
-        for name, value in feed.initial_state.items():
-            self._tensor(self._kept[name]).fill_(value)
-        for update, numbers in zip(self._updates, feed.numbers, strict=True):
-            for call, prepared in zip(numbers or (), update.calls, strict=numbers is not None):
-                _put_numbers(call, prepared)
+        """Take a batch, and let the optimizer have the settings of its step."""
+        self._batch, self.seed, self._settings = feed.batch, feed.seed, feed.settings
+        self._resumes = feed.resumes
+        for update in self._update_of_op.values():
+            update.gradient, update.ops_left = None, update.num_ops
+        self._put_settings()
+
+    def run_own(self, op: int, memory: StorageMemory) -> None:
+        """Update a weight, if the op is the last one of its update."""
+        update = self._update_of_op.get(op)
+        if update is None:
+            return
+        call = self.trace.ops[op]
+        if update.gradient_view.storage in (*call.reads, *call.writes):
+            update.gradient = memory.tensor(update.gradient_view)  # it may be freed before the last
+        update.ops_left -= 1
+        if update.ops_left:
+            return
+        parameter, optimizer = update.parameter, self.optimizer
+        parameter.data = self._tensor(self._kept[update.name])
+        parameter.grad, update.gradient = update.gradient, None
+        state = {
+            key: self._tensor(view) if view.size else self._tensor(view).cpu()
+            for key, view in update.state.items()
+            if self._resumes or key in update.begins_with
+        }
+        optimizer.state[parameter] = dict(state)
+        groups = [group["params"] for group in optimizer.param_groups]
+        try:
+            for group in optimizer.param_groups:
+                group["params"] = [each for each in group["params"] if each is parameter]
+            optimizer.step()
+        finally:
+            parameter.grad = None
+            for group, own in zip(optimizer.param_groups, groups, strict=True):
+                group["params"] = own
+            self._put_settings()
+        for key, value in optimizer.state[parameter].items():
+            if isinstance(value, torch.Tensor) and key in update.state:
+                if value is not state.get(key) or not value.dim():
+                    self._tensor(update.state[key]).copy_(value)
+            elif value is not None:
+                raise CaptureError(
+                    f"optimizer: expected one that keeps tensors for a weight, got "
+                    f"{type(optimizer).__name__} that keeps {key} = {value!r}"
+                )
 
     def finish(self, results: Mapping[str, Any]) -> float:
         """Return the loss among the results of a run; until then its weights are not trusted."""
         self._is_spoiled = False
+        self.optimizer.step()  # without gradients it counts the step, and does nothing else
         return float(results["loss"])
 
     @property
@@ -205,16 +282,11 @@ class ExecutableTraining(TracedStep):
             self._memory_of_storage[storage] = memory.to("cpu")  # processes that are forked need it
         for name, view in self._kept.items():
             self._tensor(view).copy_(state[name])
-        self._numbers.go_on_from(
-            {
-                update.group: {
-                    key: state[f"{update.weight}.{key}"]
-                    for key in self._numbers.names_of_state(update.group)
-                }
-                for update in self._updates
-            }
-        )
-        self._is_spoiled, self._has_begun = False, True
+        self._is_spoiled = False
+        # What is zero for all weights is from before the first step.
+        updates = self._update_of_op.values()
+        kept = (view for update in updates for view in update.state.values())
+        self._has_begun = any(bool(self._tensor(view).any()) for view in kept)
 
     def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
         """Return the values of the tensors of a placeholder: those of the batch only."""
@@ -232,139 +304,60 @@ class ExecutableTraining(TracedStep):
     def _tensor(self, view: View) -> torch.Tensor:
         return view_of(self._memory_of_storage[view.storage].untyped_storage(), view)
 
-    def _next_numbers(self) -> "list[Numbers | None]":
-        """Return the numbers of each update in the optimizer's next step; None as they were."""
-        calls_of_group = self._numbers.step()
-        numbers: list[Numbers | None] = []
-        for update in self._updates:
-            calls = calls_of_group[update.group][-len(update.functions) :]
-            if [call.function for call in calls] == update.functions:
-                numbers.append([call.numbers for call in calls])
-            else:
-                self._check_first_step(update)
-                numbers.append(None)
-        return numbers
+    def _present_settings(self) -> list[dict[str, Any]]:
+        """Return the settings of the optimizer's groups."""
+        return [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self.optimizer.param_groups
+        ]
 
-    def _initial_state(self, numbers: "Sequence[Numbers | None]") -> dict[str, float]:
-        """Return what the optimizer begins with, for updates whose first step is like the others.
-
-        The others begin with zeros, as `_check_first_step` says.
-        """
-        return {
-            f"{update.weight}.{key}": value
-            for update, own in zip(self._updates, numbers, strict=True)
-            if own is not None
-            for key, value in self._numbers.initial_state[update.group].items()
-        }
-
-    def _check_first_step(self, update: "_Update") -> None:
-        """Check that a first step that differs does what the others do to a state of zeros.
-
-        The first step of SGD takes the gradient for the momentum: without dampening the same as
-        adding it to zero.
-        """
-        settings = self.optimizer.param_groups[update.group]
-        if self._has_begun or "momentum" not in settings or settings.get("dampening"):
-            raise CaptureError(
-                f"optimizer: expected one that calls the same functions in each step, got "
-                f"{type(self.optimizer).__name__} with other ones in step {self.num_steps + 1}"
-            )
+    def _put_settings(self) -> None:
+        for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
+            group.update(settings)
 
 
-Numbers = list[dict[int | str, Number]]  # of each call of an update
+@dataclass(eq=False)
+class _Update:
+    """The update of a weight, in place of the ops that the trace has for it."""
+
+    name: str
+    parameter: nn.Parameter
+    gradient_view: View
+    state: dict[str, View]  # what the optimizer keeps for it, by name
+    begins_with: frozenset[str]  # what of it is there before the first step
+    num_ops: int = 0
+    ops_left: int = 0
+    gradient: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class _Feed:
-    """The data that all processes get before a step.
+    """What all processes get before a step."""
 
-    Attributes
-    ----------
-    batch : dict of str to anything
-        Leaves of the batch, by name.
-    seed : int
-        Seed of what the step draws.
-    numbers : list of (list of dict) or None
-        Numbers of the calls of each update; None where they stay.
-    initial_state : dict of str to float
-        State that the optimizer begins with, before the first step.
-    """
-
-    batch: dict[str, Any]
+    batch: dict[str, Any]  # leaves of the batch, by name
     seed: int
-    numbers: "list[Numbers | None]"
-    initial_state: dict[str, float]
+    settings: list[dict[str, Any]]  # of the optimizer's groups
+    resumes: bool  # whether the optimizer goes on from what it keeps
+
+
+def _optimizer_of(
+    factory: OptimizerFactory, parameters: Sequence[nn.Parameter]
+) -> torch.optim.Optimizer:
+    optimizer = factory(parameters)
+    known = {id(parameter) for parameter in parameters}
+    for group in optimizer.param_groups:
+        if any(id(parameter) not in known for parameter in group["params"]):
+            raise CaptureError(
+                "optimizer: expected a function that makes one for the weights that it is "
+                "given, got one that makes it for others"
+            )
+        group.update({name: False for name in SWITCHES if name in group})
+    return optimizer
 
 
 def _on_cpu(leaf: Any) -> Any:
     """Return a leaf of a batch without the rest of its storage, which would be pickled, too."""
     return leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
-
-
-@dataclass(frozen=True)
-class _Update:
-    """The calls that update a weight.
-
-    Attributes
-    ----------
-    weight : str
-        Its name.
-    group : int
-        Its group of the optimizer.
-    functions : list
-        Functions that are called.
-    calls : list of `PreparedCall`
-        The same, ready to run.
-    """
-
-    weight: str
-    group: int
-    functions: list[Any]
-    calls: list[PreparedCall]
-
-
-def _updates(
-    trace: Trace,
-    prepared: Sequence[Sequence[PreparedCall]],
-    weights: Mapping[str, nn.Parameter],
-    numbers: OptimizerNumbers,
-) -> Iterator[_Update]:
-    ops_of_placeholder: defaultdict[int, list[int]] = defaultdict(list)
-    for op, call in enumerate(trace.ops):
-        if isinstance(call, Call) and call.phase == Phase.UPDATE and call.belongs_to is not None:
-            ops_of_placeholder[call.belongs_to].append(op)
-    group_of_weight = dict(zip(weights, numbers.group_of_weight, strict=True))
-    for placeholder_op, ops in ops_of_placeholder.items():
-        placeholder = trace.ops[placeholder_op]
-        names = (
-            placeholder.tensors.keys() & weights.keys()
-            if isinstance(placeholder, Placeholder)
-            else set()
-        )
-        if len(names) != 1:
-            raise CaptureError(
-                f"{', '.join(sorted(names))}: expected weights that share no memory, got these"
-            )
-        (name,) = names
-        group = group_of_weight[name]
-        if group is None:
-            raise CaptureError(f"optimizer: expected one for all weights, got none for {name}")
-        calls = [call for call in (trace.ops[op] for op in ops) if isinstance(call, Call)]
-        parts = [part for call in calls for part in call.single_calls]
-        yield _Update(
-            name,
-            group,
-            [part.function for part in parts],
-            [call for op in ops for call in prepared[op]],
-        )
-
-
-def _put_numbers(numbers: Mapping[int | str, Number], prepared: PreparedCall) -> None:
-    for place, number in numbers.items():
-        if isinstance(place, int):
-            prepared.positions[place] = number
-        else:
-            prepared.keywords[place] = number
 
 
 def _leaves(batch: Any) -> dict[str, Any]:
@@ -449,7 +442,7 @@ def executable_training(
         trace,
         example_inputs,
         weights,
-        OptimizerNumbers(factory, list(weights.values())),
+        factory,
         seed=seed,
         threads_per_device=threads_per_device,
     )
