@@ -7,12 +7,13 @@ import pytest
 
 from placeto_policy import load_policy
 from pretraining import __main__ as pretraining
+from pretraining.searched import training_problems
 
 
 def test_a_policy_is_searched_for_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = list(islice(pretraining.training_problems(1, 1), 2))
+    few = list(islice(training_problems(1, 1), 2))
     monkeypatch.setattr(pretraining, "training_problems", lambda *_: few)
     folder = str(tmp_path)
     for part, limit in (("training", "2"), ("validation", "1")):

@@ -72,7 +72,7 @@ export problem.json.gz scotch.json --to dot -o groups.dot
 export problem.json.gz scotch.json --to graphml -o groups.graphml
 plot placement problem.json.gz scotch.json -o placement.png
 report problem.json.gz metis.json scotch.json -o report.html
-train problem.json.gz --updates 1 --workers 2 -o run
+train problem.json.gz --updates 1 -o run
 """
 
 

@@ -102,7 +102,7 @@ def is_for_here(arguments: list[str]) -> bool:
     """Return whether this machine runs a line: no experiment, and its library is installed."""
     libraries = {argument.split(":")[0] for argument in arguments} & set(LIBRARIES)
     installed = all(importlib.util.find_spec(library) for library in libraries)
-    return installed and arguments[0] != "experiment" and "--machines" not in arguments
+    return installed and arguments[0] != "experiment"
 
 
 def stand_in(argument: str, model: str) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fork_join_graphs import fork_join_problem
 from placeto_baselines import LocalSearch, RandomPlacer, SingleDevice
 from placeto_graphs import Placer
-from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer, train
+from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer
 from placeto_simulator import Simulator
 
 SMALL = Settings(
@@ -41,7 +41,8 @@ def runtimes(placer: Placer) -> NDArray[np.float64]:
 
 def trained(seed: int) -> PlacementPolicy:
     trainer = Trainer(training_graphs(), SMALL, seed=seed)
-    train(trainer)
+    for _ in range(trainer.settings.updates):
+        trainer.update()
     return trainer.trained_policy
 
 

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from placeto_graphs import Cluster, Evaluator, PlacementProblem
 from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, States
-from placeto_policy.costs import PlacementCosts
+from placeto_policy.environment import PlacementCosts
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.states import NOWHERE
 from placeto_policy.threads import one_thread_of_torch

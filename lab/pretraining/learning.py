@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_policy import PlacementPolicy, PlacetoPlacer, save_policy
-from placeto_policy.gradients import take_step
-from placeto_policy.workers import OneProcess
+from placeto_policy.trainer import take_step
+from placeto_policy.workers import Processes
 from placeto_simulator import Simulator
 from pretraining.searched import Searched, cost_of
 
@@ -73,16 +73,16 @@ class LearningRun(ABC):
         far = min(1.0, self.steps_done / self.steps)
         falling = 1 - (1 - LEAST_SHARE_OF_LEARNING_RATE) * far
         rising = min(1.0, (self.steps_done + 1) / WARM_UP_STEPS)
-        take_step(
+        total, _ = take_step(
             self._optimizer,
             number,
-            OneProcess(),
+            Processes(),
             learning_rate=self._learning_rate * (rising * falling),
             max_norm=self._max_gradient_norm,
             when=f"step {self.steps_done + 1}",
         )
         self.steps_done += 1
-        return number
+        return total
 
     def save(self, path: Path, best: float, described: str) -> None:
         """Write the state of the run, its best score, and a text that identifies the run."""

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -17,12 +18,20 @@ from placeto_graphs import (
     memory_penalised_runtime,
     parse_cluster,
 )
-from placeto_policy import Settings
+from placeto_policy import Settings, Trainer, UpdateSummary, save_training
 
 K80_BYTES = 10_700_000_000
 BANDWIDTH = 7.6e9
 # Ten times as fast as by default, for what does not depend on how much is learned.
 QUICK = Settings(message_rounds=2, hidden_units=16, minibatches=2, epochs=1)
+
+
+def train(trainer: Trainer, checkpoint: Path | None = None) -> list[UpdateSummary]:
+    """Make the updates that are left, and write the training to a file."""
+    made = [trainer.update() for _ in range(trainer.updates, trainer.settings.updates)]
+    if checkpoint:
+        save_training(trainer, checkpoint)
+    return made
 
 
 class ListSchedule:

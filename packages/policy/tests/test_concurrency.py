@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem, from_networkx, grouping_of_labels, parse_cluster
-from placeto_policy import topology_of
 from placeto_policy.earliest import NEAR, SLICES, concurrency, earliest_times
 from scheduled_problems import without_seconds
 
@@ -77,45 +76,6 @@ def test_concurrency_by_its_definition(seed: int, num_ops: int, num_labels: int)
     np.testing.assert_allclose(
         concurrency(problem, earliest_times(problem)), expected, rtol=1e-9, atol=1e-12
     )
-
-
-def test_long_ops_are_near_where_they_overlap_however_far_apart_they_start() -> None:
-    """Of a path of ten seconds, one op takes all, and others the first, the middle or the last."""
-    ops = nx.DiGraph()
-    nx.add_path(ops, ["first", "wait", "middle", "still", "last"], bytes=1)
-    ops.add_node("long", seconds=10.0)
-    parts = {"first": 2.0, "wait": 2.0, "middle": 2.0, "still": 2.0, "last": 2.0}
-    nx.set_node_attributes(ops, parts, "seconds")
-    problem = in_groups(ops, np.arange(6))
-    names = problem.grouping.group_names
-    finest = concurrency(problem, earliest_times(problem))[0, names.index("long")]
-    near = [finest[names.index(name)] for name in ("first", "middle", "last")]
-    # Beside each other for two seconds of ten; a first or last second lacks a neighbour.
-    np.testing.assert_allclose(near, 2 * 0.2 * NEAR[0], rtol=0.05)
-
-
-def test_a_group_is_near_to_others_in_both_passes() -> None:
-    """A layer runs first and last, and meets what runs beside its end, not what is between."""
-    ops = nx.DiGraph()
-    nx.add_path(ops, ["forward", "head", "backward"], bytes=1)
-    nx.add_path(ops, ["forward", "branch", "beside"], bytes=1)
-    seconds = {"forward": 1.0, "head": 4.0, "backward": 1.0, "branch": 4.0, "beside": 1.0}
-    nx.set_node_attributes(ops, seconds, "seconds")
-    layer, head, branch, beside = range(4)
-    order = list(ops)
-    names = {"forward": layer, "backward": layer, "head": head, "branch": branch, "beside": beside}
-    problem = in_groups(ops, np.array([names[op] for op in order]))
-    group = {op: int(problem.grouping.group_of[order.index(op)]) for op in order}
-    vicinity = topology_of(problem).vicinity[0]
-    assert vicinity[group["forward"], group["beside"]] > 0.9
-    assert vicinity[group["head"], group["branch"]] > 0.9
-
-
-def test_the_unit_of_time_does_not_matter() -> None:
-    ops = random_ops(seed=2, num_ops=12)
-    labels = np.arange(12) % 5
-    one, other = (topology_of(in_groups(ops, labels, unit)).vicinity for unit in (1.0, 1e-4))
-    np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def test_ops_that_take_no_time_are_near_to_nothing() -> None:

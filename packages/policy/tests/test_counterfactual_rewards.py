@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 from logit_policies import LogitPolicy
 from placeto_graphs import PlacementProblem
 from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, Trainer
-from placeto_policy.counterfactuals import Counterfactuals, other_devices, run_counterfactuals
-from placeto_policy.episodes import Episodes, run_episodes, sampling
+from placeto_policy.episodes import (
+    Counterfactuals,
+    Episodes,
+    other_devices,
+    run_counterfactuals,
+    run_episodes,
+    sampling,
+)
 from placeto_policy.example import BusiestDevice
-from placeto_policy.objective import add_gradient
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
+from placeto_policy.trainer import add_gradient
 from random_states import random_problem
 from scheduled_problems import ListSchedule, heavy_chain, partly_possible, penalised, problem_of
 
@@ -115,22 +121,6 @@ def test_a_device_that_cannot_run_a_group_is_never_drawn() -> None:
     assert (counterfactuals.weights[~fixed] > 0).all()
     assert (counterfactuals.devices[~fixed] != episodes.actions()[~fixed]).all()
     assert (counterfactuals.evaluations == (~fixed).sum(axis=1)).all()
-
-
-def test_the_best_placement_may_be_one_that_no_episode_ended_at() -> None:
-    """The episode ends with the last of two seconds beside the first; apart is better."""
-    evaluator = ListSchedule(problem_of(nx.empty_graph(2, create_using=nx.DiGraph)))
-    environment = PlacementEnvironment(evaluator, reward="counterfactual")
-    environment.reset(num_episodes=1)
-    episodes = run_episodes(LogitPolicy([0.0]), environment, lambda *_: np.array([0]))
-    assert (environment.best.cost, episodes.costs[0]) == (2.0, 2.0)
-    after, counterfactuals = run_counterfactuals(environment, episodes, generators(1, 0))
-    assert counterfactuals.devices.tolist() == [[1, 1]]
-    assert counterfactuals.evaluations.tolist() == [2]
-    assert after.rewards.tolist() == [[-1.0, -1.0]]
-    assert (environment.best.cost, after.costs[0]) == (1.0, 2.0)
-    assert environment.best.placement.tolist() == [1, 0]
-    assert after.final.tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -248,46 +238,3 @@ def test_the_mean_gradient_is_exact_where_choices_do_not_depend_on_earlier_ones(
     expected = exact_gradient(policy, evaluator, list(range(len(logits))))
     assert expected.abs().min() > 1e-3
     torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("make", [ListSchedule, BusiestDevice])
-@pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
-def test_the_mean_gradient_of_the_last_step_is_exact_for_any_policy(
-    make: type[ListSchedule] | type[BusiestDevice], features: DeviceFeaturesName
-) -> None:
-    """The last choice of a network that sees the first one, by which it weighs its own."""
-    evaluator = make(pair())
-    policy = PlacementPolicy(2, Settings(hidden_units=16, device_features=features), seed=1)
-    with torch.no_grad():
-        policy.get_parameter("scores.output.weight").mul_(20)  # far from uniform
-    environment = PlacementEnvironment.for_policy(
-        evaluator, policy.settings, reward="counterfactual"
-    )
-    each = gradient_of_each(policy, environment)
-    mean = sum((chance * by_step[-1] for chance, by_step in each), torch.zeros(()))
-    expected = exact_gradient(policy, evaluator, [1])
-    scale = expected.abs().max()
-    assert scale > 1e-3
-    torch.testing.assert_close(mean / scale, expected / scale, rtol=1e-3, atol=1e-4)
-
-
-def test_what_a_step_leads_later_ones_to_choose_does_not_enter() -> None:
-    """A second group that always follows the first: the reward is as if it had stayed behind."""
-
-    class Follows(LogitPolicy):
-        def forward(self, states: object) -> torch.Tensor:
-            log_probabilities = super().forward(states)
-            placement = states.placement  # type: ignore[attr-defined]
-            follow = torch.where(placement[:, :1] == 1, 50.0, -50.0) * torch.tensor([-1.0, 1.0])
-            is_second = states.current == 1  # type: ignore[attr-defined]
-            return torch.where(
-                is_second[:, None], torch.log_softmax(follow, dim=1), log_probabilities
-            )
-
-    evaluator = ListSchedule(heavy_chain(length=2))  # one second each, moving data takes two
-    environment = PlacementEnvironment(evaluator, reward="counterfactual")
-    environment.reset(num_episodes=1)
-    episodes = run_episodes(Follows([0.0]), environment, lambda *_: np.array([1]))
-    after, counterfactuals = run_counterfactuals(environment, episodes, generators(1, 0))
-    assert counterfactuals.devices.tolist() == [[0, 0]]
-    assert after.rewards.tolist() == [[2.0, 2.0]]  # though both on the other device cost the same

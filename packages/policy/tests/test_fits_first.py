@@ -20,9 +20,8 @@ from placeto_policy import (
     resume_training,
     save_training,
 )
-from placeto_policy.costs import Best
+from placeto_policy.environment import Best
 from placeto_policy.placer import descend
-from placeto_policy.reports import WorkerReport, from_rows, to_rows
 from scheduled_problems import K80_BYTES, QUICK, Given, problem_of
 
 LACKS = 10**8  # bytes of the first device with both groups on it: 0.2 s
@@ -138,22 +137,3 @@ def test_what_cannot_run_is_last(tmp_path: Path) -> None:
     trainer.best = [Best(True, np.inf, np.zeros(2, np.int32))]
     save_training(trainer, tmp_path / "training.safetensors")
     assert resume_training(tmp_path / "training.safetensors", [evaluator]).best == [None]
-
-
-def test_what_was_only_looked_at_counts() -> None:
-    environment = PlacementEnvironment(TightMemory(), device_features="loads-and-lookahead")
-    environment.reset(num_episodes=1)
-    assert environment.best.lacks_memory
-    environment.costs_of_devices()
-    assert (environment.best.lacks_memory, environment.best.placement.tolist()) == (False, [1, 0])
-    assert environment.costs.tolist() == [1.2]
-
-
-def test_reports_carry_what_is_best() -> None:
-    best = Best(True, 1.2, np.array([0, 1], np.int32))
-    report = WorkerReport(0, 0, 3.0, -3.0, best, np.zeros(2), 5)
-    (back,) = from_rows(to_rows([report], 4), [2])
-    assert (back.best.lacks_memory, back.best.cost, back.evaluations) == (True, 1.2, 5)
-    assert back.best.placement.tolist() == [0, 1]
-    assert Best(False, 9.0, best.placement).is_better_than(back.best)
-    assert not back.best.is_better_than(Best(False, 9.0, best.placement))

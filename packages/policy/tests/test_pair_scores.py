@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,22 +14,16 @@ from numpy.typing import NDArray
 from placeto_graphs import Cluster, PlacementProblem, parse_cluster
 from placeto_policy import (
     PlacementPolicy,
-    PlacetoPlacer,
     PolicyError,
     States,
-    Trainer,
-    load_policy,
     preset,
-    resume_training,
-    save_policy,
-    save_training,
     topology_of,
 )
 from placeto_policy.embedding.pairs import PairScores, groups_there, pair_numbers
 from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
-from scheduled_problems import ListSchedule, two_chains
+from scheduled_problems import two_chains
 
 GENERAL = replace(preset("general"), hidden_units=16, message_rounds=2)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -310,35 +303,11 @@ def test_groups_are_embedded_by_messages_along_their_edges(seed: int) -> None:
         torch.testing.assert_close(part, groups, rtol=1e-4, atol=1e-5)
 
 
-def test_one_policy_places_problems_of_any_number_of_devices() -> None:
-    policy = PlacementPolicy(settings=GENERAL)
-    generator = np.random.default_rng(0)
-    for num_devices in (1, 2, 3, 9):
-        problem = mixed_problem(6, num_devices, generator)
-        result = PlacetoPlacer(policy=policy).place(problem, ListSchedule(problem))
-        times = problem.group_graph.compute_time[np.arange(6), result.placement]
-        assert np.isfinite(times).all()
-
-
 def test_a_number_of_devices_makes_no_difference() -> None:
     for number in (None, 2, 7):
         assert PlacementPolicy(number, GENERAL).num_devices is None
     with pytest.raises(PolicyError, match="num_devices: expected a number for the embedding"):
         PlacementPolicy()
-
-
-def test_empty_devices_are_equally_probable_unless_one_is_slower() -> None:
-    problem = random_problem(6, 3, np.random.default_rng(0))
-    all_on_the_first = replace(
-        random_states(problem, 1, np.random.default_rng(0)),
-        placement=torch.zeros((1, 6), dtype=torch.int64),
-    )
-    slower = replace(problem, compute_time=problem.compute_time * np.array([1.0, 1.0, 2.0]))
-    policy = decided_policy()
-    equal = policy(all_on_the_first)[0]
-    unequal = policy(replace(all_on_the_first, topology=topology_of(slower)))[0]
-    torch.testing.assert_close(equal[1], equal[2])
-    assert abs(unequal[1] - unequal[2]) > 1e-3
 
 
 def test_states_of_groups_alone_are_refused() -> None:
@@ -347,30 +316,3 @@ def test_states_of_groups_alone_are_refused() -> None:
     alone = topology_of_groups(problem.group_graph, np.zeros((3, 6, 6)), np.zeros((2, 6)))
     with pytest.raises(PolicyError, match="expected those of a problem, got those of groups alone"):
         PlacementPolicy(settings=GENERAL)(replace(states, topology=alone))
-
-
-def test_a_training_may_have_graphs_of_unequal_numbers_of_devices(tmp_path: Path) -> None:
-    generator = np.random.default_rng(1)
-    evaluators = [ListSchedule(mixed_problem(5, devices, generator)) for devices in (2, 3, 4)]
-    chosen = replace(GENERAL, workers=3, updates=4)
-    whole = Trainer(evaluators, chosen)
-    for _ in range(4):
-        whole.update()
-    half = Trainer(evaluators, chosen)
-    for _ in range(2):
-        half.update()
-    save_training(half, tmp_path / "training.safetensors")
-    resumed = resume_training(tmp_path / "training.safetensors", evaluators)
-    for _ in range(2):
-        resumed.update()
-    for name, value in whole.policy.state_dict().items():
-        assert torch.equal(value, resumed.policy.state_dict()[name])
-    save_policy(whole.policy, tmp_path / "policy.safetensors")
-    assert load_policy(tmp_path / "policy.safetensors").num_devices is None
-
-
-def test_policies_with_an_output_for_each_device_need_equal_numbers() -> None:
-    generator = np.random.default_rng(1)
-    evaluators = [ListSchedule(mixed_problem(5, devices, generator)) for devices in (2, 3)]
-    with pytest.raises(PolicyError, match=r"evaluators\[1\]: expected a problem of 2 devices"):
-        Trainer(evaluators, preset("default"))

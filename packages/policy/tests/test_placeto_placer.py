@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
-    Placer,
     memory_penalised_runtime,
 )
 from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings
@@ -26,12 +25,6 @@ from scheduled_problems import (
 )
 
 FAST = Settings(learning_rate_start=5e-3)
-
-
-def test_it_is_a_placer() -> None:
-    placer = PlacetoPlacer(training_evaluations=100)
-    assert isinstance(placer, Placer)
-    assert placer.name == "placeto"
 
 
 def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
@@ -103,20 +96,6 @@ def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
     assert result.evaluations <= placer.most_evaluations(evaluator.problem)
 
 
-def test_a_policy_of_pairs_does_not_query_for_what_its_network_does_not_read() -> None:
-    settings = Settings(
-        embedding="pairs",
-        node_features="costs-times-and-schedule",
-        device_features="loads",
-        hidden_units=8,
-    )
-    evaluator = ListSchedule(two_chains())
-    placer = PlacetoPlacer(policy=PlacementPolicy(settings=settings))
-    result = placer.place(evaluator.problem, evaluator)
-    assert result.evaluations == placer.most_evaluations(evaluator.problem) == 1
-    assert evaluator.placements_seen == 2  # the rollout's, and once more for its memory
-
-
 def test_all_costs_have_the_memory_penalty_of_the_training() -> None:
     evaluator = ListSchedule(too_large_for_one())
     policy = PlacementPolicy(2, Settings(memory_penalty=0.0, hidden_units=8))
@@ -156,14 +135,6 @@ def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
     assert penalised(evaluator, result.placement[None])[0] == costs.min()
 
 
-def test_the_best_is_what_fits_the_memory() -> None:
-    evaluator = ListSchedule(too_large_for_one())
-    placer = PlacetoPlacer(training_evaluations=1000, settings=QUICK)
-    result = placer.place(evaluator.problem, evaluator)
-    assert (result.peak_memory <= 10_700_000_000).all()
-    assert result.runtime == float(penalised(evaluator, result.placement[None])[0])
-
-
 @pytest.mark.parametrize(
     ("seen", "features", "evaluations"),
     [
@@ -184,16 +155,6 @@ def test_zero_shot_needs_no_training_and_few_evaluations(
     assert len(result.placement) == 10
 
 
-def test_with_schedules_alone_a_pass_asks_for_the_placements_on_its_way() -> None:
-    evaluator = ListSchedule(two_chains(length=5))
-    settings = Settings(node_features="costs-times-and-schedule", device_features="loads")
-    placer = PlacetoPlacer(policy=PlacementPolicy(2, settings))
-    result = placer.place(evaluator.problem, evaluator)
-    assert result.evaluations == placer.most_evaluations(evaluator.problem) == 10
-    # The best is evaluated once more; a step that moves nothing asks for nothing.
-    assert 2 <= evaluator.placements_seen <= 10 + 1
-
-
 @pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
 def test_rounds_of_descent_continue_from_the_best_placement_until_no_move_helps(
     features: DeviceFeaturesName,
@@ -211,19 +172,6 @@ def test_rounds_of_descent_continue_from_the_best_placement_until_no_move_helps(
     moves = np.tile(still.placement, (27, 1))
     moves[np.arange(27), np.repeat(np.arange(9), 3)] = np.tile(np.arange(3), 9)
     assert penalised(evaluator, moves).min() == pytest.approx(still.runtime)
-
-
-def test_old_names_of_what_a_placer_does_are_taken_with_a_warning() -> None:
-    policy = PlacementPolicy(2)
-    with pytest.warns(DeprecationWarning, match=r"PlacetoPlacer\(\w+=\) is \w+="):
-        old = PlacetoPlacer(policy=policy, samples=3, sweeps=2)
-    assert (old.num_rollouts, old.refinement_rounds) == (3, 2)
-    again = replace(old, num_rollouts=4)
-    assert (again.num_rollouts, again.refinement_rounds) == (4, 2)
-    with pytest.raises(PolicyError, match="samples: excludes num_rollouts"):
-        PlacetoPlacer(policy=policy, num_rollouts=4, samples=3)
-    with pytest.raises(PolicyError, match="sweeps: excludes refinement_rounds"):
-        PlacetoPlacer(policy=policy, refinement_rounds=4, sweeps=3)
 
 
 def test_sampled_rollouts_can_only_help_and_follow_from_the_seed() -> None:
@@ -308,18 +256,3 @@ def test_placements_of_others_count_and_descent_continues_from_the_best() -> Non
     assert result.curve[:2].tolist() == [[3.0, 6.2], [6.0, 3.0]]
     swept = PlacetoPlacer(policy=untrained, starts=[Given(worse)], refinement_rounds=2)
     assert swept.place(evaluator.problem, evaluator).runtime == 3.0
-
-
-def test_where_others_place_is_compared_by_the_memory_penalty() -> None:
-    problem = too_large_for_one()
-    evaluator = ListSchedule(problem)
-    everything = np.zeros(problem.num_groups, np.int32)
-    apart = np.arange(problem.num_groups, dtype=np.int32) % 2
-    fits = memory_penalised_runtime(
-        evaluator.evaluate(np.array([everything, apart])), 10_700_000_000
-    )
-    assert fits[1] < fits[0]
-    starts = [Given(everything), Given(apart)]
-    untrained = PlacementPolicy(num_devices=problem.num_devices)
-    result = PlacetoPlacer(policy=untrained, starts=starts).place(problem, evaluator)
-    assert result.fits(problem.cluster)

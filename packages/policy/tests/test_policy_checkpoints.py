@@ -21,9 +21,8 @@ from placeto_policy import (
     resume_training,
     save_policy,
     save_training,
-    train,
 )
-from scheduled_problems import QUICK, ListSchedule, heavy_chain, partly_possible, two_chains
+from scheduled_problems import QUICK, ListSchedule, partly_possible, train, two_chains
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, str]
@@ -116,16 +115,6 @@ def test_the_number_of_threads_changes_nothing() -> None:
     assert_equal(*trainers)
 
 
-def test_the_seed_decides() -> None:
-    weights = []
-    for seed in (1, 1, 2):
-        trainer = Trainer([ListSchedule(heavy_chain())], replace(QUICK, updates=2), seed=seed)
-        train(trainer)
-        weights.append(trainer.policy.get_parameter("scores.output.weight").detach())
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -144,16 +133,6 @@ def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
     assert (loaded.num_devices, loaded.settings) == (3, settings)
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name])
-
-
-def test_a_policy_without_a_newer_option_has_its_default(tmp_path: Path) -> None:
-    def forget(_: Tensors, metadata: Metadata) -> None:
-        description = json.loads(metadata["description"])
-        del description["settings"]["messages"]
-        metadata["description"] = json.dumps(description)
-
-    path = changed(tmp_path / "policy.safetensors", forget)
-    assert load_policy(path).settings.messages == "residual"
 
 
 def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer, train
+from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, Trainer
 from scheduled_problems import (
     ListSchedule,
-    heavy_chain,
     optimum,
     penalised,
     too_large_for_one,
+    train,
     two_by_turns,
     two_chains,
     two_speeds,
@@ -87,12 +87,3 @@ def test_one_policy_learns_two_graphs_and_places_longer_ones_unseen() -> None:
     unseen = [ListSchedule(two_chains(length=4)), ListSchedule(two_speeds(length=8))]
     for evaluator in (*evaluators, *unseen):
         assert greedy_cost(trainer.policy, evaluator) == pytest.approx(optimum(evaluator))
-
-
-def test_the_ablations_are_trained_like_the_rest() -> None:
-    for embedding in ("simple-partitioner", "simple-aggregator"):
-        evaluator = ListSchedule(heavy_chain())
-        settings = replace(TINY, embedding=embedding, updates=20)
-        trainer = Trainer([evaluator], settings)
-        first = trainer.update().runtime
-        assert train(trainer)[-1].runtime < first

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from logit_policies import LogitPolicy, gradients_of_update, two_steps
 from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, States, Trainer, preset
-from placeto_policy.counterfactuals import Counterfactuals
-from placeto_policy.episodes import Episodes, run_episodes
-from placeto_policy.objective import add_gradient
+from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
+from placeto_policy.trainer import add_gradient
 from random_states import random_problem
 from scheduled_problems import ListSchedule, penalised
 
@@ -216,29 +215,6 @@ def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
     )
     assert policy.logits.grad is not None
     assert -policy.logits.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("after", "advantage", "is_clipped"),
-    [(1.0, 1.0, True), (1.0, -1.0, False), (-1.0, 1.0, False), (-1.0, -1.0, True)],
-)
-def test_a_choice_that_became_likely_enough_is_left_alone(
-    after: float, advantage: float, is_clipped: bool
-) -> None:
-    """The second device had probability 1/2; now it has 0.73 or 0.27."""
-    episodes = episodes_of(LogitPolicy([0.0]), np.array([[1, 1]]))
-    policy = LogitPolicy([after])
-    add_gradient(
-        policy,
-        episodes,
-        None,
-        np.full((1, 2), advantage, np.float32),
-        np.array([0, 1]),
-        clip_ratio=0.2,
-        entropy_weight=0.0,
-    )
-    assert policy.logits.grad is not None
-    assert (policy.logits.grad.item() == 0) == is_clipped
 
 
 def test_only_the_steps_that_are_asked_for_count() -> None:

@@ -15,11 +15,6 @@ def test_the_preset_of_the_paper_is_its_method() -> None:
     assert paper.entropy_weight_end < paper.entropy_weight_start
 
 
-def test_the_default_preset_is_what_settings_are_by_default() -> None:
-    assert preset("default") == Settings()
-    assert preset("default") != preset("paper")
-
-
 @pytest.mark.parametrize("name", ["Paper", "", "fast"])
 def test_presets_that_there_are_not(name: str) -> None:
     with pytest.raises(

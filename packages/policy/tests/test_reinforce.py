@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from logit_policies import LogitPolicy, gradients_of_update, two_steps
 from placeto_graphs import EvaluationBatch
 from placeto_policy import PlacementPolicy, PolicyError, Settings, Trainer, preset
-from placeto_policy.baseline import TimeStepBaseline, baseline_of
-from placeto_policy.reports import discounted_returns
-from placeto_policy.settings import AdvantageScaleName, RewardName
+from placeto_policy.settings import AdvantageScaleName
+from placeto_policy.trainer import TimeStepBaseline, discounted_returns
 from scheduled_problems import ListSchedule, heavy_chain, problem_of, two_chains
 
 # One step of Adam for each update, on the advantages as they are.
@@ -58,20 +57,6 @@ def test_the_gradient_on_a_two_step_problem_is_the_analytic_one(
     assert gradient.item() == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("reward", ["intermediate", "terminal", "counterfactual"])
-def test_the_mean_gradient_leads_to_the_better_device(
-    monkeypatch: pytest.MonkeyPatch, reward: RewardName
-) -> None:
-    """E[sum of score x return] = p (1 - p) (3 + 2), whatever the reward and the baseline."""
-    settings = replace(
-        PLAIN, reward=reward, workers=4000, entropy_weight_start=0.0, entropy_weight_end=0.0
-    )
-    trainer = Trainer([two_steps()], settings, policy=LogitPolicy([0.3], settings))
-    (gradient,) = gradients_of_update(monkeypatch, trainer)
-    second = 1 / (1 + np.exp(-0.3))
-    assert gradient.item() / 4000 == pytest.approx(second * (1 - second) * 5.0, abs=0.15)
-
-
 def test_advantages_are_parts_of_their_mean_size_and_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,26 +86,6 @@ def test_advantages_are_parts_of_their_mean_size_and_limited(
     assert gradient.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_baseline_is_computed_before_the_new_round_enters_it() -> None:
-    settings = replace(PLAIN, workers=3, baseline_window=2)
-    trainer = Trainer([two_steps()], settings, policy=LogitPolicy([0.0], settings))
-    seen = []
-    add = trainer.baselines[0].add
-
-    def watch(returns: np.ndarray) -> None:
-        seen.append((trainer.baselines[0].expected(returns), returns.copy()))
-        add(returns)
-
-    trainer.baselines[0].add = watch  # type: ignore[method-assign]
-    for _ in range(5):
-        trainer.update()
-    rounds = [returns.mean(axis=0) for _, returns in seen]
-    assert seen[0][0].tolist() == rounds[0].tolist()  # nothing came before: its own mean
-    for index in range(1, 5):
-        window = rounds[max(0, index - 2) : index]
-        np.testing.assert_allclose(seen[index][0], np.mean(window, axis=0))
-
-
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=1, max_size=8))
 def test_the_baseline_is_the_mean_of_the_last_rounds(rounds: list[list[float]]) -> None:
     baseline = TimeStepBaseline(num_steps=3, window=4)
@@ -130,28 +95,17 @@ def test_the_baseline_is_the_mean_of_the_last_rounds(rounds: list[list[float]]) 
     np.testing.assert_allclose(expected, np.mean(rounds[-4:], axis=0), atol=1e-12)
 
 
-@given(st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=1, max_size=8))
-def test_the_spread_is_the_mean_size_of_the_last_advantages(rounds: list[list[float]]) -> None:
-    baseline = TimeStepBaseline(num_steps=3, window=4)
-    assert baseline.spread() == 0.0
-    sizes = []
-    for each in rounds:
-        returns = np.array([each, np.add(each, [2.0, 0.0, -2.0])])
-        sizes.append(np.abs(returns - baseline.expected(returns)).mean())
-        baseline.add(returns)
-    assert baseline.spread() == pytest.approx(np.mean(sizes[-4:]))
-
-
 def test_nothing_is_expected_of_counterfactual_rewards() -> None:
-    settings = Settings()
-    assert settings.reward == "counterfactual"
-    baseline = baseline_of(2, settings)
+    baselines = [
+        Trainer([two_steps()], settings, policy=LogitPolicy([0.0], settings)).baselines[0]
+        for settings in (Settings(hidden_units=2), PLAIN)
+    ]
     returns = np.array([[1.0, -3.0]])
-    assert baseline.expected(returns).tolist() == [0.0, 0.0]
-    baseline.add(returns)
-    assert baseline.expected(returns).tolist() == [0.0, 0.0]
-    assert baseline.spread() == 2.0
-    assert baseline_of(2, PLAIN).expected(returns).tolist() == [1.0, -3.0]
+    expected = [baseline.expected(returns).tolist() for baseline in baselines]
+    assert expected == [[0.0, 0.0], [1.0, -3.0]]
+    baselines[0].add(returns)
+    assert baselines[0].expected(returns).tolist() == [0.0, 0.0]
+    assert baselines[0].spread() == 2.0
 
 
 def test_workers_take_one_graph_after_the_other() -> None:

@@ -1,7 +1,6 @@
 """What a policy sees of when groups are at work, as they are placed now."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,13 @@ from placeto_policy import (
     PolicyError,
     Settings,
     Trainer,
-    most_evaluations,
-    preset,
 )
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.example import BusiestDevice
 from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
-from scheduled_problems import K80_BYTES, ListSchedule, penalised, two_chains
+from scheduled_problems import K80_BYTES, ListSchedule, two_chains
 
 SCHEDULE: NodeFeaturesName = "costs-times-and-schedule"
 REWARDS: tuple[RewardName, ...] = ("intermediate", "terminal", "counterfactual")
@@ -96,16 +93,6 @@ def test_only_placements_that_changed_are_scheduled_anew(seed: int, num_episodes
         np.testing.assert_array_equal(features, GroupSchedules(evaluator).features(placements))
 
 
-def test_another_number_of_placements_is_scheduled_anew() -> None:
-    schedules = GroupSchedules(Scheduled(two_chains()))
-    together, apart = np.zeros((2, 6), np.int32), np.array([[0, 0, 0, 1, 1, 1]], np.int32)
-    np.testing.assert_array_equal(
-        schedules.features(together)[:1], schedules.features(together[:1])
-    )
-    assert schedules.features(apart)[0, 5, 1] == 1.0
-    assert schedules.features(together).shape == (2, 6, 3)
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(["loads", "loads-and-lookahead"]))
 def test_what_is_learned_from_is_what_the_steps_saw(
@@ -127,23 +114,6 @@ def test_what_is_learned_from_is_what_the_steps_saw(
         torch.testing.assert_close(policy(states), known.flatten(0, 1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("reward", REWARDS)
-def test_an_episode_evaluates_each_placement_on_its_way_and_none_is_better(
-    reward: RewardName,
-) -> None:
-    for seed in range(3):
-        evaluator = Scheduled(random_problem(9, 2, np.random.default_rng(seed)))
-        problem = evaluator.problem
-        trainer = Trainer([evaluator], OF_REWARD[reward], seed=seed)
-        summary = trainer.update()
-        most = most_evaluations(problem, reward, OF_REWARD[reward])
-        assert most == {"intermediate": 9, "terminal": 9, "counterfactual": 18}[reward]
-        assert summary.evaluations <= 8 * most
-        costs = penalised(evaluator, np.concatenate(evaluator.evaluated))
-        assert trainer.best[0] is not None
-        assert trainer.best[0].cost == costs.min()
-
-
 class OnlyEvaluates:
     """Does not say when groups are at work."""
 
@@ -159,12 +129,6 @@ def test_an_evaluator_without_a_schedule_is_refused() -> None:
         PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
     with pytest.raises(PolicyError, match="got OnlyEvaluates; 'costs-and-times' needs none"):
         Trainer([evaluator], Settings())
-
-
-def test_such_an_evaluator_serves_a_policy_that_does_not_ask_for_one() -> None:
-    evaluator = OnlyEvaluates(two_chains())
-    for chosen in (Settings(node_features="costs-and-times"), preset("paper")):
-        assert Trainer([evaluator], replace(chosen, updates=1)).update().runtime > 0.0
 
 
 def test_a_policy_that_sees_a_schedule_asks_for_an_environment_that_has_one() -> None:

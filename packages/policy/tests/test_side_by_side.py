@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto_policy import PlacementEnvironment, PlacementPolicy, PolicyError, Settings, preset
-from placeto_policy.episodes import greedy, run_episodes, run_side_by_side, sampling
+from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, preset
+from placeto_policy.episodes import greedy, run_episodes, run_side_by_side
 from placeto_policy.settings import EmbeddingName, MessageName
 from placeto_policy.states import MOST_NUMBERS, SideBySide
 from random_states import random_problem, random_states
@@ -84,26 +84,6 @@ def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) ->
         np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
 
 
-def test_each_graph_draws_from_its_own_generators() -> None:
-    problems = [random_problem(size, 3, np.random.default_rng(size)) for size in (4, 7)]
-    network = preset("paper")
-    policy = PlacementPolicy(3, network)
-    environments = [
-        PlacementEnvironment.for_policy(ListSchedule(problem), network) for problem in problems
-    ]
-
-    def drawn(which: list[int]) -> list[list[int]]:
-        chosen = [environments[index] for index in which]
-        choices = []
-        for index in which:
-            environments[index].reset(num_episodes=1)
-            own = [np.random.default_rng(index)]
-            choices.append(sampling(own, environments[index].topology.num_groups))
-        return [each.final[0].tolist() for each in run_side_by_side(policy, chosen, choices)]
-
-    assert drawn([0, 1]) == [*drawn([0]), *drawn([1])] == drawn([1, 0])[::-1]
-
-
 def test_large_graphs_are_computed_one_after_the_other() -> None:
     generator = np.random.default_rng(0)
     topology = random_states(random_problem(8, 2, generator), 1, generator).graph
@@ -111,14 +91,3 @@ def test_large_graphs_are_computed_one_after_the_other() -> None:
     assert SideBySide.suits([topology] * 2, [1, fitting - 1])
     assert not SideBySide.suits([topology] * 2, [1, fitting])
     assert not SideBySide.suits([topology], [1])
-
-
-def test_graphs_side_by_side_are_not_taken_for_one() -> None:
-    generator = np.random.default_rng(0)
-    parts = [random_states(random_problem(size, 2, generator), 1, generator) for size in (3, 5)]
-    joined = SideBySide([part.graph for part in parts], [1, 1]).join(parts)
-    with pytest.raises(PolicyError, match="expected those of one graph"):
-        _ = joined.graph
-    other = PlacementPolicy(3, preset("paper"))
-    with pytest.raises(PolicyError, match="expected a problem of 3 devices"):
-        other.side_by_side([part.graph for part in parts], [1, 1])

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from placeto_policy import JsonLinesLog, PolicyError, Settings, TensorBoardLog, Trainer, train
-from scheduled_problems import ListSchedule, two_chains
+from placeto_policy import JsonLinesLog, PolicyError, Settings, TensorBoardLog, Trainer
+from scheduled_problems import ListSchedule, train, two_chains
 
 
 def new_trainer(updates: int = 3) -> Trainer:
@@ -16,7 +16,9 @@ def new_trainer(updates: int = 3) -> Trainer:
 
 def test_json_lines_hold_what_each_update_did(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    summaries = train(new_trainer(), logs=[JsonLinesLog(path)])
+    log, summaries = JsonLinesLog(path), train(new_trainer())
+    for summary in summaries:
+        log.write(summary)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [asdict(summary) for summary in summaries]
     assert [line["evaluations"] for line in lines] == [48, 96, 144 + 6]  # a validation in the last
@@ -26,7 +28,9 @@ def test_json_lines_hold_what_each_update_did(tmp_path: Path) -> None:
 
 def test_a_resumed_log_drops_what_the_resumed_training_does_again(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    train(new_trainer(), logs=[JsonLinesLog(path)])
+    log = JsonLinesLog(path)
+    for summary in train(new_trainer()):
+        log.write(summary)
     with path.open("a") as file:
         file.write('{"update": 4, "runt')  # the process was killed here
     JsonLinesLog(path, updates=2)
@@ -43,7 +47,9 @@ def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
 
 def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
     with TensorBoardLog(tmp_path) as log:
-        summaries = train(new_trainer(), logs=[log])
+        summaries = train(new_trainer())
+        for summary in summaries:
+            log.write(summary)
     curves = EventAccumulator(str(tmp_path))
     curves.Reload()
     names = set(asdict(summaries[0])) - {"update"}

@@ -6,8 +6,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import (
@@ -18,7 +16,7 @@ from placeto_graphs import (
     micro_batched_problem,
     parse_cluster,
 )
-from placeto_policy import PlacementPolicy, Settings, load_pretrained, preset
+from placeto_policy import PlacementPolicy, Settings, preset
 from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
@@ -29,7 +27,6 @@ from random_states import random_problem
 from scheduled_problems import ListSchedule
 
 GENERAL = preset("general")
-POLICY = load_pretrained()
 
 
 def diamond(cluster: Cluster, *, tensors: int = 1) -> PlacementProblem:
@@ -62,21 +59,6 @@ def seen(problem: PlacementProblem, placed: NDArray[np.int64]) -> NDArray[np.flo
 
 
 FOUR = parse_cluster("4xv100", link="pcie")
-DIFFERENT = {
-    "link map": diamond(parse_cluster("4xv100", link="pcie-shared")),
-    "queue": diamond(replace(FOUR, queue="backward-first")),
-    "op overhead": diamond(
-        replace(FOUR, devices=(replace(FOUR.devices[0], op_overhead=0.5), *FOUR.devices[1:]))
-    ),
-    "tensors of an edge": diamond(FOUR, tensors=4),
-}
-
-
-@pytest.mark.parametrize("what", DIFFERENT)
-def test_what_decides_is_seen(what: str) -> None:
-    placed = np.array([0, 1, 2])
-    before, after = seen(diamond(FOUR), placed), seen(DIFFERENT[what], placed)
-    assert np.abs(before - after).max() > 1e-4
 
 
 def test_a_tensor_counts_once_for_each_group_that_reads_it() -> None:
@@ -94,17 +76,6 @@ def test_a_tensor_counts_once_for_each_group_that_reads_it() -> None:
     assert tensors.tolist() == [[0, 1], [0, 0]]
 
 
-def test_a_shared_link_is_busy_with_what_others_send() -> None:
-    cluster = parse_cluster("4xv100", link="pcie-shared")
-    own_bus = replace(cluster, link=FOUR.link, link_names=FOUR.link_names)
-    placed = np.array([0, 1, 2])
-    shared, apart = (
-        seen(diamond(each), placed)[: 4 * 19].reshape(4, 19) for each in (cluster, own_bus)
-    )
-    fullest = 10  # after six loads and three numbers of transfers
-    assert (shared[:, fullest] > apart[:, fullest] + 1e-6).all()
-
-
 def test_micro_batches_make_the_paths_of_groups_long() -> None:
     whole = diamond(FOUR)
     four = micro_batched_problem(whole, 4)
@@ -113,57 +84,6 @@ def test_micro_batches_make_the_paths_of_groups_long() -> None:
     assert several is not None
     assert float(once.group_features[0, 6]) == pytest.approx(np.log1p(1.0), rel=1e-4)
     assert float(several.group_features[0, 6]) > 1.5 * np.log1p(1.0)
-
-
-SLOWER = {"v100": 1.0, "k80": 3.0}
-CLUSTERS = (
-    ("2xv100+2xk80", None),
-    ("4xv100", "pcie-shared"),
-    ("2x(2xv100)", "nvlink"),
-    ("2x(2xv100)", "pcie-shared+infiniband-hdr"),
-    ("1x(1xv100)+1x(3xv100)", "pcie"),
-    ("1x(2xv100)+1x(1xv100+2xk80)", None),
-)
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(CLUSTERS))
-def test_a_rollout_does_not_depend_on_how_devices_are_numbered(
-    seed: int, described: tuple[str, str | None]
-) -> None:
-    generator = np.random.default_rng(seed)
-    spec, link = described
-    cluster = parse_cluster(spec, link=link)
-    plain = random_problem(12, len(cluster.devices), generator)
-    slower = np.array([SLOWER[device.kind] for device in cluster.devices])
-    problem = replace(plain, cluster=cluster, compute_time=plain.compute_time[:, :1] * slower)
-    order = generator.permutation(problem.num_devices)
-    found = []
-    for numbered in (problem, with_devices(problem, order)):
-        evaluator = ListSchedule(numbered)
-        environment = PlacementEnvironment.for_policy(evaluator, GENERAL, reward="terminal")
-        environment.reset(num_episodes=1)
-        episodes = run_episodes(POLICY, environment, greedy)
-        found.append((np.sort(np.exp(episodes.log_probabilities[0]), axis=1), episodes.costs[0]))
-    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-4)
-    assert found[0][1] == pytest.approx(found[1][1])
-
-
-def with_devices(problem: PlacementProblem, order: NDArray[np.int64]) -> PlacementProblem:
-    """Return a problem with its devices in another order; links keep their numbers."""
-    cluster = problem.cluster
-    square = np.ix_(order, order)
-    return replace(
-        problem,
-        cluster=replace(
-            cluster,
-            devices=tuple(cluster.devices[device] for device in order),
-            bandwidth=cluster.bandwidth[square],
-            latency=cluster.latency[square],
-            link=cluster.link[square],
-        ),
-        compute_time=problem.compute_time[:, order],
-    )
 
 
 def test_devices_with_links_of_their_own_are_nearer_than_others() -> None:
@@ -187,14 +107,6 @@ def test_groups_are_nowhere_and_devices_empty_before_the_first_step() -> None:
     after = environment.states().placement
     assert after[:, environment.order[0, 0]].tolist() == [1, 2]
     assert int((after != NOWHERE).sum()) == 2
-
-
-def test_groups_of_a_given_start_are_where_it_has_them() -> None:
-    problem = random_problem(6, 3, np.random.default_rng(0))
-    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
-    start = np.array([0, 1, 2, 2, 1, 0])
-    environment.reset(num_episodes=2, start=start)
-    assert (environment.states().placement.numpy() == start).all()
 
 
 def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:

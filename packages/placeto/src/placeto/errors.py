@@ -10,7 +10,6 @@ from typing import Any
 RUN_FAILED = 1
 WRONG_INPUT = 2
 DOES_NOT_FIT = 3  # of a placement that was found and written
-LOST = 75  # of a process of a training, for the one that started it
 STOPPED = 130  # as shells count what Ctrl-C ends
 
 
@@ -24,10 +23,6 @@ class RunError(RuntimeError):
 
 class StoppedRunError(RunError):
     """Work that began and was stopped by Ctrl-C: exit code 130."""
-
-
-class LostRunError(RunError):
-    """A training whose other processes were lost, and which its last checkpoint resumes."""
 
 
 def reading(what: Any) -> AbstractContextManager[None]:
@@ -84,8 +79,6 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, StoppedRunError | KeyboardInterrupt):
         return STOPPED
-    if isinstance(error, LostRunError):
-        return LOST
     from_a_package = isinstance(error, ValueError) and _is_of_a_package(error)
     return WRONG_INPUT if from_a_package else RUN_FAILED
 

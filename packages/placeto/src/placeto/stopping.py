@@ -1,31 +1,24 @@
 """Ctrl-C as a request to stop at the next checkpoint, and a note that Ctrl-C came."""
 
-import os
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PARENT_VARIABLE = "PLACETO_PARENT"  # the process that started this one as a worker
 
 
 class StopRequest:
-    """Notes the first Ctrl-C or termination; the second ends the process at once.
-
-    A training process whose parent has ended stops, too.
-    """
+    """Notes the first Ctrl-C or termination; the second ends the process at once."""
 
     def __init__(self) -> None:
         self._requested = False
         self._before: dict[signal.Signals, Any] = {}
-        self._parent = os.environ.get(PARENT_VARIABLE)
 
     @property
     def requested(self) -> bool:
         """Whether to stop."""
-        orphaned = self._parent is not None and self._parent != str(os.getppid())
-        return self._requested or orphaned
+        return self._requested
 
     def __enter__(self) -> "StopRequest":
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}

@@ -6,11 +6,11 @@ measurement can train a policy. Begin to read at `Settings`, `PlacetoPlacer` and
 """
 
 from placeto_policy.checkpoint import load_policy, resume_training, save_policy, save_training
-from placeto_policy.costs import most_evaluations
-from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator, SimplePartitioner
-from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.embedding.embeddings import GraphEmbedding
+from placeto_policy.environment import PlacementEnvironment, most_evaluations
 from placeto_policy.errors import PolicyError
 from placeto_policy.gym import gym_environment
+from placeto_policy.logs import JsonLinesLog, TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.pretrained import load_pretrained
@@ -18,7 +18,6 @@ from placeto_policy.settings import Settings, preset
 from placeto_policy.states import States
 from placeto_policy.topology import Topology, topology_of
 from placeto_policy.trainer import Trainer, UpdateSummary
-from placeto_policy.training import JsonLinesLog, TensorBoardLog, train
 from placeto_policy.workers import join_processes
 
 __version__ = "0.3.0"
@@ -31,8 +30,6 @@ __all__ = [
     "PlacetoPlacer",
     "PolicyError",
     "Settings",
-    "SimpleAggregator",
-    "SimplePartitioner",
     "States",
     "TensorBoardLog",
     "Topology",
@@ -48,5 +45,4 @@ __all__ = [
     "save_policy",
     "save_training",
     "topology_of",
-    "train",
 ]

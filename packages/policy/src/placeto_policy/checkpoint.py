@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from placeto_graphs import Evaluator, write_atomically
-from placeto_policy.costs import Best
+from placeto_policy.environment import Best
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings

@@ -91,13 +91,6 @@ def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.f
     and h is a sum over all slices a and b: ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))``. A
     group with forward and backward ops is near to others in both passes.
 
-    Parameters
-    ----------
-    problem
-        Problem of G groups.
-    times
-        Earliest times of its ops.
-
     Examples
     --------
     See `topology_of`.
@@ -135,13 +128,6 @@ def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[n
     consumer's end, or to the last slice if it is held. Weights are always kept, and the outputs of
     an op with weights live in them. The sum over groups on a device estimates
     their memory there, without workspaces and copies of tensors of other devices.
-
-    Parameters
-    ----------
-    problem
-        Problem of G groups.
-    times
-        Earliest times of its ops.
 
     Examples
     --------

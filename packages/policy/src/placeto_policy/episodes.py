@@ -1,7 +1,7 @@
-"""Whole episodes of a policy, and the states on the way."""
+"""Whole episodes of a policy, the states on the way, and counterfactual rewards."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from placeto_policy.policy import PlacementPolicy
 from placeto_policy.states import States
 from placeto_policy.topology import Topology
 
+NUMBERS_PER_BATCH = 2**24  # of placements that are evaluated at once: 64 MB
 NODES_PER_BATCH = 2**14  # of states that enter the network at once; more are no faster
 
 
@@ -63,12 +64,6 @@ class Episodes:
         ----------
         steps : int64[S]
             Indices of steps.
-
-        Yields
-        ------
-        int64[s], `States`
-            Some of the steps, and the states of all episodes before the first of them, before the
-            second, and so on.
         """
         count, num_groups = self.order.shape
         order, start, final = (
@@ -128,13 +123,6 @@ def drawn_devices(
 ) -> NDArray[np.int64]:
     """Return int64[...], devices that are sampled by uniform numbers.
 
-    Parameters
-    ----------
-    log_probabilities : float32[..., D]
-        Log-probabilities of the devices.
-    draws : float64[...]
-        Uniform numbers from 0 to 1.
-
     Examples
     --------
     >>> drawn_devices(np.log(np.array([0.25, 0.75], np.float32)), np.array([0.2, 0.3]))
@@ -160,17 +148,7 @@ def run_side_by_side(
     environments: Sequence[PlacementEnvironment],
     choices: Sequence[Choice],
 ) -> list[Episodes]:
-    """Run the episodes of environments that were reset to their end, all in lockstep.
-
-    Parameters
-    ----------
-    policy
-        Policy.
-    environments
-        Environments, each another object.
-    choices
-        Functions that choose devices, one for each environment.
-    """
+    """Run the episodes of environments that were reset to their end, all in lockstep."""
     runs = [_Run(*each) for each in zip(environments, choices, strict=True)]
     under_way: list[_Run] = []
     while left := [run for run in runs if not run.environment.is_over]:
@@ -226,3 +204,66 @@ class _Run:
             lookahead=np.stack(self._lookahead, axis=1) if self._lookahead else None,
             schedule=np.stack(self._schedule, axis=1) if self._schedule else None,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactuals:
+    """Another device for each step of B episodes on one graph."""
+
+    devices: NDArray[np.int64]  # [B, G], drawn without the chosen one, if there is another
+    weights: NDArray[np.float32]  # [B, G], of the comparisons of both; 0 if there is no other
+    evaluations: NDArray[np.int64]  # [B], placements that differ from the last one
+
+
+def run_counterfactuals(
+    environment: PlacementEnvironment,
+    episodes: Episodes,
+    generators: Sequence[np.random.Generator],
+) -> tuple[Episodes, Counterfactuals]:
+    """Reward each step by the gain of the last placement over that with another device.
+
+    The reward of step t is ``R(p_T with the other device for its group) - R(p_T)``, in seconds. It
+    has the noise of no other choice, after the counterfactual baseline of Foerster et al. 2018,
+    *Counterfactual Multi-Agent Policy Gradients*. The effect of a step on later choices does not
+    enter.
+    """
+    draws = np.stack([generator.random(episodes.order.shape[1]) for generator in generators])
+    devices, weights = other_devices(episodes.log_probabilities, episodes.actions(), draws)
+    rows, steps = np.nonzero(weights)
+    rewards = np.zeros(episodes.rewards.shape)
+    size = max(1, NUMBERS_PER_BATCH // episodes.order.shape[1])
+    for first in range(0, len(rows), size):
+        row, step = rows[first : first + size], steps[first : first + size]
+        placements = episodes.final[row]
+        placements[np.arange(len(row)), episodes.order[row, step]] = devices[row, step]
+        rewards[row, step] = environment.costs_of(placements) - episodes.costs[row]
+    counts = np.bincount(rows, minlength=len(devices)).astype(np.int64)
+    return replace(episodes, rewards=rewards), Counterfactuals(devices, weights, counts)
+
+
+def other_devices(
+    log_probabilities: NDArray[np.float32],
+    actions: NDArray[np.int64],
+    draws: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return another device than the chosen one for each state, and the weight of both.
+
+    Two independent draws are of use only if they differ, and those of a nearly sure policy barely
+    ever do. Here the devices always differ. The weight is the ratio of the probability of the pair
+    by independent draws to that by these draws: ``2 p q / (p q / (1 - p) + p q / (1 - q))`` with
+    the probabilities p and q. The mean is that of independent draws, with much less noise.
+    """
+    probabilities = np.exp(log_probabilities.astype(np.float64))
+    chosen = actions[..., None]
+    others = probabilities.copy()
+    np.put_along_axis(others, chosen, 0.0, axis=-1)
+    possible = others.any(axis=-1)
+    with np.errstate(divide="ignore"):
+        devices = np.where(possible, drawn_devices(np.log(others), draws), actions)
+    apart = probabilities.copy()
+    np.put_along_axis(apart, devices[..., None], 0.0, axis=-1)
+    # Sums of the others: 1 minus a probability near 1 has few digits.
+    without_chosen, without_other = others.sum(axis=-1), apart.sum(axis=-1)
+    product, total = without_chosen * without_other, without_chosen + without_other
+    weights = np.where(possible, 2 * product / np.where(possible, total, 1.0), 0.0)
+    return devices, weights.astype(np.float32)

@@ -1,6 +1,9 @@
-"""The one error of this package."""
+"""The one error of this package, and the check of an evaluator that raises it."""
 
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 MAX_SHOWN = 80
 
@@ -27,3 +30,12 @@ def shown(value: Any) -> str:
     """Return a value as text for an error message, on one line of at most 80 characters."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]} ..."
+
+
+def check_field(batch: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of a result of an evaluator, or raise an error if its shape is wrong."""
+    values = getattr(batch, name, None)
+    if not isinstance(values, np.ndarray) or values.shape != shape:
+        got = getattr(values, "shape", shown(values))
+        raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
+    return values

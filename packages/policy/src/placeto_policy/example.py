@@ -18,11 +18,6 @@ class BusiestDevice:
 
     A device runs its groups in topological order, without waiting for inputs.
 
-    Parameters
-    ----------
-    problem
-        Problem to evaluate.
-
     Examples
     --------
     >>> evaluator = BusiestDevice(two_chains())

@@ -26,22 +26,6 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
     The reward is the decrease of the cost by the action, as a fraction of the cost at the start of
     the episode. The cost is the memory-penalised runtime.
 
-    Parameters
-    ----------
-    problem
-        Problem to place.
-    evaluator
-        Evaluator of the problem.
-    memory_penalty
-        Penalty in seconds per byte that a device lacks.
-    device_features
-        Features of devices: ``"loads"``, or ``"loads-and-lookahead"`` with the cost of each device.
-
-    Raises
-    ------
-    PolicyError
-        When the evaluator is of another problem.
-
     Examples
     --------
     >>> from placeto_policy import gym_environment
@@ -92,15 +76,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode with everything on one device.
-
-        Parameters
-        ----------
-        seed
-            Seed, which has no effect: nothing in an episode is random.
-        options
-            Options, of which there are none.
-        """
+        """Begin an episode with everything on one device."""
         super().reset(seed=seed, options=options)
         self._last = self._begin()
         return self._last, self._info()
@@ -113,11 +89,6 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         observation, reward, terminated, truncated, info
             ``info["cost"]`` is the memory-penalised runtime in seconds, ``info["placement"]`` the
             device of each group, int32[G].
-
-        Raises
-        ------
-        PolicyError
-            When the episode is over, or the action is not a device.
         """
         environment = self._environment
         if environment.is_over:

@@ -1,16 +1,19 @@
 """`PlacetoPlacer`: a policy that is trained on the problem, used as it is, or trained further."""
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
-from placeto_policy.costs import lookahead_evaluations, most_evaluations, training_evaluations
-from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.environment import (
+    PlacementEnvironment,
+    lookahead_evaluations,
+    most_evaluations,
+    training_evaluations,
+)
 from placeto_policy.episodes import greedy, run_episodes, sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
@@ -51,15 +54,12 @@ class PlacetoPlacer:
     on_update
         Function that is called after each update, with its summary and the number of updates in
         all.
-    samples, sweeps
-        Old names of `num_rollouts` and `refinement_rounds`, which go in 0.4.
 
     Raises
     ------
     PolicyError
-        When there is neither a policy nor training, or an old name besides the new one; in `place`,
-        when the policy is for another number of devices, or the evaluations are not enough for one
-        update.
+        When there is neither a policy nor training; in `place`, when the policy is for another
+        number of devices, or the evaluations are not enough for one update.
 
     Examples
     --------
@@ -78,19 +78,8 @@ class PlacetoPlacer:
     settings: Settings | None = None
     on_update: Callable[[UpdateSummary, int], None] | None = None
     name: str = field(default="placeto", init=False)
-    samples: InitVar[int | None] = None
-    sweeps: InitVar[int | None] = None
 
-    def __post_init__(self, samples: int | None, sweeps: int | None) -> None:
-        for old, new, value in (
-            ("samples", "num_rollouts", samples),
-            ("sweeps", "refinement_rounds", sweeps),
-        ):
-            if value is not None:
-                if getattr(self, new):
-                    raise PolicyError(f"{old}: excludes {new}, of which it is the old name")
-                warnings.warn(f"PlacetoPlacer({old}=) is {new}=", DeprecationWarning, stacklevel=3)
-                object.__setattr__(self, new, value)
+    def __post_init__(self) -> None:
         for name in ("training_evaluations", "num_rollouts", "refinement_rounds"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name}: expected at least 0, got {getattr(self, name)}")
@@ -241,21 +230,7 @@ class _Search:
 def descend(environment: PlacementEnvironment) -> None:
     """Run a round of coordinate descent: each group moves to the device of the least cost.
 
-    A group stays if no other device is better.
-
-    Parameters
-    ----------
-    environment
-        Environment that was reset; its episodes run to their end.
-
-    Examples
-    --------
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> environment = PlacementEnvironment(BusiestDevice(two_chains()))
-    >>> environment.reset(num_episodes=1)
-    >>> descend(environment)
-    >>> environment.placement, environment.costs
-    (array([[1, 1, 1, 0, 0, 0]], dtype=int32), array([3.]))
+    A group stays if no other device is better. The environment was reset.
     """
     episodes = np.arange(len(environment.order))
     while not environment.is_over:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from placeto_policy.embedding.embeddings import GraphEmbedding, SimpleAggregator, SimplePartitioner
+from placeto_policy.embedding.embeddings import GraphEmbedding
 from placeto_policy.embedding.message_passing import new_layer
 from placeto_policy.embedding.pairs import OUTPUT_SCALE, PairScores
 from placeto_policy.errors import PolicyError
@@ -136,22 +136,12 @@ class PlacementPolicy(nn.Module):
 
 
 class DeviceScores(nn.Module):
-    """A graph embedding, and a network of two layers with an output for each device.
-
-    Parameters
-    ----------
-    num_devices
-        Number of devices, D.
-    settings
-        Hyperparameters of the network.
-    generator
-        Generator of the first weights.
-    """
+    """A graph embedding, and a network of two layers with an output for each device."""
 
     def __init__(self, num_devices: int, settings: Settings, generator: torch.Generator) -> None:
         super().__init__()
         self.device_features = settings.device_features
-        self.embedding = _embedding(num_devices, settings, generator)
+        self.embedding = GraphEmbedding(num_devices, settings, generator)
         width = self.embedding.output_width + device_width(num_devices, self.device_features)
         self.hidden = new_layer(width, settings.hidden_units, generator)
         self.output = new_layer(settings.hidden_units, num_devices, generator)
@@ -175,23 +165,3 @@ def _checked(num_devices: int | None, settings: Settings) -> int:
             f"num_devices: expected a number for the embedding {settings.embedding!r}, got none"
         )
     return num_devices
-
-
-def _embedding(
-    num_devices: int, settings: Settings, generator: torch.Generator
-) -> GraphEmbedding | SimplePartitioner | SimpleAggregator:
-    if settings.embedding == "message-passing":
-        return GraphEmbedding(
-            num_devices,
-            settings.message_rounds,
-            generator,
-            node_features=settings.node_features,
-            messages=settings.messages,
-        )
-    simple = SimplePartitioner if settings.embedding == "simple-partitioner" else SimpleAggregator
-    return simple(
-        num_devices,
-        generator,
-        node_features=settings.node_features,
-        messages=settings.messages,
-    )

@@ -6,25 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator, ScheduleBatch, SchedulingEvaluator
-from placeto_policy.costs import check_field
 from placeto_policy.earliest import MIN_SECONDS
-from placeto_policy.errors import PolicyError
+from placeto_policy.errors import PolicyError, check_field
 
 SCHEDULE_FEATURES = 3
 
 
 class GroupSchedules:
     """Queries an evaluator for the schedules of placements, and keeps the last ones.
-
-    Parameters
-    ----------
-    evaluator
-        Evaluator, which must be a `SchedulingEvaluator`.
-
-    Raises
-    ------
-    PolicyError
-        When it returns no schedules.
 
     Examples
     --------
@@ -50,11 +39,6 @@ class GroupSchedules:
 
         The first two are the start of a group's first op and the end of its last one, as fractions
         of the runtime. The third is the peak memory of its device, as a fraction of its capacity.
-
-        Raises
-        ------
-        PolicyError
-            When the evaluator returns an invalid schedule.
         """
         if placements.shape != self._placements.shape:
             self._forget(placements.shape)

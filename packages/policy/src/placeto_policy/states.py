@@ -192,13 +192,6 @@ class SideBySide:
 
     Graphs with fewer groups are padded by groups on no device, without features and messages.
 
-    Parameters
-    ----------
-    topologies
-        Graphs.
-    counts
-        Number of states of each graph, N in all.
-
     Examples
     --------
     >>> from placeto_policy.example import two_chains

@@ -13,18 +13,6 @@ AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a tensor if it has the shape and type of another one, and is finite.
 
-    Parameters
-    ----------
-    name
-        Name of the tensor in an error.
-    tensor, like
-        Tensor, and another one of the expected shape and type.
-
-    Raises
-    ------
-    PolicyError
-        When it differs, or is not finite.
-
     Examples
     --------
     >>> check_like("weight", torch.ones(2), torch.zeros(2))
@@ -41,15 +29,7 @@ def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Ten
 
 
 def adam_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the averages that Adam keeps of the gradients of a module, by name.
-
-    Parameters
-    ----------
-    module
-        Module that is trained.
-    optimizer
-        Its optimizer, which has no averages before its first step.
-    """
+    """Return the averages that Adam keeps of the gradients of a module, by name."""
     return {
         f"adam.{average}.{name}": optimizer.state[parameter][average]
         for name, parameter in module.named_parameters()
@@ -64,17 +44,7 @@ def restore_adam(
     steps: int,
     tensor_of: Callable[[str, torch.Tensor], torch.Tensor],
 ) -> None:
-    """Restore the averages of Adam.
-
-    Parameters
-    ----------
-    module, optimizer
-        Module and optimizer; see `adam_tensors`.
-    steps
-        Number of steps that were made. Before the first one there is nothing to restore.
-    tensor_of
-        Function from a name and a similar tensor to the tensor of that name, checked.
-    """
+    """Restore the averages of Adam."""
     for name, parameter in module.named_parameters() if steps else ():
         averages = {
             average: tensor_of(f"adam.{average}.{name}", parameter).clone() for average in AVERAGES

@@ -1,6 +1,7 @@
-"""`Trainer`: REINFORCE on one graph or on several."""
+"""`Trainer`: REINFORCE on one graph or on several. Begin to read in `Trainer.update`."""
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,21 +11,23 @@ import torch
 from numpy.typing import NDArray
 
 from placeto_graphs import Evaluator
-from placeto_policy.baseline import baseline_of
-from placeto_policy.costs import Best, most_evaluations
-from placeto_policy.counterfactuals import Counterfactuals, run_counterfactuals
 from placeto_policy.earliest import MIN_SECONDS
-from placeto_policy.environment import PlacementEnvironment
-from placeto_policy.episodes import Choice, Episodes, run_side_by_side, sampling
+from placeto_policy.environment import Best, PlacementEnvironment, most_evaluations
+from placeto_policy.episodes import (
+    Choice,
+    Counterfactuals,
+    Episodes,
+    greedy,
+    run_counterfactuals,
+    run_episodes,
+    run_side_by_side,
+    sampling,
+)
 from placeto_policy.errors import PolicyError
-from placeto_policy.gradients import take_step
-from placeto_policy.objective import add_gradient
 from placeto_policy.policy import PlacementPolicy
-from placeto_policy.reports import WorkerReport, from_rows, reports_of, to_rows
-from placeto_policy.settings import Settings
+from placeto_policy.settings import RewardName, Settings
 from placeto_policy.threads import one_thread_of_torch
-from placeto_policy.validation import BestPolicy, Validation
-from placeto_policy.workers import OneProcess, Processes, check_same
+from placeto_policy.workers import Processes, check_same
 
 # Below this share of a graph's total compute time, advantages are not scaled up.
 SMALLEST_SPREAD = 1e-6
@@ -153,7 +156,7 @@ class Trainer:
             _check_devices("evaluators", evaluators, num_devices)
             _check_devices("validation", validation, num_devices)
         self.seed = seed
-        self.processes: Processes = processes or OneProcess()
+        self.processes = processes or Processes()
         if self.processes.count > self.settings.workers:
             raise PolicyError(
                 f"workers: expected at least one for each of {self.processes.count} processes, "
@@ -165,33 +168,38 @@ class Trainer:
             else PlacementPolicy(num_devices, self.settings, seed=seed)
         )
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1.0)
-        self.environments = [
-            PlacementEnvironment.for_policy(
-                evaluator,
-                self.policy.settings,
-                reward=self.settings.reward,
-                memory_penalty=self.settings.memory_penalty,
-            )
-            for evaluator in evaluators
-        ]
+        self.environments = [self._environment(each, self.settings.reward) for each in evaluators]
         self.baselines = [
-            baseline_of(environment.topology.num_groups, self.settings)
+            TimeStepBaseline(
+                environment.topology.num_groups,
+                self.settings.baseline_window,
+                is_zero=self.settings.reward == "counterfactual",
+            )
             for environment in self.environments
         ]
         self.best: list[Best | None] = [None] * len(self.environments)
         self.best_policy = BestPolicy()
         self._validates_on_others = bool(validation)
-        self._validation = Validation(
-            validation or evaluators, shown, self.settings.memory_penalty, self.processes
-        )
+        self._validated = [self._environment(each, "terminal") for each in validation or evaluators]
         self.updates = 0
         self.evaluations = 0
         self._is_checked = False
 
+    def _environment(self, evaluator: Evaluator, reward: RewardName) -> PlacementEnvironment:
+        return PlacementEnvironment.for_policy(
+            evaluator,
+            self.policy.settings,
+            reward=reward,
+            memory_penalty=self.settings.memory_penalty,
+        )
+
     @property
     def trained_policy(self) -> PlacementPolicy:
         """Copy of the policy that the training leaves if it ends now (`Settings.selection`)."""
-        return self.best_policy.restored(self.policy)
+        found = copy.deepcopy(self.policy)
+        if self.best_policy.weights:
+            found.load_state_dict(self.best_policy.weights)
+        return found
 
     @property
     def steps_per_update(self) -> int:
@@ -209,31 +217,42 @@ class Trainer:
             before that part.
         """
         began = time.perf_counter()
+        settings = self.settings
         self._check_processes()
-        learning_rate = self._decayed(
-            self.settings.learning_rate_start, self.settings.learning_rate_end
-        )
-        entropy_weight = self._decayed(
-            self.settings.entropy_weight_start, self.settings.entropy_weight_end
-        )
+        learning_rate = self._decayed(settings.learning_rate_start, settings.learning_rate_end)
+        entropy_weight = self._decayed(settings.entropy_weight_start, settings.entropy_weight_end)
         with one_thread_of_torch():
-            own = self._run_own_workers()
-            reports = self._exchange([report for run in own for report in run.reports])
+            runs = self._run_own_workers()
+            own = [report for run in runs for report in run.reports]
+            reports = sorted(self.processes.gather(own), key=lambda report: report.worker)
             advantages = self._advantages(reports)
             entropy = 0.0
             for steps_of_graphs in self._parts():
-                added = self._add_gradient(own, advantages, steps_of_graphs, entropy_weight)
+                added = sum(
+                    add_gradient(
+                        self.policy,
+                        run.episodes,
+                        run.counterfactuals,
+                        np.stack([advantages[worker] for worker in run.workers]),
+                        steps_of_graphs[run.graph],
+                        clip_ratio=settings.clip_ratio,
+                        entropy_weight=entropy_weight,
+                    )
+                    for run in runs
+                )
                 summed, gradient_norm = take_step(
                     self.optimizer,
                     added,
                     self.processes,
                     learning_rate=learning_rate,
-                    max_norm=self.settings.max_gradient_norm,
+                    max_norm=settings.max_gradient_norm,
                     when=f"update {self.updates + 1}",
                 )
-                entropy += summed / self.settings.epochs
+                entropy += summed / settings.epochs
             self.updates += 1
-            evaluations = self._count(reports) + self._validate()
+            evaluations = self._count(reports)
+            if settings.validates_after(self.updates):
+                evaluations += self._validate()
         return UpdateSummary(
             update=self.updates,
             evaluations=self.evaluations,
@@ -293,6 +312,7 @@ class Trainer:
         generators: list[np.random.Generator],
         episodes: Episodes,
     ) -> "_Run":
+        """Return the run of some workers, with counterfactual rewards if the settings have them."""
         environment = self.environments[graph]
         counterfactuals = None
         most = most_evaluations(
@@ -302,18 +322,22 @@ class Trainer:
         if self.settings.reward == "counterfactual":
             episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
             evaluations -= environment.topology.num_groups - counterfactuals.evaluations
-        discount = self.settings.return_discount
-        best = environment.best
-        reports = reports_of(episodes, best, graph, workers, evaluations.tolist(), discount)
+        returns = discounted_returns(episodes.rewards, self.settings.return_discount)
+        reports = [
+            WorkerReport(
+                worker=worker,
+                graph=graph,
+                cost=float(episodes.costs[row]),
+                reward=float(episodes.rewards[row].sum()),
+                best=environment.best,
+                returns=returns[row],
+                evaluations=int(evaluations[row]),
+            )
+            for row, worker in enumerate(workers)
+        ]
         return _Run(graph, workers, episodes, counterfactuals, reports)
 
-    def _exchange(self, own: list[WorkerReport]) -> list[WorkerReport]:
-        """Return the reports of all workers of all processes, in the order of the workers."""
-        group_counts = [environment.topology.num_groups for environment in self.environments]
-        rows = self.processes.gather(to_rows(own, max(group_counts)))
-        return from_rows(rows, group_counts)
-
-    def _advantages(self, reports: list[WorkerReport]) -> list[NDArray[np.float32]]:
+    def _advantages(self, reports: Sequence["WorkerReport"]) -> list[NDArray[np.float32]]:
         """Return the advantages of each worker's steps, and add its returns to the baselines."""
         expected = {}
         for graph in sorted({report.graph for report in reports}):
@@ -336,54 +360,67 @@ class Trainer:
         for epoch in range(self.settings.epochs):
             generator = np.random.default_rng((self.seed, PARTS_STREAM, self.updates, epoch))
             shares = [
-                np.array_split(generator.permutation(baseline.means.shape[1]), count)
-                for baseline in self.baselines
+                np.array_split(generator.permutation(environment.topology.num_groups), count)
+                for environment in self.environments
             ]
             for part in range(count):
                 yield [np.sort(share[part]) for share in shares]
 
-    def _add_gradient(
-        self,
-        own: list["_Run"],
-        advantages: list[NDArray[np.float32]],
-        steps_of_graphs: list[NDArray[np.int64]],
-        entropy_weight: float,
-    ) -> float:
-        """Add the gradient of some steps of this process's episodes; return their entropy."""
-        return sum(
-            add_gradient(
-                self.policy,
-                run.episodes,
-                run.counterfactuals,
-                np.stack([advantages[worker] for worker in run.workers]),
-                steps_of_graphs[run.graph],
-                clip_ratio=self.settings.clip_ratio,
-                entropy_weight=entropy_weight,
-            )
-            for run in own
-        )
-
-    def _count(self, reports: list[WorkerReport]) -> int:
+    def _count(self, reports: Sequence["WorkerReport"]) -> int:
         """Keep the best placements; count and return the evaluations."""
         for report in reports:
-            best = self.best[report.graph]
-            if report.best.is_better_than(best):
+            if report.best.is_better_than(self.best[report.graph]):
                 self.best[report.graph] = report.best
         evaluations = sum(report.evaluations for report in reports)
         self.evaluations += evaluations
         return evaluations
 
     def _validate(self) -> int:
-        """Validate the policy if that is due; return the number of evaluations."""
-        if not self.settings.validates_after(self.updates):
-            return 0
-        reports = self._validation.run(self.policy)
-        self.best_policy.offer(self.policy, self._validation.cost(reports))
-        if self._validates_on_others:
-            evaluations = sum(report.evaluations for report in reports)
-            self.evaluations += evaluations
-            return evaluations
-        return self._count(reports)
+        """Place the graphs for validation greedily, and return the number of evaluations.
+
+        The policy is kept if its costs, as fractions of the work of the graphs, are less on average
+        than all before.
+        """
+        own = []
+        for graph in range(self.processes.rank, len(self._validated), self.processes.count):
+            environment = self._validated[graph]
+            environment.reset(num_episodes=1)
+            episodes = run_episodes(self.policy, environment, greedy)
+            own.append(
+                WorkerReport(
+                    worker=graph,
+                    graph=graph,
+                    cost=float(episodes.costs[0]),
+                    reward=float(episodes.rewards.sum()),
+                    best=environment.best,
+                    returns=episodes.rewards[0],
+                    evaluations=most_evaluations(
+                        environment.evaluator.problem, "terminal", self.policy.settings
+                    ),
+                )
+            )
+        reports = sorted(self.processes.gather(own), key=lambda report: report.graph)
+        work = [environment.seconds_of_work for environment in self._validated]
+        costs = [report.cost / max(work[report.graph], MIN_SECONDS) for report in reports]
+        self.best_policy.offer(self.policy, float(np.mean(costs)))
+        if not self._validates_on_others:
+            return self._count(reports)
+        evaluations = sum(report.evaluations for report in reports)
+        self.evaluations += evaluations
+        return evaluations
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerReport:
+    """The episode of one worker on a graph of G groups, which processes exchange."""
+
+    worker: int
+    graph: int
+    cost: float  # of the last placement, seconds
+    reward: float  # sum of the rewards, seconds
+    best: Best  # placement of the graph that its process has evaluated so far
+    returns: NDArray[np.float64]  # [G], of each step, seconds
+    evaluations: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,6 +432,149 @@ class _Run:
     episodes: Episodes
     counterfactuals: Counterfactuals | None
     reports: list[WorkerReport]
+
+
+def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+    """Return float64[B, G], the discounted sum of the rewards [B, G] from each step on."""
+    returns = rewards.copy()
+    for time_step in range(rewards.shape[1] - 2, -1, -1):
+        returns[:, time_step] += discount * returns[:, time_step + 1]
+    return returns
+
+
+class TimeStepBaseline:
+    """The mean return of each time step over the last rounds of episodes on one graph.
+
+    There is one for each time step and each graph (Addanki et al. 2019, appendix A). A round is all
+    episodes of a graph in one update, as in the published code. Counterfactual rewards have a
+    baseline in them, and expect 0 (``is_zero``).
+    """
+
+    def __init__(self, num_steps: int, window: int, *, is_zero: bool = False) -> None:
+        self.window = window
+        self.is_zero = is_zero
+        self.means = np.zeros((0, num_steps))  # of the last rounds, the oldest first
+        self.sizes = np.zeros(0)  # mean absolute advantage of each of these rounds
+
+    def expected(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return float64[G], the return that is expected of each step.
+
+        The first round of returns float64[episodes, G] is compared with its own mean: compared with
+        0, each of its actions would be punished.
+        """
+        if self.is_zero:
+            return np.zeros(returns.shape[1])
+        rounds = self.means if len(self.means) else returns
+        mean: NDArray[np.float64] = rounds.mean(axis=0)
+        return mean
+
+    def add(self, returns: NDArray[np.float64]) -> None:
+        """Add a round of returns float64[episodes, G]."""
+        size = np.abs(returns - self.expected(returns)).mean()
+        self.means = np.concatenate([self.means, returns.mean(axis=0)[None]])[-self.window :]
+        self.sizes = np.append(self.sizes, size)[-self.window :]
+
+    def spread(self) -> float:
+        """Return the mean absolute advantage; a few large ones would decide a root mean square."""
+        return float(self.sizes.mean()) if len(self.sizes) else 0.0
+
+
+def add_gradient(
+    policy: PlacementPolicy,
+    episodes: Episodes,
+    counterfactuals: Counterfactuals | None,
+    advantages: NDArray[np.float32],
+    steps: NDArray[np.int64],
+    *,
+    clip_ratio: float,
+    entropy_weight: float,
+) -> float:
+    """Add the gradient of some steps of some episodes; return the sum of their entropies.
+
+    Let r be ``p(action) / p(action when the episode was run)``. The objective is the sum of
+    ``min(r A, clip(r, 1 - c, 1 + c) A)`` (Schulman et al. 2017, equation 7) and of the weighted
+    entropies. Before the first step of Adam r is 1, and the gradient is that of ``log p A``, as in
+    REINFORCE.
+
+    A counterfactual advantage counts for both devices. Times half the weight of their comparison,
+    it counts for the action, and with a minus sign for the other device.
+    """
+    taken = [(episodes.actions(), advantages)]
+    if counterfactuals:
+        halves = 0.5 * counterfactuals.weights * advantages
+        taken = [(episodes.actions(), halves), (counterfactuals.devices, -halves)]
+    total = 0.0
+    for some, states in episodes.states(steps):
+        log_probabilities = policy(states)
+        before = _by_state(episodes.log_probabilities[:, some])
+        entropy = -(log_probabilities.exp() * log_probabilities).sum()
+        gain = entropy_weight * entropy
+        for devices, worths in taken:
+            chosen = _by_state(devices[:, some])[:, None]
+            worth = _by_state(worths[:, some])
+            ratio = (log_probabilities - before).gather(1, chosen)[:, 0].exp()
+            clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+            gain = gain + torch.minimum(ratio * worth, clipped * worth).sum()
+        (-gain).backward()
+        total += float(entropy.detach())
+    return total
+
+
+def _by_state(values: NDArray[np.float32] | NDArray[np.int64]) -> torch.Tensor:
+    """Return [S B, ...] for [B, S, ...]: states come step by step."""
+    return torch.from_numpy(values.swapaxes(0, 1).copy()).flatten(0, 1)
+
+
+def take_step(
+    optimizer: torch.optim.Optimizer,
+    number: float,
+    processes: Processes,
+    *,
+    learning_rate: float,
+    max_norm: float,
+    when: str,
+) -> tuple[float, float]:
+    """Sum gradients over the processes, scale the sum down if it is too long, and take a step.
+
+    One parameter without a gradient has zeros. The number is summed with the gradients; the sum and
+    the norm before it was scaled are returned. If the norm is not finite, no step is taken.
+    """
+    (group,) = optimizer.param_groups
+    gradients = []
+    for parameter in group["params"]:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([number])])
+    processes.sum(flat)
+    norm = float(flat[:-1].norm())
+    if not math.isfinite(norm):
+        raise PolicyError(f"gradient: expected finite numbers at {when}, got norm {norm}")
+    flat[:-1] *= min(1.0, max_norm / max(norm, 1e-12))
+    parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+    group["lr"] = learning_rate
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(flat[-1]), norm
+
+
+class BestPolicy:
+    """The best weights so far.
+
+    A policy that is nearly sure of each step may leave a good solution, and not return to it.
+    """
+
+    def __init__(self) -> None:
+        self.cost = math.inf  # the least so far
+        self.weights: dict[str, torch.Tensor] = {}  # of the policy of that cost
+
+    def offer(self, policy: PlacementPolicy, cost: float) -> None:
+        """Keep the weights of a policy if it costs less than all before."""
+        if cost < self.cost:
+            self.cost = cost
+            self.weights = {name: value.clone() for name, value in policy.state_dict().items()}
 
 
 def _check_devices(name: str, evaluators: Sequence[Evaluator], num_devices: int) -> None:

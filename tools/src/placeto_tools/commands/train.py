@@ -1,29 +1,20 @@
 """``placeto train``."""
 
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from torch.distributed.elastic.multiprocessing.errors import record
 
-from placeto.errors import InputError, LostRunError, RunError, StoppedRunError
+from placeto.errors import InputError, StoppedRunError
 from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import Progress, left_text
 from placeto.stopping import StopRequest
 from placeto.texts import counted, seconds_text
-from placeto.training.local_workers import (
-    Machines,
-    is_first_of_its_machine,
-    run_workers,
-    worker_rank,
-)
 from placeto.training.run_folder import RunFolder, read_policy
 from placeto.training.settings import parse_settings, restored_settings, with_network_of
 from placeto.training.training_run import run_training
@@ -38,7 +29,6 @@ from placeto_policy import (
     load_pretrained,
     resume_training,
 )
-from placeto_policy.workers import LostProcessError
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     Command,
@@ -53,40 +43,10 @@ from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 
-MOST_RESTARTS = 3  # on several machines, from one checkpoint
-RESTARTS_VARIABLE = "PLACETO_RESTARTS"  # of the command that runs anew: checkpoint, and how often
-FIXED = (
-    "--resume: excludes PROBLEMS, their options, -o, --force, --from, --updates, --hparam, "
-    "--preset, --granularities and --seed, which the folder has"
-)
-
-
-class HostAndPort(click.ParamType[tuple[str, int]]):
-    """``HOST:PORT``."""
-
-    name = "host:port"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Return the host and the port."""
-        host, _, port = str(value).rpartition(":")
-        if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-            self.fail(f"expected HOST:PORT, got {value!r}", param, ctx)
-        return host, int(port)
-
 
 @click.command(cls=Command)
 @click.argument("problems", nargs=-1, metavar="PROBLEM...")
-@output_option(
-    "Folder to write: a new one, or that of this training to resume.  [required]", required=False
-)
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    hidden=True,  # the way of the processes that --workers starts
-)
+@output_option("Folder to write: a new one, or that of this training to resume.  [required]")
 @click.option(
     "--from",
     "first",
@@ -115,26 +75,6 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
 )
 @seed_option
 @click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of processes on this machine that train together.",
-)
-@click.option(
-    "--machines",
-    "count",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of machines that train together.",
-)
-@click.option(
-    "--rendezvous",
-    type=HostAndPort(),
-    help="Machine that has the folder, and a free port of it, such as HOST:29500.  [default: none]",
-)
-@click.option(
     "--checkpoint-every",
     type=click.IntRange(min=1),
     default=10,
@@ -147,17 +87,13 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
 @force_option
 def train(
     problems: tuple[str, ...],
-    output: Path | None,
-    resume: Path | None,
+    output: Path,
     first: str | None,
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
     preset_name: str | None,
     granularities: int | None,
     seed: int,
-    workers: int,
-    count: int,
-    rendezvous: tuple[str, int] | None,
     checkpoint_every: int,
     asked: ProblemOptions,
     as_json: bool,
@@ -176,32 +112,20 @@ def train(
 
     \b
     placeto train problem.json.gz --updates 200 -o run
-    placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run --workers 2
+    placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run
     placeto train problem.json.gz --from pretrained --updates 20 -o run
 
-    On several machines, run this on each; HOST reads the problems and has the folder:
+    torchrun starts several processes that train together, on one machine or on many:
 
     \b
-    placeto train problem.json.gz -o run --workers 4 --machines 2 --rendezvous HOST:29500
+    torchrun --nproc-per-node 4 -m placeto_tools train problem.json.gz -o run
     """
-    if resume:
-        given = (problems, output, first, updates, settings, preset_name, granularities, seed)
-        if any(given) or force or not asked.says_nothing:
-            raise InputError(FIXED)
-    elif not problems or not output:
+    if not problems:
         raise InputError("train: needs PROBLEMS and -o FOLDER")
-    if (count > 1) != (rendezvous is not None):
-        raise InputError("--machines, --rendezvous: each needs the other")
-    if rendezvous and force:
-        raise InputError("--force: excludes --machines, which may restart a training")
-    folder = RunFolder(resume or output or Path())
+    folder = RunFolder(output)
 
     def prepare() -> None:
         """Make or check the folder, before anything is done."""
-        if resume:
-            found, values, _ = folder.read()
-            _check(found, restored_settings(values), workers * count)
-            return
         policy = _first_policy(first) if first else None
         chosen = parse_settings(
             settings, updates, preset_name or ("fine-tuning" if policy else None)
@@ -211,7 +135,7 @@ def train(
         alone = len(problems) == 1 or preset_name == "paper"
         usual = 1 if alone else GRANULARITIES_OF_MANY
         read = read_to_train_on(problems, granularities or usual, asked)
-        _check(read, chosen, workers * count)
+        _check(read, chosen)
         if policy:
             _check_devices(read, policy)
         described = (read, asdict(chosen), seed)
@@ -219,16 +143,42 @@ def train(
             over = force or folder.is_half_made
             folder.create(*described, force=over, first_policy=policy)
 
-    if rendezvous and worker_rank() is None:
-        sys.exit(_run_on_machines(workers, Machines(count, *rendezvous), folder))
-    if workers > 1 and worker_rank() is None:
-        prepare()
-        command = [sys.executable, "-m", "placeto_tools", "train"]
-        command += ["--resume", str(folder.path), "--checkpoint-every", str(checkpoint_every)]
-        sys.exit(run_workers([*command, "--json"] if as_json else command, workers))
-    # Under a launcher, a worker that fails leaves word for it.
-    run = _train if worker_rank() is None else record(_train)
-    run(folder, prepare, checkpoint_every, as_json)
+    with (
+        StopRequest() as stop,
+        showing_progress(quiet=os.environ.get("RANK", "0") != "0") as progress,
+        join_processes() as processes,
+    ):
+        if not processes.rank:
+            prepare()
+        processes.gather([])  # the folder is there
+        found, values, _ = folder.read()
+        evaluators = [Simulator(problem) for problem in found.values()]
+        if folder.checkpoint.exists():
+            trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
+        else:
+            policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
+            trainer = Trainer(
+                evaluators,
+                restored_settings(values),
+                seed=seed,
+                policy=policy,
+                processes=processes,
+            )
+        progress.update("first update (compiles the simulator once) ...")
+        done = run_training(
+            trainer,
+            folder,
+            stop,
+            updates_between_checkpoints=checkpoint_every,
+            report=_Reporter(trainer, progress).report,
+        )
+    if not processes.rank:
+        _show(folder, trainer, found, as_json=as_json, done=done)
+    if not done:
+        raise StoppedRunError(
+            f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
+            "command resumes it"
+        )
 
 
 def _first_policy(text: str) -> PlacementPolicy:
@@ -236,84 +186,20 @@ def _first_policy(text: str) -> PlacementPolicy:
     return load_pretrained() if text == "pretrained" else read_policy(Path(text))
 
 
-def _run_on_machines(workers: int, machines: Machines, folder: RunFolder) -> int:
-    """Run this command in processes of this machine, once more if a process is lost.
-
-    The first machine, which has the checkpoints, ends after too many runs without a new one; the
-    others then wait for it in vain.
-    """
-    command = [sys.executable, "-m", "placeto_tools", *sys.argv[1:]]
-    click.echo(f"waiting for {machines}", err=True)
-    machines.wait()
-    try:
-        return run_workers(command, workers, machines)
-    except LostRunError as error:
-        if machines.is_host():
-            _count_restart(folder, error)
-        click.echo(f"{error}; resuming from the last checkpoint", err=True)
-        time.sleep(1)
-        os.execv(command[0], command)  # noqa: S606 (this command, anew: the port is free again)
-
-
-def _count_restart(folder: RunFolder, error: LostRunError) -> None:
-    """Raise the error if there were too many restarts since the last checkpoint."""
-    found = folder.checkpoint
-    checkpoint = str(found.stat().st_mtime_ns if found.exists() else 0)
-    before, _, restarts = os.environ.get(RESTARTS_VARIABLE, ":0").partition(":")
-    number = int(restarts) + 1 if before == checkpoint else 1
-    if number > MOST_RESTARTS:
-        raise RunError(f"{error}; {MOST_RESTARTS} restarts came to no new checkpoint") from error
-    os.environ[RESTARTS_VARIABLE] = f"{checkpoint}:{number}"
-
-
-def _train(
-    folder: RunFolder, prepare: Callable[[], None], checkpoint_every: int, as_json: bool
+def _show(
+    folder: RunFolder,
+    trainer: Trainer,
+    problems: Mapping[str, PlacementProblem],
+    *,
+    as_json: bool,
+    done: bool,
 ) -> None:
-    try:
-        with (
-            TemporaryDirectory() as copies,
-            StopRequest() as stop,
-            showing_progress(quiet=bool(worker_rank())) as progress,
-            join_processes() as processes,
-        ):
-            if not processes.rank:
-                prepare()
-            folder = folder.as_on_first_machine(processes, Path(copies))
-            problems, values, seed = folder.read()
-            evaluators = [Simulator(problem) for problem in problems.values()]
-            if folder.checkpoint.exists():
-                trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
-            else:
-                policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
-                settings = restored_settings(values)
-                trainer = Trainer(
-                    evaluators, settings, seed=seed, policy=policy, processes=processes
-                )
-            progress.update("first update (compiles the simulator once) ...")
-            done = run_training(
-                trainer,
-                folder,
-                stop,
-                updates_between_checkpoints=checkpoint_every,
-                report=_Reporter(trainer, progress).report,
-            )
-    except LostProcessError as error:
-        raise LostRunError(str(error)) from error
-    stopped = StoppedRunError(
-        f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
-        "command resumes it"
-    )
-    if processes.rank:
-        if not done and is_first_of_its_machine():
-            raise stopped  # or its launcher would take the training for done
-        return
+    """Write the best placements, and show what the training has found."""
     best = [found.placement if found else None for found in trainer.best]
     placements = folder.save_placements(list(problems.values()), best)
     if as_json:
         show_json(_summary(folder, trainer, list(problems), placements))
-    if not done:
-        raise stopped
-    if not as_json:
+    elif done:
         for name, found in zip(problems, trainer.best, strict=True):
             if found:
                 lacking = ", out of memory" if found.lacks_memory else ""
@@ -372,13 +258,8 @@ def _check_devices(problems: Mapping[str, PlacementProblem], policy: PlacementPo
             )
 
 
-def _check(problems: Mapping[str, PlacementProblem], settings: Settings, workers: int) -> None:
+def _check(problems: Mapping[str, PlacementProblem], settings: Settings) -> None:
     """Refuse what no training can begin with, before anything is written."""
-    if workers > settings.workers:
-        raise InputError(
-            f"--workers: expected at most {settings.workers} in all, the episodes of an update, "
-            f"got {workers}"
-        )
     if settings.embedding == "pairs":
         return
     counts = {name: problem.num_devices for name, problem in problems.items()}

@@ -14,7 +14,6 @@ from placeto_graphs import PlacementProblem, load_problem, save_placement, save_
 
 if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy
-    from placeto_policy.workers import Processes
 
 DESCRIPTION = "run.json"
 CHECKPOINT = "training.safetensors"
@@ -143,29 +142,6 @@ class RunFolder:
         ours = {self.first_policy, *self.path.glob(PROBLEM.format("*"))}
         others = set(self.path.iterdir()) - ours
         return all(path.name.startswith(".") for path in others)  # half-written files
-
-    def as_on_first_machine(self, processes: "Processes", copies: Path) -> "RunFolder":
-        """Return this folder, or a copy of what the first process resumes from.
-
-        Only the first of several processes needs to see the folder, and all of them resume from its
-        checkpoint. The copies go to a folder to which nothing is written later.
-        """
-        if processes.count == 1:
-            return self
-        content = processes.share(b"" if processes.rank else self._packed())
-        if not processes.rank:
-            return self
-        with writing(copies):
-            for name, file in msgspec.msgpack.decode(content, type=dict[str, bytes]).items():
-                (copies / Path(name).name).write_bytes(file)
-        return RunFolder(copies)
-
-    def _packed(self) -> bytes:
-        paths = [self.path / DESCRIPTION, self.checkpoint, self.first_policy]
-        paths += self.path.glob(PROBLEM.format("*"))
-        with reading(self.path):
-            files = {path.name: path.read_bytes() for path in paths if path.exists()}
-        return msgspec.msgpack.encode(files)
 
     def save_placements(
         self, problems: Sequence[PlacementProblem], placements: Sequence[Any]

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-import torch
-
 from placeto.errors import RunError, writing
 from placeto.stopping import StopRequest
+from placeto.training.local_workers import agreed_to_stop
 from placeto.training.run_folder import RunFolder
 from placeto_policy import (
     JsonLinesLog,
@@ -16,7 +15,6 @@ from placeto_policy import (
     UpdateSummary,
     save_training,
 )
-from placeto_policy.workers import LostProcessError, Processes
 
 Report = Callable[[UpdateSummary], None]
 
@@ -37,18 +35,14 @@ def run_training(
 
     Raises
     ------
-    LostProcessError
-        When another process was killed or lost.
     RunError
-        If an update fails, or a file cannot be written.
+        If an update fails, another process was lost, or a file cannot be written.
     """
     with _logs(trainer, folder) as write:
         while trainer.updates < trainer.settings.updates:
             try:
                 summary = trainer.update()
                 stopping = agreed_to_stop(trainer.processes, stop)
-            except LostProcessError:
-                raise
             except PolicyError as error:
                 raise RunError(str(error)) from error
             if trainer.processes.rank == 0:
@@ -61,13 +55,6 @@ def run_training(
             if stopping and not done:
                 return False
     return True
-
-
-def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
-    """Return True if any process has a request to stop: all stop at the same update."""
-    wishes = torch.tensor([float(stop.requested)])
-    processes.sum(wishes)
-    return bool(wishes[0] > 0)
 
 
 @contextmanager

@@ -50,17 +50,6 @@ class MessagePassing(nn.Module):
     ``x_v <- x_v(0) + g(sum of f(x_u))``. A node then keeps its own features if paths are shorter
     than k. Sums are also divided by the number of edges per group if that exceeds 1. Otherwise
     they would grow by that factor in every round.
-
-    Parameters
-    ----------
-    width
-        Number of features of a node, F.
-    rounds
-        Number of rounds, k.
-    generator
-        Generator of the first weights.
-    messages
-        ``"residual"``, or ``"plain"`` as in the paper.
     """
 
     def __init__(
@@ -122,17 +111,6 @@ class PooledSummaries(nn.Module):
     l_i and h_i are single layers with ReLU, as wide as a node (Addanki et al. 2019, section 3.2).
     With residual messages the sum is divided by the square root of the number of all groups. The
     first policy is then close to uniform in large graphs, too.
-
-    Parameters
-    ----------
-    num_sets
-        Number of sets, S.
-    width
-        Number of features of a node, W.
-    generator
-        Generator of the first weights.
-    messages
-        ``"residual"``, or ``"plain"`` for sums as in the paper.
     """
 
     def __init__(

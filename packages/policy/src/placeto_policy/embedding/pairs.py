@@ -47,13 +47,6 @@ class PairScores(nn.Module):
     are otherwise equal, the one nearest to those in use has the highest score. Relabelled devices
     get the same scores, relabelled, and so does a whole rollout.
 
-    Parameters
-    ----------
-    settings
-        Number of rounds of message passing and of hidden units.
-    generator
-        Generator of the first weights.
-
     Examples
     --------
     >>> from placeto_policy import preset

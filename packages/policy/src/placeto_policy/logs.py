@@ -1,24 +1,13 @@
-"""`train`: a training to its end, with logs and checkpoints."""
+"""Logs of a training: a file of JSON lines, and scalars for TensorBoard."""
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 from placeto_graphs import write_atomically
-from placeto_policy.checkpoint import save_training
 from placeto_policy.errors import PolicyError
-from placeto_policy.trainer import Trainer, UpdateSummary
-
-
-class Log(Protocol):
-    """A record of updates."""
-
-    def write(self, summary: UpdateSummary) -> None:
-        """Record an update."""
-        ...
+from placeto_policy.trainer import UpdateSummary
 
 
 class JsonLinesLog:
@@ -34,10 +23,12 @@ class JsonLinesLog:
 
     Examples
     --------
-    >>> from placeto_policy import Settings, Trainer, train
+    >>> from placeto_policy import Settings, Trainer
     >>> from placeto_policy.example import BusiestDevice, two_chains
     >>> trainer = Trainer([BusiestDevice(two_chains())], Settings(updates=3))
-    >>> _ = train(trainer, logs=[JsonLinesLog("training.jsonl")])
+    >>> log = JsonLinesLog("training.jsonl")
+    >>> for _ in range(3):
+    ...     log.write(trainer.update())
     >>> with open("training.jsonl") as file:
     ...     print([json.loads(line)["update"] for line in file])
     [1, 2, 3]
@@ -71,11 +62,11 @@ class TensorBoardLog:
 
     Examples
     --------
-    >>> from placeto_policy import Settings, Trainer, train
+    >>> from placeto_policy import Settings, Trainer
     >>> from placeto_policy.example import BusiestDevice, two_chains
     >>> trainer = Trainer([BusiestDevice(two_chains())], Settings(updates=1))
     >>> with TensorBoardLog("runs") as log:  # doctest: +SKIP
-    ...     _ = train(trainer, logs=[log])
+    ...     log.write(trainer.update())
     """
 
     def __init__(self, folder: str | os.PathLike[str], updates: int = 0) -> None:
@@ -99,52 +90,6 @@ class TensorBoardLog:
         for name, value in asdict(summary).items():
             if name != "update":
                 self._writer.add_scalar(name, value, summary.update)
-
-
-def train(
-    trainer: Trainer,
-    *,
-    logs: Sequence[Log] = (),
-    checkpoint: str | os.PathLike[str] | None = None,
-    updates_between_checkpoints: int = 10,
-) -> list[UpdateSummary]:
-    """Make the remaining updates of a training.
-
-    Parameters
-    ----------
-    trainer
-        New training, or one that was resumed.
-    logs
-        Records of updates. The first of several processes writes them.
-    checkpoint
-        File from which `resume_training` resumes an interrupted run.
-    updates_between_checkpoints
-        Number of updates that an interruption loses at most.
-
-    Returns
-    -------
-    list of UpdateSummary
-        Summaries of these updates.
-
-    Examples
-    --------
-    >>> from placeto_policy import Settings
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> trainer = Trainer([BusiestDevice(two_chains())], Settings(updates=5))
-    >>> train(trainer, checkpoint="training.safetensors")[-1].update
-    5
-    """
-    summaries = []
-    while trainer.updates < trainer.settings.updates:
-        summary = trainer.update()
-        summaries.append(summary)
-        if trainer.processes.rank == 0:
-            for log in logs:
-                log.write(summary)
-        is_last = trainer.updates == trainer.settings.updates
-        if checkpoint and (is_last or trainer.updates % updates_between_checkpoints == 0):
-            save_training(trainer, checkpoint)
-    return summaries
 
 
 def _keep_updates(path: Path, updates: int) -> None:
