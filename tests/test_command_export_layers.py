@@ -1,6 +1,5 @@
-"""Layers that run one after another: what vLLM, DeepSpeed and exo read in what is exported."""
+"""Layers that run one after another: what vLLM and DeepSpeed read in what is exported."""
 
-import json
 import shlex
 import sys
 from dataclasses import replace
@@ -8,9 +7,8 @@ from functools import cache
 from itertools import pairwise, permutations, product
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -179,7 +177,7 @@ def test_what_is_no_stack_is_one_line() -> None:
         FORMATS["vllm"].export(problem, anywhere)
     crossed = inference(Crossed(), features(4), "2xv100")
     with pytest.raises(InputError, match=r"but layers\.0 reads what layers\.1 makes$"):
-        FORMATS["exo"].export(crossed, np.zeros(crossed.num_groups, np.int32))
+        FORMATS["vllm"].export(crossed, np.zeros(crossed.num_groups, np.int32))
     alone = inference(nn.ModuleDict({"only": nn.Linear(8, 8)})["only"], features(4), "2xv100")
     with pytest.raises(InputError, match=r"expected ops whose scopes are names of modules"):
         FORMATS["vllm"].export(alone, np.zeros(alone.num_groups, np.int32))
@@ -286,7 +284,7 @@ def test_a_placement_of_stages_stays_as_it_is(seed: int) -> None:
 @pytest.mark.parametrize(
     ("form", "excess"),
     [
-        *(("torch", 1.02), ("vllm", 1.02), ("deepspeed", 1.02), ("exo", 1.02)),
+        *(("torch", 1.02), ("vllm", 1.02), ("deepspeed", 1.02)),
         ("llama.cpp", 1.4),  # which has what runs between two layers with the output
     ],
 )
@@ -461,28 +459,6 @@ def test_deepspeed_builds_each_layer_in_one_stage(monkeypatch: pytest.MonkeyPatc
     assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
     with pytest.raises(ValueError, match="expected 6 layers, got 5"):
         names["PlacedPipeline"](layers[1:], num_stages=count, stage=0)
-
-
-class PipelineShardMetadata(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of exo's, without the card of the model that is exo's own."""
-
-    device_rank: int
-    world_size: int
-    start_layer: Annotated[int, msgspec.Meta(ge=0)]
-    end_layer: Annotated[int, msgspec.Meta(ge=0)]
-    n_layers: Annotated[int, msgspec.Meta(ge=0)]
-
-
-def test_exo_reads_the_layers_of_each_device() -> None:
-    problem = decoder(8, 400, 8, 60)
-    exported = FORMATS["exo"].export(problem, by_layer(problem, [2, 2, 0, 1]))
-    read = json.loads(exported.content)
-    assert [shard.pop("device") for shard in read] == ["v100:2", "v100:0", "v100:1"]
-    shards = [msgspec.convert(shard, PipelineShardMetadata) for shard in read]
-    held = [layer for each in shards for layer in range(each.start_layer, each.end_layer)]
-    assert held == list(range(4))
-    assert [shard.device_rank for shard in shards] == [0, 1, 2]
-    assert {(shard.world_size, shard.n_layers) for shard in shards} == {(3, 4)}
 
 
 def test_encoders_and_decoders_are_stages_of_deepspeed() -> None:

@@ -19,17 +19,6 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
 def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:
     """Return names of devices, one for each device of a cluster.
 
-    Warns
-    -----
-    UserWarning
-        If CPUs among them share a core, such as more of them than this process may use cores.
-
-    Raises
-    ------
-    ExecutionError
-        If there are more or fewer, or one is none of ``"cpu:0"``, ``"cuda:3"`` and so on, or
-        stands there twice.
-
     Examples
     --------
     >>> check_device_names(["cpu:0", "cuda:1"], 2)
@@ -87,13 +76,7 @@ def pin_to_cores(name: str, count: int) -> None:
 
 
 def semaphores(count: int, value: int = 0) -> list[Any]:
-    """Return semaphores for processes that are forked later.
-
-    Raises
-    ------
-    ExecutionError
-        When the folder of shared memory is full.
-    """
+    """Return semaphores for processes that are forked later."""
     try:
         return [get_context("fork").Semaphore(value) for _ in range(count)]
     except OSError as error:

@@ -15,11 +15,6 @@ class EmulatedLinks:
     Transfers of a link follow each other. Each takes the latency, and its bytes the time that the
     bandwidth gives them. If the real transfer takes longer, the tensor arrives with that.
 
-    Parameters
-    ----------
-    cluster
-        Has the links.
-
     Examples
     --------
     >>> import numpy as np

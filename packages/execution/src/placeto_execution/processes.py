@@ -86,13 +86,7 @@ class DeviceProcesses:
         pipe.close()
 
     def run(self, feed: Any) -> tuple[list[Record], float]:
-        """Run a step; return what the devices noted, and the time at which it began.
-
-        Raises
-        ------
-        ExecutionError
-            If a device fails; all processes have ended then.
-        """
+        """Run a step; return what the devices noted, and the time at which it began."""
         self.ask("begin", feed)
         records: dict[int, Record] = self.ask("run", time.monotonic() + LEAD)
         return list(records.values()), min(record.began for record in records.values())
@@ -130,17 +124,7 @@ class DeviceProcesses:
         timeout: float = 0.0,
         others_send: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take answers until something is so; fail if a process does, or if all wait in vain.
-
-        Parameters
-        ----------
-        is_so
-            Returns whether it is so.
-        timeout
-            Seconds between two calls of it in which no answer comes.
-        others_send
-            Returns whether processes may still get messages of devices that are none.
-        """
+        """Take answers until something is so; fail if a process does, or if all wait in vain."""
         far, since = self._far(), time.monotonic()
         while not is_so():
             self._watch(timeout)

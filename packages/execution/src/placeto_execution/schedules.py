@@ -15,11 +15,6 @@ def topological_schedule(problem: PlacementProblem, placement: NDArray[np.int32]
         Problem that is placed; its times do not count.
     placement : int32[G]
         Device of each group.
-
-    Raises
-    ------
-    GraphError
-        If the placement is none of the problem.
     """
     graph, op_device = problem.graph, problem.expand(placement)
     start = graph.topological_index.astype(np.float64)

@@ -28,13 +28,6 @@ class SharedMessages:
     The memory has no name that could be left behind, and is given back when all processes have
     ended.
 
-    Parameters
-    ----------
-    messages
-        Messages of the step, from and to a number of devices.
-    share_cores
-        True if some devices share a core; one that waits then leaves it to another at once.
-
     Examples
     --------
     >>> shared = SharedMessages([Message(op=0, tensor=0, source=0, destination=1, link=0)], 2)

@@ -149,13 +149,7 @@ class StreamedDevices:
         self._processes.close()
 
     def run(self, feed: Any) -> tuple[list[Record], float]:
-        """Run a step; return what the devices noted, and the time at which it began.
-
-        Raises
-        ------
-        ExecutionError
-            If an op fails.
-        """
+        """Run a step; return what the devices noted, and the time at which it began."""
         self._processes.ask("begin", feed)
         with ExitStack() as stack:
             for step in self._steps.values():

@@ -35,13 +35,13 @@ from placeto_tools.tables import show_json
     type=NearestChoice(tuple(FORMATS)),
     required=True,
     help="Form: accelerate, for dispatch_model; torch, split points of "
-    "torch.distributed.pipelining; vllm, deepspeed, exo or llama.cpp, layers of each device; dot "
+    "torch.distributed.pipelining; vllm, deepspeed or llama.cpp, layers of each device; dot "
     "or graphml, the graph of groups.",
 )
 @evaluator_option
 @problem_options
 @output_option(
-    "File to write: .json for accelerate, torch and exo; .sh for vllm and llama.cpp; .py for "
+    "File to write: .json for accelerate and torch; .sh for vllm and llama.cpp; .py for "
     "deepspeed; .dot, .gv or .graphml.  [default: standard output]",
     required=False,
 )

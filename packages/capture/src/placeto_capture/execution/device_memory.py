@@ -15,13 +15,6 @@ class StepParts:
 
     Versions of a part that ops make of each other are the same memory.
 
-    Parameters
-    ----------
-    trace
-        The step.
-    tensors
-        The tensors of its graph.
-
     Attributes
     ----------
     views : list of `View`
@@ -75,13 +68,6 @@ class DeviceMemory(StorageMemory):
     A part of a storage is there while a tensor holds it, and a storage while a part of it is.
     Several versions of a part, which an op in place makes of each other, are the same memory. Each
     device has a storage of its own for what it has of a storage.
-
-    Parameters
-    ----------
-    device, storage_bytes, slots
-        As for `StorageMemory`.
-    parts
-        Parts of the storages.
     """
 
     def __init__(

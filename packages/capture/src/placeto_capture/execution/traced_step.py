@@ -27,21 +27,7 @@ REDRAWN_BY = torch.ops.aten._scaled_dot_product_efficient_attention_backward.def
 
 
 class TracedStep:
-    """A traced step, prepared to run.
-
-    Parameters
-    ----------
-    trace
-        The step.
-    value_of
-        Gives the values that a tensor of a placeholder has before the step; it is asked once.
-    results
-        The names of those results of the trace that outlive their last reader.
-    seed
-        As for `executable_step`.
-    threads_per_device
-        Number of threads of one op on a CPU.
-    """
+    """A traced step, prepared to run."""
 
     def __init__(
         self,
@@ -96,27 +82,14 @@ class TracedStep:
                     self.outliving[self.parts.last_op[part]].add(part)
 
     def check_devices(self, devices: Sequence[str]) -> None:
-        """Check that PyTorch can run on devices of these names.
-
-        Raises
-        ------
-        CaptureError
-            If it cannot.
-        """
+        """Check that PyTorch can run on devices of these names."""
         for number, name in enumerate(devices):
             _device(number, name)
 
     def on_device(
         self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> "TracedDevice":
-        """Return the part of the step that is on one device.
-
-        Raises
-        ------
-        CaptureError
-            If attention with dropout and its gradient are on devices of different kinds, which draw
-            different masks from one seed.
-        """
+        """Return the part of the step that is on one device."""
         for op, gradient in self._redrawn:
             names = [devices[op_device[each]] for each in (op, gradient)]
             if len({name.partition(":")[0] for name in names}) > 1:

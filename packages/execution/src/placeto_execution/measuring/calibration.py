@@ -91,19 +91,7 @@ WORKS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...]]]
 
 
 class Calibration:
-    """Measures the devices of this machine.
-
-    Parameters
-    ----------
-    devices
-        Names of devices, such as ``["cpu:0", "cpu:1"]``.
-    make_step
-        Function that makes a step of a model and its inputs: `placeto_capture.executable_step`.
-    runs
-        Number of runs of each step that count, after one that does not.
-    threads
-        Number of threads of one op on each CPU.
-    """
+    """Measures the devices of this machine."""
 
     def __init__(
         self,

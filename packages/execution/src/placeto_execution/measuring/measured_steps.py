@@ -49,15 +49,7 @@ class MeasuredSteps:
 
 
 def steps_report(measured: MeasuredSteps, num_ops: int = 10) -> Report:
-    """Return measured and simulated values, in SI units.
-
-    Parameters
-    ----------
-    measured
-        Runs.
-    num_ops
-        Number of ops to name; those come first whose seconds differ most.
-    """
+    """Return measured and simulated values, in SI units."""
     problem, simulated = measured.simulated.problem, measured.simulated
     low, high = np.quantile(measured.runtimes, [0.25, 0.75]).tolist()
     return {

@@ -71,19 +71,7 @@ def profile_in_place(
     runs: int,
     report: Callable[[int], None] = lambda _: None,
 ) -> StepProfile:
-    """Run a step with all ops on one device, and note how long each takes among the others.
-
-    Parameters
-    ----------
-    step
-        Step that runs.
-    device
-        Device, such as ``"cpu:0"``.
-    runs
-        Number of runs that count, after one that does not.
-    report
-        Function that is called with the number of runs so far.
-    """
+    """Run a step with all ops on one device, and note how long each takes among the others."""
     sources = step.graph.bytes_accessed == 0  # what holds values is there before the step
     with everything_on(step, device) as (executor, placement):
         timelines = executor.measure(placement, runs, report)

@@ -63,13 +63,6 @@ def device_map(
     evaluator
         Evaluator of the placements of modules.
 
-    Raises
-    ------
-    InputError
-        If no op has a scope, or no GPU runs all ops of a module.
-    GraphError
-        If it is no placement of the problem.
-
     Examples
     --------
     >>> from torch import nn, ones

@@ -10,7 +10,7 @@ from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import DeviceMap, device_map
 from placeto.exporting.exported import Exported, price_text
 from placeto.exporting.graph_files import dot_text, graphml_text
-from placeto.exporting.layer_formats import deepspeed, exo, vllm
+from placeto.exporting.layer_formats import deepspeed, vllm
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
 from placeto.json_files import json_text
@@ -84,7 +84,6 @@ FORMATS = {
     "torch": Format((".json",), _torch),
     "vllm": Format((".sh",), vllm),
     "deepspeed": Format((".py",), deepspeed),
-    "exo": Format((".json",), exo),
     "llama.cpp": Format((".sh",), llama_cpp),
     "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2])), False),
     "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2])), False),

@@ -15,13 +15,7 @@ NOT_IN_XML = re.compile("[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
-    """Return the groups of a placement, int32[G], as GraphML; see `groups_to_networkx`.
-
-    Raises
-    ------
-    InputError
-        If the name of a group or a device holds what XML cannot.
-    """
+    """Return the groups of a placement, int32[G], as GraphML; see `groups_to_networkx`."""
     for name in (*problem.grouping.group_names, *problem.cluster.device_names):
         if NOT_IN_XML.search(name):
             raise InputError(f"PROBLEM: expected names that XML can hold, got {name!r}")

@@ -1,9 +1,8 @@
-"""Splits of layers in the forms that vLLM, DeepSpeed and exo take."""
+"""Splits of layers in the forms that vLLM and DeepSpeed take."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,6 @@ from placeto.exporting.device_map import CPU, targets_of
 from placeto.exporting.exported import Exported, price_text
 from placeto.exporting.layer_split import LayerSplit, all_layers, layer_split, one_stack
 from placeto.exporting.module_scopes import ModuleScopes
-from placeto.json_files import json_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.texts import counted
 from placeto_graphs import Cluster, PlacementProblem
@@ -117,29 +115,6 @@ class PlacedPipeline(PipelineModule):
         self.parts = PARTS
         self._set_bounds(start=PARTS[self.stage_id], stop=PARTS[self.stage_id + 1])
 '''
-
-
-def exo(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
-) -> Exported:
-    """Return the shards of exo: for each device the layers from one to before another."""
-    layers = one_stack(ModuleScopes(problem.graph), "exo")
-    gpus = problem.cluster.accelerators.tolist()
-    split = layer_split(problem, placement, layers, gpus, evaluator=evaluator)
-    shards = [
-        {
-            "device": name,
-            "device_rank": rank,
-            "world_size": len(split.devices),
-            "start_layer": start,
-            "end_layer": end,
-            "n_layers": len(layers),
-        }
-        for rank, (name, (start, end)) in enumerate(
-            zip(_device_names(problem, split), pairwise(split.bounds), strict=True)
-        )
-    ]
-    return _exported(problem, split, evaluator, json_text(shards) + "\n", {"shards": shards})
 
 
 def _device_names(problem: PlacementProblem, split: LayerSplit) -> list[str]:

@@ -1,6 +1,6 @@
 """Layers that run one after another, some on each device: the form that pipelines take.
 
-vLLM, DeepSpeed and exo give each device some layers that run one after another. `layer_split`
+vLLM and DeepSpeed give each device some layers that run one after another. `layer_split`
 returns the split that is the placement, or else the fastest one that is found.
 """
 
@@ -65,13 +65,7 @@ class LayerSplit:
 
 
 def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
-    """Return the layers of a model that has one stack of them.
-
-    Raises
-    ------
-    InputError
-        If it has none, or several.
-    """
+    """Return the layers of a model that has one stack of them."""
     stacks = layer_stacks(scopes)
     if len(stacks) != 1:
         found = ", ".join(f"{each.name or 'the model'} ({len(each.layers)})" for each in stacks)
@@ -83,13 +77,7 @@ def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
 
 
 def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
-    """Return the layers of all stacks, and the modules before and behind them.
-
-    Raises
-    ------
-    InputError
-        If there are no modules.
-    """
+    """Return the layers of all stacks, and the modules before and behind them."""
     modules = chain_modules(scopes)
     if not modules:
         raise InputError("PROBLEM: expected a model whose modules have parameters, got none")
@@ -125,11 +113,6 @@ def layer_split(
         True if stages have to be on devices in the order of ``devices``.
     evaluator
         Evaluator of splits: by default the simulated time of a step.
-
-    Raises
-    ------
-    InputError
-        If the layers are no chain, or no split can run.
     """
     scopes = ModuleScopes(problem.graph)
     chain = layer_chain(problem, scopes, layers)

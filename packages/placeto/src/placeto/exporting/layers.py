@@ -128,11 +128,6 @@ def layer_chain(
 
     An op between two layers runs with the layer whose outputs it reads. An op before all layers
     runs with the first layer that reads it.
-
-    Raises
-    ------
-    InputError
-        If a layer reads an output of a later one.
     """
     graph = problem.graph
     forward = _forward_labels(scopes, layers)

@@ -110,13 +110,6 @@ def llama_cpp_arguments(
     evaluator
         Evaluator of arrangements.
 
-    Raises
-    ------
-    InputError
-        If there is no stack of layers, or more than one, or the cluster has several CPUs.
-    GraphError
-        If it is no placement of the problem.
-
     Examples
     --------
     >>> from torch import nn, ones
@@ -157,11 +150,6 @@ def llama_cpp_arguments(
 
 def device_names(cluster: Cluster) -> list[str]:
     """Return what llama.cpp calls the devices of a cluster, see its ``--list-devices``.
-
-    Raises
-    ------
-    InputError
-        If there are several CPUs, which are one to llama.cpp.
 
     Examples
     --------

@@ -61,13 +61,6 @@ def pipeline_stages(
     evaluator
         Evaluator of the stages.
 
-    Raises
-    ------
-    InputError
-        If it is no such chain, two stages read one weight, or no op has a scope.
-    GraphError
-        If it is no placement of the problem.
-
     Examples
     --------
     >>> from torch import nn, ones
@@ -101,11 +94,6 @@ def nearest_stages(
     """Return the stages of a pipeline for a placement that is no chain: of layers, on any devices.
 
     They are those of `layer_split`.
-
-    Raises
-    ------
-    InputError
-        If the layers are no chain, or two stages would read one weight.
     """
     graph, every = problem.graph, range(problem.num_devices)
     layers = all_layers(ModuleScopes(graph))

@@ -132,17 +132,7 @@ def _others(used: int, last: int) -> list[int] | None:
 
 
 def neighbours(stages: Stages, devices: Sequence[int], *, in_order: bool = False) -> list[Stages]:
-    """Return stages that differ in one cut, or in the devices of one or two stages.
-
-    Parameters
-    ----------
-    stages
-        The stages.
-    devices
-        All devices that may run some.
-    in_order
-        True if stages have to be on devices in the order of ``devices``.
-    """
+    """Return stages that differ in one cut, or in the devices of one or two stages."""
     bounds, used = list(stages.bounds), list(stages.devices)
     unused = [device for device in devices if device not in used]
     found = []

@@ -163,7 +163,7 @@ class ModelPlacement:
         path
             File to write.
         to
-            Form: ``"accelerate"``, ``"torch"``, ``"vllm"``, ``"deepspeed"``, ``"exo"``,
+            Form: ``"accelerate"``, ``"torch"``, ``"vllm"``, ``"deepspeed"``,
             ``"llama.cpp"``, ``"dot"`` or ``"graphml"``.
         force
             True to overwrite an existing file.
