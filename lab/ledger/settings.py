@@ -284,19 +284,7 @@ def _backward_after_forward(graph: OpGraph) -> OpGraph:
 def chain_problem(
     seconds: NDArray[np.float64], boundary_bytes: int, rounds: int, cluster: Cluster
 ) -> PlacementProblem:
-    """Return the problem of stages that work on micro-batches, whose groups are the stages.
-
-    Parameters
-    ----------
-    seconds : float64[M, S]
-        Seconds of each micro-batch in each stage.
-    boundary_bytes
-        Bytes from each stage to the next one.
-    rounds
-        Number of times that each micro-batch goes through all stages.
-    cluster
-        S devices.
-    """
+    """Return the problem of stages that work on micro-batches, whose groups are the stages."""
     count, stages = seconds.shape
     chain = nx.DiGraph()
     for word, part, stage in np.ndindex(rounds, count, stages):

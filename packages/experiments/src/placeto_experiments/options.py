@@ -95,17 +95,7 @@ def scale_option(function: Callable[..., None]) -> Callable[..., None]:
 def experiment_options(
     name: str, *, without: Collection[str] = (), decides: str | None = None
 ) -> Decorator:
-    """Add the options of an experiment, as the arguments ``plan`` and ``run``.
-
-    Parameters
-    ----------
-    name
-        Name of its subcommand, whose scales have the numbers that can be chosen.
-    without
-        Options that change nothing in it.
-    decides
-        Hyperparameter of Placeto that it varies itself, so that ``--hparam`` is refused.
-    """
+    """Add the options of an experiment, as the arguments ``plan`` and ``run``."""
     numbers = {
         number: shown
         for number, shown in NUMBERS.items()
@@ -171,13 +161,7 @@ def chosen_plan(
     settings: Pairs = (),
     rnn_settings: Pairs = (),
 ) -> Plan:
-    """Return the plan of an experiment from its options, on two GPUs.
-
-    Raises
-    ------
-    InputError
-        When a hyperparameter is not one that can be chosen.
-    """
+    """Return the plan of an experiment from its options, on two GPUs."""
     scale = SCALES[name][scale_name]
     if preset_name == "paper" and scale.granularities:
         scale = replace(scale, granularities=1)

@@ -19,19 +19,7 @@ ROUNDS = 4  # after which the seconds of a step hardly change
 def profile_beside(
     step: ExecutableStep, device: str, other: str, runs: int, generator: np.random.Generator
 ) -> StepProfile:
-    """Run a step with all ops on one device, while another one runs that step again and again.
-
-    Parameters
-    ----------
-    step
-        Step that runs.
-    device, other
-        Device on which it is measured, and the other one, such as ``"cpu:0"`` and ``"cpu:1"``.
-    runs
-        Number of runs.
-    generator
-        Generator that draws how far the other device is ahead.
-    """
+    """Run a step with all ops on one device, while another one runs that step again and again."""
     alone = profile_in_place(step, device, 1)
     profiles = []
     with _busy(step, other):
@@ -73,23 +61,6 @@ def contended_timeline(
     An op takes ``a`` seconds alone, and ``b`` while the other device is busy. If it overlaps with
     others for ``o`` seconds, it takes ``a + o (1 - a / b)``. The overlaps are those of the last
     simulated step; in the first one nothing is slower.
-
-    Parameters
-    ----------
-    problem
-        Problem on two devices.
-    beside : float64[V]
-        Seconds of each op while the other device is busy; an op with less than its
-        ``compute_time`` is not slower.
-    placement : int32[G]
-        Device of each group.
-    simulate
-        Function that predicts the step of a problem under a placement.
-
-    Raises
-    ------
-    ValueError
-        When the problem has other than two devices.
     """
     if problem.num_devices != 2:
         raise ValueError(f"problem: expected two devices, got {problem.num_devices}")

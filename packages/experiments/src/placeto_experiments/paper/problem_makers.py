@@ -90,21 +90,7 @@ def source_maker(
     granularity: int = 0,
     family_seed: int = 0,
 ) -> Maker:
-    """Return a function that makes the problem of a source of ``placeto build``.
-
-    Parameters
-    ----------
-    text
-        The source.
-    plan
-        Plan with the number of groups, and sizes of the model or family.
-    cluster
-        Cluster; by default that of a problem file, and for other sources the GPUs of the plan.
-    granularity
-        Index of one of the plan's granularities, see `group_counts`.
-    family_seed
-        Seed of the family.
-    """
+    """Return a function that makes the problem of a source of ``placeto build``."""
     known = _sizes_of(text)
     sizes = {name: size for name, size in plan.scale.sizes.items() if name in known}
 

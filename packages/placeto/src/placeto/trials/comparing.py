@@ -102,21 +102,7 @@ def chosen_budgets(
     full: bool = False,
     seconds: float | None = None,
 ) -> dict[str, int | None]:
-    """Return the number of evaluations of each placer; None for one without such a number.
-
-    Parameters
-    ----------
-    placers
-        Placers by name.
-    evaluations
-        Evaluations of each search; by default its own number.
-    rnn_evaluations
-        Evaluations of the RNN.
-    full
-        True for trainings as long as those of the study; otherwise they take minutes.
-    seconds
-        CPU seconds of searches instead of evaluations; trainings keep their number.
-    """
+    """Return the number of evaluations of each placer; None for one without such a number."""
     budgets = {
         name: evaluations or (full and spec.full_budget) or spec.budget
         if spec.trains or (spec.searches and not seconds)
@@ -303,19 +289,7 @@ def comparison_page(
     draw: Callable[[Problem], Picture],
     fitted: Mapping[str, Collection[str]] | None = None,
 ) -> Page:
-    """Return the page of a comparison.
-
-    Parameters
-    ----------
-    table
-        Tables of all problems together, and their texts.
-    reports
-        Report of each problem by its name.
-    draw
-        Function that draws the learning curves of the searches on a problem.
-    fitted
-        Placers whose runtimes are fitted to published ones, by the name of the problem.
-    """
+    """Return the page of a comparison."""
     marks = fitted or {}
     figures = {f"{name}.png": draw(report) for name, report in reports.items()}
     parts = [

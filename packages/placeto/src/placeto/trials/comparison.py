@@ -94,15 +94,7 @@ def typical(placer: Runs, field: str) -> float:
 
 
 def runtime_table(problems: Sequence[Problem], placers: Mapping[str, str] = TABLE_1) -> TextTable:
-    """Return the runtimes of some placers, as in table 1 of Addanki et al. (2019).
-
-    Parameters
-    ----------
-    problems
-        Problems, a row each.
-    placers
-        Titles of the columns by the names of the placers.
-    """
+    """Return the runtimes of some placers, as in table 1 of Addanki et al. (2019)."""
     return TextTable(
         "Simulated seconds of a step, as in table 1 of Addanki et al. (2019)",
         ["problem", *(f">{title}" for title in placers.values())],
@@ -218,14 +210,7 @@ def seconds_table(problems: Sequence[Problem]) -> TextTable:
 
 
 def micro_batch_table(reports: Sequence[tuple[str, int, Problem]]) -> TextTable:
-    """Return the speed-up of each placer over one device without micro-batching.
-
-    Parameters
-    ----------
-    reports
-        Name of the step, number of micro-batches, and report. The runtime on one device counts also
-        if it does not fit the memory. Steps and devices without it have no rows.
-    """
+    """Return the speed-up of each placer over one device without micro-batching."""
     whole = {
         (step, report.cluster): run
         for step, micro_batches, report in reports

@@ -19,13 +19,7 @@ Curves = dict[str, list[NDArray[np.float64]]]
 
 
 def read_curves(folders: Sequence[Path]) -> Curves:
-    """Return the curves float64[K, 2] of each placer or run in some folders, for each seed.
-
-    Raises
-    ------
-    InputError
-        When a folder is not one of a training or of a comparison, or its files are wrong.
-    """
+    """Return the curves float64[K, 2] of each placer or run in some folders, for each seed."""
     of_folders = {folder: _read(folder) for folder in folders}
     names = [name for curves in of_folders.values() for name in curves]
     return {

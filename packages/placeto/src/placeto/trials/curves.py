@@ -29,11 +29,6 @@ def evenly_thinned(rows: Sequence[Row]) -> list[Row]:
 def short_curve(curve: NDArray[np.float64]) -> Curve:
     """Return the points of a curve at which the best changed, and the last one; at most 200.
 
-    Parameters
-    ----------
-    curve : float64[K, 2]
-        Rows of (evaluations, best runtime so far).
-
     Examples
     --------
     >>> short_curve(np.array([[1, np.inf], [2, 3.0], [3, 2.0], [4, 2.0], [5, 2.0]]))
@@ -83,17 +78,6 @@ def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> flo
 
 def evaluations_to_best(curve: NDArray[np.float64]) -> int:
     """Return the evaluations until a search was within 1 % of its best.
-
-    Parameters
-    ----------
-    curve : float64[K, 2]
-        Rows of (evaluations, best runtime so far in seconds).
-
-    Returns
-    -------
-    int
-        Evaluations of the first row from which on all are near the last. A curve may rise, see
-        `evaluations_until`.
 
     Examples
     --------

@@ -125,12 +125,6 @@ def experiment_folder(
     """Give the folder of an experiment to this process alone.
 
     Finished trials with the keys of this experiment stay, unless ``force`` empties the folder.
-
-    Raises
-    ------
-    InputError
-        When the folder holds another experiment or other files, and ``force`` is not set; or when
-        another process works in it.
     """
     if force or not (path / DESCRIPTION).exists():
         make_folder(path, force=force or _is_empty(path))

@@ -42,22 +42,7 @@ def conduct(
     jobs: int,
     resumable: bool = True,
 ) -> None:
-    """Run the trials of an experiment that are left, and write its page.
-
-    Parameters
-    ----------
-    jobs
-        Number of trials that run at once, each on one core.
-    resumable
-        True if the folder stays, so that the same command resumes.
-
-    Raises
-    ------
-    StoppedRunError
-        When it was stopped.
-    RunError
-        When a trial failed. The page is written if it can show the others alone.
-    """
+    """Run the trials of an experiment that are left, and write its page."""
     before = time.monotonic()
     folder.make_problems(progress.update)
     finished = folder.finished
@@ -143,22 +128,6 @@ def run_trials(
 
     If a trial fails, only those that need it do not run. When the run ends early, trials that have
     finished meanwhile are yielded first.
-
-    Parameters
-    ----------
-    trials
-        The trials, in the order in which they begin where several may.
-    jobs
-        Number of trials that run at once: one in this process, several each in one of its own.
-    done
-        Names of the trials that were done before.
-
-    Raises
-    ------
-    StoppedError
-        When the trials were stopped.
-    RunError
-        When some trials failed, after all others, or when a process was killed.
     """
     waiting, known = list(trials), set(done)
     running: dict[Future[Record], Trial] = {}

@@ -44,19 +44,6 @@ LIBRARIES = ("networkx", "numba", "numpy", "pymetis", "pyscotch", "scipy", "torc
 def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
     """Return the SHA-256 of a value: equal digests are equal values, in every process.
 
-    Parameters
-    ----------
-    value
-        None, a number, a text, an array, or a sequence, mapping or dataclass of such values.
-    problems
-        Digests of problems by name, or keys of the trials that measure them. They replace each
-        `Graph`.
-
-    Raises
-    ------
-    TypeError
-        When the value is something else, or holds it.
-
     Examples
     --------
     >>> content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
@@ -179,16 +166,6 @@ class TrialStore:
     """A text file with a JSON object for each finished trial, which survives a crash.
 
     An incomplete last line of a crash is dropped. One process at a time may write it.
-
-    Attributes
-    ----------
-    records, origins : dict
-        Records and origins, by key.
-
-    Raises
-    ------
-    InputError
-        When another line than the last is damaged.
     """
 
     def __init__(self, path: Path) -> None:
