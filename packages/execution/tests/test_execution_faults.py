@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from host_streams import HostMoment, HostStream, host_streams
 from numeric_step import FEED, Happens, NumericStep, cpus, expected_results, random_problem
 from placeto_execution import ExecutionError, Executor, compile_step, processes
-from placeto_execution.schedules import topological_schedule
+from placeto_execution.programs import topological_schedule
 from placeto_execution.streams import StreamedDevices
 
 NUM_OPS = 20

@@ -27,8 +27,8 @@ from numeric_step import (
 )
 from placeto_execution import ExecutionError, Executor, compile_step, processes
 from placeto_execution.devices import check_device_names
+from placeto_execution.programs import topological_schedule
 from placeto_execution.records import timeline_of
-from placeto_execution.schedules import topological_schedule
 from placeto_execution.streams import StreamedDevices
 from placeto_graphs import (
     DeviceStep,

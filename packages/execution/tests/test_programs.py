@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from numeric_step import problems, random_problem
 from placeto_execution import ExecutionError, StepProgram, compile_step
-from placeto_execution.programs import Free, Instruction, Receive, Run, Send
-from placeto_execution.schedules import topological_schedule
+from placeto_execution.programs import Free, Instruction, Receive, Run, Send, topological_schedule
 from placeto_graphs import PlacementProblem, StepTimeline
 
 seeds = st.integers(0, 2**32 - 1)

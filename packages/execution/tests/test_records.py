@@ -6,8 +6,8 @@ import networkx as nx
 import numpy as np
 
 from placeto_execution import compile_step
+from placeto_execution.programs import topological_schedule
 from placeto_execution.records import Record, timeline_of
-from placeto_execution.schedules import topological_schedule
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 
 

@@ -25,7 +25,7 @@ from numeric_step import (
     random_problem,
 )
 from placeto_execution import compile_step, streams
-from placeto_execution.schedules import topological_schedule
+from placeto_execution.programs import topological_schedule
 from placeto_graphs import OpGraph, PlacementProblem
 
 

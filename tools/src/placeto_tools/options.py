@@ -16,7 +16,7 @@ from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES
-from placeto_execution.measuring.real_devices import CPU, RealDevices
+from placeto_execution.devices import CPU, RealDevices
 from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
 
 DEBUG = "--debug"

@@ -1,4 +1,4 @@
-"""The names of real devices, and the cores and semaphores of their processes."""
+"""Real devices as a user names them, and the cores and semaphores of their processes."""
 
 import errno
 import mmap
@@ -7,13 +7,51 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Literal
 
 from placeto_execution.errors import ExecutionError
 
-KINDS = ("cpu", "cuda")
+CPU = "cpu"
+KINDS = (CPU, "cuda")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
+
+
+@dataclass(frozen=True)
+class RealDevices:
+    """The devices of this machine that a step runs on.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Names such as ``"cpu:0"`` and ``"cuda:1"``.
+    threads : int
+        Number of threads of one op on each CPU.
+
+    Examples
+    --------
+    >>> RealDevices(("cpu:0", "cuda:0")).kinds
+    ('cpu', 'cuda')
+    """
+
+    names: tuple[str, ...]
+    threads: int = 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each device, ``"cpu"`` or ``"cuda"``."""
+        return tuple(name.partition(":")[0] for name in self.names)
+
+    @property
+    def are_cpus(self) -> bool:
+        """Whether all of them are CPUs."""
+        return set(self.kinds) == {CPU}
+
+    @property
+    def target(self) -> Literal["cpu", "gpu"]:
+        """Target of the capture of a step that runs on all of them."""
+        return "cpu" if self.are_cpus else "gpu"
 
 
 def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from placeto_execution.devices import check_device_names, is_cuda
 from placeto_execution.errors import ExecutionError
 from placeto_execution.links import EmulatedLinks
-from placeto_execution.programs import StepProgram, compile_step
+from placeto_execution.programs import StepProgram, compile_step, topological_schedule
 from placeto_execution.records import timeline_of
-from placeto_execution.schedules import topological_schedule
 from placeto_graphs import (
     Cluster,
     EvaluationBatch,

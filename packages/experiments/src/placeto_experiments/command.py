@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from placeto_execution.measuring.real_devices import RealDevices
+from placeto_execution.devices import RealDevices
 from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.fidelity import fidelity

@@ -9,8 +9,8 @@ from placeto.errors import writing
 from placeto.outputs import check_file
 from placeto.texts import TextTable, bytes_text, seconds_text
 from placeto_capture import executable_step
+from placeto_execution.devices import RealDevices
 from placeto_execution.measuring.calibration import WORKS, Calibration
-from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import save_cluster
 from placeto_tools.options import (
     Command,

@@ -14,13 +14,13 @@ from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted, seconds_text, share_text
+from placeto_execution.devices import RealDevices
 from placeto_execution.measuring.profiles import (
     StepProfile,
     profile_in_place,
     with_measured_times,
     with_overheads,
 )
-from placeto_execution.measuring.real_devices import RealDevices
 from placeto_graphs import save_problem
 from placeto_tools.options import (
     Command,

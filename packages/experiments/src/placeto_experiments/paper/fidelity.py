@@ -13,7 +13,7 @@ from placeto.errors import InputError
 from placeto.texts import seconds_text, share_text
 from placeto.trials.records import Measured
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
-from placeto_execution.measuring.real_devices import RealDevices
+from placeto_execution.devices import RealDevices
 from placeto_experiments.paper.fidelity_tasks import (
     TWO_CPUS,
     MeasurePlacements,

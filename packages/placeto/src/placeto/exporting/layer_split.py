@@ -89,8 +89,6 @@ def layer_split(
     placement: NDArray[np.int32],
     layers: Sequence[str],
     devices: Sequence[int],
-    *,
-    in_order: bool = False,
     evaluator: EvaluatorSpec = STEP,
 ) -> LayerSplit:
     """Return which device runs which layers, one after another.
@@ -109,8 +107,6 @@ def layer_split(
         Modules in the order in which they run, such as `one_stack` returns.
     devices
         The devices that can be named; a stage may be on any of them.
-    in_order
-        True if stages have to be on devices in the order of ``devices``.
     evaluator
         Evaluator of splits: by default the simulated time of a step.
     """
@@ -119,11 +115,11 @@ def layer_split(
     priced_by = _ChainEvaluator(chain, evaluator)
     nearest, as_placed = _nearest(chain, scopes, problem.expand(placement))
     stages = stages_of(nearest)
-    if stages is not None and not _can_be(chain, stages, devices, in_order=in_order):
+    if stages is not None and not _can_be(chain, stages, devices):
         stages = None
     as_placed = as_placed and stages is not None
     if stages is None or not as_placed:
-        stages = _fastest(priced_by, stages, devices, in_order=in_order)
+        stages = _fastest(priced_by, stages, devices)
     return LayerSplit(
         layers=chain.layers,
         bounds=stages.bounds,
@@ -174,10 +170,9 @@ def _nearest(
     return nearest, bool((there == nearest[labels]).all())
 
 
-def _can_be(chain: LayerChain, stages: Stages, devices: Sequence[int], *, in_order: bool) -> bool:
-    """Whether stages are on some devices, or on them in their order, and can run there."""
-    places = [devices.index(each) if each in devices else -1 for each in stages.devices]
-    if -1 in places or (in_order and places != sorted(places)):
+def _can_be(chain: LayerChain, stages: Stages, devices: Sequence[int]) -> bool:
+    """Whether stages are on some devices, and can run there."""
+    if not set(stages.devices) <= set(devices):
         return False
     return bool(_runs(chain)[np.arange(len(chain.layers)), stages.device_of_part()].all())
 
@@ -188,21 +183,17 @@ def _runs(chain: LayerChain) -> NDArray[np.bool_]:
     return runs[chain.group_of_layer]
 
 
-def _fastest(
-    evaluator: _ChainEvaluator, start: Stages | None, devices: Sequence[int], *, in_order: bool
-) -> Stages:
+def _fastest(evaluator: _ChainEvaluator, start: Stages | None, devices: Sequence[int]) -> Stages:
     """Return the fastest stages near those of a start, and of dynamic programming."""
     chain = evaluator.chain
     load, transfer = _chain_costs(chain, devices)
-    found = [
-        fastest_stages(load, transfer, each, in_order=in_order) for each in (np.add, np.maximum)
-    ]
+    found = [fastest_stages(load, transfer, each) for each in (np.add, np.maximum)]
     candidates = [Stages(each.bounds, tuple(devices[at] for at in each.devices)) for each in found]
     if start is not None:
         candidates.append(start)
 
     def possible(stages: list[Stages]) -> list[Stages]:
-        return [each for each in stages if _can_be(chain, each, devices, in_order=in_order)]
+        return [each for each in stages if _can_be(chain, each, devices)]
 
     best = steepest_descent(
         possible(candidates),
@@ -210,7 +201,7 @@ def _fastest(
             evaluator.costs(stages)
             * (1 + LEAST_GAIN * np.array([len(each.devices) for each in stages]))
         ),
-        lambda stages: possible(neighbours(stages, devices, in_order=in_order)),
+        lambda stages: possible(neighbours(stages, devices)),
         MOST_ROUNDS,
     )
     if best is None:

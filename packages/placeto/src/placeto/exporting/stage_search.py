@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STEPS = (1, 2, 4, 8, 16)  # by which a cut moves
-MOST_IN_ANY_ORDER = 8  # devices of which all orders are tried
+MOST_IN_ANY_ORDER = 8  # devices of which all orders are tried; more are in ascending order
 NONE = -1
 Combine = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
@@ -57,8 +57,6 @@ def fastest_stages(
     load: NDArray[np.float64],
     transfer: NDArray[np.float64],
     combine: Combine,
-    *,
-    in_order: bool = False,
 ) -> Stages:
     """Return the stages of the least cost.
 
@@ -70,8 +68,6 @@ def fastest_stages(
         Seconds that a cut before part i costs, from one device to another.
     combine
         Function that adds up stages: ``np.add``, or ``np.maximum`` for the slowest stage.
-    in_order
-        True if stages are on devices in ascending order. They are if there are more than 8.
 
     Examples
     --------
@@ -80,13 +76,13 @@ def fastest_stages(
     >>> seconds = np.array([[1.0], [0.5]]) * np.arange(4)
     >>> load = seconds[:, None, :] - seconds[:, :, None]
     >>> load[:, *np.tril_indices(4)] = np.inf
-    >>> fastest_stages(load, np.zeros((2, 2, 4)), np.maximum, in_order=True)
+    >>> fastest_stages(load, np.zeros((2, 2, 4)), np.maximum)
     Stages(bounds=(0, 1, 3), devices=(0, 1))
     >>> fastest_stages(load, np.zeros((2, 2, 4)), np.add)
     Stages(bounds=(0, 3), devices=(1,))
     """
     num_devices, ends = len(load), np.arange(load.shape[1])
-    in_order = in_order or num_devices > MOST_IN_ANY_ORDER
+    in_order = num_devices > MOST_IN_ANY_ORDER
     found: dict[tuple[int, int], _Frontier] = {}
     for used in [0] if in_order else range(1 << num_devices):
         for last in range(num_devices):
@@ -131,7 +127,7 @@ def _others(used: int, last: int) -> list[int] | None:
     return [device for device in members if device != last] if last in members else None
 
 
-def neighbours(stages: Stages, devices: Sequence[int], *, in_order: bool = False) -> list[Stages]:
+def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
     """Return stages that differ in one cut, or in the devices of one or two stages."""
     bounds, used = list(stages.bounds), list(stages.devices)
     unused = [device for device in devices if device not in used]
@@ -163,9 +159,4 @@ def neighbours(stages: Stages, devices: Sequence[int], *, in_order: bool = False
                 for cut in cuts
                 for at in (stage, stage + 1)
             ]
-    rank = {device: place for place, device in enumerate(devices)}
-    return [
-        Stages(tuple(bounds), tuple(used))
-        for bounds, used in found
-        if not in_order or all(rank[left] < rank[right] for left, right in pairwise(used))
-    ]
+    return [Stages(tuple(bounds), tuple(used)) for bounds, used in found]

@@ -16,7 +16,7 @@ from placeto.problems.sources import (
     source_model,
 )
 from placeto_capture import StepSpec, executable_step
-from placeto_execution.measuring.real_devices import CPU, RealDevices
+from placeto_execution.devices import CPU, RealDevices
 from placeto_graphs import ExecutableStep, PlacementProblem, load_problem
 
 
