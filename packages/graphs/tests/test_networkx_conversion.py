@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -19,7 +20,9 @@ from placeto_graphs import (
 
 @given(op_graphs())
 def test_graphs_survive_a_round_trip(graph: OpGraph) -> None:
-    assert from_networkx(to_networkx(graph)) == graph
+    again = from_networkx(to_networkx(graph))
+    assert sorted(again.edges.tolist()) == sorted(graph.edges.tolist())
+    assert replace(again, edges=graph.edges) == graph
 
 
 def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
@@ -42,7 +45,7 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
         "held": (),
         "waits_for": (),
     }
-    assert graph.edges["split", "left"] == {"bytes": 300, "tensors": (0, 1), "positions": (0, 1)}
+    assert graph.edges["split", "left"] == {"bytes": 300, "tensors": (0, 1)}
     assert graph.edges["split", "right"]["bytes"] == 200
     assert nx.dag_longest_path_length(graph, weight="bytes") == 600
 
@@ -140,7 +143,7 @@ OUTPUTS = "tensors: expected a sequence of outputs of the first op"
 @pytest.mark.parametrize(
     ("node", "edge", "message"),
     [
-        ({}, {"size": 8}, "expected attributes among bytes, tensors, positions, got 'size'"),
+        ({}, {"size": 8}, "expected attributes among bytes, tensors, got 'size'"),
         ({}, {"bytes": 8, "weight": 8}, "expected attributes among"),
         ({}, {"bytes": -1}, "bytes: expected an integer from 0"),
         (
@@ -148,8 +151,6 @@ OUTPUTS = "tensors: expected a sequence of outputs of the first op"
             {"tensors": ["x"]},
             "tensors: expected outputs of the first op, which has none, got [",
         ),
-        ({}, {"positions": (1, 2)}, "positions: expected shape (1,)"),
-        ({}, {"positions": 1}, "positions: expected shape (1,)"),
         (NAMED, {"bytes": 8}, f"{OUTPUTS}, got None"),
         (NAMED, {"tensors": 5}, f"{OUTPUTS}, got 5"),
         (NAMED, {"tensors": ["x"], "bytes": 9}, "bytes: expected 8, the sum of its tensors, got 9"),
@@ -189,13 +190,5 @@ def test_the_groups_of_a_problem_are_nodes_with_what_files_can_hold(graph: OpGra
     assert list(dict(groups.nodes(data="device")).values()) == [
         f"k80:{device}" for device in placement
     ]
-    kept = nx.Graph()
-    kept.add_nodes_from(groups)
-    of_op = [problem.grouping.group_names[group] for group in problem.grouping.group_of]
-    for producer, consumer in to_networkx(graph).edges:
-        first, second = (of_op[graph.op_names.index(op)] for op in (producer, consumer))
-        if first != second:
-            kept.add_edge(first, second)
-    assert set(map(frozenset, groups.edges)) == set(map(frozenset, kept.edges))
     for _, attributes in groups_to_networkx(problem).nodes(data=True):
         assert attributes.keys() == {"ops", "output_bytes", "parameter_bytes"}

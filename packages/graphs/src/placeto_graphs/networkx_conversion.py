@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.schema.arrays import int_array, integer
+from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.topology import compress_rows
@@ -38,7 +38,7 @@ _OF_NODE = (
     "held",
     "waits_for",
 )
-_OF_EDGE = ("bytes", "tensors", "positions")
+_OF_EDGE = ("bytes", "tensors")
 _Tensor = tuple[int, Any]  # the op that makes it, and what it is called
 _ONLY = object()  # what the one output of an op is called that names none
 
@@ -50,8 +50,8 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``dtype``, ``groups``,
     ``group_channels``, ``measured_time`` (kind to seconds), ``outputs`` (tensor to its bytes, in
     order), ``held`` (the outputs that stay until the step ends) and ``waits_for`` (names of ops).
-    An edge stands for all tensors that one op reads from another. ``bytes`` is their sum,
-    ``tensors`` has their numbers, and ``positions`` their rows in `OpGraph.edges`.
+    An edge stands for all tensors that one op reads from another. ``bytes`` is their sum, and
+    ``tensors`` has their numbers.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     >>> chain = nx.DiGraph()
     >>> chain.add_edge("matmul", "relu", bytes=4096)
     >>> to_networkx(from_networkx(chain)).edges["matmul", "relu"]
-    {'bytes': 4096, 'tensors': (0,), 'positions': (0,)}
+    {'bytes': 4096, 'tensors': (0,)}
     """
     # networkx takes longer to import than all the rest of this package.
     import networkx as nx  # noqa: PLC0415
@@ -82,14 +82,13 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
             held=tuple(tensor for tensor in tensors if tensor in held),
             waits_for=tuple(graph.op_names[before] for before in waits_for[op]),
         )
-    for position, (tensor, consumer) in enumerate(graph.edges.tolist()):
+    for tensor, consumer in graph.edges.tolist():
         ends = graph.op_names[graph.tensor_producer[tensor]], graph.op_names[consumer]
         if not result.has_edge(*ends):
-            result.add_edge(*ends, bytes=0, tensors=(), positions=())
+            result.add_edge(*ends, bytes=0, tensors=())
         edge = result.edges[ends]
         edge["bytes"] += int(graph.tensor_bytes[tensor])
         edge["tensors"] += (tensor,)
-        edge["positions"] += (position,)
     return result
 
 
@@ -159,8 +158,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     ``bytes`` (default 0) is the same on each. An op that makes several tensors has their names and
     bytes in ``outputs``, and each of its edges names in ``tensors`` those that it carries. Such an
     edge may also have ``bytes``, their sum. ``held`` is a sequence of such names, and ``waits_for``
-    one of nodes. Without ``positions``, edges keep the order of the networkx graph. Attributes of
-    the whole graph are ignored.
+    one of nodes. Attributes of the whole graph are ignored.
 
     Parameters
     ----------
@@ -190,16 +188,13 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     number = {node: index for index, node in enumerate(graph)}
     tensors = _outputs(graph, number)
     named = {producer for producer, _ in tensors}
-    reads: list[tuple[int, _Tensor, int]] = []
+    reads: list[tuple[_Tensor, int]] = []
     for source, destination, attributes in graph.edges(data=True):
         with within(f"edge {shown(source)} -> {shown(destination)}: "):
             _check_known(attributes, _OF_EDGE)
             carry = _named_tensors if number[source] in named else _only_tensor
             carried = carry(number[source], attributes, tensors)
-            given = attributes.get("positions", range(len(reads), len(reads) + len(carried)))
-            positions = int_array("positions", given, np.int64, (len(carried),)).tolist()
-        reads += zip(positions, carried, [number[destination]] * len(carried), strict=True)
-    reads.sort(key=lambda read: read[0])
+        reads += [(tensor, number[destination]) for tensor in carried]
     ordered = _ordered(tensors)
     index = {tensor: position for position, tensor in enumerate(ordered)}
     fields: dict[str, Any] = {
@@ -209,7 +204,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     fields["op_names"] = map(str, graph)
     fields["tensor_producer"] = [producer for producer, _ in ordered]
     fields["tensor_bytes"] = [tensors[tensor] for tensor in ordered]
-    fields["edges"] = [(index[tensor], consumer) for _, tensor, consumer in reads]
+    fields["edges"] = [(index[tensor], consumer) for tensor, consumer in reads]
     fields["measured_time"] = _measured_time(graph)
     fields["waits"] = [
         (number[node], number[before])
