@@ -147,7 +147,6 @@ def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(tmp_path: Path) 
     [
         ("bandwidth = 15e9", "", "links[1].bandwidth: expected one, here or of the whole file"),
         ("bandwidth = 15e9", "bandwidth = 0", "links[1].bandwidth: expected more than 0 B/s, got"),
-        ("bandwidth = 15e9", "bandwidth = nan", "links[1].bandwidth: expected more than 0 B/s"),
         ("latency = 2e-6", "latency = -1", "links[0].latency: expected a finite number >= 0, got"),
         ('sources = ["right"]', 'sources = ["e"]', "links[1].sources[0]: expected one of 'a', 'b'"),
         (
@@ -219,12 +218,8 @@ def test_a_wrong_link_of_a_cluster_file_is_named(
         (f"bandwidth = {'1' * 5000}", "expected TOML: Exceeds the limit (4300 digits)"),
         ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
         (FIRST.replace("version = 3", "version = 4"), "version: expected 3, got 4"),
-        (FIRST.replace("bandwidth", "bandwith"), "object contains unknown field bandwith"),
         (FIRST.replace("7.6e9", "nan"), "bandwidth[0, 0]: expected a number >= 0"),
-        (FIRST.replace("7.6e9", "0"), "bandwidth[0, 1]: expected more than 0 B/s"),
         (FIRST.replace('"v100"', "1979-05-27"), "devices[0].kind: expected str, got date"),
-        (FIRST.replace("16_000_000_000", "0"), "devices[0].memory_bytes: expected an integer"),
-        (FIRST.replace('"b"', '"a"'), "devices.name[1]: 'a' repeats devices.name[0]"),
     ],
 )
 def test_a_wrong_cluster_file_is_named(tmp_path: Path, content: str, message: str) -> None:

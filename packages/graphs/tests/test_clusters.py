@@ -38,10 +38,6 @@ def test_a_device_is_never_sent_to_from_itself() -> None:
     assert not cluster().bandwidth.flags.writeable
 
 
-def test_infinite_bandwidth_makes_bytes_free() -> None:
-    assert np.isinf(cluster(bandwidth=[[1, np.inf], [np.inf, 1]]).bandwidth).all()
-
-
 def test_by_default_each_device_has_a_bus_for_all_that_it_sends() -> None:
     assert cluster().link.tolist() == [[-1, 0], [1, -1]]
     assert cluster().link_names == ("a bus", "b bus")
@@ -75,10 +71,8 @@ def test_links_may_be_shared_and_named() -> None:
         ({"name": ""}, "name: expected a text that is not empty, got ''"),
         ({"kind": 3}, "kind: expected a text, got 3"),
         ({"memory_bytes": 0}, "memory_bytes: expected an integer from 1 to"),
-        ({"memory_bytes": 1.5}, "memory_bytes: expected integers, got floating-point numbers"),
         ({"op_overhead": -1.0}, "op_overhead: expected a finite number >= 0, got -1.0"),
         ({"transfer_overhead": np.nan}, "transfer_overhead: expected a finite number >= 0"),
-        ({"op_overhead": "1"}, "op_overhead: expected numbers, got text"),
     ],
 )
 def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
@@ -96,14 +90,12 @@ def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
         ({"bandwidth": [[0, 0], [1, 0]]}, "bandwidth[0, 1]: expected more than 0 B/s, got 0.0"),
         ({"bandwidth": [[0, 1], [-1, 0]]}, "bandwidth[1, 0]: expected a number >= 0, or infinity"),
         ({"bandwidth": [[np.nan, 1], [1, 0]]}, "bandwidth[0, 0]: expected a number >= 0"),
-        ({"bandwidth": [1, 2]}, "bandwidth: expected shape (2, 2), got (2,)"),
         ({"latency": [[0, np.inf], [0, 0]]}, "latency[0, 1]: expected a finite number >= 0"),
         ({"latency": [[0]]}, "latency: expected shape (2, 2), got (1, 1)"),
         (
             {"devices": [device(name=f"{number}") for number in range(1025)]},
             "devices: expected at most 1024 devices, got 1025",
         ),
-        ({"link": [0, 1]}, "link: expected shape (2, 2), got (2,)"),
         ({"link": [[-1, 0.0], [1.0, -1]]}, "link: expected integers, got floating-point numbers"),
         ({"link": [[0, 0], [0, -1]]}, "link[0, 0]: expected -1 from a device to itself, got 0"),
         ({"link": [[-1, -1], [0, -1]]}, "link[0, 1]: expected a link, got -1"),
@@ -114,8 +106,6 @@ def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
             "link_names: expected 1 texts, got 2",
         ),
         ({"queue": "lifo"}, "queue: expected one of fifo, backward-first, got 'lifo'"),
-        ({"queue": 1}, "queue: expected a text, got 1"),
-        ({"link_names": ["a", "a"]}, "link_names[1]: 'a' repeats link_names[0]"),
     ],
 )
 def test_a_wrong_cluster_is_named(changes: dict[str, Any], message: str) -> None:
@@ -166,22 +156,6 @@ def test_the_host_of_the_k80s_has_their_overheads() -> None:
     machines = parse_cluster("2x(1xcpu+1xk80)")
     between = np.repeat([[0, 1], [1, 0]], 2, axis=0).repeat(2, axis=1)
     assert machines.latency.tolist() == (between * 10e-6).tolist()
-
-
-@pytest.mark.parametrize("link", [None, *WITHIN])
-@pytest.mark.parametrize("kind", GPUS)
-def test_what_a_copy_takes_beside_its_bytes_is_counted_once(kind: str, link: str | None) -> None:
-    """Either as its latency, or as an overhead of its source after it."""
-    cluster = parse_cluster(f"1xcpu+2x{kind}+1xk80", link=link)
-    overhead = np.array([device.transfer_overhead for device in cluster.devices])
-    sent = ~np.eye(4, dtype=bool)
-    assert ((cluster.latency > 0) ^ (overhead[:, None] > 0))[sent].all()
-
-
-def test_each_device_has_its_memory() -> None:
-    cluster = parse_cluster("1xk80+1xv100")
-    assert cluster.memory_bytes.tolist() == [device.memory_bytes for device in cluster.devices]
-    assert cluster.memory_bytes[0] < cluster.memory_bytes[1]
 
 
 def test_a_spec_names_devices_by_kind_and_number() -> None:
@@ -260,20 +234,6 @@ def test_the_nvlinks_of_a_gpu_add_up_to_what_it_has(kind: str, nvlink: float) ->
     assert switched.bandwidth[0].tolist() == cluster.bandwidth[0].tolist()
 
 
-@pytest.mark.parametrize("kind", GPUS)
-def test_pcie_is_slower_than_nvlink_and_infiniband_sooner_there_than_ethernet(kind: str) -> None:
-    nvlink, pcie = (parse_cluster(f"2x{kind}", link=link) for link in ("nvlink", "pcie"))
-    assert pcie.bandwidth[0, 1] < nvlink.bandwidth[0, 1]
-    assert pcie.latency[0, 1] > nvlink.latency[0, 1]
-    assert pcie.link_names == (f"{kind}:0 bus", f"{kind}:1 bus")
-    far = f"2x(1x{kind})"
-    infiniband, ethernet = (
-        parse_cluster(far, link=link) for link in ("infiniband-edr", "ethernet-100g")
-    )
-    assert infiniband.bandwidth.tolist() == ethernet.bandwidth.tolist()
-    assert infiniband.latency[0, 1] < ethernet.latency[0, 1]
-
-
 def test_each_card_reaches_others_as_fast_as_its_own_slot() -> None:
     """A 4060 Ti has eight lanes of PCI Express 4.0, a T4 sixteen of 3.0, a 3090 sixteen of 4.0."""
     cluster = parse_cluster("1xrtx4060ti+1xt4+1xrtx3090+1xcpu-ddr5-2ch")
@@ -297,16 +257,6 @@ def test_a_slot_limits_cards_and_no_processors(link: str, lanes: int, rate: int)
     assert cluster.num_links == 4
 
 
-def test_macs_are_joined_by_a_network() -> None:
-    cluster = parse_cluster("2x(1xm2-ultra)", link="thunderbolt-4")
-    assert (cluster.bandwidth[0, 1], cluster.latency[0, 1]) == (5e9, 300e-6)
-
-
-def test_processors_of_a_machine_keep_what_joins_them() -> None:
-    for link in ("bus", "pcie", "pcie-shared"):
-        assert parse_cluster("2xcpu", link=link).bandwidth[0, 1] == 19.2e9
-
-
 def test_one_device_sends_nothing_over_any_link() -> None:
     for link in (*WITHIN, *BITS):
         assert parse_cluster("1xv100", link=link) == parse_cluster("1xv100")
@@ -322,20 +272,12 @@ def test_one_device_sends_nothing_over_any_link() -> None:
         ("1x(1xm1+1xcpu)+1xm1", "cluster: expected either devices or machines"),
         ("1x(1xcpu+1xm1)", "cluster: expected m1 to be a machine of its own"),
         ("", "cluster: expected terms such as 2xk80, joined by +, got ''"),
-        ("k80", "cluster: expected terms such as 2xk80"),
-        ("2xk80+", "cluster: expected terms such as 2xk80"),
         ("2xtpu", "cluster: expected one of the kinds cpu, k80, p100"),
-        ("-1xk80", "cluster: expected terms"),
         ("0xk80", "cluster: expected a count of at least 1, got '0xk80'"),
-        ("0xk80+1xcpu", "cluster: expected a count of at least 1, got '0xk80'"),
         ("2x(1xk80 + 00xcpu)", "cluster: expected a count of at least 1, got '00xcpu'"),
         ("1025xk80", "cluster: expected at most 1024 devices, got 1025"),
-        ("99999999999xk80", "cluster: expected terms such as 2xk80"),
         ("2x(4xk80", "cluster: expected terms such as 2xk80"),
-        ("2x()", "cluster: expected terms such as 2xk80"),
-        ("(2xk80)", "cluster: expected terms such as 2xk80"),
         ("2x(2x(1xk80))", "cluster: expected terms such as 2xk80"),
-        ("2x(2xtpu)", "cluster: expected one of the kinds cpu, k80, p100"),
         ("2x(2xk80)+1xcpu", "cluster: expected either devices or machines, such as 2x(1xcpu+4xk80"),
         ("0x(4xk80)", "cluster: expected a count of at least 1, got '0x(4xk80)'"),
         ("9999x(9999xk80)", "cluster: expected at most 1024 devices, got 99980001"),

@@ -77,12 +77,6 @@ def test_what_is_left_out_of_a_kind_of_the_catalogue_is_what_stands_there(tmp_pa
     assert "float64" not in kind.peak_flops_in
 
 
-def test_devices_of_the_catalogue_need_no_numbers(tmp_path: Path) -> None:
-    devices = "".join(f'[[devices]]\nname = "v100:{n}"\nkind = "v100"\n' for n in range(2))
-    head = 'format = "placeto-cluster"\nversion = 3\nbandwidth = 150e9\nlatency = 2.65e-6\n'
-    assert read(tmp_path, head + devices) == parse_cluster("2xv100")
-
-
 def test_kinds_survive_files_copies_and_pickles(tmp_path: Path) -> None:
     cluster = replace(
         parse_cluster("1xcpu+2xk80"),
@@ -106,17 +100,12 @@ def test_kinds_survive_files_copies_and_pickles(tmp_path: Path) -> None:
             'link = "nvlink"\n[kinds',
             "link: expected no bandwidth beside it, got 'nvlink'",
         ),
-        ("82.6e12", "-1", "kinds.card: peak_flops: expected a finite number >= 0, got -1.0"),
         ("1008e9", "0", "kinds.card: memory_bandwidth: expected more than 0, got 0.0"),
-        ("1008e9", "inf", "kinds.card: memory_bandwidth: expected a finite number >= 0, got i"),
-        ("24_000_000_000", "0", "kinds.card: memory_bytes: expected an integer from 1 to"),
         ("24_000_000_000", '"24 GB"', "kinds.card: memory_bytes: expected int"),
         ("{ float16", "{ fp16", "kinds.card: peak_flops_in: expected tf32, float64, float16"),
         ("bfloat16 = 165.2e12", "bfloat16 = 0", "kinds.card: peak_flops_in.bfloat16: expected"),
         ("matrix_product", "matmul", "kinds.card: efficiency: expected convolution, depthwise_"),
         ("= 0.8", "= 1.5", "kinds.card: efficiency.matrix_product: expected more than 0 and at"),
-        ("= 0.8", "= nan", "kinds.card: efficiency.matrix_product: expected a finite number"),
-        ("peak_flops =", "peak_flop =", "kinds.card: object contains unknown field peak_flop"),
         (
             'kind = "card"',
             'kind = "rtx9090"',
@@ -142,12 +131,6 @@ def test_a_wrong_description_is_named(tmp_path: Path, old: str, new: str, messag
 def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
     with refused(message):
         replace(DEVICE_KINDS["k80"], **fields)
-
-
-@pytest.mark.parametrize("value", [0.0, -0.5, 1.5, float("nan")])
-def test_an_efficiency_is_a_part_of_a_whole(value: float) -> None:
-    with refused("copy: expected "):
-        replace(DEVICE_KINDS["k80"].efficiency, copy=value)
 
 
 def test_a_cluster_names_what_is_no_kind() -> None:
@@ -237,15 +220,11 @@ two = ["b"]
     ("old", "new", "message"),
     [
         ('"22.5 GB"', '"22.5 Gb"', "devices[0].memory: expected a text of a number above 0 and a"),
-        ('"22.5 GB"', '"-1 GB"', "devices[0].memory: expected a text of a number above 0 and a"),
-        ('"22.5 GB"', '"nan GB"', "devices[0].memory: expected a text of a number above 0 and a"),
         ('"22.5 GB"', '"0 GB"', "devices[0].memory: expected a text of a number above 0 and a"),
         ('"22.5 GB"', "22.5", "devices[0].memory: expected a text of a number above 0 and a"),
         ('"22.5 GB"', '"1 GB"\nmemory_bytes = 5', "devices[0].memory: expected no memory_bytes"),
         ('"22.5 GB"', f'"{"9" * 30} TB"', "devices[0].memory_bytes: expected an integer from 1"),
         ("0.5", "-0.5", "kinds.rtx3090: speed: expected a finite number >= 0, got -0.5"),
-        ("0.5", "nan", "kinds.rtx3090: speed: expected a finite number >= 0, got nan"),
-        ("0.5", "0", "kinds.rtx3090: speed: expected more than 0, got 0.0"),
         ("0.5", "1e-320", "kinds.rtx3090: "),
         (
             "pcie-3-x4",

@@ -61,14 +61,6 @@ def test_placements_survive_a_round_trip(
     assert loaded.dtype == np.int32
 
 
-def test_equal_problems_give_equal_bytes(folder: Path) -> None:
-    contents = []
-    for name in ("one.json.gz", "two.json.gz"):
-        save_problem(diamond_problem(), folder / name)
-        contents.append((folder / name).read_bytes())
-    assert contents[0] == contents[1]
-
-
 def test_a_placement_file_is_a_plain_object_of_names(folder: Path) -> None:
     save_placement(np.array([0, 1, 0, 1]), diamond_problem(), folder / "plain.json")
     assert json.loads((folder / "plain.json").read_text()) == {
@@ -118,52 +110,11 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, old: str, new: str, 
         load_problem(path)
 
 
-def test_a_key_that_stands_twice_in_a_graph_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "graph.json"
-    save_graph(diamond(), path)
-    path.write_text(path.read_text().replace('"flops":', '"flops":[9,9,9,9],"flops":', 1))
-    with refused(f"{path}: 'flops': expected each key of an object once, got it again"):
-        load_graph(path)
-
-
 def test_names_like_keys_are_no_keys(tmp_path: Path) -> None:
     names = ('"flops":', "{", 'x"flops" : [', "flops", "\\")
     graph = replace(diamond(), op_names=names[:4], scopes=names[1:], op_types=names[:4])
     save_graph(graph, tmp_path / "graph.json")
     assert load_graph(tmp_path / "graph.json") == graph
-
-
-@pytest.mark.parametrize(
-    "name", ["problem.json", "problem.json.gz", "graph.json", "placement.json"]
-)
-def test_a_byte_order_mark_is_left_out(tmp_path: Path, name: str) -> None:
-    problem, path = diamond_problem(), tmp_path / name
-    if name.startswith("placement"):
-        save_placement(np.array([0, 1, 0, 1]), problem, path)
-    elif name.startswith("graph"):
-        save_graph(problem.graph, path)
-    else:
-        save_problem(problem, path)
-    opened = gzip.open if name.endswith(".gz") else open
-    with opened(path, "rb") as file:
-        content = file.read()
-    with opened(path, "wb") as file:
-        file.write(b"\xef\xbb\xbf" + content)
-    if name.startswith("placement"):
-        assert load_placement(path, problem).tolist() == [0, 1, 0, 1]
-    elif name.startswith("graph"):
-        assert load_graph(path) == problem.graph
-    else:
-        assert load_problem(path) == problem
-
-
-def test_a_problem_with_other_links_says_which(tmp_path: Path) -> None:
-    problem = problem_with_one_link()
-    save_problem(problem, tmp_path / "shared.json")
-    content = json.loads((tmp_path / "shared.json").read_text())
-    assert content["cluster"]["link"] == [[-1, 0], [0, -1]]
-    assert content["cluster"]["link_names"] == ["host bridge"]
-    assert load_problem(tmp_path / "shared.json") == problem
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -188,26 +139,18 @@ TWO_GROUPS = {"group_of": [0, 0, 1, 1], "group_names": ["b", "c"]}
 PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
-    ({"version": 4}, "version: expected 5, got 4"),
     ({"version": "1"}, "version: expected int, got str ('1')"),
     ({"version": 6, "novelty": 1}, "version: expected 5, got 6"),
-    ({"rules": "id"}, "rules: expected array | null, got str ('id')"),
+    ({"version": 4}, "version: expected 5, got 4"),
     ({"rules": ["id", "friends"]}, "rules[1]: expected one of id, gradients, updates, single-"),
     ({"rules": ["scopes:("]}, "rules[0]: expected a regular expression, got '(': "),
     ({"new\nname": 1}, r"object contains unknown field new\nname"),
-    ({"novelty": 1}, "object contains unknown field novelty"),
     ({"graph": 3}, "graph: expected object, got int (3)"),
     ({"graph.flops": ...}, "graph: object missing required field flops"),
-    ({"graph.flops": [0, 1, "2", 3]}, "graph.flops[2]: expected float, got str ('2')"),
     ({"graph.flops": [0, 1, None, 3]}, "graph.flops[2]: expected float, got null (None)"),
     ({"graph.flops": [0, 1, -2, 3]}, "graph.flops[2]: expected a finite number >= 0, got -2.0"),
-    ({"graph.flops": [0, 1, 2]}, "graph.flops: expected shape (4,), got (3,)"),
-    ({"graph.phases": [0, 0, 0, 0.5]}, "graph.phases[3]: expected int, got float (0.5)"),
     ({"graph.tensor_bytes": [1, 2, 3, 2**80]}, "graph.tensor_bytes[3]: expected an integer from"),
-    ({"graph.op_names": ["a", "b", "a", "c"]}, "graph.op_names[2]: 'a' repeats op_names[0]"),
     ({"graph.edge_tensors": [0, 1]}, "graph.edge_consumers: expected 2 ops, as many as edge_te"),
-    ({"graph.edge_consumers": [1, 2, 3, 9]}, "graph.edges[3, 1]: expected one of 4 ops, got 9"),
-    ({"graph.edge_consumers": [1, 0, 3, 3]}, "graph.edges: expected no cycle, got 'split' -> "),
     (
         {"graph.measured_time": [{"kind": "k80", "seconds": [0, 0, 0, True]}]},
         "graph.measured_time[0].seconds[3]: expected float, got bool (True)",
@@ -217,34 +160,12 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
         "graph.measured_time[1].kind: 'k80' is there twice",
     ),
     ({"cluster.devices": []}, "cluster.devices: expected at least one device, got none"),
-    ({"cluster.bandwidth": [[None, 0], [1, None]]}, "cluster.bandwidth[0, 1]: expected more than"),
     ({"cluster.bandwidth": [[1], [1, 2]]}, "cluster.bandwidth: expected rows of one length, got"),
     ({"cluster.latency": [[0], [0, 0]]}, "cluster.latency: expected rows of one length"),
-    ({"cluster.link": [[-1, 0]]}, "cluster.link: expected shape (2, 2), got (1, 2)"),
     ({"cluster.link": [[-1], [0, -1]]}, "cluster.link: expected an array of one shape"),
-    (
-        {"cluster.link": [[-1, 1], [1, -1]]},
-        "cluster.link: expected every number from 0 to 1, got none",
-    ),
-    ({"cluster.link": [[-1, -1], [0, -1]]}, "cluster.link[0, 1]: expected a link, got -1"),
-    (
-        {"cluster.link": [[0, 0], [0, -1]]},
-        "cluster.link[0, 0]: expected -1 from a device to itself",
-    ),
-    ({"cluster.link": [[-1, 0.5], [0, -1]]}, "cluster.link[0][1]: expected int, got float (0.5)"),
-    (
-        {"cluster.link": [[-1, 2**70], [0, -1]]},
-        f"cluster.link[0, 1]: expected an integer from -1 to 1, got {2**70}",
-    ),
-    ({"cluster.link_names": ["a", "b"]}, "cluster.link_names: expected 1 texts, got 2"),
-    ({"cluster.link_names": [3]}, "cluster.link_names[0]: expected str, got int (3)"),
     ({"device_column": [0, 1]}, "device_column[1]: expected one of 1 columns of compute_time"),
     ({"device_column": [0]}, "compute_time: expected shape (4, 2), got (4, 1)"),
     ({"compute_time": []}, "device_column[0]: expected one of 0 columns"),
-    ({"compute_time": [[None] * 4]}, "compute_time: expected a device that can run every op of"),
-    ({"grouping.group_of": [0, 1, 2.5, 3]}, "grouping.group_of[2]: expected int, got float (2.5)"),
-    ({"grouping.group_of": [0, 1, True, 3]}, "grouping.group_of[2]: expected int, got bool (True)"),
-    ({"grouping.group_of": [0, 1, "2", 3]}, "grouping.group_of[2]: expected int, got str ('2')"),
     (
         {"grouping.group_of": [0, 1, 2**70, 3]},
         f"grouping.group_of[2]: expected an integer from 0 to 3, got {2**70}",
@@ -257,8 +178,6 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
         {"levels": [ONE_GROUP | {"group_of": [0, -(2**70)]}, TWO_GROUPS]},
         f"levels[0].group_of[1]: expected an integer from 0 to 0, got -{2**70}",
     ),
-    ({"device_column": [0, 0.5]}, "device_column[1]: expected int, got float (0.5)"),
-    ({"grouping.group_of": [0, 1, 2, 9]}, "grouping.group_of[3]: expected an integer from 0 to 3"),
 ]
 
 
@@ -276,13 +195,8 @@ def test_a_wrong_problem_file_is_named_in_one_line(
     ("content", "message"),
     [
         (b"", "expected JSON: input data was truncated"),
-        (b"{", "expected JSON: input data was truncated"),
-        (b"problem", "expected JSON: JSON is malformed: invalid character (byte 0)"),
         (b"[]", "expected object, got array"),
-        (b"\xff\xfe", "expected JSON: "),
         (b'{"format": "\xff", "version": 1}', "expected text in UTF-8: "),
-        (b'{"format": "placeto-problem", "version": 1} more', "expected JSON: "),
-        (b"[" * 100_000, "expected "),
         (b'{"graph": ' + b"[" * 100_000, "expected "),
     ],
 )
@@ -304,24 +218,12 @@ def test_a_name_with_another_ending_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        load_problem(tmp_path / "missing.json")
-
-
 @pytest.mark.parametrize("keep", [0, 5, 20, -20, -1])
 def test_a_truncated_gzip_file_is_named(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "cut.json.gz"
     save_problem(diamond_problem(), path)
     path.write_bytes(path.read_bytes()[:keep])
     with refused(f"{path}: expected "):
-        load_problem(path)
-
-
-def test_what_is_not_gzip_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "plain.json.gz"
-    path.write_text("{}")
-    with pytest.raises(GraphError, match="expected a whole gzip file: Not a gzipped file"):
         load_problem(path)
 
 
@@ -346,16 +248,11 @@ def test_a_large_file_is_not_read(
     ("content", "message"),
     [
         ("", "expected JSON: Expecting value"),
-        ("[]", "expected an object of group names and device names, got []"),
         ('{"split": 1}', "'split': expected one of 'k80:0', 'k80:1', got 1"),
-        ('{"split": 0.5}', "'split': expected one of 'k80:0', 'k80:1', got 0.5"),
-        ('{"split": true}', "'split': expected one of 'k80:0', 'k80:1', got True"),
         ('{"split": "k80:2"}', "'split': expected one of 'k80:0', 'k80:1', got 'k80:2'"),
         ('{"merge": "k80:0"}', "'merge': expected the name of a group of the problem"),
         ('{"split": "k80:0", "split": "k80:1"}', "'split': expected each group once, got it again"),
         ('{"split": "k80:0"}', "'left': expected a device for every group, got none"),
-        ('{"split": {"a": [1]}}', "'split': expected one of 'k80:0', 'k80:1', got [('a', [1])]"),
-        ("[" * 100_000, "expected fewer levels of brackets"),
     ],
 )
 def test_a_wrong_placement_file_is_named(tmp_path: Path, content: str, message: str) -> None:

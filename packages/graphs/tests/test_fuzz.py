@@ -1,6 +1,5 @@
 """Thousands of damaged files and graphs: each is a valid object or one clear error."""
 
-import gzip
 import json
 import random
 import tomllib
@@ -233,17 +232,3 @@ def test_every_damaged_networkx_graph_is_a_graph_or_one_line() -> None:
             refused += 1
             assert "\n" not in str(error)
     assert refused > 2 * ROUNDS
-
-
-def test_every_damaged_text_inside_a_gzip_file_is_an_object_or_one_line(tmp_path: Path) -> None:
-    generator = random.Random(0)  # noqa: S311
-    path = tmp_path / "problem.json.gz"
-    save_problem(diamond_problem(), path)
-    content = gzip.decompress(path.read_bytes())
-    for number in range(4 * ROUNDS):
-        path.write_bytes(gzip.compress(MUTATIONS[number % 4](content, generator), 1))
-        try:
-            load_problem(path)
-        except GraphError as error:
-            assert str(error).startswith(f"{path}: ")
-            assert "\n" not in str(error)

@@ -29,7 +29,6 @@ from placeto_graphs import (
     merge_and_colocate,
     reachability,
 )
-from placeto_graphs.grouping.kernels import NONE, edge_heaps, meld
 
 FORWARD, BACKWARD, UPDATE = Phase
 RULES: tuple[Callable[[OpGraph], Grouping], ...] = (
@@ -225,10 +224,6 @@ def test_a_pattern_that_is_none_is_named(pattern: str) -> None:
         colocate_scopes(diamond(), pattern)
 
 
-def test_without_rules_each_op_is_its_own_group() -> None:
-    assert colocate(diamond(), rules=()).num_groups == 4
-
-
 @given(op_graphs())
 def test_rules_together_keep_what_each_alone_puts_together_and_no_more(graph: OpGraph) -> None:
     joined = colocate(graph, RULES).group_of
@@ -308,25 +303,6 @@ def partition(labels: np.ndarray) -> set[frozenset[int]]:
     return {frozenset(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist())}
 
 
-targets = st.tuples(
-    st.none() | st.integers(1, 6), st.none() | st.integers(1, 5) | st.integers(1, 2**41)
-).filter(lambda pair: pair != (None, None))
-starts = st.sampled_from([(), (colocate_by_id,), DEFAULT_RULES])
-
-
-@given(op_graphs(), targets, starts)
-def test_merging_follows_its_definition(
-    graph: OpGraph, target: tuple[int | None, int | None], rules: Any
-) -> None:
-    num_groups, min_output_bytes = target
-    start = colocate(graph, rules)
-    merged = merge_and_colocate(
-        graph, start, num_groups=num_groups, min_output_bytes=min_output_bytes
-    )
-    oracle = merged_step_by_step(graph, start, num_groups, min_output_bytes)
-    assert partition(merged.group_of) == oracle
-
-
 def random_graph(generator: np.random.Generator, count: int, density: float = 0.2) -> OpGraph:
     """Return a graph of few sizes of tensors, so that costs are often equal; ops in any order."""
     rank = generator.permutation(count)
@@ -353,21 +329,6 @@ def test_merging_follows_its_definition_where_much_is_equal() -> None:
         assert partition(merged.group_of) == merged_step_by_step(graph, start, target, least)
         num_merges += graph.num_ops - merged.num_groups
     assert num_merges > 1500
-
-
-def test_heaps_that_are_melded_give_their_edges_in_order() -> None:
-    generator = np.random.default_rng(0)
-    for _ in range(20):
-        edges = generator.integers(0, 6, (60, 2), np.int32)
-        root, left, right = edge_heaps(6, edges)
-        whole = NONE
-        for group in generator.permutation(6):
-            whole = meld(whole, root[group], left, right)
-        popped = []
-        while whole != NONE:
-            popped.append(whole)
-            whole = meld(left[whole], right[whole], left, right)
-        assert popped == list(range(60))
 
 
 def chain(count: int, sizes: Any) -> OpGraph:
@@ -457,13 +418,6 @@ def test_reachability_is_that_of_networkx(graph: GroupGraph) -> None:
         assert set(np.flatnonzero(found.descendants[group])) == descendants
         parallel = set(oracle) - ancestors - descendants - {group}
         assert set(np.flatnonzero(found.parallel[group])) == parallel
-
-
-def test_the_matrices_are_boolean_and_read_only() -> None:
-    found = reachability(group_graph(2, [(0, 1)]))
-    for matrix in (found.ancestors, found.descendants, found.parallel):
-        assert matrix.dtype == np.bool_
-        assert not matrix.flags.writeable
 
 
 def test_a_graph_that_would_not_fit_memory_is_refused() -> None:

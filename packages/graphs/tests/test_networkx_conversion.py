@@ -50,11 +50,6 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
     assert nx.dag_longest_path_length(graph, weight="bytes") == 600
 
 
-def test_attributes_are_plain_python_numbers() -> None:
-    for _, attributes in to_networkx(diamond()).nodes(data=True):
-        assert {type(value) for value in attributes.values()} <= {str, int, float, dict, tuple}
-
-
 def test_a_graph_by_hand_needs_no_attributes() -> None:
     by_hand = nx.DiGraph([("a", "b"), ("a", "c")])
     graph = from_networkx(by_hand)
@@ -79,10 +74,6 @@ def test_bytes_may_be_said_again_where_tensors_have_names() -> None:
     assert from_networkx(by_hand).tensor_bytes.tolist() == [3, 4]
 
 
-def test_what_the_whole_graph_has_as_attributes_is_left_alone() -> None:
-    assert from_networkx(nx.DiGraph([("a", "b")], name="chain", size=3)).num_ops == 2
-
-
 def test_edges_that_name_one_output_share_the_tensor() -> None:
     by_hand = nx.DiGraph()
     by_hand.add_node("a", outputs={"activation": 4096})
@@ -91,10 +82,6 @@ def test_edges_that_name_one_output_share_the_tensor() -> None:
     graph = from_networkx(by_hand)
     assert graph.tensor_bytes.tolist() == [4096]
     assert graph.consumers_of_tensor[0].tolist() == [1, 2]
-
-
-def test_nodes_may_be_any_objects() -> None:
-    assert from_networkx(nx.path_graph(3, create_using=nx.DiGraph)).op_names == ("0", "1", "2")
 
 
 def pair(node: dict[str, Any], edge: dict[str, Any]) -> nx.DiGraph:
@@ -114,7 +101,6 @@ ATTRIBUTES = (
     ("graph", "message"),
     [
         (nx.Graph([(0, 1)]), "graph: expected a networkx.DiGraph, got <networkx.classes.graph.Gr"),
-        (nx.MultiDiGraph([(0, 1)]), "graph: expected a networkx.DiGraph"),
         (nx.DiGraph(), "op_names: expected at least one op, got none"),
         (nx.DiGraph([(0, 1), (1, 0)]), "edges: expected no cycle, got '0' -> '1' -> '0'"),
         (nx.DiGraph([("1", 1)]), "op_names[1]: '1' repeats op_names[0]"),
@@ -144,7 +130,6 @@ OUTPUTS = "tensors: expected a sequence of outputs of the first op"
     ("node", "edge", "message"),
     [
         ({}, {"size": 8}, "expected attributes among bytes, tensors, got 'size'"),
-        ({}, {"bytes": 8, "weight": 8}, "expected attributes among"),
         ({}, {"bytes": -1}, "bytes: expected an integer from 0"),
         (
             {},
@@ -152,10 +137,8 @@ OUTPUTS = "tensors: expected a sequence of outputs of the first op"
             "tensors: expected outputs of the first op, which has none, got [",
         ),
         (NAMED, {"bytes": 8}, f"{OUTPUTS}, got None"),
-        (NAMED, {"tensors": 5}, f"{OUTPUTS}, got 5"),
         (NAMED, {"tensors": ["x"], "bytes": 9}, "bytes: expected 8, the sum of its tensors, got 9"),
         (NAMED, {"tensors": ["y"]}, "tensors: expected outputs of the first op, got 'y'"),
-        (NAMED, {"tensors": [["x"]]}, "tensors: expected outputs of the first op, got ['x']"),
     ],
 )
 def test_what_is_wrong_on_an_edge_is_named(

@@ -53,15 +53,6 @@ def test_arrays_are_read_only_and_do_not_change_with_the_arrays_that_were_given(
         graph.measured_time["cpu"] = flops  # type: ignore[index]
 
 
-def test_a_read_only_view_of_a_writable_array_is_copied() -> None:
-    flops = np.ones(4)
-    view = flops[:]
-    view.flags.writeable = False
-    graph = diamond(flops=view)
-    flops[0] = 7
-    assert graph.flops[0] == 1
-
-
 def test_copies_are_equal_and_read_only() -> None:
     """Copies and pickles take the same way, through ``__reduce__``."""
     graph = diamond()
@@ -131,18 +122,11 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
         ({"op_names": ["a", "b", "b", "c"]}, "op_names[2]: 'b' repeats op_names[1]"),
         ({"op_names": ["a", "", "b", "c"]}, "op_names[1]: expected a text that is not empty"),
         ({"op_names": ["a", "\ud800", "b", "c"]}, "op_names[1]: expected text that UTF-8 can"),
-        ({"op_types": ["a"]}, "op_types: expected 4 texts, got 1"),
-        ({"scopes": ["a"] * 5}, "scopes: expected 4 texts, got 5"),
         ({"phases": [0, 1, 2, 3]}, "phases[3]: expected an integer from 0 to 2, got 3"),
         ({"phases": [0.0, 1.0, 2.0, 1.0]}, "phases: expected integers, got floating-point"),
-        ({"phases": [True, False, True, True]}, "phases: expected integers, got booleans"),
-        ({"flops": [0, 1, 2]}, "flops: expected shape (4,), got (3,)"),
         ({"flops": [0, 1, np.nan, 2]}, "flops[2]: expected a finite number >= 0, got nan"),
-        ({"flops": [0, -1.5, 0, 0]}, "flops[1]: expected a finite number >= 0, got -1.5"),
         ({"flops": ["1", "2", "3", "4"]}, "flops: expected numbers, got text"),
         ({"flops": [[1], [2, 3], 4, 5]}, "flops: expected an array of one shape, got [[1]"),
-        ({"bytes_accessed": [0, 0, 0, np.inf]}, "bytes_accessed[3]: expected a finite number"),
-        ({"parameter_bytes": [0, 0, -1, 0]}, "parameter_bytes[2]: expected an integer from 0"),
         (
             {"parameter_bytes": [2**59, 0, 2**59, 2**20]},
             "parameter_bytes: expected a sum of at most",
@@ -151,27 +135,19 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
             {"workspace_bytes": np.array([0, 0, 0, 2**63], np.uint64)},
             "workspace_bytes[3]: expected an integer from 0 to 9223372036854775807, got 9223",
         ),
-        ({"workspace_bytes": [0, 0, 0, 2**70]}, "workspace_bytes[3]: expected an integer from 0"),
-        ({"workspace_bytes": [0, 0, None, 1]}, "workspace_bytes: expected integers, got mixed"),
         ({"flops": [0, 0, 10**400, 1]}, "flops: expected numbers, got mixed objects"),
         ({"colocation": [-2, 0, 0, 0]}, "colocation[0]: expected an integer from -1 to"),
         ({"tensor_producer": [0, 0, 1, 4]}, "tensor_producer[3]: expected an integer from 0 to 3"),
-        ({"tensor_bytes": [1, 2, 3]}, "tensor_bytes: expected shape (4,), got (3,)"),
-        ({"tensor_bytes": [1, 2, 3, -4]}, "tensor_bytes[3]: expected an integer from 0 to"),
-        ({"edges": [0, 1]}, "edges: expected shape (any, 2), got (2,)"),
         ({"edges": [[4, 1]]}, "edges[0, 0]: expected one of 4 tensors, got 4"),
         ({"edges": [[0, 1], [1, 9]]}, "edges[1, 1]: expected one of 4 ops, got 9"),
-        ({"edges": [[0, -1]]}, "edges[0, 1]: expected an integer from 0 to"),
         (
             {"edges": [[2, 3], [0, 1], [2, 3]]},
             "edges[2]: expected each (tensor, op) once, got [2, 3] again after edges[0]",
         ),
-        ({"edges": [[0, 0]]}, "edges: expected no cycle, got 'split' -> 'split'"),
         (
             {"edges": [[0, 1], [2, 2], [3, 1]]},
             "edges: expected no cycle, got 'left' -> 'right' -> 'left'",
         ),
-        ({"dtype": ["float32"]}, "dtype: expected 4 texts, got 1"),
         ({"groups": [1, 1, 0, 1]}, "groups[2]: expected an integer from 1 to"),
         ({"group_channels": [0, -1, 0, 0]}, "group_channels[1]: expected an integer from 0 to"),
         ({"waits": [[4, 0]]}, "waits[0, 0]: expected an integer from 0 to 3, got 4"),
@@ -179,7 +155,6 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
             {"waits": [[3, 0], [3, 0]]},
             "waits[1]: expected each (op, op before it) once, got [3, 0]",
         ),
-        ({"waits": [[2, 2]]}, "edges and waits: expected no cycle, got 'right' -> 'right'"),
         (
             {"waits": [[0, 3]]},
             "edges and waits: expected no cycle, got 'split' -> 'right' -> 'join' -> 'split'",
@@ -191,7 +166,6 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
         ),
         ({"measured_time": [1, 2]}, "measured_time: expected a mapping, got [1, 2]"),
         ({"measured_time": {"": [0] * 4}}, "measured_time: expected a text that is not empty"),
-        ({"measured_time": {"cpu": [0]}}, "measured_time['cpu']: expected shape (4,), got (1,)"),
         (
             {"measured_time": {"cpu": [0, 0, 0, -1]}},
             "measured_time['cpu'][3]: expected a finite number >= 0, got -1.0",
@@ -230,7 +204,3 @@ def test_a_cycle_ahead_of_a_long_chain_is_found_at_once() -> None:
     names = [str(op) for op in range(last + 3)]
     with refused("edges: expected no cycle, got '100001' -> '100002' -> '100001'"):
         plain_graph(names, range(last + 3), [0] * (last + 3), chain + cycle)
-
-
-def test_numbers_beyond_those_of_arrays_are_numbers() -> None:
-    assert diamond(flops=[2**70, 0, 1, 2]).flops[0] == 2.0**70

@@ -103,10 +103,6 @@ def test_expand_gives_each_op_the_device_of_its_group() -> None:
         ([0, 1, 0], "placement: expected shape (4,), got (3,)"),
         ([0, 1, 2, 0], "placement[2]: expected an integer from 0 to 1, got 2"),
         ([0, 1, -1, 0], "placement[2]: expected an integer from 0 to 1, got -1"),
-        ([0.0, 1.0, 0.0, 0.0], "placement: expected integers, got floating-point numbers"),
-        ([True, False, True, True], "placement: expected integers, got booleans"),
-        (None, "placement: expected integers, got mixed objects"),
-        ([[0], [1, 0]], "placement: expected an array of one shape, got [[0], [1, 0]]"),
     ],
 )
 def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
@@ -119,10 +115,7 @@ def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
     ("group_of", "message"),
     [
         ([0, np.nan], "group_of: expected integers, got floating-point numbers"),
-        ([True, False], "group_of: expected integers, got booleans"),
-        (["0", "1"], "group_of: expected integers, got text"),
         ([[0, 1]], "group_of: expected shape (any,), got (1, 2)"),
-        ([0, -1], "group_of[1]: expected an integer from 0 to 1, got -1"),
         ([0, 2], "group_of[1]: expected an integer from 0 to 1, got 2"),
     ],
 )
@@ -135,8 +128,6 @@ def test_a_wrong_group_is_named(group_of: Any, message: str) -> None:
     ("labels", "message"),
     [
         ([0.5, 1.0, 1.0, 1.0], "labels: expected integers, got floating-point numbers"),
-        ([True, True, False, False], "labels: expected integers, got booleans"),
-        ([0, 1, 1], "labels: expected shape (4,), got (3,)"),
     ],
 )
 def test_a_wrong_label_is_named(labels: Any, message: str) -> None:
@@ -159,7 +150,6 @@ def test_a_group_is_not_placed_where_it_cannot_run() -> None:
         ({"cluster": "2xk80"}, "cluster: expected Cluster, got '2xk80'"),
         ({"compute_time": np.ones((4, 3))}, "compute_time: expected shape (4, 2), got (4, 3)"),
         ({"compute_time": np.full((4, 2), np.nan)}, "compute_time[0, 0]: expected a number >= 0"),
-        ({"compute_time": np.full((4, 2), -1)}, "compute_time[0, 0]: expected a number >= 0"),
         (
             {"compute_time": [[1, 1], [np.inf, np.inf], [1, 1], [1, 1]]},
             "compute_time: expected a device that can run every op of group 1 ('left'), got none",

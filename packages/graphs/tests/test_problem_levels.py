@@ -24,7 +24,6 @@ from placeto_graphs import (
     load_placement_of_any_level,
     load_problem,
     merge_and_colocate,
-    micro_batched_problem,
     nested_groupings,
     parse_cluster,
     save_placement,
@@ -68,13 +67,6 @@ def test_one_pass_gives_what_merging_to_each_number_gives(data: st.DataObject) -
             assert level == merge_and_colocate(graph, grouping, num_groups=level.num_groups)
         else:
             assert level is grouping
-
-
-def test_levels_are_asked_for_by_number() -> None:
-    problem = diamond_problem()
-    for sizes, message in (([], "expected at least one"), ([0], "expected an integer from 1 to")):
-        with pytest.raises(GraphError, match=f"^num_groups: {message}"):
-            nested_groupings(problem.graph, problem.grouping, sizes)
 
 
 @given(problems(), st.data())
@@ -185,23 +177,6 @@ def test_a_hierarchy_is_checked(hierarchy: list[Any], message: str) -> None:
     ]
     with pytest.raises(GraphError, match=f"^{message}"):
         diamond_problem(hierarchy=tuple(levels))
-
-
-@given(problems(), st.integers(1, 4))
-def test_copies_of_an_op_share_a_group_at_every_level(
-    problem: PlacementProblem, count: int
-) -> None:
-    problem = levelled(problem)
-    batched = micro_batched_problem(problem, count)
-    assert [level.num_groups for level in batched.levels] == [
-        level.num_groups for level in problem.levels
-    ]
-    assert batched.level == problem.level
-    for copied, level in zip(batched.levels, problem.levels, strict=True):
-        group_of_name = dict(zip(problem.graph.op_names, level.group_of.tolist(), strict=True))
-        for name, group in zip(batched.graph.op_names, copied.group_of.tolist(), strict=True):
-            original = name if name in group_of_name else name.rpartition("@")[0]
-            assert group_of_name.get(original, group) == group
 
 
 @given(problem=problems())

@@ -55,15 +55,6 @@ def test_results_have_the_types_of_the_schema() -> None:
     assert found.placement.dtype == np.int32
 
 
-def test_a_batch_of_no_placements_has_the_types_of_the_schema() -> None:
-    wrong: Any = np.zeros((0, 2), np.int32)
-    batch = EvaluationBatch(runtime=wrong[:, 0], peak_memory=wrong)
-    assert batch.runtime.dtype == np.float64
-    assert batch.runtime.shape == (0,)
-    assert batch.peak_memory.dtype == np.int64
-    assert batch.peak_memory.shape == (0, 2)
-
-
 def test_a_result_says_whether_it_fits_the_memory() -> None:
     cluster = diamond_problem().cluster
     memory = [device.memory_bytes for device in cluster.devices]
@@ -79,10 +70,8 @@ def test_a_result_says_whether_it_fits_the_memory() -> None:
         ({"placement": [-1]}, "placement[0]: expected an integer from 0 to"),
         ({"runtime": np.nan}, "runtime: expected a number >= 0, or infinity (it cannot run)"),
         ({"evaluations": -1}, "evaluations: expected an integer from 0 to"),
-        ({"evaluations": 1.5}, "evaluations: expected integers"),
         ({"seconds": np.inf}, "seconds: expected a finite number >= 0, got inf"),
         ({"curve": [[2, 1.0], [1, 0.5]]}, "curve[1, 0]: expected at least 2 placements, got 1"),
-        ({"curve": [1.0]}, "curve: expected shape (any, 2), got (1,)"),
     ],
 )
 def test_a_wrong_result_is_named(changes: dict[str, Any], message: str) -> None:
@@ -94,13 +83,10 @@ def test_a_wrong_result_is_named(changes: dict[str, Any], message: str) -> None:
     ("changes", "message"),
     [
         ({"runtime": [0.1, np.nan]}, "runtime[1]: expected a number >= 0"),
-        ({"runtime": [0.1, -1]}, "runtime[1]: expected a number >= 0"),
         ({"peak_memory": [[1], [2]]}, "peak_memory: expected shape (1, any), got (2, 1)"),
-        ({"peak_memory": [[0.5]]}, "peak_memory: expected integers"),
         ({"start": [[0.0], [0.0]]}, "start: expected shape (1, any), got (2, 1)"),
         ({"start": [[0.0, -1.0]]}, "start[0, 1]: expected a finite number >= 0"),
         ({"end": [[0.1, 0.2]]}, "end: expected shape (1, 1), got (1, 2)"),
-        ({"end": [[np.inf]]}, "end[0, 0]: expected a finite number >= 0"),
     ],
 )
 def test_a_wrong_schedule_is_named(changes: dict[str, Any], message: str) -> None:
@@ -157,29 +143,15 @@ def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None
     assert sorted(range(5), key=ranks.__getitem__) == [2, 1, 0, 3, 4]
 
 
-def test_a_limit_beyond_64_bits_is_a_number() -> None:
-    batch = EvaluationBatch(runtime=np.array([1.0]), peak_memory=np.array([[5]]))
-    penalised = memory_penalised_runtime(batch, limit=10**30)
-    assert penalised.dtype == np.float64
-    assert penalised.tolist() == [1.0]
-
-
 @pytest.mark.parametrize(
     ("limit", "scale", "message"),
     [
         (-1, 1.0, "limit: expected a number >= 0, or infinity (no limit), got -1.0"),
-        (np.nan, 1.0, "limit: expected a number >= 0, or infinity (no limit), got nan"),
         ([10, np.nan], 1.0, "limit[1]: expected a number >= 0, or infinity (no limit), got nan"),
-        ([-np.inf, 1], 1.0, "limit[0]: expected a number >= 0, or infinity (no limit), got -inf"),
         (True, 1.0, "limit: expected numbers, got booleans"),
-        (None, 1.0, "limit: expected "),
         ([40, 10, 10], 1.0, "limit: expected shape (2,), got (3,)"),
-        ([[1, 2]], 1.0, "limit: expected shape (2,), got (1, 2)"),
-        ([[1], [2, 3]], 1.0, "limit: expected an array of one shape"),
         (10, np.nan, "scale: expected a finite number >= 0, got nan"),
         (10, -2.0, "scale: expected a finite number >= 0, got -2.0"),
-        (10, True, "scale: expected numbers, got booleans"),
-        (10, [1.0, 2.0], "scale: expected shape (), got (2,)"),
     ],
 )
 def test_a_wrong_limit_or_scale_is_named(limit: Any, scale: Any, message: str) -> None:
@@ -306,7 +278,6 @@ def test_critical_moves_are_checked() -> None:
     ("changes", "message"),
     [
         ({"first_member": [0, 0, 1]}, "first_member: expected rising positions from 0 to 6"),
-        ({"first_member": []}, "first_member: expected rising positions"),
         (
             {"members": [0, 1, 2, 3, 1, 1]},
             r"members\[5\]: expected each \(set, group\) once, got \[4, 1\] again after members",
@@ -314,7 +285,6 @@ def test_critical_moves_are_checked() -> None:
         ({"first_member": [0], "members": []}, r"set_of\[0, 0\]: expected an integer from 0 to -1"),
         ({"set_of": [[5]]}, r"set_of\[0, 0\]: expected an integer from 0 to 4, got 5"),
         ({"allowance": [[-1.0]]}, r"allowance\[0, 0\]: expected a number >= 0"),
-        ({"device": [[0, 1]]}, "device: expected shape"),
     ],
 )
 def test_moves_are_checked(changes: dict[str, Any], message: str) -> None:

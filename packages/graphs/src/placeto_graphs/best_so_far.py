@@ -87,13 +87,7 @@ class BestSoFar:
         self._add(walks.best_placement, found, after, walks.evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
-        """Return the best placement, found in so many seconds.
-
-        Raises
-        ------
-        GraphError
-            If no placement can run.
-        """
+        """Return the best placement, found in so many seconds; refuse if no placement can run."""
         if self.placement is None:
             raise GraphError("evaluator: expected a placement that can run, got none")
         return PlacementResult(

@@ -42,11 +42,6 @@ class LoadEvaluator:
 
     It is short, exact in any order, and independent of the simulator. Placers are tested with it.
 
-    Parameters
-    ----------
-    problem
-        Problem whose placements are priced.
-
     Examples
     --------
     >>> problem = example_problem()
@@ -86,17 +81,6 @@ def example_problem(
 
     Ops read tensors of ops before them, some have weights, two run in each group, and the devices
     are of different speeds.
-
-    Parameters
-    ----------
-    num_groups
-        Number of groups G; there are 2 G ops.
-    kinds
-        Kind of each device.
-    memory_bytes
-        Memory of each device.
-    seed
-        Seed of all random choices.
 
     Examples
     --------

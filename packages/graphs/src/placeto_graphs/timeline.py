@@ -117,11 +117,6 @@ class StepTimeline:
     def memory(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return when the memory that a device holds changes, and the bytes from then on.
 
-        Parameters
-        ----------
-        device
-            Number of the device.
-
         Returns
         -------
         float64[N], int64[N]
@@ -147,16 +142,6 @@ class StepTimeline:
 
         There is a track for each device and for each link, and a counter for the memory of each
         device.
-
-        Parameters
-        ----------
-        path
-            The file, replaced at once or not at all; a name that ends in ``.gz`` packs it.
-
-        Raises
-        ------
-        OSError
-            When the file cannot be written.
         """
         write_atomically(path, json.dumps(_chrome_trace(self), ensure_ascii=False).encode())
 

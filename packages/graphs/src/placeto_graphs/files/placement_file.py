@@ -58,10 +58,7 @@ def save_placement(
     write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def load_placement(
-    path: str | os.PathLike[str],
-    problem: PlacementProblem,
-) -> NDArray[np.int32]:
+def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> NDArray[np.int32]:
     """Read a placement of a problem from a JSON file of group names and device names.
 
     Parameters
@@ -98,8 +95,7 @@ def load_placement(
 
 
 def load_placement_of_any_level(
-    path: str | os.PathLike[str],
-    problem: PlacementProblem,
+    path: str | os.PathLike[str], problem: PlacementProblem
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Read a placement of a problem at whichever of its levels, or one that is said op by op.
 

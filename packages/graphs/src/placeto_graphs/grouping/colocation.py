@@ -23,11 +23,6 @@ Rule = Callable[[OpGraph], Grouping]
 def colocate_by_id(graph: OpGraph) -> Grouping:
     """Put the ops of each colocation id into one group, which every placement must do.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-
     Examples
     --------
     >>> import networkx as nx
@@ -50,11 +45,6 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     op reads. It belongs to the last of them in topological order. Every use of a layer reads its
     weights, so tensors of ops with ``parameter_bytes`` count only if nothing else is shared. A
     gradient op that shares nothing with a forward op of its scope stays on its own.
-
-    Parameters
-    ----------
-    graph
-        The graph.
 
     Examples
     --------
@@ -93,11 +83,6 @@ def colocate_updates(graph: OpGraph) -> Grouping:
     An update op belongs to the op with ``parameter_bytes`` whose tensor it reads. One that reads
     several parameters belongs to none of them and stays on its own.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-
     Examples
     --------
     >>> import networkx as nx
@@ -125,11 +110,6 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     follows it. Otherwise all layers of a chain would be one group. In a PipeDream profile, backward
     ops are whole layers without weight updates. Each gradient then has one reader, and the rule
     makes one group between two forks: leave it out there.
-
-    Parameters
-    ----------
-    graph
-        The graph.
 
     Examples
     --------

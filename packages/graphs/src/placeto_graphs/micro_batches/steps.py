@@ -111,18 +111,6 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     of these the earliest micro-batch (`Cluster.queue`), as executors of pipelines do. First in,
     first out would start all micro-batches before it finishes one, and take up to twice as long.
 
-    Parameters
-    ----------
-    problem
-        Problem of the step without micro-batching.
-    num_micro_batches
-        Number m of micro-batches, >= 1; with 1 the problem is the same.
-
-    Raises
-    ------
-    GraphError
-        When the number is not an integer >= 1.
-
     Examples
     --------
     >>> from placeto_graphs.testing import example_problem
@@ -150,18 +138,6 @@ def repeat_micro_batch_problem(
 
     As `micro_batched_problem`, but nothing is divided: graph and times are those of a step with
     an m-th part of the batch.
-
-    Parameters
-    ----------
-    problem
-        Problem of a step that has one micro-batch as its batch.
-    num_micro_batches
-        Number m of micro-batches, >= 1; with 1 the problem is the same.
-
-    Raises
-    ------
-    GraphError
-        When the number is not an integer >= 1.
 
     Examples
     --------

@@ -117,13 +117,7 @@ class Evaluator(Protocol):
         """The problem whose placements are evaluated."""
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Return the costs of placements.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-        """
+        """Return the costs of placements, int32[B, G]: the device of each group, one a row."""
 
 
 @runtime_checkable
@@ -137,13 +131,7 @@ class SchedulingEvaluator(Evaluator, Protocol):
     """
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return the costs of placements, as `evaluate` does, and when their groups run.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-        """
+        """Return the costs of placements, as `evaluate` does, and when their groups run."""
 
 
 @runtime_checkable
@@ -159,13 +147,7 @@ class CriticalEvaluator(Evaluator, Protocol):
     """
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return bool[B, G], whether each group is critical: on the critical path of the step.
-
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-        """
+        """Return bool[B, G], whether each group is critical: on the critical path of the step."""
 
 
 @runtime_checkable
@@ -199,14 +181,4 @@ class Placer(Protocol):
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best placement that the placer finds.
-
-        Parameters
-        ----------
-        problem
-            Problem to place.
-        evaluator
-            Evaluator of that problem.
-        seed
-            Seed of all random choices.
-        """
+        """Return the best placement that the placer finds."""

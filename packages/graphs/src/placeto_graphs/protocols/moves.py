@@ -200,11 +200,6 @@ class Walks(Record):
         """Return int64[C], the evaluations until each walk first had a cost, that one included.
 
         Walks count one after the other.
-
-        Parameters
-        ----------
-        cost : float64[C]
-            Seconds, one of the ``cost`` of each walk.
         """
         counts = np.cumsum(~np.isnan(self.cost)).reshape(self.cost.shape)
         first = np.argmax(self.cost == cost[:, None], axis=1)
@@ -223,15 +218,7 @@ class MoveEvaluator(Evaluator, Protocol):
     """
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from each of several placements, and return what `plain_walk` returns.
-
-        Parameters
-        ----------
-        placements : int32[C, G]
-            Start of each walk.
-        moves
-            Moves of each walk.
-        """
+        """Walk from each of several placements, int32[C, G], as `plain_walk` does."""
 
 
 def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves) -> Walks:
@@ -330,15 +317,6 @@ def check_moves(
     problem: PlacementProblem, placements: NDArray[np.int32], moves: Moves
 ) -> NDArray[np.bool_]:
     """Return bool[S, D], true where a group of a set cannot run; refuse moves of another problem.
-
-    Parameters
-    ----------
-    problem
-        Problem that is placed.
-    placements : int32[C, G]
-        Start of each walk.
-    moves
-        Moves of each walk.
 
     Raises
     ------

@@ -128,18 +128,9 @@ class PlacementProblem(Record):
         return group_graph(self.graph, self.grouping, self.compute_time)
 
     def check_placement(self, placement: Any) -> NDArray[np.int32]:
-        """Return a placement of this problem, checked and read-only.
+        """Return a placement of this problem, int32[G], read-only; refuse one of another.
 
-        Parameters
-        ----------
-        placement : int32[G]
-            The device of each group.
-
-        Raises
-        ------
-        GraphError
-            When it has another shape or dtype, names a device that does not exist, or puts a
-            group where one of its ops cannot run.
+        A group must not be on a device where one of its ops cannot run.
         """
         last = self.num_devices - 1
         devices = int_array("placement", placement, np.int32, (self.num_groups,), maximum=last)
@@ -154,13 +145,7 @@ class PlacementProblem(Record):
         return devices
 
     def expand(self, placement: Any) -> NDArray[np.int32]:
-        """Return int32[V], the device of each op, for int32[G], the device of each group.
-
-        Raises
-        ------
-        GraphError
-            As `check_placement` does.
-        """
+        """Return int32[V], the device of each op, for int32[G], the device of each group."""
         op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
         return op_devices
 
@@ -198,16 +183,6 @@ class PlacementProblem(Record):
     def at_level(self, level: int) -> "PlacementProblem":
         """Return the problem at one of its levels.
 
-        Parameters
-        ----------
-        level
-            Number from 0, the coarsest, to ``len(levels) - 1``.
-
-        Raises
-        ------
-        GraphError
-            When there is no such level.
-
         Examples
         --------
         >>> from placeto_graphs.testing import example_problem
@@ -232,16 +207,6 @@ class PlacementProblem(Record):
 
         The same converts a placement of another level of the problem to this one: exactly from a
         coarser level, and by the largest share from a finer one.
-
-        Parameters
-        ----------
-        op_devices : int32[V]
-            The device of each op, such as `expand` returns at any level.
-
-        Raises
-        ------
-        GraphError
-            When it has another shape or dtype, or names a device that does not exist.
         """
         last, ops = self.num_devices - 1, self.graph.num_ops
         devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)

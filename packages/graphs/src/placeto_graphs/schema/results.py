@@ -138,16 +138,6 @@ class PlacementResult(Record):
     def fits(self, cluster: Cluster) -> bool:
         """Return whether no device holds more than its memory; otherwise it runs out of memory.
 
-        Parameters
-        ----------
-        cluster
-            The D devices that the placement is for.
-
-        Raises
-        ------
-        GraphError
-            When the cluster has another number of devices.
-
         Examples
         --------
         >>> from placeto_graphs import parse_cluster
