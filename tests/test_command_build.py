@@ -151,10 +151,7 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
     assert placed.problem.compute_time[product] == pytest.approx([SNAIL_SECONDS] * 2, rel=1e-9)
     devices.write_text(SNAILS.replace("[kinds.snail]", "[kinds.slug]"))
     line = fail("build", f"{factory}:make", f"--cluster={devices}", "-o", path, "--force")
-    assert (
-        f"{devices}: devices[0].memory_bytes: expected a number, or version = 3 and [kinds.sn"
-        in line
-    )
+    assert f"{devices}: devices[0].memory_bytes: expected a number, or [kinds.sn" in line
 
 
 def test_a_kind_that_nothing_describes_is_named_with_what_to_do(
@@ -320,11 +317,6 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-model"], "no such file, and no such model: expected one of inception-v3, "),
-        (["inception_v3"], "no such model: expected inception-v3, or another of inception-v3, "),
-        (["."], ".: expected a file or a model, got a folder; write ./ if it has the weights"),
-        (["my_model.py"], "expected a function, got a file; name its function as my_model:"),
-        (["missing.json"], "missing.json: No such file"),
         (["abc:1"], "name: expected one of nmt, ptb, cifar10, ptb-enas, cifar10-enas, got 'abc'"),
         (["no_such_module:make"], "no_such_module:make: expected a module that can be imported"),
         (["json:nothing"], "json:nothing: expected json to have 'nothing'"),
@@ -339,8 +331,6 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
             "--micro-batches: expected a number that divides the batch size 6 of nmt-2, got 4",
         ),
         (["nmt-2", "--micro-batches=0"], "0 is not in the range x>=1"),
-        (["nmt-2", "--cluster=2xabacus"], "cluster: expected one of the kinds"),
-        (["nmt-2", "--cluster=missing.toml"], "missing.toml: No such file"),
         (["nmt-2", "--rule=friends"], "got 'friends'"),
         (["nmt-2", "--no-merging", "--groups=4"], "--no-merging: excludes --groups"),
         (["nmt-2", *SMALL_NMT, "--scope-pattern=("], "pattern: expected a regular expression"),
@@ -398,22 +388,13 @@ def test_types_of_ops_in_no_class_are_one_line_of_warning(tmp_path: Path, factor
     assert result.stderr.count("\n") == 1
 
 
-def test_files_that_are_wrong_or_in_the_way_are_named(tmp_path: Path) -> None:
+def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
-    before = path.read_bytes()
-    assert "problem.json: is there already; --force" in fail("build", "nmt-2", "-o", path)
-    assert path.read_bytes() == before
-    assert "ends in .json or .json.gz" in fail("build", "nmt-2", "-o", tmp_path / "a.txt")
-    assert "Missing argument 'SOURCE'" in fail("build")
-    assert "Missing option '-o'" in fail("build", "nmt-2")
-    assert "b.json: the folder " in fail("build", "nmt-2", "-o", tmp_path / "a" / "b.json")
-    assert "expected a file, got a folder" in fail("build", "nmt-2", "-o", _folder(tmp_path))
     assert "expected no sizes for the file" in fail(
         "build", path, "--batch-size=3", "-o", tmp_path / "b.json"
     )
-    for content in ("{", '{"format": "placeto-placement"}', "[1]"):
-        path.write_text(content)
-        assert "problem.json: " in fail("inspect", path)
+    (tmp_path / "folder.json").mkdir()
+    assert "expected a file, got a folder" in fail("build", "nmt-2", "-o", tmp_path / "folder.json")
     (tmp_path / "graph.txt").write_text("node1 -- \x1b[31m")
     assert "\x1b" not in fail("inspect", tmp_path / "graph.txt")
 
@@ -423,9 +404,3 @@ def test_debug_shows_where() -> None:
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("placeto: error: missing.json")
-
-
-def _folder(parent: Path) -> Path:
-    folder = parent / "folder.json"
-    folder.mkdir()
-    return folder

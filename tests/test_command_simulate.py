@@ -22,7 +22,7 @@ from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto_baselines import Heft, LocalSearch
 from placeto_graphs import from_networkx, load_placement, load_problem, save_graph, save_placement
 from placeto_simulator import Simulator
-from placeto_tools.plots.colours import COLOURS
+from placeto_tools.plots import COLOURS
 
 BUDGET = 336  # two updates of eight episodes on ten groups
 
@@ -191,15 +191,8 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
 
 
 def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> None:
-    message = fail("simulate", problem, "v100:7")
-    assert "v100:7: expected a placement file, a device (v100:0, v100:1) or a placer" in message
-    assert "missing.json: No such file" in fail("simulate", problem, "missing.json")
     (tmp_path / "bad.json").write_text('{"node0/parameters": "k80:0"}')
     assert "expected one of 'v100:0', 'v100:1'" in fail("simulate", problem, tmp_path / "bad.json")
-    assert "expected one of" in fail(
-        "plot", "timeline", problem, tmp_path / "bad.json", "-o", "a.png"
-    )
-    assert "Missing argument 'PLACEMENT'" in fail("simulate", problem)
     assert "expected a device of the kind 'cpu'" in fail("simulate", problem, "cpu")
     for name in ("placeto", "paper", "rnn"):  # minutes, for a name
         assert f"{name}: trains a policy, which takes minutes: give the file that" in fail(
@@ -213,11 +206,9 @@ def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path
     assert "excludes --placer" in fail(*place, "--placer=heft", "--policy=run")
     assert "--seconds: needs a placer that searches" in fail(*place, "--placer=heft", "--seconds=1")
     assert "--rollouts: needs --policy" in fail(*place, "--placer=heft", "--rollouts=2")
-    assert "got 'best'" in fail(*place, "--placer=best")
     assert "expected at least 179, one update" in fail(
         *place, "--placer=placeto", "--max-evaluations=178"
     )
-    assert "run: No such file" in fail(*place, "--policy", "run")
     (tmp_path / "policy").write_bytes(b"\x80\x04N.")  # a pickle
     assert "expected a placeto-policy file" in fail(*place, "--policy", tmp_path / "policy")
     assert not output.exists()

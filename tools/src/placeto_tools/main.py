@@ -12,10 +12,10 @@ from typing import Any, TextIO
 
 import click
 
+from placeto import errors
 from placeto.errors import InputError, printable
 from placeto_tools import __version__
-from placeto_tools.exits import exit_code, one_line
-from placeto_tools.groups import Group, LazyCommand, LazyGroup
+from placeto_tools.groups import LazyCommand, LazyGroup
 from placeto_tools.options import DEBUG
 
 PLACE, LEARN, MEASURE = "Place a model", "Compare and learn", "Measure and run"
@@ -97,8 +97,20 @@ def _show_in_one_line(
     click.echo(f"placeto: warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
-class OneLineErrors(Group):
-    """A group whose errors and warnings are one line each, with the exit codes 1, 2 and 130."""
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, click.ClickException):
+        return errors.WRONG_INPUT
+    return errors.STOPPED if isinstance(error, click.Abort) else errors.exit_code(error)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, click.ClickException):
+        return printable(" ".join(error.format_message().split()))
+    return "stopped" if isinstance(error, click.Abort) else errors.one_line(error)
+
+
+class Commands(LazyGroup):
+    """All commands; errors and warnings are one line each."""
 
     def main(
         self,
@@ -123,15 +135,11 @@ class OneLineErrors(Group):
                 raise
             if DEBUG in arguments:
                 traceback.print_exc()
-            click.echo(f"placeto: error: {one_line(error)}", err=True)
-            sys.exit(exit_code(error))
+            click.echo(f"placeto: error: {_one_line(error)}", err=True)
+            sys.exit(_exit_code(error))
         if not standalone_mode:
             return result
         sys.exit(result if isinstance(result, int) else 0)
-
-
-class Commands(OneLineErrors, LazyGroup):
-    """All commands."""
 
 
 @click.group(

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from placeto.placing.evaluators import STEP
 from placeto.trials.comparison import typical
 from placeto.trials.records import Problem
-from placeto_tools.plots.colours import colour
-from placeto_tools.plots.png import new_figure
+from placeto_tools.plots import colour, new_figure
 
 LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches
 Curve = NDArray[np.float64]  # [K, 2], evaluations and the best runtime so far

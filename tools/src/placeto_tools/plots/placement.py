@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from placeto.texts import counted
 from placeto_graphs import PlacementProblem
-from placeto_tools.plots.colours import colour
+from placeto_tools.plots import colour, new_figure
 from placeto_tools.plots.layers import layered_positions
-from placeto_tools.plots.png import new_figure
 
 SMALLEST_NODE, LARGEST_NODE = 15.0, 500.0  # areas in square points
 THINNEST_EDGE, THICKEST_EDGE = 0.3, 4.0  # points

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, Phase
 from placeto_simulator import Timeline
-from placeto_tools.plots.colours import colour
-from placeto_tools.plots.png import new_figure
+from placeto_tools.plots import colour, new_figure
 
 BAR = 0.8  # of the height of a row
 GIGABYTE = 1e9

@@ -1,5 +1,6 @@
-"""Contents of a report: a problem, the placers that placed it, and their results."""
+"""Contents of a report: a problem at each level, and the step of each placer."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +10,15 @@ from numpy.typing import NDArray
 
 from placeto.placing.costs import cost_of_result, fits
 from placeto_graphs import Phase, PlacementProblem
-from placeto_simulator import Simulator
-from placeto_tools.plots.colours import colour
-from placeto_tools.reports.levels import drawn_levels, level_report
-from placeto_tools.reports.steps import step_report
+from placeto_simulator import Simulator, Timeline
+from placeto_tools.plots import colour
+from placeto_tools.plots.layers import layered_positions
 
 Report = dict[str, Any]
+MOST_GROUPS = 4_096  # of a level that is drawn, unless there is no other
+NAMED = 6  # op types or scopes of a group; the others are counted
+CHUNKS = 1_000  # of a curve of memory that has more points than can be seen
+DIGITS = 7  # of the runtime: what is below cannot be seen, and makes the file larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,3 +76,107 @@ def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simu
         "curve": [list(row) for row in shown.curve],
         "step": step_report(timeline, levels),
     }
+
+
+def drawn_levels(problem: PlacementProblem) -> list[PlacementProblem]:
+    """Return the problem at each level that is drawn, from coarse to fine."""
+    sizes = [level.num_groups for level in problem.levels]
+    few = [number for number, size in enumerate(sizes) if size <= MOST_GROUPS]
+    return [problem.at_level(number) for number in few] or [problem]
+
+
+def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> Report:
+    """Return the groups of a level, which open from those of the level before, and their edges."""
+    groups, graph = level.group_graph, level.graph
+    positions = layered_positions(groups)
+    members = _members(level)
+    return {
+        "names": list(level.grouping.group_names),
+        "x": positions[:, 0],
+        "y": positions[:, 1],
+        "ops": [len(ops) for ops in members],
+        "types": [most_common([graph.op_types[op] for op in ops]) for ops in members],
+        "scopes": [most_common([graph.scopes[op] or "(none)" for op in ops]) for ops in members],
+        "seconds": groups.compute_time,
+        "output_bytes": groups.output_bytes,
+        "parameter_bytes": groups.parameter_bytes,
+        "edges": groups.edges,
+        "edge_bytes": groups.edge_bytes,
+        "parents": [0] * len(members) if coarser is None else _parents(coarser, members),
+    }
+
+
+def most_common(words: list[str]) -> str:
+    """Return words and how often each occurs, the most frequent first.
+
+    Examples
+    --------
+    >>> most_common(["relu", "mm", "relu"])
+    '2 relu, 1 mm'
+    """
+    counts = Counter(words).most_common()
+    named = ", ".join(f"{count:,} {word}" for word, count in counts[:NAMED])
+    hidden = len(counts) - NAMED
+    return f"{named}, and {hidden:,} more" if hidden > 0 else named
+
+
+def _members(level: PlacementProblem) -> list[NDArray[np.int64]]:
+    order = np.argsort(level.grouping.group_of, kind="stable")
+    sizes = np.bincount(level.grouping.group_of, minlength=level.num_groups)
+    return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def _parents(coarser: PlacementProblem, members: list[NDArray[np.int64]]) -> list[int]:
+    return [int(coarser.grouping.group_of[ops[0]]) for ops in members]
+
+
+def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
+    """Return what ran when in a simulated step, as columns, and the groups at each level drawn."""
+    path = timeline.critical_path
+    ops = np.array([step.index for step in path if step.kind == "op"], np.int64)
+    transfers = [step.index for step in path if step.kind == "transfer"]
+    taken = np.zeros(timeline.problem.graph.num_ops)
+    taken[ops] = (timeline.op_end - timeline.op_start)[ops]
+    return {
+        "op_device": timeline.op_device,
+        "op_start": _rounded(timeline.op_start, timeline.runtime),
+        "op_end": _rounded(timeline.op_end, timeline.runtime),
+        "transfer_tensor": timeline.transfer_tensor,
+        "transfer_destination": timeline.transfer_destination,
+        "transfer_link": timeline.transfer_link,
+        "transfer_start": _rounded(timeline.transfer_start, timeline.runtime),
+        "transfer_end": _rounded(timeline.transfer_end, timeline.runtime),
+        "memory": [_memory(timeline, index) for index in range(timeline.problem.num_devices)],
+        "path_ops": ops,
+        "path_transfers": transfers,
+        "group_devices": [lvl.placement_of_ops(timeline.op_device).tolist() for lvl in levels],
+        "group_seconds_on_path": [
+            np.bincount(lvl.grouping.group_of, taken, lvl.num_groups).tolist() for lvl in levels
+        ],
+    }
+
+
+def thinned(values: NDArray[np.int64], chunks: int = CHUNKS) -> NDArray[np.int64]:
+    """Return which points of a long curve are drawn: the least and the most of each stretch.
+
+    Examples
+    --------
+    >>> thinned(np.array([3, 9, 1, 4, 4, 8]), chunks=2).tolist()
+    [1, 2, 3, 5]
+    """
+    if len(values) <= 2 * chunks:
+        return np.arange(len(values))
+    parts = np.array_split(np.arange(len(values)), chunks)
+    ends = [(part[values[part].argmin()], part[values[part].argmax()]) for part in parts]
+    return np.unique(np.array(ends).ravel())
+
+
+def _memory(timeline: Timeline, device: int) -> Report:
+    times, held = timeline.memory(device)
+    drawn = thinned(held)
+    return {"times": _rounded(times[drawn], timeline.runtime), "bytes": held[drawn]}
+
+
+def _rounded(times: NDArray[np.float64], runtime: float) -> NDArray[np.float64]:
+    decimals = DIGITS - int(np.ceil(np.log10(runtime))) if runtime > 0 else DIGITS
+    return np.round(times, decimals)

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from placeto_tools.plots.colours import colour
-from placeto_tools.plots.png import new_figure
+from placeto_tools.plots import colour, new_figure
 
 RUNTIME = "memory-penalised runtime, seconds"
 

@@ -54,26 +54,11 @@ EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 
 
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
-    """Return an evaluator of `EVALUATORS`, or an evaluator of the user.
+    """Return an evaluator of `EVALUATORS`, or one of the user: a class, or its name.
 
-    Parameters
-    ----------
-    given
-        ``latency``, the simulator of a step; ``throughput``; ``package.module:Class``, or the name
-        that an installed package gives its class in the entry points ``placeto.evaluators``; or the
-        class itself. The class is called with the problem, and with arguments that follow its name
-        behind colons. Its attributes ``objective`` and ``unit`` are its texts in tables: by default
-        its name, and ``s``.
-
-    Raises
-    ------
-    InputError
-        If there is no such evaluator.
-
-    Examples
-    --------
-    >>> evaluator_spec("throughput").objective, evaluator_spec("latency").text(0.25)
-    ('time per sample', '250.0 ms')
+    Names are as of `placer_spec`, with the entry points ``placeto.evaluators``. The class is called
+    with the problem. Its attributes ``objective`` and ``unit`` are its texts in tables: by default
+    its name, and ``s``.
     """
     if not isinstance(given, str):
         own = own_object(given)

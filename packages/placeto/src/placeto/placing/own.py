@@ -42,13 +42,7 @@ def plugin_names(group: str) -> list[str]:
 
 
 def is_own(text: str, group: str) -> bool:
-    """Return whether a text names a class, or what an installed package calls one.
-
-    Examples
-    --------
-    >>> is_own("my_module:MyPlacer:depth=3", PLACER_PLUGINS), is_own("k80:0", PLACER_PLUGINS)
-    (True, False)
-    """
+    """Return whether a text names a class, or what an installed package calls one."""
     name, *_ = BEFORE_ARGUMENT.split(text)
     return CLASS.fullmatch(name) is not None or name in plugin_names(group)
 
@@ -71,18 +65,7 @@ class OwnClass:
 
 
 def own_class(text: str, group: str) -> OwnClass:
-    """Import what a user named; modules are looked for in the current folder first.
-
-    Raises
-    ------
-    InputError
-        If there is no such module, no such class in it, or an argument is given twice.
-
-    Examples
-    --------
-    >>> own_class("placeto_baselines:LocalSearch:budget=50", PLACER_PLUGINS).make().budget
-    50
-    """
+    """Import what a user named; modules are looked for in the current folder first."""
     name, *pairs = BEFORE_ARGUMENT.split(text)
     plugins = {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=group)}
     path = plugins.get(name, name)
@@ -133,20 +116,7 @@ def _lack(given: Any, *parts: str) -> str:
 
 
 class CheckedPlacer:
-    """A placer of the user, whose errors name it, and whose results are placements.
-
-    Parameters
-    ----------
-    name
-        Name in errors and tables.
-    placer
-        The placer.
-
-    Raises
-    ------
-    InputError
-        If it is none. In `place`, when the placer fails, or returns something else.
-    """
+    """A placer of the user, whose errors name it, and whose results are placements."""
 
     def __init__(self, name: str, placer: Any) -> None:
         if not isinstance(placer, Placer):
@@ -171,14 +141,7 @@ class CheckedPlacer:
 
 
 def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> Evaluator:
-    """Return an evaluator of the user, whose errors name it, and whose costs are checked.
-
-    Raises
-    ------
-    InputError
-        If it is none, or one of another problem. In its methods, when the evaluator fails, or
-        returns something else.
-    """
+    """Return an evaluator of the user, whose errors name it, and whose costs are checked."""
     if not isinstance(evaluator, Evaluator):
         lack = _lack(evaluator, "problem", "evaluate")
         raise InputError(f"{name}: expected an evaluator, got {lack}")

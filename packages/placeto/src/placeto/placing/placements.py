@@ -210,20 +210,9 @@ def run_placer(
     The costs of the result are those that the evaluator returns for its placement. For a placer of
     the user, evaluations, seconds and curve are also counted here.
 
-    Parameters
-    ----------
-    spec, problem, progress, seed
-        Placer, problem, display and seed.
-    budget
-        Number of evaluations of the placer; by default that of the limits, or its own.
-    label
-        Name on the display; by default that of the placer.
-    evaluator
-        Evaluator of placements.
-    priced
-        That evaluator, if it is there; by default one with a thread for each core is made.
-    limits
-        Limits at which the placer is stopped; the best placement that it evaluated is the result.
+    A ``budget`` is a number of evaluations, by default that of the limits or the placer's own. At
+    the ``limits`` it is stopped; the best placement that it evaluated is the result then. If the
+    evaluator was made before, it is ``priced``.
     """
     name = label or spec.name
     limits = limits or Limits()

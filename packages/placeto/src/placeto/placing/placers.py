@@ -198,25 +198,11 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 
 
 def placer_spec(given: str | Placer) -> PlacerSpec:
-    """Return a placer of `PLACERS`, or a placer of the user.
+    """Return a placer of `PLACERS`, or one of the user: an object, or a name of its class.
 
-    Parameters
-    ----------
-    given
-        A placer, or a name of `PLACER_NAMES`; ``package.module:Class``, or the name that an
-        installed package gives its class in the entry points ``placeto.placers``. Arguments of a
-        class follow behind colons: ``package.module:Class:depth=3``. The class also gets
-        ``max_evaluations`` and ``seconds``, if it has such parameters and there are such limits.
-
-    Raises
-    ------
-    InputError
-        If there is no such placer, or its class cannot be made with these arguments.
-
-    Examples
-    --------
-    >>> placer_spec("heft").title, placer_spec("placeto_baselines:Heft").title
-    ('HEFT', 'placeto_baselines:Heft')
+    A name is ``package.module:Class`` or that of an entry point ``placeto.placers``; arguments
+    follow behind colons. The class also gets ``max_evaluations`` and ``seconds``, if it has such
+    parameters and there are such limits.
     """
     if not isinstance(given, str):
         checked = CheckedPlacer(getattr(given, "name", type(given).__name__), given)
@@ -251,9 +237,6 @@ def make_placer(
     budget: int | None = None,
     seconds: float | None = None,
 ) -> Placer:
-    """Return a placer for a problem, see `placer_spec`.
-
-    Its limit is a number of evaluations, by default its own, or a number of CPU seconds.
-    """
+    """Return a placer for a problem, with a number of evaluations or of CPU seconds."""
     spec = placer_spec(name)
     return spec.make(problem, Budget(budget or spec.budget or 0, seconds))

@@ -55,22 +55,7 @@ def is_inference(graph: OpGraph) -> bool:
 def speed_of_kind(
     problem: PlacementProblem, placement: NDArray[np.int32], runtime: float, measured: float
 ) -> dict[str, float]:
-    """Return the speed of the kind of device that a placement uses, for a cluster file.
-
-    Parameters
-    ----------
-    problem, placement
-        Problem, and int32[G] with all groups on one device.
-    runtime
-        Simulated seconds of a step.
-    measured
-        Measured steps per second.
-
-    Raises
-    ------
-    InputError
-        If it uses several devices, or the graph has measured times for their kind.
-    """
+    """Return the speed of the only kind of device of a placement, from measured steps/s."""
     used = [problem.cluster.devices[device] for device in np.unique(placement)]
     if len(used) > 1:
         names = ", ".join(device.name for device in used)

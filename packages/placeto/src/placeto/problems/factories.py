@@ -46,14 +46,7 @@ def find_factory(text: str) -> Callable[..., Any]:
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the defaults of the parameters of a function.
-
-    Examples
-    --------
-    >>> def make(batch_size=8): ...
-    >>> defaults_of(make)
-    {'batch_size': 8}
-    """
+    """Return the defaults of the parameters of a function."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # of what is written in C

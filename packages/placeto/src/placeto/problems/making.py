@@ -73,17 +73,7 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
 def make_problem(
     source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
 ) -> PlacementProblem:
-    """Return the problem of a source, in the micro-batches of the source.
-
-    Parameters
-    ----------
-    source
-        Source of the graph.
-    cluster
-        Devices; by default those of the source's problem, or else two GPUs of its kind.
-    grouping
-        Options of groups; the default is that of the source's problem, or of the source.
-    """
+    """Return the problem of a source, in its micro-batches; by default with its own devices."""
     problem = _problem_of_graph(source, cluster, grouping)
     if not source.is_part:
         return micro_batched_problem(problem, source.micro_batches)

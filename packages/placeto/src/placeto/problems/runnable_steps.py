@@ -51,12 +51,6 @@ def runnable_problem(
     On CPUs alone the cluster is by default one of as many. A problem file may know measured times.
     If they are about to be measured, ops take no time until then, so that devices may be of kinds
     that no cost model knows.
-
-    Raises
-    ------
-    InputError
-        If the problem is of another graph or of other devices, nothing says what devices are
-        that are no CPUs, or the step is one in micro-batches.
     """
     if asked.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")

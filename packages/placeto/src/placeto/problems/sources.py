@@ -96,27 +96,7 @@ def load_source(
     micro_batches: int = 1,
     target: Target = "gpu",
 ) -> Source:
-    """Return the graph of a source, with its defaults.
-
-    Parameters
-    ----------
-    text
-        Name of a registered model, ``FAMILY:NUMBER``, ``LIBRARY:NAME`` or
-        ``package.module:factory``; or the path of a problem file, a graph file, a PipeDream
-        profile, an input of dnn-partitioning, a GGUF or safetensors file, a folder of
-        these, an ONNX file or an exported program.
-    choice
-        Options of the source.
-    micro_batches
-        Number of micro-batches of a step. A model is captured with a micro-batch as its batch.
-    target
-        Device whose kernels the step runs, ``"gpu"`` or ``"cpu"``.
-
-    Raises
-    ------
-    InputError
-        If it is no source, cannot be read, or its batch cannot be divided.
-    """
+    """Return the graph of a source, with its defaults; a model is captured with a micro-batch."""
     choice = choice or SourceOptions()
     if is_graph_file(text):
         if choice.mask_fraction is not None:
@@ -132,13 +112,7 @@ def load_source(
 
 
 def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> SourceModel:
-    """Return the model of a source, with a micro-batch as its batch.
-
-    Raises
-    ------
-    InputError
-        If there is no such model, or its batch cannot be divided.
-    """
+    """Return the model of a source, with a micro-batch as its batch."""
     if _is_of_weights(text):
         text = f"transformers:{text}"
     kinds = (find for pattern, find in _KINDS.items() if pattern.fullmatch(text))
@@ -396,25 +370,7 @@ def parse_sizes(
     batch_size: int | None = None,
     sequence_length: int | None = None,
 ) -> dict[str, Any]:
-    """Return sizes by name: a value is JSON, or else the text itself.
-
-    Parameters
-    ----------
-    pairs
-        Names and values, as given.
-    batch_size, sequence_length
-        Sizes that are added, if they are not None.
-
-    Raises
-    ------
-    InputError
-        If one of them is given twice.
-
-    Examples
-    --------
-    >>> parse_sizes([("units", "8"), ("bias", "false"), ("act", "relu")], batch_size=4)
-    {'batch_size': 4, 'units': 8, 'bias': False, 'act': 'relu'}
-    """
+    """Return sizes by name: a value is JSON, or else the text itself."""
     named = {"batch_size": batch_size, "sequence_length": sequence_length}
     given = {name: size for name, size in named.items() if size is not None}
     check_once([*given, *(name for name, _ in pairs)])

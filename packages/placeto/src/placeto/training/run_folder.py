@@ -66,19 +66,7 @@ class RunFolder:
         force: bool,
         first_policy: "PlacementPolicy | None" = None,
     ) -> None:
-        """Write what a new training needs.
-
-        Parameters
-        ----------
-        problems
-            Problems, by the names that the user gave.
-        settings, seed
-            Hyperparameters, and the seed of all random choices.
-        force
-            True to overwrite an older training.
-        first_policy
-            Policy to begin with, if one was given.
-        """
+        """Write what a new training needs; with ``force`` over an older one."""
         make_folder(self.path, force=force)
         with writing(self.path):
             for old in (self.checkpoint, self.first_policy, self.log, self.path / DESCRIPTION):

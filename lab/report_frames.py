@@ -1,4 +1,4 @@
-"""What a report costs a browser: ``python tests/report_frames.py report.html`` prints it.
+"""What a report costs a browser: ``python lab/report_frames.py report.html`` prints it.
 
 Times are those that the page's main thread was busy, so that what else the machine does is not in
 them: until the page is drawn, and for each step of zooming and panning, one after another.
@@ -40,7 +40,7 @@ def measure_place(page: Page, costs: Costs, name: str, place: str) -> None:
     """Zoom in, pan and zoom out where something is drawn; print the cost of a step."""
     page.locator(place).scroll_into_view_if_needed()
     box = page.locator(place).bounding_box()
-    assert box is not None
+    assert box is not None  # noqa: S101
     x, y = box["x"] + box["width"] / 2, box["y"] + 150
     page.mouse.move(x, y)
     page.wait_for_timeout(800)
