@@ -14,7 +14,6 @@ from placeto.trials.records import Failed, Problem, Record
 from placeto.trials.store import TrialStore
 from placeto.trials.trials import Experiment, Results
 from placeto_experiments.options import chosen_plan
-from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_graphs import load_problem
 from placeto_policy import preset
@@ -77,13 +76,6 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert "Addanki et al. (2019)" in page
 
 
-def test_a_family_of_a_controller_is_generalised_over() -> None:
-    chosen = generalise("cifar10-enas", chosen_plan("generalise", "smoke"))
-    assert all(name.startswith("cifar10-enas-") for name in chosen.problems)
-    name = next(name for name in chosen.problems if name.endswith("-granularity-1"))
-    assert chosen.problems[name]().num_groups == 8
-
-
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
     placed = graphs_of(family)
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
@@ -96,43 +88,6 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
     }
     for some, others in ((placed, training | to_choose_by), (to_choose_by, training)):
         assert all(graphs[name] != graphs[other] for name in some for other in others)
-
-
-def test_the_policy_learns_from_each_graph_at_several_granularities(family: Path) -> None:
-    others = sorted((family / "problems").glob("*-granularity-1.json.gz"))
-    assert len(others) == 2
-    groups = []
-    for path in others:
-        other = load_problem(path)
-        usual = load_problem(path.with_name(path.name.replace("-granularity-1", "")))
-        assert other.graph == usual.graph
-        groups += [usual.num_groups, other.num_groups]
-    trained = trials_of(family)["training/placeto-0"]
-    # Each update of four workers has an episode of each problem; two graphs are to choose by.
-    assert trained["evaluations"] <= 5 * sum(1 + 2 * count for count in groups) + 2 * (1 + 12)
-    assert groups == [12, 8, 12, 8]
-
-
-def test_the_paper_trains_on_one_granularity_of_each_graph() -> None:
-    several, one = (
-        generalise("nmt", chosen_plan("generalise", "smoke", preset_name=name)).problems
-        for name in (None, "paper")
-    )
-    assert any("-granularity-" in name for name in several)
-    assert not any("-granularity-" in name for name in one)
-
-
-def test_searches_have_as_many_evaluations_as_placeto_may_have(family: Path) -> None:
-    evaluations: dict[str, set[int]] = {}
-    for name, record in trials_of(family).items():
-        if name.startswith("seed"):
-            evaluations.setdefault(name.rpartition("/")[2], set()).add(record["evaluations"])
-    assert evaluations["local-search"] == evaluations["random-search"] == {200}
-    assert evaluations["placeto-zero-shot"] == {1 + 12}
-    assert all(3 * 4 < count <= 200 + 1 + 12 for count in evaluations["placeto-trained"])
-    refined = evaluations["placeto-zero-shot-refined"]
-    assert all(1 + 2 * 12 <= count <= 1 + 3 * 12 for count in refined)
-    assert max(evaluations["hill-climbing"]) <= 200
 
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def _page(summary: Summary, plan: Plan) -> Page:
         _placer_table(summary),
         "Runtimes are memory-penalised: means over the unseen graphs, with the least and the most "
         "of the seeds in brackets. Ratios are means over the graphs of the ratio on each. "
-        "*Evaluations* and *CPU seconds* are medians of placing one graph on one core. They have "
-        "all that is computed of the graph, but no training beforehand.",
+        "*Evaluations* and *CPU seconds* are medians of placing one graph on one core, "
+        "without the training beforehand.",
         "If a policy evaluates placements in a rollout, it returns the best of them; otherwise it "
         f"returns the last one. *Refined*: the greedy rollout, then {REFINEMENT_ROUNDS} rounds of "
         "coordinate descent, which move each group to its cheapest device without the policy. Hill "
