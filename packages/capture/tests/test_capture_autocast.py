@@ -6,13 +6,12 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from eager_step import plain_kernels
-from placeto_capture import CaptureError, CaptureWarning, Target, capture, capture_function
+from placeto_capture import CaptureError, CaptureWarning, Target, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.step_spec import StepSpec
-from placeto_graphs import OpGraph, Phase
+from placeto_graphs import OpGraph
 from replays import replay
 
 ROWS = torch.linspace(-1, 1, 12).view(3, 4)
@@ -85,15 +84,6 @@ def test_the_argument_says_the_dtype(dtype: torch.dtype, mode: str) -> None:
         assert capture(model(), ROWS, mode=mode, autocast=torch.float32) == plain
 
 
-def test_updates_are_not_cast() -> None:
-    layer = nn.Linear(4, 3, bias=False)
-    graph = capture(layer, ROWS, optimizer=torch.optim.Muon, autocast=torch.float16)
-    assert "aten.mm float16" in products(graph)
-    plain = capture(layer, ROWS, optimizer=torch.optim.Muon)
-    moved = [g.bytes_accessed[g.phases == Phase.UPDATE].tolist() for g in (graph, plain)]
-    assert moved[0] == moved[1]
-
-
 @pytest.mark.parametrize("target", ["gpu", "cpu"])
 def test_a_forward_that_autocast_wraps_is_cast(target: Target) -> None:
     made = model()
@@ -126,24 +116,6 @@ def test_code_that_looks_for_autocast_finds_it() -> None:
 
     graph = capture(Asking(4, 2), ROWS, mode="inference", autocast=torch.bfloat16)
     assert products(graph) == {"aten.addmm bfloat16"}
-
-
-def test_each_context_casts_the_weights_anew() -> None:
-    layer = nn.Linear(4, 2, bias=False)
-
-    def step(rows: torch.Tensor) -> None:
-        for _ in range(2):
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = layer(rows).mean() + functional.linear(rows, layer.weight).mean()
-            loss.backward()
-
-    graph = capture_function(step, layer, example_inputs=ROWS)
-    casts = [
-        name
-        for name, kind, phase in zip(graph.op_names, graph.op_types, graph.phases, strict=True)
-        if kind == "aten._to_copy" and phase == Phase.FORWARD
-    ]
-    assert len(casts) == 2 * 3  # in each context the weight once, and the rows for each product
 
 
 def test_autocast_is_as_it_was() -> None:

@@ -86,33 +86,6 @@ def test_a_write_into_a_cache_counts_what_it_writes(way: str, op_type: str) -> N
     assert graph.bytes_accessed[read] == CACHE_BYTES + 2 * TOKEN_BYTES + sums
 
 
-def test_what_is_not_written_stays_an_input() -> None:
-    token, keys, _ = inputs()
-
-    class Reads(nn.Module):
-        def forward(self, token: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-            return scaled_dot_product_attention(token, keys, keys)
-
-    graph = capture(Reads(), (token, keys), mode="inference")
-    assert graph.op_types.count("input") == 2
-    assert graph.parameter_bytes.sum() == 0
-
-
-def test_a_counter_that_all_layers_read_ties_none_of_them() -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.count = nn.Buffer(torch.zeros(1))
-
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            self.count.add_(1)
-            return (rows * self.count).cos() * self.count
-
-    graph = capture(Counts(), torch.ones(100, 100), mode="inference")
-    products = [op for op, name in enumerate(graph.op_types) if name == "aten.mul"]
-    assert [graph.colocation[product] for product in products] == [-1, -1]
-
-
 def test_what_is_in_an_object_is_named_by_its_path() -> None:
     class Reads(nn.Module):
         def forward(self, cache: SimpleNamespace) -> torch.Tensor:
@@ -164,15 +137,3 @@ def test_a_caller_gets_a_cache_back_as_it_was() -> None:
         assert kept.seen == 0
         assert not hasattr(cache, "values")
         assert not isinstance(kept.keys, FakeTensor)
-
-
-def test_objects_of_libraries_without_tensors_keep_what_a_step_leaves_in_them() -> None:
-    log, layer = nx.DiGraph(), nn.Linear(4, 4)
-
-    def step(rows: torch.Tensor) -> torch.Tensor:
-        log.add_node(len(log))
-        total: torch.Tensor = layer(rows).sum()
-        return total
-
-    capture_function(step, layer, example_inputs=(torch.ones(3, 4),))
-    assert len(log) == 1

@@ -1,7 +1,6 @@
 """What is trained when nobody says what the loss is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -33,14 +32,6 @@ class Scaled(nn.Module):
     def forward(self, inputs: torch.Tensor) -> Any:
         hidden = torch.tanh(self.first(inputs))
         return self.outputs(self, self.second(hidden) * self.scale.exp())
-
-
-@dataclass
-class Output:
-    """As `transformers` has them: no labels, no loss."""
-
-    logits: torch.Tensor
-    loss: torch.Tensor | None = None
 
 
 class NamedOutput(NamedTuple):
@@ -139,11 +130,3 @@ def test_where_it_is_unclear_which_output_is_the_loss_it_is_asked_for(name: str)
         capture(Scaled(outputs), torch.ones(3, 4))
     capture(Scaled(outputs), torch.ones(3, 4), mode="inference")
     capture(Scaled(outputs), torch.ones(3, 4), loss_fn=lambda _: torch.ones(1, requires_grad=True))
-
-
-def test_a_loss_that_is_no_scalar_asks_for_a_loss_function() -> None:
-    model = Scaled(lambda _, logits: Output(logits, loss=logits[:, 0]))
-    with pytest.raises(
-        CaptureError, match=r"^loss_fn: expected .* scalar tensor, got shape \(3,\)"
-    ):
-        capture(model, torch.ones(3, 4))

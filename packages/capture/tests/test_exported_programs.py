@@ -79,18 +79,6 @@ class _Positional(nn.Module):
         return self.model(rows, scale=scale)
 
 
-def test_inputs_by_keyword_are_kept(tmp_path: Path) -> None:
-    class Rows(nn.Linear):
-        def forward(self, *, rows: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            return super().forward(rows)
-
-    model, inputs = Rows(4, 2), {"rows": torch.ones(3, 4)}
-    torch.export.save(torch.export.export(model, (), inputs), tmp_path / "model.pt2")
-    step = program_step(tmp_path / "model.pt2", trust=True)
-    assert step.example_inputs.keys() == {"rows"}
-    assert capture(*step) == capture(model, inputs)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_what_was_exported_on_a_gpu_is_read_without_one(tmp_path: Path, name: str) -> None:
     model, inputs = MODELS[name]()
@@ -165,14 +153,6 @@ def test_what_a_program_asks_for_in_vain_is_said_as_of_its_module(tmp_path: Path
         program_step(path, trust=True)
 
 
-def test_sizes_that_were_left_open_are_those_of_the_example_inputs(tmp_path: Path) -> None:
-    model, inputs = nn.Linear(4, 2), (torch.ones(3, 4),)
-    shapes = ({0: torch.export.Dim("batch", min=2, max=64)},)
-    program = torch.export.export(model, inputs, dynamic_shapes=shapes)
-    torch.export.save(program, tmp_path / "model.pt2")
-    assert capture(*program_step(tmp_path / "model.pt2", trust=True)) == capture(model, inputs)
-
-
 def test_nothing_is_loaded_without_trust(
     program: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,14 +174,6 @@ def test_nothing_is_loaded_without_trust(
 def test_other_sizes_are_refused(program: Path) -> None:
     with pytest.raises(CaptureError, match=r"^batch_size: expected no sizes for .*model\.pt2"):
         program_step(program, trust=True, batch_size=3)
-
-
-def test_a_program_without_example_inputs_is_refused(tmp_path: Path) -> None:
-    program = torch.export.export(nn.Linear(4, 2), (torch.ones(3, 4),))
-    program.example_inputs = None
-    torch.export.save(program, tmp_path / "model.pt2")
-    with pytest.raises(CaptureError, match="example inputs"):
-        program_step(tmp_path / "model.pt2", trust=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04.", b"PK\x05\x06" + bytes(18)])

@@ -122,28 +122,6 @@ def test_the_batch_is_the_first_dimension_and_given_once(tmp_path: Path) -> None
     assert program_step(named, path=2).example_inputs[0].shape == (2, 6)
 
 
-def test_open_dimensions_without_names_are_named_by_their_input(tmp_path: Path) -> None:
-    weight = numpy_helper.from_array(np.ones((6, 6), np.float32), "weight")
-    product = [helper.make_node("MatMul", ["some.rows", "weight"], ["scores"])]
-    path = made(tmp_path / "model.onnx", product, {"some.rows": (None, None, 6)}, [weight])
-    with pytest.raises(CaptureError, match=r"dimension 0 of some.rows: --set some_rows_0=N$"):
-        program_step(path)
-    with pytest.raises(CaptureError, match=r"dimension 1 of some.rows: --set some_rows_1=N$"):
-        program_step(path, batch_size=2)
-    (rows,) = program_step(path, batch_size=2, some_rows_1=3).example_inputs
-    assert rows.shape == (2, 3, 6)
-    computed = made(tmp_path / "model.onnx", product, {"some.rows": ("2*b + 1", 6)}, [weight])
-    with pytest.raises(CaptureError, match=r"dimension 0 of some.rows: --set 2_b___1=N$"):
-        program_step(computed)
-
-
-def test_inputs_without_dimensions_are_refused(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    path = made(tmp_path / "model.onnx", nodes, {"x": None})
-    with pytest.raises(CaptureError, match=r"x: expected a number of dimensions"):
-        program_step(path)
-
-
 class Upsampling(nn.Module):
     """The end of a U-Net: an upsampled half beside what was there before."""
 
