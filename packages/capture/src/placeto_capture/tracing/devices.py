@@ -1,11 +1,9 @@
 """Devices and autocast of a step, whose fake tensors are of a CPU to PyTorch."""
 
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, get_args
-from unittest import mock
 
 import torch
 from torch import nn
@@ -21,7 +19,7 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 GPU, FAKE = "cuda", "cpu"
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 AUTOCAST_DTYPES = torch.float16, torch.bfloat16, torch.float32  # the last one is none
-_SWITCHED_OFF = (
+SWITCHED_OFF = (
     "autocast: captured without the one that was made before the step and is off, as PyTorch lets "
     "torch.autocast('cuda') be where there is no GPU; autocast=torch.bfloat16 captures with it"
 )
@@ -94,7 +92,7 @@ def autocast_around(target: Target, dtype: torch.dtype | None) -> AbstractContex
             return _like_the_outermost(torch.autocast(FAKE, torch.get_autocast_dtype(device)))
     torch.autocast_increment_nesting()
     if torch.autocast_decrement_nesting() and target == "gpu" and not torch.cuda.is_available():
-        warnings.warn(_SWITCHED_OFF, CaptureWarning, stacklevel=4)
+        warnings.warn(SWITCHED_OFF, CaptureWarning, stacklevel=4)
     return nullcontext()
 
 
@@ -104,57 +102,3 @@ def _like_the_outermost(autocast: AbstractContextManager[object]) -> Iterator[No
     with autocast:
         yield
     torch.clear_autocast_cache()
-
-
-@contextmanager
-def patch_autocast() -> Iterator[None]:
-    """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
-
-    PyTorch looks at the device of a tensor to tell which autocast applies, and switches that of
-    GPUs off where there is no GPU. Here one that begins inside is that of CPUs, with the dtype that
-    it would have on GPUs. Products and convolutions have their inputs cast by both. Functions that
-    only that of GPUs computes in float32, such as softmax, keep the dtype of their input.
-    """
-    make, enter, leave = (
-        getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")
-    )
-    is_enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype
-    entered: defaultdict[int, list[torch.autocast]] = defaultdict(list)
-
-    def make_fake(
-        self: torch.autocast,
-        device_type: str,
-        dtype: torch.dtype | None = None,
-        *args: Any,
-        **keywords: Any,
-    ) -> None:
-        if device_type == GPU:
-            device_type, dtype = FAKE, dtype or dtype_of(GPU)
-        make(self, device_type, dtype, *args, **keywords)
-
-    def enter_fake(self: torch.autocast) -> Any:
-        if self.device != GPU:
-            return enter(self)
-        # It was made before the step began, as the one of a decorator.
-        fake = torch.autocast(FAKE, self.fast_dtype, self._enabled)
-        if not self._enabled and not torch.cuda.is_available():
-            fake = torch.autocast(FAKE, dtype_of(FAKE), is_enabled(FAKE))
-            if not is_enabled(FAKE):
-                warnings.warn(_SWITCHED_OFF, CaptureWarning, stacklevel=3)
-        entered[id(self)].append(fake)
-        return enter(fake)
-
-    def leave_fake(self: torch.autocast, *error: Any) -> Any:
-        return leave(self if self.device != GPU else entered[id(self)].pop(), *error)
-
-    def is_fake_enabled(device_type: str = GPU) -> bool:
-        return is_enabled(FAKE if device_type == GPU else device_type)
-
-    def fake_dtype(device_type: str) -> torch.dtype:
-        is_of_fake = device_type == GPU and is_enabled(FAKE)
-        return dtype_of(FAKE if is_of_fake else device_type)
-
-    methods: Any = {"__init__": make_fake, "__enter__": enter_fake, "__exit__": leave_fake}
-    functions: Any = {"is_autocast_enabled": is_fake_enabled, "get_autocast_dtype": fake_dtype}
-    with mock.patch.multiple(torch.autocast, **methods), mock.patch.multiple(torch, **functions):
-        yield

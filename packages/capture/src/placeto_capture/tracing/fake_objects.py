@@ -25,19 +25,7 @@ MAX_DEPTH = 4  # of tensors that have a name in an input: a cache has layers, wh
 
 
 class FakeObjects:
-    """The objects that a step works with: modules by name, optimizers, others, and its inputs.
-
-    Attributes
-    ----------
-    memory : `FakeMemory`
-        Memory of parameters, buffers and inputs.
-    inputs
-        A copy of the inputs, with fake tensors.
-    parameters : dict of str to nn.Parameter
-        The parameters by name; each once.
-    names : dict of int to str
-        Their names, by identity.
-    """
+    """The objects that a step works with: modules by name, optimizers, others, and its inputs."""
 
     def __init__(
         self,

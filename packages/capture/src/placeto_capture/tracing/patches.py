@@ -5,6 +5,8 @@ import logging
 import random
 import sys
 import threading
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -20,9 +22,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from placeto_capture.errors import CaptureError, StepError
+from placeto_capture.errors import CaptureError, CaptureWarning, StepError
 from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
-from placeto_capture.tracing.devices import FAKE, OneDevice, Target, patch_autocast
+from placeto_capture.tracing.devices import FAKE, GPU, SWITCHED_OFF, OneDevice, Target
 
 OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
@@ -66,6 +68,60 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
             patches += [patch_rms_norm()] if HAS_RMS_NORM else []
         for patch in patches:
             stack.enter_context(patch)
+        yield
+
+
+@contextmanager
+def patch_autocast() -> Iterator[None]:
+    """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
+
+    PyTorch looks at the device of a tensor to tell which autocast applies, and switches that of
+    GPUs off where there is no GPU. Here one that begins inside is that of CPUs, with the dtype that
+    it would have on GPUs. Products and convolutions have their inputs cast by both. Functions that
+    only that of GPUs computes in float32, such as softmax, keep the dtype of their input.
+    """
+    make, enter, leave = (
+        getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")
+    )
+    is_enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype
+    entered: defaultdict[int, list[torch.autocast]] = defaultdict(list)
+
+    def make_fake(
+        self: torch.autocast,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        *args: Any,
+        **keywords: Any,
+    ) -> None:
+        if device_type == GPU:
+            device_type, dtype = FAKE, dtype or dtype_of(GPU)
+        make(self, device_type, dtype, *args, **keywords)
+
+    def enter_fake(self: torch.autocast) -> Any:
+        if self.device != GPU:
+            return enter(self)
+        # It was made before the step began, as the one of a decorator.
+        fake = torch.autocast(FAKE, self.fast_dtype, self._enabled)
+        if not self._enabled and not torch.cuda.is_available():
+            fake = torch.autocast(FAKE, dtype_of(FAKE), is_enabled(FAKE))
+            if not is_enabled(FAKE):
+                warnings.warn(SWITCHED_OFF, CaptureWarning, stacklevel=3)
+        entered[id(self)].append(fake)
+        return enter(fake)
+
+    def leave_fake(self: torch.autocast, *error: Any) -> Any:
+        return leave(self if self.device != GPU else entered[id(self)].pop(), *error)
+
+    def is_fake_enabled(device_type: str = GPU) -> bool:
+        return is_enabled(FAKE if device_type == GPU else device_type)
+
+    def fake_dtype(device_type: str) -> torch.dtype:
+        is_of_fake = device_type == GPU and is_enabled(FAKE)
+        return dtype_of(FAKE if is_of_fake else device_type)
+
+    methods: Any = {"__init__": make_fake, "__enter__": enter_fake, "__exit__": leave_fake}
+    functions: Any = {"is_autocast_enabled": is_fake_enabled, "get_autocast_dtype": fake_dtype}
+    with mock.patch.multiple(torch.autocast, **methods), mock.patch.multiple(torch, **functions):
         yield
 
 

@@ -15,19 +15,11 @@ from placeto_capture.tracing.trace import Call, View, tensor_leaves, views_in
 
 
 class Slots:
-    """Numbers the distinct looks at storages.
-
-    Attributes
-    ----------
-    views : list of `View`
-        View of each slot.
-    of_storage : dict of int to list of int
-        The slots of each storage.
-    """
+    """Numbers the distinct looks at storages."""
 
     def __init__(self) -> None:
-        self.views: list[View] = []
-        self.of_storage: defaultdict[int, list[int]] = defaultdict(list)
+        self.views: list[View] = []  # of each slot
+        self.of_storage: defaultdict[int, list[int]] = defaultdict(list)  # slots of each
         self._slot_of_view: dict[View, int] = {}
 
     def slot(self, view: View) -> int:
