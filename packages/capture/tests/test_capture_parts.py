@@ -121,6 +121,16 @@ def test_writing_a_slice_in_each_step_makes_the_slices(
     assert graph.tensor_bytes[graph.edges[:, 0]].sum() == (3 * STEPS) * SLICE
 
 
+def test_what_is_not_wholly_overwritten_is_read_as_well() -> None:
+    def writes(x: torch.Tensor) -> torch.Tensor:
+        doubled = x * 2
+        doubled[::3].zero_()
+        return doubled[::2].exp()
+
+    graph = forward_pass(writes, torch.empty(12))
+    assert read_bytes(graph, "aten.zero_")["aten.mul"] > 0
+
+
 @given(programs(), st.integers(0, 11))
 def test_the_bytes_that_ops_send_each_other_are_all_they_need(
     program: InPlaceProgram, start: int

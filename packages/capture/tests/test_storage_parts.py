@@ -1,7 +1,7 @@
 """The parts of a storage are those that its tensors tell apart, byte by byte."""
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from placeto_capture.tracing import storage_parts
@@ -53,7 +53,12 @@ def test_parts_have_no_byte_in_common_and_all_together(refs: list[View]) -> None
     assert found.sizes == [len(bytes_of(part)) for part in found.parts]
 
 
+ROWS_OF_8 = View(0, torch.uint8, (12, 4), (8, 1), 0)
+TWO_ROWS_FROM_THE_MIDDLE = View(0, torch.uint8, (16,), (1,), 2)
+
+
 @given(refs_of_one_storage)
+@example([ROWS_OF_8, TWO_ROWS_FROM_THE_MIDDLE])
 def test_a_tensor_shows_its_parts_and_no_byte_of_others(refs: list[View]) -> None:
     found = StorageParts(whole_storage(0, NUM_BYTES), refs)
     for ref in refs:
