@@ -99,27 +99,17 @@ def test_a_seed_gives_one_result(placer: Placer) -> None:
 @pytest.mark.parametrize(
     "problem",
     [
-        pytest.param(
-            problem_of(op_graph(1, []), cluster(["cpu"]), np.ones((1, 1))), id="one of all"
-        ),
-        pytest.param(
-            problem_of(op_graph(3, []), cluster(["cpu", "k80"]), np.ones((3, 2))), id="no edges"
-        ),
-        pytest.param(
-            problem_of(op_graph(2, [(0, 1)]), cluster(["cpu"]), np.ones((2, 1))), id="one device"
-        ),
-        pytest.param(
-            problem_of(op_graph(1, []), cluster(["k80", "cpu"]), np.ones((1, 2))), id="one group"
-        ),
-        pytest.param(
-            problem_of(
-                op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.zeros(3, int)),
-                cluster(["cpu", "k80", "k80"]),
-                np.zeros((3, 3)),
-            ),
-            id="no costs",
+        problem_of(op_graph(1, []), cluster(["cpu"]), np.ones((1, 1))),
+        problem_of(op_graph(3, []), cluster(["cpu", "k80"]), np.ones((3, 2))),
+        problem_of(op_graph(2, [(0, 1)]), cluster(["cpu"]), np.ones((2, 1))),
+        problem_of(op_graph(1, []), cluster(["k80", "cpu"]), np.ones((1, 2))),
+        problem_of(  # without costs
+            op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.zeros(3, int)),
+            cluster(["cpu", "k80", "k80"]),
+            np.zeros((3, 3)),
         ),
     ],
+    ids=["one of all", "no edges", "one device", "one group", "no costs"],
 )
 def test_problems_at_the_edge(placer: Placer, problem: PlacementProblem) -> None:
     check(problem, placer.place(problem, PlainEvaluator(problem)))

@@ -154,12 +154,6 @@ def test_ops_without_time_hold_nothing() -> None:
     assert least_excess(problem) == 7  # of the weights, which are on one device
 
 
-def test_a_device_that_can_run_nothing_helps_nobody() -> None:
-    seconds = np.where(STEP[:, None], [1.0, 1.0, np.inf], [0.0, 0.0, np.inf])
-    on = cluster(["k80"] * 3, memory=20, bandwidth=np.inf)
-    assert least_excess(problem_of(four_layers(), on, seconds)) == 6
-
-
 @st.composite
 def tight_problems(draw: st.DrawFn) -> PlacementProblem:
     """Draw up to five ops of whole seconds and bytes, with hardly enough memory for them."""

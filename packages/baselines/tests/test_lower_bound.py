@@ -8,7 +8,7 @@ from baseline_problems import cluster, op_graph, problem_of, random_problems, tw
 from placeto_baselines import BaselineError, bound_parts, lower_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_baselines.bounds.work import work_programme
-from placeto_graphs import Cluster, Device, PlacementProblem, memory_penalised_runtime
+from placeto_graphs import PlacementProblem, memory_penalised_runtime
 from plain_evaluator import PlainEvaluator
 
 
@@ -152,18 +152,6 @@ def test_memory_that_no_placement_saves_is_paid_for() -> None:
     )
     assert best_cost(problem) == 4.0
     assert lower_bound(problem) == pytest.approx(4.0)
-
-
-def test_the_larger_device_holds_the_larger_group() -> None:
-    cluster_of_two = Cluster(
-        devices=(Device("a", "k80", 10, 0.0, 0.0), Device("b", "k80", 10**9, 0.0, 0.0)),
-        bandwidth=np.full((2, 2), 1.0),
-        latency=np.zeros((2, 2)),
-    )
-    graph = op_graph(1, [], parameter_bytes=np.array([10**9]))
-    problem = problem_of(graph, cluster_of_two, np.array([[1.0, 2.0]]))
-    assert lower_bound(problem, scale=1.0) == pytest.approx(2.0)
-    assert lower_bound(problem, scale=0.0) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("edges", [[], [(0, 2), (1, 3)]])

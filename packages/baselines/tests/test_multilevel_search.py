@@ -145,29 +145,6 @@ def test_an_evaluator_that_walks_decides_what_any_other_one_decides(
     assert walking.walks > 0
 
 
-class Pairs(BusiestDevice):
-    """Groups i and i + G/2 are right, both on device 1, or pay; one of them alone pays more.
-
-    So from a pair that is wrong no single move leads downhill.
-    """
-
-    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        one, other = np.split(placements == 1, 2, axis=1)
-        pays = np.where(one & other, 0.0, np.where(one ^ other, 0.3, 0.2))
-        memory = np.zeros((len(placements), 2), np.int64)
-        return EvaluationBatch(
-            runtime=10 + pays.sum(axis=1) + 9.0 * one.all(axis=1), peak_memory=memory
-        )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_annealing_gets_over_barriers(seed: int) -> None:
-    problem = problem_of(op_graph(80, []), cluster(["k80", "k80"]), np.ones((80, 2)))
-    result = MultilevelSearch(evaluations=6000).place(problem, Pairs(problem), seed=seed)
-    # All pairs but one, as all together pay 9 s. Downhill alone about 15 of 40 stay wrong: 13 s.
-    assert result.runtime <= 10.6
-
-
 @pytest.mark.parametrize(("evaluator", "share"), [(BusiestDevice, 0.0), (FullestDevice, 0.6)])
 def test_most_moves_are_critical_ones_if_the_evaluator_knows_critical_groups(
     evaluator: type[BusiestDevice], share: float, monkeypatch: pytest.MonkeyPatch
@@ -305,16 +282,6 @@ def test_a_chain_cools_on_the_first_level_and_stays_cold() -> None:
         assert temperature(rounds[-1], 0, best=160.0) < 0.01 * unit
 
 
-def test_a_chain_from_a_given_placement_begins_warm() -> None:
-    evaluator = Listening(ladder(150))
-    start = (np.arange(300) >= 150).astype(np.int32)
-    MultilevelSearch(evaluations=300).place(evaluator.problem, evaluator, start=start)
-    measured, first, *_ = evaluator.rounds
-    assert first.placements[1].tolist() == start.tolist()
-    assert temperature(first, 0, best=160.0) == is_about(3 * uphill(measured))
-    assert temperature(first, 1, best=160.0) == is_about(0.3 * uphill(measured))
-
-
 @pytest.mark.parametrize("start", [None, (np.arange(300) >= 150).astype(np.int32)])
 def test_several_chains_begin_apart_and_go_on_from_the_best_of_all(
     start: NDArray[np.int32] | None,
@@ -340,22 +307,6 @@ def test_several_chains_begin_apart_and_go_on_from_the_best_of_all(
     assert evaluator.evaluate(finer.placements[:1]).runtime[0] == min(found)
     # They try moves of their own.
     assert (finer.moves.set_of[0] != finer.moves.set_of[1]).any()
-
-
-def test_a_level_begins_with_the_best_of_all() -> None:
-    measured, by_level = rounds_by_level()
-    best = float(measured.walks.best_runtime[0])
-    placement = measured.walks.best_placement[0].tolist()
-    before: list[list[int]] = []
-    for rounds in by_level:
-        for number, each in enumerate(rounds):
-            if before:
-                expected = before if number else [placement]
-                assert each.placements.tolist() == expected
-            before = each.walks.placement.tolist()
-            if each.walks.best_runtime[0] < best:
-                best = float(each.walks.best_runtime[0])
-                placement = each.walks.best_placement[0].tolist()
 
 
 def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
@@ -460,20 +411,6 @@ def test_the_best_is_kept_when_the_evaluator_fails() -> None:
 
     with pytest.raises(RuntimeError, match=r"^no device for"):
         MultilevelSearch(seconds=1000).place(problem, Useless(problem))
-
-
-@pytest.mark.parametrize("evaluator", [BusiestDevice, WalkingDevice])
-def test_errors_of_the_search_are_not_those_of_the_evaluator(
-    evaluator: type[BusiestDevice], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = ladder(40)
-
-    def no_sets(*_: object) -> None:
-        raise IndexError("no sets")
-
-    monkeypatch.setattr(multilevel_search, "move_sets", no_sets)
-    with pytest.raises(IndexError, match=r"^no sets$"):
-        MultilevelSearch(evaluations=100).place(problem, evaluator(problem))
 
 
 def test_it_says_how_far_it_is() -> None:

@@ -39,8 +39,7 @@ class Trials:
         self._start = time.perf_counter()
 
     @property
-    def count(self) -> int:
-        """Number of placements that were evaluated."""
+    def count(self) -> int:  # of placements that were evaluated
         return self.best.evaluations
 
     def evaluate(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -147,6 +147,7 @@ def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     return weights, weights.with_suffix(".json")
 
 
+@dataclass(eq=False)
 class Trainer:
     """Trains a policy on some graphs (Mirhoseini et al. 2017).
 
@@ -158,22 +159,16 @@ class Trainer:
     cannot run do not count.
     """
 
-    def __init__(
-        self,
-        model: PlacementModel,
-        graphs: GraphBatch,
-        trials: Sequence[Trials],
-        settings: RnnSettings,
-        generator: torch.Generator,
-    ) -> None:
-        self.model = model
-        self.graphs = graphs
-        self.trials = trials
-        self.settings = settings
-        self.generator = generator
-        self.baseline = np.full(len(trials), np.nan)
-        self.entropy_weight = settings.entropy_weight
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    model: PlacementModel
+    graphs: GraphBatch
+    trials: Sequence[Trials]
+    settings: RnnSettings
+    generator: torch.Generator
+
+    def __post_init__(self) -> None:
+        self.baseline = np.full(len(self.trials), np.nan)
+        self.entropy_weight = self.settings.entropy_weight
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate)
 
     def train(self) -> None:
         """Update the policy until the evaluations are spent."""
@@ -191,13 +186,12 @@ class Trainer:
         graphs = self.graphs.rows(rows)
         encoded = self.model.encode(graphs)
         written = self.model.sample(encoded, samples, self.generator)
-        rewards = np.stack(
-            [
-                self._rewards(self.trials[row], written.devices[position])
-                for position, row in enumerate(rows)
-            ]
-        )
-        counts = np.isfinite(rewards)
+        rewards = np.empty((len(rows), samples))
+        for position, row in enumerate(rows):
+            trials = self.trials[row]
+            placements = placements_of(trials.problem, written.devices[position])
+            rewards[position] = np.sqrt(trials.evaluate(placements))
+        counts = np.isfinite(rewards)  # that can run
         advantages = self._advantages(rows, rewards, counts)
         if counts.any():
             scale = np.nan_to_num(self.baseline[list(rows)])  # 0 where nothing has counted yet
@@ -212,13 +206,6 @@ class Trainer:
             turn = sorted(set(waiting[:number]))
             waiting = waiting[number:]
             yield turn
-
-    def _rewards(self, trials: Trials, devices: torch.Tensor) -> NDArray[np.float64]:
-        """Return float64[B], the rewards; infinity where a placement cannot run."""
-        rewards: NDArray[np.float64] = np.sqrt(
-            trials.evaluate(placements_of(trials.problem, devices))
-        )
-        return rewards
 
     def _advantages(
         self, rows: Sequence[int], rewards: NDArray[np.float64], counts: NDArray[np.bool_]

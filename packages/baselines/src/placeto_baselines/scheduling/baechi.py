@@ -189,7 +189,7 @@ class Frontier:
 
     def _add(self, task: int, device: int, start: float) -> None:
         settled = self.timetable.add(task, device, start)
-        self.now = max(self.now, start)
+        self.now = start
         self.scheduled[task] = True
         self.ready.remove(task)
         for reader, _ in self.tasks.successors[task]:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,17 +146,16 @@ class LocalSearch:
         return climber.trials.result()
 
 
+@dataclass
 class _Climber:
     """One placement that moves, and the budget that its moves are taken from."""
 
-    placement: NDArray[np.int32]
-    cost: float
+    trials: Trials
+    budget: int
+    generator: np.random.Generator
 
-    def __init__(self, trials: Trials, budget: int, generator: np.random.Generator) -> None:
-        self.trials = trials
-        self.budget = budget
-        self.generator = generator
-        self.allowed = allowed_devices(trials.problem)
+    def __post_init__(self) -> None:
+        self.allowed = allowed_devices(self.trials.problem)
         self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1)
 
     @property

@@ -223,30 +223,24 @@ class _Budget:
         return self.evaluations - self.trials.count
 
 
+@dataclass
 class _Chains:
     """The placements of all chains, their level, and their temperatures."""
 
-    def __init__(
-        self,
-        sets: MoveSets,
-        trials: Trials,
-        budget: _Budget,
-        generator: np.random.Generator,
-        report: Report | None,
-    ) -> None:
-        self.sets = sets
-        self.trials = trials
-        self.budget = budget
-        self.generator = generator
-        self.report = report
+    sets: MoveSets
+    trials: Trials
+    budget: _Budget
+    generator: np.random.Generator
+    report: Report | None
+
+    def __post_init__(self) -> None:
         self.num_moves = MOVES_OF_FIRST_ROUND
         self.uphill = USUAL_UPHILL
         self.seconds_per_byte = SECONDS_PER_BYTE
-        edges = trials.problem.group_graph.edges
+        edges = self.trials.problem.group_graph.edges
         self.neighbours = np.concatenate([edges, edges[:, ::-1]])
-        self.share_of_critical = (
-            SHARE_OF_CRITICAL if isinstance(trials.evaluator, CriticalEvaluator) else 0.0
-        )
+        knows_critical = isinstance(self.trials.evaluator, CriticalEvaluator)
+        self.share_of_critical = SHARE_OF_CRITICAL if knows_critical else 0.0
 
     def start(self, level: int, num_random: int, given: NDArray[np.int32] | None) -> None:
         """Go to random placements of a level, and to one that is given."""
