@@ -2,6 +2,7 @@ import itertools
 import multiprocessing
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,13 @@ def test_the_imbalance_is_kept(placer: Any) -> None:
         np.tile(generator.random((200, 1)), (1, 4)),
     )
     work = problem.compute_time[:, 0]
+    largest = []
     for imbalance in (0.02, 0.3):
         placement = placer(imbalance=imbalance).place(problem, PlainEvaluator(problem)).placement
         loads = np.bincount(placement, work, minlength=4)
         assert loads.max() <= work.sum() / 4 * (1 + imbalance) + work.max()
+        largest.append(loads.max())
+    assert largest[0] < largest[1]
 
 
 @pytest.mark.parametrize("placer", PLACERS)
@@ -188,6 +192,9 @@ def test_speeds_and_distances_are_whole_numbers() -> None:
     assert whole_speeds(speeds(np.zeros((2, 3)))).tolist() == [1, 1, 1]
     assert whole_distances(cluster(["k80"] * 2), np.arange(2), 5.0).tolist() == [[1, 1], [1, 1]]
     assert whole_distances(cluster(["k80"]), np.arange(1), 5.0).tolist() == [[1]]
+    latency = np.array([[0.0, 1.0, 3.0], [3.0, 0.0, 1.0], [5.0, 3.0, 0.0]])
+    on = replace(cluster(["k80"] * 3, bandwidth=np.inf), latency=latency)
+    assert whole_distances(on, np.arange(3), 1.0)[0].tolist() == [1, 100, 200]  # the mean of both
 
 
 def graph_of(compute_time: Any, edges: list[tuple[int, int]], edge_bytes: list[int]) -> GroupGraph:
