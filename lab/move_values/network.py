@@ -11,8 +11,8 @@ from torch import nn
 
 from move_values.features import FEATURES
 from placeto_graphs import write_atomically
+from placeto_policy.checkpoint import check_like
 from placeto_policy.errors import PolicyError
-from placeto_policy.stored_tensors import check_like
 
 FORMAT, VERSION = "placeto-move-values", "1"  # the version counts up with changes of features
 

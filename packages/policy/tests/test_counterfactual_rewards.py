@@ -1,12 +1,8 @@
 """What a step earns over another device that it might have chosen."""
 
-import itertools
-from collections.abc import Callable
-
 import networkx as nx
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,16 +10,13 @@ from logit_policies import LogitPolicy
 from placeto_graphs import PlacementProblem
 from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, Trainer
 from placeto_policy.episodes import (
-    Counterfactuals,
     Episodes,
     other_devices,
     run_counterfactuals,
     run_episodes,
     sampling,
 )
-from placeto_policy.example import BusiestDevice
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
-from placeto_policy.trainer import add_gradient
 from random_states import random_problem
 from scheduled_problems import ListSchedule, heavy_chain, partly_possible, penalised, problem_of
 
@@ -145,67 +138,6 @@ def test_evaluations_of_a_training_are_counted(
     assert certain.update().evaluations == 8 * (1 + looked)
 
 
-def episodes_of(
-    policy: PlacementPolicy, environment: PlacementEnvironment, actions: tuple[int, ...]
-) -> Episodes:
-    environment.reset(num_episodes=1)
-    return run_episodes(policy, environment, lambda time, _: np.array([actions[time]]))
-
-
-def gradient_of_each(
-    policy: PlacementPolicy, environment: PlacementEnvironment
-) -> list[tuple[float, torch.Tensor]]:
-    """Return all episodes on two devices: their probability, and the gradient by step."""
-    num_groups = environment.topology.num_groups
-    chances = []
-    for actions in itertools.product([0, 1], repeat=num_groups):
-        episodes = episodes_of(policy, environment, actions)
-        episodes, counterfactuals = run_counterfactuals(environment, episodes, generators(1, 0))
-        known = episodes.log_probabilities[0].astype(np.float64)
-        chance = np.exp(known[np.arange(num_groups), list(actions)].sum())
-        by_step = [
-            step_gradient(policy, episodes, counterfactuals, step) for step in range(num_groups)
-        ]
-        chances.append((float(chance), torch.stack(by_step)))
-    assert sum(chance for chance, _ in chances) == pytest.approx(1)
-    return chances
-
-
-def step_gradient(
-    policy: PlacementPolicy, episodes: Episodes, counterfactuals: Counterfactuals, step: int
-) -> torch.Tensor:
-    policy.zero_grad()
-    add_gradient(
-        policy,
-        episodes,
-        counterfactuals,
-        episodes.rewards.astype(np.float32),
-        np.array([step]),
-        clip_ratio=0.2,
-        entropy_weight=0.0,
-    )
-    gradients = [parameter.grad for parameter in policy.parameters()]
-    return -torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
-
-
-def exact_gradient(
-    policy: PlacementPolicy, evaluator: ListSchedule | BusiestDevice, learned: list[int]
-) -> torch.Tensor:
-    """Return the gradient of E[-R(p_T)] over all placements, by the choice of some steps only."""
-    environment = PlacementEnvironment.for_policy(evaluator, policy.settings, reward="terminal")
-    expected = torch.zeros(())
-    for actions in itertools.product([0, 1], repeat=environment.topology.num_groups):
-        environment.reset(num_episodes=1)
-        chance = torch.ones(())
-        for step, action in enumerate(actions):
-            probability = policy(environment.states())[0, action].exp()
-            chance = chance * (probability if step in learned else probability.detach())
-            environment.step(np.array([action]))
-        expected = expected - chance * float(environment.costs[0])
-    parts = torch.autograd.grad(expected, list(policy.parameters()))
-    return torch.cat([part.flatten() for part in parts])
-
-
 def pair() -> PlacementProblem:
     """Return two groups of one and two seconds, between which data flows."""
     graph = nx.DiGraph()
@@ -213,28 +145,3 @@ def pair() -> PlacementProblem:
     graph.add_node("b", seconds=2.0)
     graph.add_edge("a", "b", bytes=10**9)
     return problem_of(graph)
-
-
-def apart() -> PlacementProblem:
-    """Return three groups that share nothing."""
-    graph = nx.DiGraph()
-    for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 4.0)):
-        graph.add_node(name, seconds=seconds)
-    return problem_of(graph)
-
-
-@pytest.mark.parametrize("make", [ListSchedule, BusiestDevice])
-@pytest.mark.parametrize(("problem", "logits"), [(pair, [0.4, -0.6]), (apart, [0.4, -0.6, 0.2])])
-def test_the_mean_gradient_is_exact_where_choices_do_not_depend_on_earlier_ones(
-    problem: Callable[[], PlacementProblem],
-    logits: list[float],
-    make: type[ListSchedule] | type[BusiestDevice],
-) -> None:
-    evaluator = make(problem())
-    policy = LogitPolicy(logits)
-    environment = PlacementEnvironment(evaluator, reward="counterfactual")
-    each = gradient_of_each(policy, environment)
-    mean = sum((chance * by_step.sum(dim=0) for chance, by_step in each), torch.zeros(()))
-    expected = exact_gradient(policy, evaluator, list(range(len(logits))))
-    assert expected.abs().min() > 1e-3
-    torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-5)

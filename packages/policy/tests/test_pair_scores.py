@@ -19,7 +19,7 @@ from placeto_policy import (
     preset,
     topology_of,
 )
-from placeto_policy.embedding.pairs import PairScores, groups_there, pair_numbers
+from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
@@ -271,36 +271,6 @@ def plain_pair(problem: PlacementProblem, states: States, state: int, device: in
         min(max(full - 1.0, 0.0), 4.0),
         float(full > 1.0),
     ]
-
-
-@settings(deadline=None, max_examples=20)
-@given(SEEDS)
-def test_groups_are_embedded_by_messages_along_their_edges(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    problem = mixed_problem(6, 2, generator)
-    scores = PairScores(GENERAL, torch.Generator().manual_seed(seed))
-    topology = topology_of(problem)
-    assert topology.device_costs is not None
-    features = torch.cat(
-        [topology.cost_features, topology.path_features, topology.device_costs.group_features], 1
-    )
-    edges = problem.group_graph.edges.tolist()
-    scale = min(1.0, 6 / max(1, len(edges)))
-    own = torch.relu(scores.first(features))
-    found = scores.embedded_groups(topology)
-    layers = scores.message_passing
-    for direction, arrows in enumerate((edges, [(b, a) for a, b in edges])):
-        groups = own
-        message, update = layers.message_weight[direction], layers.update_weight[direction]
-        message_bias, update_bias = layers.message_bias[direction], layers.update_bias[direction]
-        for _ in range(GENERAL.message_rounds):
-            sums = torch.zeros_like(groups)
-            for source, target in arrows:
-                sums[target] += torch.relu(message @ groups[source] + message_bias) * scale
-            groups = own + torch.relu(sums @ update.T + update_bias)
-        width = own.shape[1]
-        part = found[:, direction * width : (direction + 1) * width]
-        torch.testing.assert_close(part, groups, rtol=1e-4, atol=1e-5)
 
 
 def test_a_number_of_devices_makes_no_difference() -> None:

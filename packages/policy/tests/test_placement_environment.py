@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from placeto_graphs import EvaluationBatch
 from placeto_policy import (
     PlacementEnvironment,
-    PlacementPolicy,
     PolicyError,
     Settings,
     most_evaluations,
@@ -79,15 +78,6 @@ def test_the_terminal_reward_comes_last_and_costs_one_evaluation() -> None:
     np.testing.assert_allclose(-rewards[-1], penalised(evaluator, environment.placement))
 
 
-def test_a_placement_that_did_not_change_is_not_evaluated_again() -> None:
-    evaluator = ListSchedule(two_chains())
-    environment = PlacementEnvironment(evaluator)
-    environment.reset(num_episodes=8)
-    for _ in range(6):
-        environment.step(np.zeros(8, np.int64))
-    assert evaluator.placements_seen == 1
-
-
 def test_memory_that_does_not_fit_is_penalised() -> None:
     environment = PlacementEnvironment(ListSchedule(too_large_for_one()))
     environment.reset(num_episodes=1)
@@ -147,13 +137,6 @@ def test_looking_ahead_evaluates_other_devices_once_and_no_impossible_one_runs()
     assert partly.costs_of_devices()[0, 0] == 10 * partly.seconds_of_work
 
 
-def test_a_policy_that_looks_ahead_asks_for_an_environment_that_does() -> None:
-    environment = PlacementEnvironment(ListSchedule(two_chains()))
-    environment.reset(num_episodes=1)
-    with pytest.raises(PolicyError, match="'loads-and-lookahead', got none with what that shows"):
-        PlacementPolicy(2, Settings(node_features="costs"))(environment.states())
-
-
 def test_random_orders_and_starts_differ_between_episodes_and_follow_from_the_seed() -> None:
     environment = PlacementEnvironment(ListSchedule(heavy_chain()))
     drawn = []
@@ -167,14 +150,6 @@ def test_random_orders_and_starts_differ_between_episodes_and_follow_from_the_se
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_given_order_and_start() -> None:
-    environment = PlacementEnvironment(ListSchedule(heavy_chain()))
-    order, start = np.array([5, 4, 3, 2, 1, 0]), np.array([1, 0, 1, 0, 1, 0])
-    environment.reset(num_episodes=2, order=order, start=start)
-    assert environment.states().current.tolist() == [5, 5]
-    assert environment.placement.tolist() == [start.tolist()] * 2
-
-
 def test_groups_start_on_one_device_that_can_run_them() -> None:
     environment = PlacementEnvironment(ListSchedule(partly_possible()))
     environment.reset(num_episodes=1)
@@ -182,18 +157,6 @@ def test_groups_start_on_one_device_that_can_run_them() -> None:
     environment.reset(num_episodes=50, start="random", generators=generators(50))
     assert set(environment.placement[:, 0].tolist()) == {1}
     assert set(environment.placement[:, 1].tolist()) == {0, 1}
-
-
-def test_a_placement_that_cannot_run_is_bad_but_no_nan() -> None:
-    class Sometimes(ListSchedule):
-        def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
-            found = super().evaluate(placements)
-            runtime = np.where(placements[:, 0] == 1, np.inf, found.runtime)
-            return EvaluationBatch(runtime=runtime, peak_memory=found.peak_memory)
-
-    environment = PlacementEnvironment(Sometimes(heavy_chain()))
-    environment.reset(num_episodes=1)
-    assert environment.step(np.array([1])) == 6.0 - 10 * 6.0
 
 
 class Wrong(ListSchedule):
@@ -218,9 +181,7 @@ class Wrong(ListSchedule):
     ("fields", "message"),
     [
         ({"runtime": np.array([np.nan])}, r"expected a runtime >= 0, got runtime\[0\] = nan"),
-        ({"runtime": np.array([-1.0])}, r"expected a runtime >= 0, got runtime\[0\] = -1.0"),
         ({"runtime": np.ones(3)}, r"expected runtime of shape \(1,\), got \(3,\)"),
-        ({"runtime": None}, r"expected runtime of shape \(1,\), got None"),
         (
             {"peak_memory": np.zeros((1, 3), np.int64)},
             r"expected peak_memory of shape \(1, 2\), got \(1, 3\)",

@@ -18,7 +18,6 @@ from scheduled_problems import (
     Given,
     ListSchedule,
     heavy_chain,
-    partly_possible,
     penalised,
     too_large_for_one,
     two_chains,
@@ -77,25 +76,6 @@ def test_the_evaluations_are_enough_for_the_updates_at_their_most(
         )
 
 
-@pytest.mark.parametrize(
-    ("own", "others", "each", "pass_"),
-    [("loads", "loads-and-lookahead", 6 + 6, 6), ("loads-and-lookahead", "loads", 1 + 6 + 6, 7)],
-)
-def test_a_policy_that_is_trained_on_sees_what_it_saw_before(
-    own: DeviceFeaturesName, others: DeviceFeaturesName, each: int, pass_: int
-) -> None:
-    evaluator = ListSchedule(two_chains())
-    placer = PlacetoPlacer(
-        policy=PlacementPolicy(2, replace(QUICK, device_features=own)),
-        training_evaluations=2 * 8 * each + pass_,
-        settings=replace(QUICK, device_features=others),
-    )
-    result = placer.place(evaluator.problem, evaluator)
-    assert len(result.curve) == 1 + 2 + 1  # zero-shot, two updates, and as trained
-    assert result.curve[2, 0] - result.curve[0, 0] == 2 * 8 * each + pass_
-    assert result.evaluations <= placer.most_evaluations(evaluator.problem)
-
-
 def test_all_costs_have_the_memory_penalty_of_the_training() -> None:
     evaluator = ListSchedule(too_large_for_one())
     policy = PlacementPolicy(2, Settings(memory_penalty=0.0, hidden_units=8))
@@ -133,26 +113,6 @@ def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
     result = placer.place(evaluator.problem, evaluator, seed=0)
     costs = penalised(evaluator, np.concatenate(evaluator.placements))
     assert penalised(evaluator, result.placement[None])[0] == costs.min()
-
-
-@pytest.mark.parametrize(
-    ("seen", "features", "evaluations"),
-    [
-        ("costs-and-times", "loads", 1),
-        ("costs-and-times", "loads-and-lookahead", 11),
-        ("costs-times-and-schedule", "loads-and-lookahead", 11),
-    ],
-)
-def test_zero_shot_needs_no_training_and_few_evaluations(
-    seen: NodeFeaturesName, features: DeviceFeaturesName, evaluations: int
-) -> None:
-    policy = PlacementPolicy(2, Settings(node_features=seen, device_features=features))
-    larger = ListSchedule(two_chains(length=5))
-    placer = PlacetoPlacer(policy=policy)
-    result = placer.place(larger.problem, larger)
-    assert result.evaluations == placer.most_evaluations(larger.problem) == evaluations
-    assert larger.placements_seen == evaluations + 1  # the best is evaluated once more
-    assert len(result.placement) == 10
 
 
 @pytest.mark.parametrize("features", ["loads", "loads-and-lookahead"])
@@ -202,14 +162,6 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     assert result.runtime <= zero_shot.runtime
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, before[name])
-
-
-def test_devices_that_cannot_run_a_group_are_left_out() -> None:
-    evaluator = ListSchedule(partly_possible())
-    placer = PlacetoPlacer(training_evaluations=240, num_rollouts=10, settings=QUICK)
-    result = placer.place(evaluator.problem, evaluator)
-    assert result.placement[0] == 1
-    assert np.isfinite(result.runtime)
 
 
 def test_a_policy_for_another_number_of_devices() -> None:

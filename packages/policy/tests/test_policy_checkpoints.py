@@ -119,9 +119,6 @@ def test_the_number_of_threads_changes_nothing() -> None:
     "settings",
     [
         Settings(embedding="simple-partitioner", hidden_units=7),
-        Settings(messages="plain", device_features="none", advantage_scale="none", clip_ratio=0.3),
-        Settings(node_features="costs", reward="terminal", minibatches=2, epochs=5),
-        Settings(node_features="costs-and-times", device_features="loads"),
         preset("paper"),
         preset("default"),
     ],
@@ -133,17 +130,6 @@ def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
     assert (loaded.num_devices, loaded.settings) == (3, settings)
     for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name])
-
-
-def test_the_policy_of_a_training_can_be_loaded_alone(tmp_path: Path) -> None:
-    trainer = new_trainer()
-    trainer.update()
-    save_training(trainer, tmp_path / "training.safetensors")
-    loaded = load_policy(tmp_path / "training.safetensors")
-    assert torch.equal(
-        loaded.get_parameter("scores.output.weight"),
-        trainer.trained_policy.get_parameter("scores.output.weight"),
-    )
 
 
 @cache
@@ -193,12 +179,6 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
             r"got torch.float32 of shape \(5,\)",
         ),
         (
-            lambda tensors, _: tensors.update(
-                {"policy.scores.output.bias": torch.zeros(2, dtype=torch.float64)}
-            ),
-            "policy.scores.output.bias: expected torch.float32 of shape",
-        ),
-        (
             lambda tensors, _: tensors["policy.scores.output.bias"].fill_(float("nan")),
             "policy.scores.output.bias: expected finite numbers, got others",
         ),
@@ -208,13 +188,9 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
         ),
         (lambda _, metadata: metadata.update(version="1"), "expected version 5, got '1'"),
         (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
-        (lambda _, metadata: metadata.clear(), "expected format 'placeto-policy', got None"),
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),
         (described(num_devices=0), "num_devices: expected at least 1, got 0"),
-        (described(num_devices=4), r"expected torch.float32 of shape \(2, 13, 13\)"),
         (described(num_devices="two"), "Expected `int | null`, got `str`"),
-        (described(settings={"reward": "none"}), "Invalid enum value 'none'"),
-        (described(settings={"clip_ratio": 0}), "clip_ratio: expected a finite number > 0, got 0"),
         (described(settings={"workers": 0}), "workers: expected an integer >= 1, got 0"),
         (described(surprise=1), "unknown field `surprise`"),
     ],
@@ -239,10 +215,6 @@ def test_files_that_are_not_a_policy(
         (
             lambda tensors, _: tensors.pop("baseline.1.means"),
             "expected a tensor 'baseline.1.means', got none",
-        ),
-        (
-            lambda tensors, _: tensors.pop("baseline.1.sizes"),
-            r"baseline.1.means: expected torch.float64 of shape \(0, 3\), got .*\(1, 3\)",
         ),
         (
             lambda tensors, _: tensors.update(
@@ -280,13 +252,3 @@ def test_files_of_another_kind(tmp_path: Path, content: bytes) -> None:
     path.unlink()
     with pytest.raises(FileNotFoundError):
         load_policy(path)
-
-
-def test_a_file_cut_short(tmp_path: Path) -> None:
-    path = tmp_path / "policy.safetensors"
-    save_policy(PlacementPolicy(2, Settings(hidden_units=2)), path)
-    content = path.read_bytes()
-    for length in range(0, len(content), 97):
-        path.write_bytes(content[:length])
-        with pytest.raises(PolicyError, match="expected a placeto-policy file"):
-            load_policy(path)

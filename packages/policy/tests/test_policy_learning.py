@@ -21,7 +21,6 @@ from scheduled_problems import (
 
 # With fewer steps of Adam for each update, each may be a longer one.
 TINY = Settings(updates=30, hidden_units=64, minibatches=2, learning_rate_start=5e-3)
-SEEDS = range(3)
 INTERMEDIATE = replace(
     TINY, reward="intermediate", updates=60, minibatches=1, learning_rate_end=5e-4
 )
@@ -30,16 +29,6 @@ INTERMEDIATE = replace(
 def greedy_cost(policy: PlacementPolicy, evaluator: ListSchedule) -> float:
     placement = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator).placement
     return float(penalised(evaluator, placement[None])[0])
-
-
-@pytest.mark.parametrize("problem", [two_chains, two_speeds, two_by_turns])
-def test_policies_that_were_not_trained_miss_the_best_placements(
-    problem: Callable[[], PlacementProblem],
-) -> None:
-    evaluator = ListSchedule(problem())
-    policies = [PlacementPolicy(2, seed=seed) for seed in SEEDS]
-    missed = [greedy_cost(policy, evaluator) > optimum(evaluator) for policy in policies]
-    assert sum(missed) >= 2
 
 
 @pytest.mark.slow

@@ -131,14 +131,6 @@ def test_an_evaluator_without_a_schedule_is_refused() -> None:
         Trainer([evaluator], Settings())
 
 
-def test_a_policy_that_sees_a_schedule_asks_for_an_environment_that_has_one() -> None:
-    environment = PlacementEnvironment(Scheduled(two_chains()))
-    environment.reset(num_episodes=1)
-    message = "the policy's node_features 'costs-times-and-schedule', got none"
-    with pytest.raises(PolicyError, match=message):
-        PlacementPolicy(2, OF_REWARD["terminal"])(environment.states())
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

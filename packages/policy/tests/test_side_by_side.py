@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, preset
 from placeto_policy.episodes import greedy, run_episodes, run_side_by_side
 from placeto_policy.settings import EmbeddingName, MessageName
-from placeto_policy.states import MOST_NUMBERS, SideBySide
 from random_states import random_problem, random_states
 from scheduled_problems import ListSchedule
 
@@ -82,12 +81,3 @@ def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) ->
         np.testing.assert_array_equal(one.costs, other.costs)
         np.testing.assert_allclose(one.rewards, other.rewards)
         np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
-
-
-def test_large_graphs_are_computed_one_after_the_other() -> None:
-    generator = np.random.default_rng(0)
-    topology = random_states(random_problem(8, 2, generator), 1, generator).graph
-    fitting = MOST_NUMBERS // 8**2
-    assert SideBySide.suits([topology] * 2, [1, fitting - 1])
-    assert not SideBySide.suits([topology] * 2, [1, fitting])
-    assert not SideBySide.suits([topology], [1])

@@ -21,9 +21,7 @@ from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
-from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of
-from random_states import random_problem
 from scheduled_problems import ListSchedule
 
 GENERAL = preset("general")
@@ -94,19 +92,6 @@ def test_devices_with_links_of_their_own_are_nearer_than_others() -> None:
     assert costs is not None
     assert float(costs.nearness[0, 1]) == float(costs.nearness[1, 0]) > 0.5
     assert float(costs.nearness[0, 2]) == float(costs.nearness[0, 0]) == 0.0
-
-
-def test_groups_are_nowhere_and_devices_empty_before_the_first_step() -> None:
-    problem = random_problem(6, 3, np.random.default_rng(0))
-    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
-    environment.reset(num_episodes=2)
-    states = environment.states()
-    assert (states.placement == NOWHERE).all()
-    assert not groups_there(states).any()
-    environment.step(np.array([1, 2]))
-    after = environment.states().placement
-    assert after[:, environment.order[0, 0]].tolist() == [1, 2]
-    assert int((after != NOWHERE).sum()) == 2
 
 
 def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:

@@ -17,7 +17,6 @@ from placeto_policy.environment import Best
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.stored_tensors import adam_tensors, check_like, restore_adam
 from placeto_policy.trainer import Trainer
 from placeto_policy.workers import Processes
 
@@ -29,6 +28,7 @@ FEATURES = 1
 FEATURES_OF_PAIRS = 2
 POLICY = "policy."
 BEST_POLICY = "best_policy."
+AVERAGES = ("exp_avg", "exp_avg_sq")  # of Adam, for each parameter
 Path = str | os.PathLike[str]
 Tensors = dict[str, torch.Tensor]
 
@@ -92,10 +92,6 @@ def load_policy(path: Path) -> PlacementPolicy:
         When the file has another format or version, or its tensors are not those of a policy.
     OSError
         When the file cannot be read.
-
-    Examples
-    --------
-    See `save_policy`.
     """
     description, tensors = _read(path)
     progress = description.training
@@ -181,10 +177,6 @@ def resume_training(
         When the file has another format, or is of other graphs.
     OSError
         When the file cannot be read.
-
-    Examples
-    --------
-    See `save_training`.
     """
     description, tensors = _read(path)
     progress = description.training
@@ -200,12 +192,13 @@ def resume_training(
         processes=processes,
         validation=validation,
     )
-    restore_adam(
-        trainer.policy,
-        trainer.optimizer,
-        progress.updates * trainer.steps_per_update,
-        lambda name, like: _tensor(path, tensors, name, like),
-    )
+    steps = progress.updates * trainer.steps_per_update
+    for name, parameter in trainer.policy.named_parameters() if steps else ():
+        averages = {
+            average: _tensor(path, tensors, f"adam.{average}.{name}", parameter).clone()
+            for average in AVERAGES
+        }
+        trainer.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **averages}
     _restore_graphs(path, trainer, tensors, progress)
     _restore_best_policy(path, trainer, tensors, progress)
     trainer.updates = progress.updates
@@ -330,3 +323,25 @@ def _tensor(path: Path, tensors: Tensors, name: str, like: torch.Tensor) -> torc
 
 def _shown(path: Path) -> str:
     return os.fspath(path)
+
+
+def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor if it has the shape and type of another one, and is finite."""
+    if tensor.shape != like.shape or tensor.dtype != like.dtype:
+        raise PolicyError(
+            f"{name}: expected {like.dtype} of shape {tuple(like.shape)}, "
+            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise PolicyError(f"{name}: expected finite numbers, got others")
+    return tensor
+
+
+def adam_tensors(policy: PlacementPolicy, optimizer: torch.optim.Optimizer) -> Tensors:
+    """Return the averages that Adam keeps of the gradients of a policy, by name."""
+    return {
+        f"adam.{average}.{name}": optimizer.state[parameter][average]
+        for name, parameter in policy.named_parameters()
+        if parameter in optimizer.state
+        for average in AVERAGES
+    }

@@ -53,10 +53,6 @@ class DeviceCosts:
         Link that carries transfers from row to column; 0 on the diagonal, where nothing is carried.
     num_links : int
         Number of links, L, at least 1.
-
-    Examples
-    --------
-    See `device_costs`.
     """
 
     group_features: torch.Tensor
@@ -75,26 +71,7 @@ class DeviceCosts:
 def device_costs(
     problem: PlacementProblem, memory: NDArray[np.float64], longest_path: float
 ) -> DeviceCosts:
-    """Return the features of pairs of a group and a device of a problem.
-
-    Parameters
-    ----------
-    problem
-        Problem of G groups on D devices.
-    memory : float64[D, G]
-        Bytes of each group at the peak, as fractions of the memory of each device.
-    longest_path
-        Seconds of the longest path of ops.
-
-    Examples
-    --------
-    >>> from placeto_policy.example import two_chains
-    >>> costs = device_costs(two_chains(), np.zeros((2, 6)), longest_path=3.0)
-    >>> costs.work[0]
-    tensor([0.1667, 0.1667])
-    >>> costs.tensors[0]
-    tensor([0., 1., 0., 0., 0., 0.])
-    """
+    """Return the features of pairs; memory float64[D, G] is in fractions of that of each device."""
     times = busy_time(problem)
     possible = np.isfinite(times)
     seconds = mean_seconds(times)

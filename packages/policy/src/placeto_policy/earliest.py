@@ -17,19 +17,11 @@ NEAR = (0.005, 0.02, 0.08)
 
 
 class EarliestTimes(NamedTuple):
-    """Times of V ops if only inputs and waits delay them; see `earliest_times`.
+    """Times of V ops if only inputs and waits delay them."""
 
-    Attributes
-    ----------
-    start, end : float64[V]
-        Start and end of each op as fractions of the longest path, from 0 to 1.
-    longest : float
-        Seconds of that path.
-    """
-
-    start: NDArray[np.float64]
+    start: NDArray[np.float64]  # [V], as fractions of the longest path, from 0 to 1
     end: NDArray[np.float64]
-    longest: float
+    longest: float  # seconds of that path
 
 
 def earliest_times(problem: PlacementProblem) -> EarliestTimes:
@@ -90,10 +82,6 @@ def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.f
     run it. Let w[g, a] be the work of group g in slice a of the longest path. The value of groups g
     and h is a sum over all slices a and b: ``w[g, a] w[h, b] exp(-|a - b| / (SLICES NEAR))``. A
     group with forward and backward ops is near to others in both passes.
-
-    Examples
-    --------
-    See `topology_of`.
     """
     work = np.zeros((problem.num_groups, SLICES))
     add_work(problem.grouping.group_of, times.start, times.end, work)
@@ -128,13 +116,6 @@ def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[n
     consumer's end, or to the last slice if it is held. Weights are always kept, and the outputs of
     an op with weights live in them. The sum over groups on a device estimates
     their memory there, without workspaces and copies of tensors of other devices.
-
-    Examples
-    --------
-    >>> from placeto_policy.example import two_chains
-    >>> problem = two_chains()
-    >>> memory_at_peak(problem, earliest_times(problem))  # while a1 and b1 run
-    array([1000., 1000.,    0., 1000., 1000.,    0.])
     """
     kept = _tensors_in_slices(problem, times)
     peak = int(kept.sum(axis=0).argmax())

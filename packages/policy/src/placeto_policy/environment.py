@@ -345,13 +345,7 @@ class PlacementEnvironment:
 
     @property
     def best(self) -> Best:
-        """Best placement of all that were evaluated, in all episodes so far.
-
-        Raises
-        ------
-        PolicyError
-            When there was none.
-        """
+        """Best placement of all that were evaluated, in all episodes so far."""
         if self._placement_costs.best is None:
             raise PolicyError("best: expected an evaluated placement, got none")
         return self._placement_costs.best

@@ -19,52 +19,24 @@ NODES_PER_BATCH = 2**14  # of states that enter the network at once; more are no
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """B whole episodes on one graph of G groups.
-
-    Attributes
-    ----------
-    topology : `Topology`
-        Graph.
-    order : int64[B, G]
-        Groups in the order of visits.
-    start : int32[B, G]
-        Placements before the first step as states show them, which may be `NOWHERE`.
-    final : int32[B, G]
-        Placements after the last step.
-    rewards : float64[B, G]
-        Rewards of the steps, in seconds.
-    costs : float64[B]
-        R of the final placements.
-    log_probabilities : float32[B, G, D]
-        Log-probabilities of the devices in each step, when the episode was run.
-    lookahead : float32[B, G, D] or None
-        Lookahead features of each step, if the policy has them.
-    schedule : float32[B, G, G, 3] or None
-        Schedule features of each step, if the policy has them.
-    """
+    """B whole episodes on one graph of G groups."""
 
     topology: Topology
-    order: NDArray[np.int64]
-    start: NDArray[np.int32]
-    final: NDArray[np.int32]
-    rewards: NDArray[np.float64]
-    costs: NDArray[np.float64]
-    log_probabilities: NDArray[np.float32]
-    lookahead: NDArray[np.float32] | None = None
-    schedule: NDArray[np.float32] | None = None
+    order: NDArray[np.int64]  # [B, G], groups in the order of visits
+    start: NDArray[np.int32]  # [B, G], placements before the first step as states show them
+    final: NDArray[np.int32]  # [B, G], placements after the last step
+    rewards: NDArray[np.float64]  # [B, G], of the steps, in seconds
+    costs: NDArray[np.float64]  # [B], R of the final placements
+    log_probabilities: NDArray[np.float32]  # [B, G, D], of the devices, when the episode was run
+    lookahead: NDArray[np.float32] | None = None  # [B, G, D] features, if the policy has them
+    schedule: NDArray[np.float32] | None = None  # [B, G, G, 3] features, if the policy has them
 
     def actions(self) -> NDArray[np.int64]:
         """Return int64[B, G], the device that each step chose."""
         return np.take_along_axis(self.final, self.order, axis=1).astype(np.int64)
 
     def states(self, steps: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], States]]:
-        """Yield the states before some steps of all episodes, in batches that caches hold.
-
-        Parameters
-        ----------
-        steps : int64[S]
-            Indices of steps.
-        """
+        """Yield the states before some steps of all episodes, in batches that caches hold."""
         count, num_groups = self.order.shape
         order, start, final = (
             torch.from_numpy(array.astype(np.int64))
@@ -121,13 +93,7 @@ def sampling(generators: Sequence[np.random.Generator], num_groups: int) -> Choi
 def drawn_devices(
     log_probabilities: NDArray[np.float32], draws: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return int64[...], devices that are sampled by uniform numbers.
-
-    Examples
-    --------
-    >>> drawn_devices(np.log(np.array([0.25, 0.75], np.float32)), np.array([0.2, 0.3]))
-    array([0, 1])
-    """
+    """Return int64[...], devices that are sampled by uniform numbers."""
     cumulative = np.exp(log_probabilities.astype(np.float64)).cumsum(axis=-1)
     thresholds = draws[..., None] * cumulative[..., -1:]
     devices: NDArray[np.int64] = (cumulative[..., :-1] <= thresholds).sum(axis=-1)

@@ -17,14 +17,6 @@ class BusiestDevice:
     """An evaluator without transfers: the runtime is the work of the busiest device.
 
     A device runs its groups in topological order, without waiting for inputs.
-
-    Examples
-    --------
-    >>> evaluator = BusiestDevice(two_chains())
-    >>> evaluator.evaluate(np.array([[0, 0, 0, 0, 0, 0]])).runtime
-    array([6.])
-    >>> evaluator.schedule(np.array([[0, 0, 0, 1, 1, 1]])).start
-    array([[0., 1., 2., 0., 1., 2.]])
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -54,13 +46,7 @@ class BusiestDevice:
 
 
 def two_chains(length: int = 3, num_devices: int = 2) -> PlacementProblem:
-    """Return a problem of two independent chains, whose groups take 1 s each.
-
-    Examples
-    --------
-    >>> two_chains()
-    PlacementProblem(ops=6, groups=6, devices=2)
-    """
+    """Return a problem of two independent chains, whose groups take 1 s each."""
     chains = nx.DiGraph()
     for name in "ab":
         nx.add_path(chains, [f"{name}{position}" for position in range(length)], bytes=1000)

@@ -25,16 +25,6 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
 
     The reward is the decrease of the cost by the action, as a fraction of the cost at the start of
     the episode. The cost is the memory-penalised runtime.
-
-    Examples
-    --------
-    >>> from placeto_policy import gym_environment
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> problem = two_chains()
-    >>> environment = gym_environment(problem, BusiestDevice(problem))
-    >>> observation, info = environment.reset(seed=0)
-    >>> observation["action_mask"], info["cost"]
-    (array([1, 1], dtype=int8), 6.0)
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (as Gymnasium has it)

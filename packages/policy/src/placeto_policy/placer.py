@@ -89,17 +89,7 @@ class PlacetoPlacer:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best placement of all that were evaluated.
-
-        Parameters
-        ----------
-        problem
-            Problem to place.
-        evaluator
-            Evaluator of its placements.
-        seed
-            Seed of every random choice.
-        """
+        """Return the best placement of all that were evaluated."""
         began = time.perf_counter()
         if self.policy:
             self.policy.check_devices(problem.num_devices)

@@ -80,18 +80,7 @@ class PlacementPolicy(nn.Module):
         return torch.cat([self.on_graph(part.graph)(part) for part in parts])
 
     def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
-        """Return the policy for many states of one graph, which computes common parts once.
-
-        Parameters
-        ----------
-        topology
-            Graph.
-
-        Raises
-        ------
-        PolicyError
-            When it has another number of devices.
-        """
+        """Return the policy for many states of one graph, which computes common parts once."""
         self.check_devices(topology.num_devices)
         scores = self.scores.on_graph(topology)
 
@@ -104,20 +93,7 @@ class PlacementPolicy(nn.Module):
     def side_by_side(
         self, topologies: Sequence[Topology], counts: Sequence[int]
     ) -> Callable[[Sequence[States]], Sequence[torch.Tensor]]:
-        """Return the policy for states of several graphs at once, as `on_graph` is for one.
-
-        Parameters
-        ----------
-        topologies
-            Graphs.
-        counts
-            Number of states of each graph in each call.
-
-        Raises
-        ------
-        PolicyError
-            When one of them has another number of devices.
-        """
+        """Return the policy for so many states of each of several graphs at once."""
         if SideBySide.suits(topologies, counts) and isinstance(self.scores, DeviceScores):
             for topology in topologies:
                 self.check_devices(topology.num_devices)

@@ -13,15 +13,7 @@ SCHEDULE_FEATURES = 3
 
 
 class GroupSchedules:
-    """Queries an evaluator for the schedules of placements, and keeps the last ones.
-
-    Examples
-    --------
-    >>> from placeto_policy.example import BusiestDevice, two_chains
-    >>> schedules = GroupSchedules(BusiestDevice(two_chains()))
-    >>> schedules.features(np.array([[0, 0, 0, 1, 1, 1]]))[0, :, 0].round(2)
-    array([0.  , 0.33, 0.67, 0.  , 0.33, 0.67], dtype=float32)
-    """
+    """Queries an evaluator for the schedules of placements, and keeps the last ones."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         if not isinstance(evaluator, SchedulingEvaluator):

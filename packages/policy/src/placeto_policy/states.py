@@ -58,10 +58,6 @@ class States:
         Features of the cost of each device, if the policy has them; see `lookahead_features`.
     schedule : float32[N, G, 3] or None
         Features of simulated schedules, if the policy has them; see `GroupSchedules`.
-
-    Examples
-    --------
-    See `PlacementEnvironment.states`.
     """
 
     topology: "Topology | SideBySide"
@@ -76,13 +72,7 @@ class States:
 
     @property
     def graph(self) -> Topology:
-        """The graph, if there is one.
-
-        Raises
-        ------
-        PolicyError
-            When there are several.
-        """
+        """The graph, if there is one."""
         if not isinstance(self.topology, Topology):
             raise PolicyError("states: expected those of one graph, got several side by side")
         return self.topology
@@ -94,11 +84,6 @@ class States:
         visited flag, as in section 3.1 of Addanki et al. 2019. Longest paths come after the costs,
         and the schedule comes last. States are the last axis, so that loops over them are the
         innermost.
-
-        Raises
-        ------
-        PolicyError
-            When the features include a schedule, and the states have none.
         """
         count, num_groups = self.placement.shape
         num_devices = self.topology.num_devices
@@ -138,13 +123,7 @@ class States:
         return torch.cat(loads, dim=1)
 
     def devices(self, device_features: DeviceFeaturesName) -> torch.Tensor:
-        """Return float32[N, ...], the features of the devices, besides the embedding.
-
-        Raises
-        ------
-        PolicyError
-            When the features include a lookahead, and the states have none.
-        """
+        """Return float32[N, ...], the features of the devices, besides the embedding."""
         if device_features == "none":
             return torch.empty(len(self), 0)
         if device_features == "loads":
@@ -168,19 +147,6 @@ def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np
 
     They are ``log(1 + (cost - least cost) / seconds)``. The best device has 0, and a loss of a
     hundred groups barely more than a loss of fifty.
-
-    Parameters
-    ----------
-    costs : float64[N, D]
-        Costs of N placements with their current groups on each device, seconds.
-    seconds
-        Mean time of a group.
-
-    Examples
-    --------
-    >>> lookahead_features(np.array([[2.0, 1.5], [1.5, 1.5]]), 0.5).round(2)
-    array([[0.69, 0.  ],
-           [0.  , 0.  ]], dtype=float32)
     """
     more = costs - costs.min(axis=1, keepdims=True)
     features: NDArray[np.float32] = np.log1p(more / max(seconds, MIN_SECONDS)).astype(np.float32)
@@ -191,14 +157,6 @@ class SideBySide:
     """K graphs of up to G groups on D devices, with some states of each: `Topology` of a batch.
 
     Graphs with fewer groups are padded by groups on no device, without features and messages.
-
-    Examples
-    --------
-    >>> from placeto_policy.example import two_chains
-    >>> from placeto_policy.topology import topology_of
-    >>> several = SideBySide([topology_of(two_chains())] * 2, counts=[1, 2])
-    >>> several.allowed_of(torch.tensor([0, 0, 5])).shape
-    torch.Size([3, 2])
     """
 
     def __init__(self, topologies: Sequence[Topology], counts: Sequence[int]) -> None:

@@ -56,10 +56,6 @@ class Topology:
         Groups in topological order.
     device_costs : `DeviceCosts` or None
         Features of pairs of a group and a device; None for a graph of groups alone.
-
-    Examples
-    --------
-    See `topology_of`.
     """
 
     cost_features: torch.Tensor
@@ -98,10 +94,7 @@ class Topology:
     def directions(self, *, scaled: bool) -> list[torch.Tensor]:
         """Return float32[G, G] for each direction, from sender (row) to receiver (column).
 
-        Parameters
-        ----------
-        scaled
-            True to multiply by `message_scale`.
+        Scaled ones are multiplied by `message_scale`.
         """
         incoming = self.incoming * self.message_scale if scaled else self.incoming
         return [incoming.T.contiguous(), incoming.contiguous()]
@@ -149,17 +142,7 @@ def topology_of_groups(
     near: NDArray[np.float64],
     memory: NDArray[np.float64],
 ) -> Topology:
-    """Return the features of a graph of groups.
-
-    Parameters
-    ----------
-    graph
-        Graph of G groups on D devices.
-    near : float64[S, G, G]
-        Work of groups near to each other in time; see `concurrency`.
-    memory : float64[D, G]
-        Fractions of memory; see `Topology.memory`.
-    """
+    """Return the features of groups, their work float64[S, G, G] near in time and memory [D, G]."""
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
     paths = _path_features(graph, seconds)

@@ -61,10 +61,6 @@ class UpdateSummary:
         Learning rate of this update.
     gradient_norm : float
         Norm of the last summed gradient, before it was scaled.
-
-    Examples
-    --------
-    See `Trainer`.
     """
 
     update: int

@@ -25,11 +25,6 @@ class Processes:
     ----------
     rank, count : int
         Index of this process, and number of processes.
-
-    Examples
-    --------
-    >>> Processes().count
-    1
     """
 
     def __init__(self) -> None:

@@ -66,15 +66,7 @@ class MessagePassing(nn.Module):
         self.update_weight, self.update_bias = new_layers(DIRECTIONS, width, generator)
 
     def forward(self, features: torch.Tensor, topology: Topology | SideBySide) -> torch.Tensor:
-        """Return float32[2 F, G, N], both directions of each node.
-
-        Parameters
-        ----------
-        features : float32[F, G, N]
-            Features of the nodes.
-        topology
-            Graph, or graphs.
-        """
+        """Return float32[2 F, G, N], both directions of each node."""
         is_residual = self.messages == "residual"
         width, num_groups, count = features.shape
         # Groups as the last axis make each sum one product of matrices for all states.

@@ -46,13 +46,6 @@ class PairScores(nn.Module):
     that can run the group. A device whose memory would overflow has a lower score. Of devices that
     are otherwise equal, the one nearest to those in use has the highest score. Relabelled devices
     get the same scores, relabelled, and so does a whole rollout.
-
-    Examples
-    --------
-    >>> from placeto_policy import preset
-    >>> scores = PairScores(preset("general"), torch.Generator())
-    >>> sum(parameter.numel() for parameter in scores.parameters())
-    71489
     """
 
     def __init__(self, settings: Settings, generator: torch.Generator) -> None:
