@@ -158,6 +158,17 @@ def test_the_host_of_the_k80s_has_their_overheads() -> None:
     assert machines.latency.tolist() == (between * 10e-6).tolist()
 
 
+def test_what_a_copy_takes_beside_its_bytes_is_counted_once() -> None:
+    """Either as its latency, or as an overhead of its source after it."""
+    cluster = parse_cluster("1xcpu+2xv100+1xk80")
+    overhead = np.array([device.transfer_overhead for device in cluster.devices])
+    sent = ~np.eye(4, dtype=bool)
+    assert ((cluster.latency > 0) ^ (overhead[:, None] > 0))[sent].all()
+    links = "infiniband-edr", "ethernet-100g"  # from GPU to GPU, or through both hosts
+    latency = [parse_cluster("2x(1xv100)", link=link).latency[0, 1] for link in links]
+    assert latency == pytest.approx([9.6e-6, 10e-6 + 2 * 11e-6])
+
+
 def test_a_spec_names_devices_by_kind_and_number() -> None:
     assert parse_cluster(" 1xCPU + 2xk80+1xv100+1xk80").device_names == (
         "cpu:0",
