@@ -252,20 +252,13 @@ def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> Non
         torch.testing.assert_close(weights[name].grad, weight.grad)
 
 
-def test_a_stage_begins_with_the_outermost_module(tmp_path: Path) -> None:
-    problem = problem_of_ops(Chain(), features(4), "2xv100")
-    placement = by_scope(problem, {"": 0, "blocks.0": 0, "blocks": 1, "last": 1})
-    stages = exported(tmp_path, problem, placement, "stages", "torch")
-    assert stages["split_points"] == ["blocks.1"]
-
-
-def test_micro_batches_are_in_the_stages_of_the_first_one() -> None:
+def test_stages_begin_with_outermost_modules_and_micro_batches_are_in_those_of_the_first() -> None:
     whole = problem_of_ops(Chain(), features(4), "2xv100")
-    parts = micro_batched_problem(whole, 2)
-    devices = {"": 0, "blocks.0": 0, "blocks": 1, "last": 1}
-    found = pipeline_stages(parts, by_scope(parts, devices))
-    assert found.split_points == pipeline_stages(whole, by_scope(whole, devices)).split_points
-    assert found.price.runtime == pytest.approx(found.price.runtime_as_placed, rel=0.2)
+    for problem in (whole, micro_batched_problem(whole, 2)):
+        devices = {"": 0, "blocks.0": 0, "blocks": 1, "last": 1}
+        found = pipeline_stages(problem, by_scope(problem, devices))
+        assert found.split_points == ("blocks.1",)
+        assert found.price.runtime == pytest.approx(found.price.runtime_as_placed, rel=0.2)
 
 
 @pytest.mark.parametrize(

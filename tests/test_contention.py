@@ -77,7 +77,7 @@ def test_the_error_of_the_busy_device_is_passed_on(monkeypatch: pytest.MonkeyPat
         raise ExecutionError("cpu:1: out of memory")
 
     profile = StepProfile(np.ones((1, 1)), np.zeros(1))
-    monkeypatch.setattr(contention, "everything_on", fail)
+    monkeypatch.setattr(contention, "executor_on", fail)
     monkeypatch.setattr(contention, "profile_in_place", lambda *_: profile)
     step = cast("ExecutableStep", None)
     with pytest.raises(ExecutionError, match="cpu:1: out of memory"):

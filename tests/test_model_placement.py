@@ -19,7 +19,6 @@ import placeto
 from placeto import ModelPlacement
 from placeto.errors import InputError
 from placeto_capture import CaptureError
-from placeto_graphs import GraphError
 from placeto_simulator import Simulator
 
 quick_place = partial(placeto.place, seconds=0.1, quiet=True)
@@ -80,16 +79,6 @@ def test_a_group_is_explained_as_in_the_shell(placed: ModelPlacement) -> None:
     assert here.alone == explained.cost == explained.runtime == placed.runtime
     with pytest.raises(InputError, match=r"^GROUP: expected a group .* got 'nothing'$"):
         placed.explain("nothing")
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_device_map_is_one_for_this_model(placed: ModelPlacement, seed: int) -> None:
-    found = drawn(placed, seed).device_map()
-    model, inputs = Mixed().eval(), features(4, 3)
-    expected = model(inputs)
-    dispatch_on_cpu(model, found.modules)
-    torch.testing.assert_close(model(inputs), expected, rtol=0, atol=0)
-    forward_on_fake_gpus(model, found.modules, found.main_device, [inputs])
 
 
 def test_forms_are_priced_as_the_placement_was() -> None:
@@ -190,11 +179,6 @@ def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
     stages = everything.pipeline_stages()
     assert (stages.split_points, stages.devices) == ((), ("v100:1",))
     assert everything.device_map().modules == {"": 1}
-
-
-def test_unknown_devices_are_one_line() -> None:
-    with pytest.raises(GraphError, match="nothing"):
-        placeto.place(Chain(), features(4), cluster="2xnothing", quiet=True)
 
 
 def test_autocast_around_the_call_and_as_an_argument_is_that_of_the_run() -> None:

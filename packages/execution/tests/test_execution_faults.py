@@ -64,54 +64,57 @@ def test_whatever_fails_is_said_in_one_line(what: str) -> None:
     check_failure(happens, r"^\w.* on cpu:[01]: RuntimeError: the device is on fire$")
 
 
-def test_the_line_names_the_op_and_the_device() -> None:
-    fault = raises(MemoryError("no more"), "run", 7)
-    check_failure(fault, r"^op7 on cpu:1: MemoryError: no more$")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError("no more"), "MemoryError: no more$"),
+        (SystemExit(1), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+def test_an_op_that_fails_is_named_with_its_device(error: BaseException, line: str) -> None:
+    check_failure(raises(error, "run", 7), rf"^op7 on cpu:1: {line}")
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
-def test_an_op_that_wants_to_leave_stops_all_devices(error: BaseException) -> None:
-    check_failure(raises(error, "run", 12), rf"^op12 on cpu:0: {type(error).__name__}")
+def signals_itself(number: signal.Signals) -> Happens:
+    """Return what sends a signal to the process of an op."""
 
-
-def test_a_process_that_is_killed() -> None:
-    def happens(what: str, number: int) -> None:
-        if (what, number) == ("run", 9):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    check_failure(happens, r"^op9 on cpu:1: its process has ended \(SIGKILL\)$")
-
-
-def test_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 1.0)
-
-    def happens(what: str, number: int) -> None:
-        if (what, number) == ("run", 9):
-            os.kill(os.getpid(), signal.SIGSTOP)
+    def happens(what: str, op: int) -> None:
+        if (what, op) == ("run", 9):
+            os.kill(os.getpid(), number)
             time.sleep(0.5)  # in which all of its threads stop
 
-    check_failure(happens, r"^op9 on cpu:1: its process is stopped$")
+    return happens
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (signal.SIGKILL, r"its process has ended \(SIGKILL\)$"),
+        (signal.SIGSTOP, r"its process is stopped$"),
+    ],
+)
+def test_a_process_that_is_killed_or_stopped(
+    number: signal.Signals, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+    check_failure(signals_itself(number), f"^op9 on cpu:1: {line}")
+
+
+def beside_a_gpu(happens: Happens = lambda _what, _number: None) -> StreamedDevices:
+    """Return a GPU and the process of a CPU, with halves of the ops."""
+    problem = random_problem(0, NUM_OPS, 2, "fifo")
+    schedule = topological_schedule(problem, HALVES)
+    step, program = NumericStep(problem.graph, happens), compile_step(schedule)
+    return StreamedDevices(step, program, ["cuda:0", "cpu:1"], schedule.op_device)
 
 
 def test_a_process_that_is_stopped_while_a_gpu_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processes, "PATIENCE", 1.0)
-
-    def happens(what: str, number: int) -> None:
-        if (what, number) == ("run", 9):
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.5)  # in which all of its threads stop
-
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    schedule = topological_schedule(problem, HALVES)
     with host_streams():
-        devices = StreamedDevices(
-            NumericStep(problem.graph, happens),
-            compile_step(schedule),
-            ["cuda:0", "cpu:1"],
-            schedule.op_device,
-        )
+        devices = beside_a_gpu(signals_itself(signal.SIGSTOP))
         (process,) = multiprocessing.active_children()
         end = threading.Timer(20.0, process.kill)
         end.start()
@@ -142,14 +145,8 @@ def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long(
 ) -> None:
     monkeypatch.setattr(processes, "PATIENCE", 0.5)
     problem = random_problem(0, NUM_OPS, 2, "fifo")
-    schedule = topological_schedule(problem, HALVES)
     with host_streams(LateStream):
-        devices = StreamedDevices(
-            NumericStep(problem.graph),
-            compile_step(schedule),
-            ["cuda:0", "cpu:1"],
-            schedule.op_device,
-        )
+        devices = beside_a_gpu()
         monkeypatch.setattr(LateStream, "done_at", time.monotonic() + 2.0)
         (_, record), _ = devices.run(FEED)
         assert min(begun for _, begun, _ in record.taken) >= LateStream.done_at
@@ -157,26 +154,17 @@ def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long(
         devices.close()
 
 
-def test_a_process_that_is_killed_before_its_results_are_asked_for() -> None:
+@pytest.mark.parametrize("asks_for_results", [True, False])
+def test_a_process_that_is_killed_after_a_step(asks_for_results: bool) -> None:
     problem = random_problem(0, NUM_OPS, 2, "fifo")
     with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
         executed = executor.execute(HALVES)
         victim, _ = multiprocessing.active_children()
         victim.kill()
         with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process has ended"):
-            executed.results()
-        assert executor.execute(HALVES).results() == expected_results(problem.graph)
-
-
-def test_a_process_that_is_killed_between_two_steps() -> None:
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
-        executor.execute(HALVES)
-        victim, _ = multiprocessing.active_children()
-        victim.kill()
-        with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process has ended"):
-            executor.execute(HALVES)
+            executed.results() if asks_for_results else executor.execute(HALVES)
         assert not multiprocessing.active_children()
+        assert executor.execute(HALVES).results() == expected_results(problem.graph)
 
 
 class LargeFeed(int):

@@ -190,20 +190,17 @@ def test_ops_run_in_the_order_of_the_schedule() -> None:
         assert np.array_equal(np.argsort(timeline.op_start[here]), expected)
 
 
-def test_it_is_an_evaluator() -> None:
+def test_the_protocols_are_met() -> None:
     problem = random_problem(1, 12, 2, "fifo")
-    with Executor(problem, NumericStep(problem.graph), cpus(2), repeats=3) as executor:
+    step = NumericStep(problem.graph)
+    assert isinstance(step, ExecutableStep)
+    assert isinstance(step.on_device(0, ["cpu:0"], np.zeros(12, np.int32)), DeviceStep)
+    with Executor(problem, step, cpus(2), repeats=3) as executor:
         assert isinstance(executor, Evaluator)
         found = executor.evaluate(np.stack([random_placement(problem, seed) for seed in range(3)]))
     assert found.runtime.shape == (3,)
     assert (found.runtime > 0).all()
     assert found.peak_memory.shape == (3, 2)
-
-
-def test_steps_meet_the_protocols() -> None:
-    step = NumericStep(random_problem(1, 12, 2, "fifo").graph)
-    assert isinstance(step, ExecutableStep)
-    assert isinstance(step.on_device(0, ["cpu:0"], np.zeros(12, np.int32)), DeviceStep)
 
 
 def test_a_result_that_is_not_there_is_refused_and_the_processes_stay() -> None:
@@ -265,17 +262,6 @@ def test_devices_that_cannot_be(names: list[str], line: str) -> None:
         Executor(problem, NumericStep(problem.graph), names)
 
 
-def test_links_of_gpus_are_not_emulated() -> None:
-    problem = random_problem(1, 12, 2, "fifo")
-    with pytest.raises(ExecutionError, match=r"^emulated_links: expected none with a GPU"):
-        Executor(
-            problem,
-            NumericStep(problem.graph),
-            ["cuda:0", "cpu:0"],
-            emulated_links=problem.cluster,
-        )
-
-
 @pytest.mark.parametrize(
     ("names", "sharing"),
     [
@@ -296,14 +282,13 @@ def test_processes_that_share_a_core_are_warned_of(
     assert [str(each.message).partition(", so")[0] for each in caught] == expected
 
 
-def test_numbers_that_cannot_be() -> None:
-    problem = random_problem(1, 12, 2, "fifo")
-    with pytest.raises(ExecutionError, match=r"^repeats: expected at least 1, got 0$"):
-        Executor(problem, NumericStep(problem.graph), cpus(2), repeats=0)
-
-
-def test_a_step_of_another_graph_is_refused() -> None:
+def test_what_an_executor_cannot_have_is_refused() -> None:
     problem, other = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fifo")
+    step, gpu = NumericStep(problem.graph), ["cuda:0", "cpu:0"]
+    with pytest.raises(ExecutionError, match=r"^repeats: expected at least 1, got 0$"):
+        Executor(problem, step, cpus(2), repeats=0)
+    with pytest.raises(ExecutionError, match=r"^emulated_links: expected none with a GPU"):
+        Executor(problem, step, gpu, emulated_links=problem.cluster)
     with pytest.raises(ExecutionError, match=r"^step: expected one of the problem's graph"):
         Executor(problem, NumericStep(other.graph), cpus(2))
 

@@ -1,7 +1,7 @@
 """Training with a traced step: many batches, one after the other."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -188,6 +188,8 @@ class ExecutableTraining(TracedStep):
         self._resumes = feed.resumes
         for update in self._update_of_op.values():
             update.gradient, update.ops_left = None, update.num_ops
+            if not feed.resumes:
+                update.numbers.clear()
         self._put_settings()
 
     def run_own(self, op: int, memory: StorageMemory) -> None:
@@ -205,10 +207,12 @@ class ExecutableTraining(TracedStep):
         parameter.data = self._tensor(self._kept[update.name])
         parameter.grad, update.gradient = update.gradient, None
         state = {
-            key: self._tensor(view) if view.size else self._tensor(view).cpu()
+            key: update.numbers[key] if key in update.numbers else self._tensor(view)
             for key, view in update.state.items()
             if self._resumes or key in update.begins_with
         }
+        # Asking a GPU for numbers would wait for it.
+        state |= {key: value.cpu() for key, value in state.items() if not value.dim()}
         optimizer.state[parameter] = dict(state)
         groups = [group["params"] for group in optimizer.param_groups]
         try:
@@ -222,6 +226,8 @@ class ExecutableTraining(TracedStep):
             self._put_settings()
         for key, value in optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor) and key in update.state:
+                if not value.dim():
+                    update.numbers[key] = value
                 if value is not state.get(key) or not value.dim():
                     self._tensor(update.state[key]).copy_(value)
             elif value is not None:
@@ -285,6 +291,8 @@ class ExecutableTraining(TracedStep):
         self._is_spoiled = False
         # What is zero for all weights is from before the first step.
         updates = self._update_of_op.values()
+        for update in updates:
+            update.numbers.clear()
         kept = (view for update in updates for view in update.state.values())
         self._has_begun = any(bool(self._tensor(view).any()) for view in kept)
 
@@ -328,6 +336,7 @@ class _Update:
     num_ops: int = 0
     ops_left: int = 0
     gradient: torch.Tensor | None = None
+    numbers: dict[str, torch.Tensor] = field(default_factory=dict)  # of the state, on the CPU
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from placeto_execution import Executor
 from placeto_execution.devices import is_cuda, num_cpus
-from placeto_graphs import Cluster, Device, ExecutableStep, PlacementProblem, StepTimeline
+from placeto_execution.measuring.profiles import executor_on
+from placeto_graphs import Cluster, Device, ExecutableStep, StepTimeline
 
 BYTES_PER_NUMBER = 4
 HOPS = 24  # from one device to the other
@@ -211,19 +211,9 @@ class Calibration:
     def _timelines(
         self, step: ExecutableStep, place: NDArray[np.int32], devices: Sequence[int]
     ) -> list[StepTimeline]:
-        count = len(devices)
-        problem = PlacementProblem(
-            graph=step.graph,
-            cluster=Cluster(
-                devices=tuple(Device(f"cpu:{n}", "cpu", 1, 0.0, 0.0) for n in range(count)),
-                bandwidth=np.full((count, count), np.inf),
-                latency=np.zeros((count, count)),
-            ),
-            compute_time=np.zeros((step.graph.num_ops, count)),
-        )
-        placement = np.zeros(problem.num_groups, np.int32)
-        placement[problem.grouping.group_of] = place
-        with Executor(problem, step, [self.devices[number] for number in devices]) as executor:
+        with executor_on(step, [self.devices[number] for number in devices]) as executor:
+            placement = np.zeros(executor.problem.num_groups, np.int32)
+            placement[executor.problem.grouping.group_of] = place
             return executor.measure(placement, self.runs)
 
 

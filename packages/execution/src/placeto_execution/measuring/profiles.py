@@ -1,7 +1,6 @@
 """Times of ops on devices of this machine, measured in runs of whole steps."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,26 +72,23 @@ def profile_in_place(
 ) -> StepProfile:
     """Run a step with all ops on one device, and note how long each takes among the others."""
     sources = step.graph.bytes_accessed == 0  # what holds values is there before the step
-    with everything_on(step, device) as (executor, placement):
-        timelines = executor.measure(placement, runs, report)
+    with executor_on(step, [device]) as executor:
+        everything = np.zeros(executor.problem.num_groups, np.int32)
+        timelines = executor.measure(everything, runs, report)
     return StepProfile(
         np.array([np.where(sources, 0.0, each.op_end - each.op_start) for each in timelines]),
         np.array([each.runtime for each in timelines]),
     )
 
 
-@contextmanager
-def everything_on(
-    step: ExecutableStep, device: str
-) -> Iterator[tuple[Executor, NDArray[np.int32]]]:
-    """Give the executor of a step on one device, and the placement of all its groups there."""
+def executor_on(step: ExecutableStep, devices: Sequence[str]) -> Executor:
+    """Return an executor of a step for a problem whose times do not count."""
     problem = PlacementProblem(
         graph=step.graph,
-        cluster=parse_cluster("1xcpu"),
-        compute_time=np.zeros((step.graph.num_ops, 1)),
+        cluster=parse_cluster(f"{len(devices)}xcpu"),
+        compute_time=np.zeros((step.graph.num_ops, len(devices))),
     )
-    with Executor(problem, step, [device]) as executor:
-        yield executor, np.zeros(problem.num_groups, np.int32)
+    return Executor(problem, step, devices)
 
 
 def with_measured_times(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.measuring.profiles import StepProfile, everything_on, profile_in_place
+from placeto_execution.measuring.profiles import StepProfile, executor_on, profile_in_place
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
 
 Simulate = Callable[[PlacementProblem, NDArray[np.int32]], StepTimeline]
@@ -37,7 +37,8 @@ def _busy(step: ExecutableStep, device: str) -> Iterator[None]:
     is_over = threading.Event()
 
     def work() -> None:
-        with everything_on(step, device) as (executor, placement):
+        with executor_on(step, [device]) as executor:
+            placement = np.zeros(executor.problem.num_groups, np.int32)
             while not is_over.is_set():
                 executor.execute(placement)
 
