@@ -8,6 +8,7 @@ import measured_curves
 import model_check
 import search_tables
 from enas import __main__ as enas
+from enas.search import ARCHITECTURES, Search
 from ledger import __main__ as ledger
 from placeto_workloads import load_trajectory
 
@@ -16,9 +17,9 @@ def test_a_search_of_architectures_resumes_and_ends_as_one_that_was_not_cut(tmp_
     small = ["--num-nodes", "2", "--units", "4", "--steps", "3", "--shared-steps", "2"]
     small += ["--controller-steps", "3", "--rounds", "3"]
     enas.main(["train", "text", "--out", str(tmp_path / "whole"), *small])
-    round_of_search, calls = enas.Search.round, 0
+    round_of_search, calls = Search.round, 0
 
-    def cut(search: enas.Search) -> float:
+    def cut(search: Search) -> float:
         nonlocal calls
         calls += 1
         if calls == 2:
@@ -26,13 +27,11 @@ def test_a_search_of_architectures_resumes_and_ends_as_one_that_was_not_cut(tmp_
         return round_of_search(search)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(enas.Search, "round", cut)
+        patch.setattr(Search, "round", cut)
         with pytest.raises(KeyboardInterrupt):
             enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
     enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
-    whole, resumed = (
-        load_trajectory(tmp_path / name / enas.ARCHITECTURES) for name in ("whole", "cut")
-    )
+    whole, resumed = (load_trajectory(tmp_path / name / ARCHITECTURES) for name in ("whole", "cut"))
     assert whole.rewards.tolist() == resumed.rewards.tolist()
     assert whole.choices.tolist() == resumed.choices.tolist()
     enas.main(["rewards", "images", "--out", str(tmp_path), "--seeds", "1", "--rounds", "1",
@@ -48,9 +47,13 @@ def test_the_ledger_has_the_ratios_of_its_table(capsys: pytest.CaptureFixture[st
     assert set(rows) <= set(table)
 
 
-def test_a_model_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    model_check.main(["--only", "torchvision:squeezenet", "--seconds", "0.2"])
-    assert "1 of 1 models (100.0 %)" in capsys.readouterr().out
+def test_a_model_is_checked() -> None:
+    small = "nmt-2 steps=3 batch_size=4 units=8 vocabulary_size=20"
+    (report,) = reports = model_check.check_all([small], search_seconds=0.1, time_limit=100)
+    assert report["captured_weight_bytes"] == report["weight_bytes"] > 0
+    assert report["searched"] <= report["one_device"]
+    assert model_check.model_table(reports).rows[0][0] == small
+    assert model_check.success_line(reports).startswith("1 of 1 models (100.0 %)")
 
 
 def test_tables_of_bounds_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
