@@ -294,9 +294,6 @@ def test_a_problem_file_is_placed_on_other_devices(tmp_path: Path) -> None:
     report = succeed_json("inspect", path, "--cluster=3xv100")
     assert [row["device"] for row in report["devices"]] == ["v100:0", "v100:1", "v100:2"]
     assert "needs --cluster" in fail("inspect", path, "--link=pcie")
-    assert "--resume: excludes PROBLEMS, their options" in fail(
-        "train", "--resume", tmp_path / "run", "--batch-size=3"
-    )
 
 
 @pytest.mark.filterwarnings("ignore")

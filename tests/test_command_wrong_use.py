@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("compare graph.txt --placers heft,foo", "'--placers': expected one of cpu, single, "),
         ("compare graph.txt --placers heft -o other.json", "expected a folder, got a file"),
         ("compare graph.txt --placers heft -o .", ".: is there already, and not empty"),
-        ("train problem.json", "train: needs PROBLEMS and -o FOLDER"),
+        ("train problem.json", "Missing option '-o'"),
         ("train problem.json -o .", ".: is there already, and not empty"),
         ("run graph.txt v100:0", "other sources have no model to run"),
         ("run nmt-2 cpu:0 --devices gpu:0", "expected cpu:NUMBER or cuda:NUMBER, got 'gpu:0'"),

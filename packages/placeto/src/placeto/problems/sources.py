@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from placeto.errors import InputError, check_once, not_among, reading
 from placeto.problems.factories import defaults_of, find_factory, made_step
 from placeto.problems.options import TRAINING, Rule, SourceOptions
 from placeto_graphs import (
     DEFAULT_RULES,
-    GraphError,
     OpGraph,
     PlacementProblem,
     colocate_by_id,
@@ -27,6 +28,7 @@ from placeto_graphs import (
     load_problem,
     rules_of_names,
 )
+from placeto_graphs.files.storage import read_bytes
 
 if TYPE_CHECKING:
     from placeto_workloads import TrainingStep
@@ -36,6 +38,7 @@ PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
 # The names of evaluators, which are those of objectives.
 OF_A_STEP, OF_A_PIPELINE = "latency", "throughput"
+GRAPH_FORMAT = "placeto-graph"
 JSON_SUFFIXES = (".json", ".json.gz")
 EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
@@ -308,14 +311,18 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
         for size in sizes:
             raise InputError(f"--set {size}: expected no sizes for the file {path}")
         if name.endswith(JSON_SUFFIXES):
-            try:
+            head = _head(path)
+            if head.format == GRAPH_FORMAT:  # of a graph alone
+                return Source(_stem(name), load_graph(path))
+            if head.format is not None:
                 problem = load_problem(path)
-            except GraphError as error:
-                if str(error).endswith("got 'placeto-graph'"):  # of a graph alone
-                    return Source(_stem(name), load_graph(path))
-                if not str(error).endswith("missing required field format"):
-                    raise
-                problem, evaluator = _published(path, error), OF_A_PIPELINE
+            elif head.maxFPGAs is not None:
+                problem, evaluator = load_dnn_partitioning(path), OF_A_PIPELINE
+            else:
+                raise InputError(
+                    f"{path}: expected a problem file, a graph file or an input of "
+                    "dnn-partitioning, got other JSON"
+                )
         else:
             graph = load_pipedream_profile(path)
             return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
@@ -335,17 +342,19 @@ def _stem(name: str) -> str:
     return name.removesuffix(".gz").removesuffix(".json")
 
 
-def _published(path: Path, otherwise: GraphError) -> PlacementProblem:
-    """Return the problem of an input of dnn-partitioning, if a file is one."""
+class _Head(msgspec.Struct):
+    """The fields by which JSON files are told apart."""
+
+    format: str | None = None
+    maxFPGAs: Any = None  # noqa: N815 (of dnn-partitioning)
+
+
+def _head(path: Path) -> _Head:
+    """Return these fields; what is no JSON object is left to the reader of problems."""
     try:
-        return load_dnn_partitioning(path)
-    except GraphError as error:
-        if str(error).endswith("missing required field maxFPGAs"):
-            raise InputError(
-                f"{path}: expected a problem file, a graph file or an input of dnn-partitioning, "
-                f"got other JSON ({str(otherwise).removeprefix(f'{path}: ')})"
-            ) from None
-        raise
+        return msgspec.json.decode(read_bytes(path), type=_Head)
+    except msgspec.MsgspecError:
+        return _Head("unknown")
 
 
 def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:
