@@ -299,6 +299,21 @@ def test_a_step_by_hand() -> None:
     assert (total["flops"], total["bytes_accessed"]) == (25, 300)
 
 
+def test_the_sum_of_a_gradient_is_held_and_waited_for() -> None:
+    step = training_step()
+    step.nodes["gradient"].update({"outputs": {"of weights": 100}, "held": ("of weights",)})
+    step.add_edge("gradient", "update", tensors=["of weights"])
+    step.nodes["update"]["waits_for"] = ("gradient",)
+    whole = micro_batched(from_networkx(step), 3)
+    network = to_networkx(whole)
+    assert set(network.nodes["update"]["waits_for"]) == {
+        *("gradient@0", "gradient@1", "gradient@2", "gradient/sum0@1", "gradient/sum0@2")
+    }
+    held = whole.tensor_producer[whole.held_tensors]
+    assert [whole.op_names[op] for op in held] == ["gradient/sum0@2"]
+    assert network.edges["images@1", "layer@1"]["bytes"] == 4  # 10 / 3, rounded up
+
+
 def test_gradients_are_added_up_one_after_the_other() -> None:
     network = to_networkx(micro_batched(from_networkx(training_step()), 4))
     assert set(network.pred["gradient/sum0@3"]) == {"gradient/sum0@2", "gradient@3"}
