@@ -106,6 +106,17 @@ def test_parts_of_any_layout(cut: Callable[[torch.Tensor], torch.Tensor]) -> Non
     check_forward(Holder(lambda _, whole, part: part.mul_(2).sum() + whole), (whole, cut(whole)))
 
 
+def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
+    def write_left(model: Any) -> Any:
+        model.left.mul_(3)
+        return torch.exp(model.right)
+
+    memory = numbers()
+    graph = check_forward(Holder(write_left, left=memory[:8], right=memory[8:]))
+    assert graph.op_types == ("buffer", "buffer", "aten.mul_", "aten.exp")
+    assert readers_of(graph, "aten.mul_") == set()
+
+
 def test_inputs_overlap_with_each_other_and_with_buffers() -> None:
     def write_input(model: Any, left: torch.Tensor, right: torch.Tensor) -> Any:
         left.add_(1)
