@@ -1,9 +1,7 @@
 """Batches of placements and searches' moves: checked, and simulated in compiled code."""
 
-import hashlib
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +11,6 @@ from placeto_graphs import Moves, PlacementProblem, Walks, check_moves, compiled
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.event_loop import simulate
 from placeto_simulator.tables import NEVER, State, Tables
-
-# Numba compiles a function anew if its file changes, but not if the file of one that it calls does.
-# So what calls functions of other files has their contents in its name.
-_SOURCES = hashlib.sha256(
-    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-).hexdigest()[:16]
 
 REASONS = ("nothing", "input", "order", "resource")
 NOTHING, INPUT, ORDER, RESOURCE = range(4)
@@ -96,15 +88,10 @@ def loops_of(queue: str) -> Loops:
     simulated = {"simulate": with_memory, "runtime_of": loop("runtime", tracks_memory=False)}
     return Loops(
         simulate=with_memory,
-        runtimes=variant(runtimes, name, simulated),
-        evaluate=variant(evaluate, name, simulated),
-        walk=variant(walk, name, {**simulated, "price": with_memory}),
+        runtimes=compiled(runtimes, name=f"runtimes_{name}", constants=simulated),
+        evaluate=compiled(evaluate, name=f"evaluate_{name}", constants=simulated),
+        walk=compiled(walk, name=f"walk_{name}", constants={**simulated, "price": with_memory}),
     )
-
-
-def variant(function: Callable[..., Any], name: str, functions: dict[str, Any]) -> Any:
-    """Compile a function that calls others by other names."""
-    return compiled(function, name=f"{function.__name__}_{name}_{_SOURCES}", constants=functions)
 
 
 def checked_placements(problem: PlacementProblem, placements: Any) -> NDArray[np.int32]:
@@ -212,6 +199,11 @@ def critical_path(tables: Tables, state: State) -> int:
     done, or else its device or link, which was busy with the element before.
     """
     num_ops, num_reads = len(tables.num_awaited), len(tables.readers)
+    for link in range(len(tables.op_overhead), tables.num_resources):
+        element = num_ops + num_reads + link  # its queue is still there, from its sentinel on
+        while element != state.last[link]:
+            state.before[state.after[element]] = element
+            element = int(state.after[element])
     element = int(np.argmax(state.end[:num_ops]))
     count = 0
     while True:

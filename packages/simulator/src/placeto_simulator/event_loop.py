@@ -275,7 +275,6 @@ def simulate(  # noqa: PLR0915
         if TRACKS_MEMORY:
             state.start[element] = start
             state.end[element] = end
-            state.before[element] = state.taken[resource]
         state.taken[resource] = np.uint32(element)
         put_ahead(resource, end)
 
@@ -295,6 +294,8 @@ def simulate(  # noqa: PLR0915
         if not BACKWARD_FIRST and end == start and start > now:
             wake_up(device, start)
             return
+        if TRACKS_MEMORY:
+            state.before[op] = state.taken[device]
         begin_element(device, op, start, end)
         state.free_at[device] = end + (tables.op_overhead[device] if duration > 0 else 0.0)
         if TRACKS_MEMORY:

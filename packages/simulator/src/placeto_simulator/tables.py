@@ -252,7 +252,7 @@ class State(NamedTuple):
     start, end : float64[V + E]
         Start and end of each op and transfer, seconds.
     before : uint32[V + E]
-        The element that its device or link took before it.
+        The element that its device or link took before it; of transfers `critical_path` fills it.
     path, reason : uint32[V + E], uint8[V + E]
         The critical path backwards, and what each of its elements waited for (`batches.REASONS`).
     store_of_input : uint32[E]

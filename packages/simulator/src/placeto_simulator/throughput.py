@@ -18,7 +18,7 @@ from placeto_graphs import (
     compiled,
     sums_by_key,
 )
-from placeto_simulator.batches import checked_placements, variant, walk, walking_of, walks_of
+from placeto_simulator.batches import checked_placements, walk, walking_of, walks_of
 from placeto_simulator.errors import SimulationError
 
 TICKS = 2**60  # of all times of a problem together
@@ -174,7 +174,7 @@ def _walk() -> Any:
         "move_group": move_group,
         "mark_critical": mark_critical,
     }
-    return variant(walk, "throughput", own)
+    return compiled(walk, name="walk_throughput", constants=own)
 
 
 def _nets_of(problem: PlacementProblem) -> Nets:
