@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
@@ -210,40 +210,25 @@ def test_a_step_of_a_loop_is_what_pytorch_runs(name: str) -> None:
             torch.testing.assert_close(results[key], value, msg=partial(named, key))
 
 
-def phases(trace: Trace) -> list[tuple[Phase, int]]:
-    """Return the phases that follow each other, and for how many ops."""
-    found: list[tuple[Phase, int]] = []
-    for call in trace.calls:
-        if found and found[-1][0] == call.phase:
-            found[-1] = call.phase, found[-1][1] + 1
-        else:
-            found.append((call.phase, 1))
-    return found
-
-
-FORWARD, BACKWARD, UPDATE = Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("GAN", [FORWARD, BACKWARD, UPDATE] * 2),
-        ("alternating steps", [FORWARD, BACKWARD, UPDATE] * 4),
-        ("gradient penalty", [FORWARD, BACKWARD, UPDATE]),
-        ("scaler and clipping", [FORWARD, BACKWARD, UPDATE]),
-        ("accumulation", [FORWARD, BACKWARD, FORWARD, BACKWARD, UPDATE]),
-        ("groups and averages", [FORWARD, BACKWARD, UPDATE]),
-        ("closure", [FORWARD, BACKWARD, UPDATE]),
+        ("alternating steps", "forward backward update " * 4),
+        ("gradient penalty", "forward backward update"),
+        ("scaler and clipping", "forward backward update"),
+        ("accumulation", "forward backward forward backward update"),
+        ("groups and averages", "forward backward update"),
+        ("closure", "forward backward update"),
     ],
 )
-def test_phases_follow_the_calls_of_backward_and_step(name: str, expected: list[Phase]) -> None:
-    assert [phase for phase, _ in phases(loop(name).trace())] == expected
+def test_phases_follow_the_calls_of_backward_and_step(name: str, expected: str) -> None:
+    found = [phase for phase, _ in groupby(call.phase for call in loop(name).trace().calls)]
+    assert found == [Phase[phase.upper()] for phase in expected.split()]
 
 
 def test_each_update_is_one_op_per_weight() -> None:
-    trace = loop("alternating steps").trace()
-    updates = [call for call in trace.calls if call.update]
-    assert [call.op_type for call in updates] == ["placeto.update"] * (3 * 4 + 4)
+    updates = [call for call in loop("alternating steps").trace().calls if call.update]
+    assert {call.op_type for call in updates} == {"placeto.update"}
     assert [call.update for call in updates] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
 
 
@@ -277,9 +262,8 @@ def state_of(made: Loop) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("name", LOOPS)
-def test_everything_is_as_it_was(name: str, fails: bool) -> None:
+def test_everything_is_as_it_was(name: str) -> None:
     made = loop(name)
     step = made.step
 
@@ -287,14 +271,13 @@ def test_everything_is_as_it_was(name: str, fails: bool) -> None:
         step(*inputs)
         raise ArithmeticError("too much")
 
-    before = [str(each) for each in state_of(made)]
-    if fails:
-        made.step = failing
-        with pytest.raises(CaptureError, match=r"^step_fn: ArithmeticError: too much \(line"):
-            made.trace()
-    else:
+    before = str(state_of(made))
+    made.trace()
+    assert str(state_of(made)) == before
+    made.step = failing
+    with pytest.raises(CaptureError, match=r"^step_fn: ArithmeticError: too much \(line"):
         made.trace()
-    assert [str(each) for each in state_of(made)] == before
+    assert str(state_of(made)) == before
     step(*made.inputs)  # and goes on
 
 
@@ -358,13 +341,13 @@ def call_other(batch: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("step", "modules", "optimizers", "message"),
     [
-        (train(torch.optim.SGD(OTHER.parameters())), MODEL, (), "optimizers: expected parameters"),
         (
-            call_other,
+            train(torch.optim.SGD(OTHER.parameters())),
             MODEL,
-            torch.optim.Adam(OTHER.parameters()),
-            r"optimizers: expected parameters of the modules, got an optimizer Adam .* \(2, 3\)",
+            (),
+            r"optimizers: expected parameters of the modules, got an optimizer SGD .* \(2, 3\)",
         ),
+        (call_other, MODEL, torch.optim.Adam(OTHER.parameters()), "optimizers: expected param"),
         (call_other, MODEL, (), r"loss: expected tensors that are inputs or parameters"),
         (call_other, [MODEL, 3], (), "modules: expected torch.nn.Modules, got int for 1"),
         (lambda x: MODEL(x).sum().item(), MODEL, (), r"loss: aten\._local_scalar_dense asks"),

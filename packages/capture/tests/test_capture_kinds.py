@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -123,7 +123,6 @@ WRAPPED = r"{}: expected a module of one device, got {}; capture the module that
             lambda: with_weight(two(torch.ones(8, 8))),
             PLAIN.format(r"0\.weight", "TwoTensor"),
         ),
-        (lambda: nn.DataParallel(nn.Linear(8, 4)), WRAPPED.format("model", "DataParallel")),
         (
             lambda: nn.Sequential(nn.Sequential(nn.DataParallel(nn.Linear(8, 4)))),
             WRAPPED.format(r"0\.0", "DataParallel"),
@@ -146,9 +145,13 @@ def test_what_computes_in_a_way_of_its_own_is_refused_by_name(
     assert "\n" not in str(error.value)
 
 
-def test_a_wrapped_input_is_refused_by_name() -> None:
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_input_that_is_no_plain_tensor_is_refused_by_name() -> None:
     with pytest.raises(CaptureError, match="^" + PLAIN.format(r"input\.0", "TwoTensor")):
         capture(nn.Linear(8, 4), two(ROWS))
+    nested = torch.nested.nested_tensor([ROWS[:1], ROWS[1:]], layout=torch.strided)
+    with pytest.raises(CaptureError, match=r"^input\.0: expected a (dense|plain) tensor, got a"):
+        capture(nn.Linear(8, 4), nested)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the import of the compiler
@@ -173,11 +176,9 @@ def test_what_is_compiled_is_captured_as_it_is_with_a_warning(is_whole: bool) ->
 @pytest.mark.parametrize(
     "function",
     [
-        lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8).cuda()),
-        lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8, device="cuda")),
-        lambda m, x: m.second(torch.relu(m.first(x.to("cuda:0"))).to("cuda:1") + torch.zeros(8)),
+        lambda m, x: m.second(torch.relu(m.first(x.to("cuda:0"))) + torch.zeros(8).cuda()),
         lambda m, x: m.second.to("cuda:1")(
-            torch.relu(m.first.to("cuda:0")(x.cuda(0))).to(1, non_blocking=True) + torch.zeros(8)
+            torch.relu(m.first(x.cuda(0))).to(1, non_blocking=True) + torch.zeros(8, device="cuda")
         ),
         lambda m, x: m.second(torch.relu(m.first(x)) + x.new_zeros(8, device="cuda:3")),
         lambda m, x: m.second(
@@ -206,49 +207,17 @@ def test_numpy_gets_values_that_are_known() -> None:
     check_replay(compared(Case(Net(function), (ROWS, torch.tensor([2, 0, 1])))))
 
 
-@pytest.mark.parametrize("function", [lambda x: x.numpy(), np.asarray, lambda x: x.cpu().numpy()])
-def test_numpy_of_other_values_is_refused(function: Callable[[torch.Tensor], Any]) -> None:
-    model = Net(lambda m, x: m.second(x) * float(function(m.first(x).detach()).mean()))
-    with pytest.raises(
-        CaptureError,
-        match=r"^model: \.numpy\(\) asks for the values of a tensor, .* as an input \(line \d+ of",
-    ):
-        capture(model, ROWS)
-
-
-# Weights that change in the forward pass
-
-
-class MomentumContrast(nn.Module):
-    """A queue of keys, and an encoder that follows another one (MoCo)."""
-
-    queue: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queries, self.keys = nn.Linear(8, 4), nn.Linear(8, 4)
-        self.keys.requires_grad_(False)
-        self.register_buffer("queue", torch.randn(4, 6))
-
-    def forward(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            for follower, leader in zip(
-                self.keys.parameters(), self.queries.parameters(), strict=True
-            ):
-                follower.data = follower.data * 0.9 + leader.data * 0.1
-            keys = self.keys(others)
-        queries = self.queries(rows)
-        own = (queries * keys).sum(1, keepdim=True)
-        scores = torch.cat([own, queries @ self.queue.clone()], 1)
-        self.queue[:, :4] = keys.t()
-        return functional.cross_entropy(scores, torch.zeros(len(rows), dtype=torch.long))
-
-
 def test_data_of_a_weight_is_written_in_its_place() -> None:
-    step = compared(Case(MomentumContrast(), (ROWS, ROWS.flip(0))))
+    def function(model: Any, rows: torch.Tensor) -> Any:
+        follower = model.follower.weight
+        follower.data = follower.data * 0.9 + model.first.weight.data * 0.1
+        return model.first(rows) * model.follower(rows) + model.second(rows).sum()
+
+    model = Net(function, follower=nn.Linear(8, 8).requires_grad_(False))
+    step = compared(Case(model, (ROWS,)))
     check_replay(step)
-    weights = 2 * (8 * 4 + 4)
-    assert step.graph.parameter_bytes.sum() == 4 * (weights + 2 * weights // 2 + 4 * 6 + 2)
+    trained, followers = 72 + 36, 72
+    assert step.graph.parameter_bytes.sum() == 4 * (3 * trained + followers + 4)
 
 
 def test_data_of_another_shape_is_refused() -> None:
@@ -260,7 +229,7 @@ def test_data_of_another_shape_is_refused() -> None:
         capture(Net(function), ROWS)
 
 
-# Outputs, optimizers, tensors without a shape, attention
+# Outputs, tensors without a shape, attention
 
 
 @dataclass
@@ -269,25 +238,18 @@ class Scored:
     scores: torch.Tensor
 
 
-@dataclass
-class Named:
-    scores: torch.Tensor
-    more: list[torch.Tensor]
-
-
 def test_outputs_may_be_dataclasses() -> None:
     graph = capture(Net(lambda m, x: Scored(m.first(x).sum(), m.second(x))), ROWS)
     assert "loss/aten.mean" not in graph.op_names
     assert graph.op_types.count("placeto.update") == 2
-    named = Net(lambda m, x: {"out": Named(m.first(x), [m.second(x)])})
-    assert capture(named, ROWS).op_names.count("loss/aten.mean_2") == 1
+    nested = Net(lambda m, x: {"out": [Scored(m.first(x), m.second(x))]})
+    assert capture(nested, ROWS).op_names.count("loss/aten.mean_2") == 1
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     "make",
     [
-        lambda rows: torch.nested.nested_tensor([rows[:1], rows[1:]], layout=torch.strided),
         lambda rows: torch.nested.nested_tensor([rows[:1], rows[1:]], layout=torch.jagged),
         lambda rows: pack_padded_sequence(rows[None], torch.tensor([4]), batch_first=True),
     ],
@@ -296,11 +258,6 @@ def test_nested_tensors_and_packed_sequences_are_refused(make: Callable[..., Any
     model = Net(lambda m, x: m.first(make(x)))
     with pytest.raises(CaptureError, match=r"^model: expected dense tensors, got nested or packed"):
         capture(model, ROWS)
-    if isinstance(make(ROWS), torch.Tensor):
-        with pytest.raises(
-            CaptureError, match=r"^input\.0: expected a (dense|plain) tensor, got a"
-        ):
-            capture(model, make(ROWS))
 
 
 def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
@@ -332,46 +289,18 @@ def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
         capture(biased, ROWS)
 
 
-# What a caller passes
-
-
-class Cache:
-    """Keeps what it is given, as the caches of language models do."""
-
-    def __init__(self) -> None:
-        self.kept: list[torch.Tensor] = []
-        self.counts = {"rows": 0}
-
-    def add(self, rows: torch.Tensor) -> torch.Tensor:
-        self.kept.append(rows)
-        self.counts["rows"] += len(rows)
-        return torch.cat(self.kept)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_the_caller_passes_stays_as_it_was(fails: bool) -> None:
+def test_what_the_caller_passes_stays_as_it_was() -> None:
     def function(model: Net, given: dict[str, Any]) -> Any:
-        rows = given["cache"].add(model.first(given["rows"]))
-        given["seen"].append(rows)
+        rows = model.first(given["rows"].add_(1))
+        given["cache"].kept.append(rows)
         given["extra"] = rows
-        if fails:
-            raise ArithmeticError("too much")
-        return rows
+        return torch.cat(given["cache"].kept)
 
-    cache = Cache()
-    cache.add(ROWS)
-    inputs: dict[str, Any] = {"rows": ROWS.clone(), "cache": cache, "seen": [], "number": 3}
-    before = copy.deepcopy(inputs)
-    if fails:
-        with pytest.raises(CaptureError, match="too much"):
-            capture(Net(function), (inputs,))
-    else:
-        graph = capture(Net(function), (inputs,))
-        assert {"input.0.rows", "input.0.cache.kept.0"} <= set(graph.op_names)
-        assert graph.flops[graph.op_names.index("first/aten.addmm")] == 2 * 4 * 8 * 8
-    assert inputs.keys() == before.keys()
-    assert inputs["seen"] == []
-    assert cache.counts == before["cache"].counts
-    assert torch.equal(torch.cat(cache.kept), torch.cat(before["cache"].kept))
-    assert [type(each) for each in cache.kept] == [torch.Tensor]
-    assert torch.equal(inputs["rows"], before["rows"])
+    kept = [ROWS]
+    inputs: dict[str, Any] = {"rows": ROWS.clone(), "cache": SimpleNamespace(kept=kept)}
+    graph = capture(Net(function), (inputs,))
+    assert {"input.0.rows", "input.0.cache.kept.0"} <= set(graph.op_names)
+    assert inputs.keys() == {"rows", "cache"}
+    assert torch.equal(inputs["rows"], ROWS)
+    assert [id(each) for each in kept] == [id(ROWS)]
+    assert type(ROWS) is torch.Tensor

@@ -208,6 +208,10 @@ def test_of_a_weight_that_is_used_twice_one_gradient_is_made_after_the_other() -
     assert {of_input, of_weight} & nx.ancestors(order, first) == set()
 
 
+def held_ops(graph: OpGraph) -> set[str]:
+    return {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
+
+
 def test_what_a_training_loop_holds_stays_until_the_end() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU())
     target = torch.empty(2, 5)
@@ -215,15 +219,10 @@ def test_what_a_training_loop_holds_stays_until_the_end() -> None:
     def loss(outputs: torch.Tensor) -> torch.Tensor:
         return (outputs - target).abs().mean()
 
-    graph = capture(model, torch.empty(2, 3), loss_fn=loss)
-    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
-    assert held == {"input.0", "loss.constant", "1/aten.relu", "loss/aten.mean", *GRADIENTS}
-    inference = capture(model, torch.empty(2, 3), mode="inference")
-    held = {inference.op_names[op] for op in inference.tensor_producer[inference.held_tensors]}
-    assert held == {"input.0", "1/aten.relu"}
-
-
-GRADIENTS = ("0/aten.mm", "0/aten.sum")
+    of_step = {"input.0", "1/aten.relu"}
+    assert held_ops(capture(model, torch.empty(2, 3), mode="inference")) == of_step
+    of_step |= {"loss.constant", "loss/aten.mean", "0/aten.mm", "0/aten.sum"}
+    assert held_ops(capture(model, torch.empty(2, 3), loss_fn=loss)) == of_step
 
 
 def test_of_what_is_written_in_pieces_the_last_version_is_held() -> None:
@@ -240,40 +239,22 @@ def test_of_what_is_written_in_pieces_the_last_version_is_held() -> None:
     assert held == {("input.0", 12), ("aten.mul", 12), ("aten.copy_", 12)}
 
 
-def test_an_update_needs_the_memory_that_its_optimizer_needs_in_between() -> None:
-    graph = capture(nn.Linear(3, 5), torch.empty(2, 3))
-    # The root of the second moment, and that divided by its correction, are there at once.
-    assert workspaces(graph) == {"weight": 2 * 60, "bias": 2 * 20}
-    momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    assert workspaces(capture(nn.Linear(3, 5), torch.empty(2, 3), optimizer=momentum)) == {}
-
-
-def workspaces(graph: OpGraph) -> dict[str, int]:
-    ops = np.flatnonzero(graph.workspace_bytes)
-    return {graph.op_names[op].split("/")[0]: int(graph.workspace_bytes[op]) for op in ops}
-
-
 def test_what_an_error_has_left_is_not_held() -> None:
-    class Stops(nn.Module):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            hidden = inputs.tanh()
-            raise ArithmeticError(str(hidden.shape))
+    def stops(inputs: torch.Tensor) -> torch.Tensor:
+        hidden = inputs.tanh()
+        raise ArithmeticError(str(hidden.shape))
 
-    class Goes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stops = Stops()
+    stopping = Function(stops)
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            try:
-                inputs = self.stops(inputs)
-            except ArithmeticError:
-                inputs = inputs.sin()
-            return inputs.cos()
+    def goes(inputs: torch.Tensor) -> torch.Tensor:
+        try:
+            inputs = stopping(inputs)
+        except ArithmeticError:
+            inputs = inputs.sin()
+        return inputs.cos()
 
-    graph = capture(Goes(), torch.ones(3), mode="inference")
-    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
-    assert held == {"input.0", "aten.cos"}
+    graph = capture(Function(goes), torch.ones(3), mode="inference")
+    assert held_ops(graph) == {"input.0", "aten.cos"}
 
 
 def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
@@ -290,6 +271,5 @@ def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
             optimizer.zero_grad()
 
     graph = capture_function(step, model, optimizer, example_inputs=torch.ones(2, 4), others=[kept])
-    held = {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
     gradients = {"0/aten.mm_2", "0/aten.sum_2", "2/aten.mm_4", "2/aten.sum_2"}
-    assert held == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}
+    assert held_ops(graph) == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}
