@@ -43,13 +43,7 @@ class LazyCommand(NamedTuple):
 
 
 class LazyGroup(Group):
-    """A group that imports a command when it is used, and not for its help or for completion.
-
-    Parameters
-    ----------
-    lazy
-        The commands by name, in the order of the help.
-    """
+    """A group that imports a command when it is used, and not for its help or for completion."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **named: Any) -> None:
         super().__init__(*args, **named)

@@ -121,17 +121,7 @@ def decorated(function: Any, decorators: Sequence[Decorator]) -> Any:
 
 
 def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Add options whose values make one argument of the command.
-
-    Parameters
-    ----------
-    argument
-        Name of the argument.
-    make
-        Function whose parameters are the names of the options' values.
-    options
-        Decorators that add the options.
-    """
+    """Add options whose values make one argument of the command."""
     names = inspect.signature(make).parameters
 
     def decorator(function: Callable[..., Any]) -> Any:

@@ -18,13 +18,7 @@ SECONDS_UNTIL_FIRST_LINE = 2.0
 
 
 class LiveProgress:
-    """Shows on a terminal how far the work is.
-
-    Parameters
-    ----------
-    live
-        A line of the terminal that is written anew each time.
-    """
+    """Shows on a terminal how far the work is."""
 
     def __init__(self, live: Live) -> None:
         self._live = live

@@ -33,13 +33,7 @@ class Progress(Shows, Protocol):
 
 
 class PlainProgress:
-    """Writes a line now and then, or to a terminal one line that is written anew each time.
-
-    Parameters
-    ----------
-    stream
-        Standard error by default; None shows nothing.
-    """
+    """Writes a line now and then, or to a terminal one line that is written anew each time."""
 
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         self._stream = stream

@@ -120,18 +120,6 @@ class SimulatedStep:
 def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedStep:
     """Simulate one step.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    placement : G of int
-        The device of each group.
-
-    Raises
-    ------
-    SimulationError
-        When not every op was done, which no problem can cause.
-
     Examples
     --------
     Two ops of a second each; the tensor between them takes half a second to the other device:

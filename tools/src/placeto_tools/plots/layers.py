@@ -15,11 +15,6 @@ def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
     ordered by the mean height of their neighbours, so that fewer edges cross. A few passes go
     forwards and backwards. Heights are centred on 0.
 
-    Parameters
-    ----------
-    graph
-        The groups and their edges.
-
     Examples
     --------
     >>> diamond = GroupGraph(

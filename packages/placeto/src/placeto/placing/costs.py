@@ -76,13 +76,6 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
 def bound_text(bound: float, least_excess: int, where: str = "") -> str:
     """Return a text of what no placement beats: a runtime, and memory if none fits.
 
-    Parameters
-    ----------
-    bound, least_excess
-        Seconds and bytes, as of `placeto_baselines`.
-    where
-        Name of the placements, such as ``" in 8 groups"``.
-
     Examples
     --------
     >>> bound_text(1.25, 0)

@@ -101,13 +101,7 @@ class WatchedEvaluator:
         )
 
     def result(self) -> PlacementResult:
-        """Return the best placement of all that were evaluated; what fits the memory comes first.
-
-        Raises
-        ------
-        GraphError
-            If none of them can run.
-        """
+        """Return the best placement that was evaluated; what fits the memory comes first."""
         return self._best.result(cpu_seconds() - self._began)
 
     def _evaluated(

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import torch
+
 from placeto.errors import RunError, writing
 from placeto.stopping import StopRequest
-from placeto.training.local_workers import agreed_to_stop
 from placeto.training.run_folder import RunFolder
 from placeto_policy import (
     JsonLinesLog,
@@ -15,6 +16,7 @@ from placeto_policy import (
     UpdateSummary,
     save_training,
 )
+from placeto_policy.workers import Processes
 
 Report = Callable[[UpdateSummary], None]
 
@@ -32,11 +34,6 @@ def run_training(
     Of several processes, the first one writes. After a request to stop, all of them stop at a
     checkpoint after the current update. A killed training loses at most
     ``updates_between_checkpoints`` updates.
-
-    Raises
-    ------
-    RunError
-        If an update fails, another process was lost, or a file cannot be written.
     """
     with _logs(trainer, folder) as write:
         while trainer.updates < trainer.settings.updates:
@@ -76,3 +73,10 @@ def _logs(trainer: Trainer, folder: RunFolder) -> Iterator[Report]:
     finally:
         with suppress(OSError):
             board.__exit__()
+
+
+def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
+    """Return True if any process has a request to stop: all stop at the same update."""
+    wishes = torch.tensor([float(stop.requested)])
+    processes.sum(wishes)
+    return bool(wishes[0] > 0)
