@@ -146,7 +146,7 @@ def test_there_are_lines_and_all_that_run_are_among_them() -> None:
 
 def test_the_modules_that_lines_run_are_there() -> None:
     text = "\n".join(block for page in PAGES for block in blocks(page))
-    modules = re.findall(r"python -m (placeto[\w.]*)", text)
+    modules = re.findall(r"(?:python|torchrun) .*-m (placeto[\w.]*)", text)
     files = re.findall(r"(?:\./pants run|python) ((?:lab|packages|tests|tools)/[\w/]+\.py)", text)
     assert [file for file in files if not Path(file).is_file()] == []
     assert modules

@@ -87,7 +87,7 @@ def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
 
 
 def test_sizes_that_make_no_network_leave_nothing_in_the_cache(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"image_size=10.* layer 'network\.stem\.pool_1'"):
+    with pytest.raises(WorkloadError, match=r"image_size=10, .*sizes that make a network, got"):
         load_model_graph("inception-v3", image_size=10)
     assert not (tmp_path / "graphs").exists()
 

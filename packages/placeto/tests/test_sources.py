@@ -100,9 +100,7 @@ def test_an_input_of_dnn_partitioning_has_its_devices_groups_and_objective(tmp_p
     with pytest.raises(GraphError, match=r"bert.json: nodes\[0\]: object missing required"):
         load_source(str(path))
     path.write_text("{}")
-    with pytest.raises(
-        InputError, match=r"bert.json: expected a problem file, .* other JSON \(.*field format\)$"
-    ):
+    with pytest.raises(InputError, match=r"bert.json: expected a problem file, .* got other JSON$"):
         load_source(str(path))
 
 
