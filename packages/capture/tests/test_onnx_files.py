@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
+from captured_models import Function
 from placeto_capture import CaptureError, capture, program_step
 from placeto_capture.programs.onnx_file import OF_CONSTANTS, TRANSLATED
 from placeto_graphs import OpGraph
@@ -88,12 +90,6 @@ def test_a_file_is_captured_as_its_module_is(
     assert sum(weight.nbytes for weight in step.model.parameters()) == weights
 
 
-def test_training_a_file_is_training_its_module(tmp_path: Path) -> None:
-    model, inputs = perceptron()
-    graph = capture(*program_step(written(tmp_path / "model.onnx", model, inputs)))
-    assert without_names(graph) == without_names(capture(model, inputs))
-
-
 def test_open_dimensions_are_asked_for_and_given(tmp_path: Path) -> None:
     model, inputs = perceptron()
     options = {"input_names": ["rows"], "dynamic_axes": {"rows": {0: "batch"}}}
@@ -122,29 +118,14 @@ def test_the_batch_is_the_first_dimension_and_given_once(tmp_path: Path) -> None
     assert program_step(named, path=2).example_inputs[0].shape == (2, 6)
 
 
-class Upsampling(nn.Module):
-    """The end of a U-Net: an upsampled half beside what was there before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.up = nn.Conv2d(3, 4, 3, 2, 1), nn.Upsample(scale_factor=2)
-        self.end = nn.Conv2d(7, 2, 1)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        # Without variables, which would keep in memory what the file does not.
-        result: torch.Tensor = self.end(
-            torch.cat([self.up(self.down(images)).clamp(0.0, 6.0), images], 1)
-        )
-        return result
-
-
 def test_scales_of_images_are_no_weights(tmp_path: Path) -> None:
-    model, inputs = Upsampling(), (torch.randn(2, 3, 8, 8),)
+    # Without variables, which would keep in memory what the file does not.
+    model = Function(lambda x: functional.interpolate(x, scale_factor=2.0).clamp(0.0, 6.0))
+    inputs = (torch.randn(2, 3, 8, 8),)
     path = written(tmp_path / "model.onnx", model, inputs, opset_version=11)
     as_initializers(path)
     step = program_step(path)
-    weights = sum(weight.nbytes for weight in model.parameters())
-    assert sum(weight.nbytes for weight in step.model.parameters()) == weights
+    assert not [*step.model.parameters()]
     assert without_names(capture(step.model, step.example_inputs, mode="inference")) == (
         without_names(capture(model, inputs, mode="inference"))
     )
@@ -238,60 +219,46 @@ def test_attributes_that_make_no_difference_are_taken(
     torch.testing.assert_close(program_step(path).model(rows), expected)
 
 
+@pytest.mark.parametrize("are_computed", [False, True])
 @pytest.mark.parametrize(
-    ("op_type", "shape", "axis", "indices", "expected"),
+    ("op_type", "axis", "indices", "expected"),
     [
-        ("Gather", (3, 2), 0, [[-1, 0]], [[[4, 5], [0, 1]]]),
-        ("Gather", (3, 2), 1, [-1], [[1], [3], [5]]),
-        ("Gather", (6,), 0, [-2, 1], [4, 1]),
-        ("GatherElements", (3, 2), 0, [[-1, 0]], [[4, 1]]),
-        ("ScatterElements", (3, 2), 0, [[-1, 0]], [[0, 9], [2, 3], [9, 5]]),
+        ("Gather", 0, [[-1, 0]], [[[4, 5], [0, 1]]]),
+        ("Gather", 1, [-1], [[1], [3], [5]]),
+        ("GatherElements", 0, [[-1, 0]], [[4, 1]]),
+        ("ScatterElements", 0, [[-1, 0]], [[0, 9], [2, 3], [9, 5]]),
+        ("ScatterND", None, [[-1], [0]], [[9, 9], [2, 3], [9, 9]]),
     ],
 )
 def test_negative_indices_count_from_the_end(
-    tmp_path: Path, op_type: str, shape: tuple[int, ...], axis: int, indices: Any, expected: Any
+    tmp_path: Path,
+    op_type: str,
+    axis: int | None,
+    indices: Any,
+    expected: Any,
+    are_computed: bool,
 ) -> None:
-    picked = numpy_helper.from_array(np.array(indices), "i")
-    nines = helper.make_tensor("nines", 1, picked.dims, np.full(picked.dims, 9.0))
-    inputs = ["x", "i", *(["nines"] if op_type == "ScatterElements" else [])]
-    node = helper.make_node(op_type, inputs, ["y"], axis=axis)
-    path = made(tmp_path / "model.onnx", [node], {"x": shape}, [picked, nines])
-    model = program_step(path).model.to_empty(device="cpu")
-    for weight in model.parameters():
-        weight.data.fill_(9.0)
-    found = model(torch.arange(6.0).view(shape))
-    torch.testing.assert_close(found.detach(), torch.tensor(expected, dtype=torch.float32))
-
-
-@pytest.mark.parametrize(
-    ("op_type", "indices", "expected"),
-    [
-        ("Gather", [-1, 0], [[4, 5], [0, 1]]),
-        ("GatherElements", [[-1, 0]], [[4, 1]]),
-        ("ScatterElements", [[-1, 0]], [[0, -2], [2, 3], [-2, 5]]),
-        ("ScatterND", [[-1], [0]], [[-2, -2], [2, 3], [-2, -2]]),
-    ],
-)
-def test_negative_indices_that_are_computed_count_from_the_end(
-    tmp_path: Path, op_type: str, indices: Any, expected: Any
-) -> None:
-    picked = torch.tensor(indices, dtype=torch.float32)
-    updates = torch.full((2, 2) if op_type == "ScatterND" else picked.shape, -2.0)
-    scatters = op_type.startswith("Scatter")
-    inputs = {"x": (3, 2), "i": tuple(picked.shape)}
-    inputs |= {"updates": tuple(updates.shape)} if scatters else {}
-    axis = {} if op_type == "ScatterND" else {"axis": 0}
-    nodes = [
-        helper.make_node("Cast", ["i"], ["picked"], to=onnx.TensorProto.INT64),
-        helper.make_node(op_type, ["x", "picked", *list(inputs)[2:]], ["y"], **axis),
-    ]
-    path = made(tmp_path / "model.onnx", nodes, inputs, [])
-    given = [torch.arange(6.0).view(3, 2), picked, *([updates] if scatters else [])]
-    found = program_step(path).model(*given)
+    given = {"x": torch.arange(6.0).view(3, 2)}
+    if op_type.startswith("Scatter"):
+        size = (2, 2) if op_type == "ScatterND" else (1, 2)
+        given["nines"] = torch.full(size, 9.0)
+    names = ["x", "picked", *list(given)[1:]]
+    nodes = [helper.make_node(op_type, names, ["y"], **({} if axis is None else {"axis": axis}))]
+    picked = []
+    if are_computed:
+        given["numbers"] = torch.tensor(indices, dtype=torch.float32)
+        cast = helper.make_node("Cast", ["numbers"], ["picked"], to=onnx.TensorProto.INT64)
+        nodes.insert(0, cast)
+    else:
+        picked = [numpy_helper.from_array(np.array(indices), "picked")]
+    shapes = {name: tuple(value.shape) for name, value in given.items()}
+    model = program_step(made(tmp_path / "model.onnx", nodes, shapes, picked)).model
+    found = model(*given.values())
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32))
-    given[1] = torch.full_like(picked, 3.0)
-    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
-        program_step(path).model(*given)
+    if are_computed:
+        given["numbers"].fill_(3.0)
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+            model(*given.values())
 
 
 def with_constants(model: Any, values: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
@@ -323,16 +290,13 @@ def test_shapes_that_are_computed_are_known(tmp_path: Path) -> None:
     assert [tuple(weight.shape) for weight in step.model.parameters()] == [(144, 3)]
 
 
-def _external(path: Path) -> Path:
+def test_no_other_file_is_read(tmp_path: Path) -> None:
     tensor = helper.make_tensor("w", 1, [4], [0.0] * 4)
     tensor.ClearField("float_data")
     tensor.data_location = 1
     tensor.external_data.add(key="location", value="../../secret")
-    return made(path, [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (2, 4)}, [tensor])
-
-
-def test_no_other_file_is_read(tmp_path: Path) -> None:
-    step = program_step(_external(tmp_path / "model.onnx"))
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    step = program_step(made(tmp_path / "model.onnx", [add], {"x": (2, 4)}, [tensor]))
     assert step.model.get_parameter("w").is_meta
 
 
@@ -344,13 +308,7 @@ HOSTILE: dict[str, tuple[Any, list[Any], str]] = {
     ),
     "an unknown op": (helper.make_node("ImageDecoder", ["x"], ["y"]), [], "got 'ImageDecoder'"),
     "a graph within": (
-        helper.make_node(
-            "If",
-            ["x"],
-            ["y"],
-            then_branch=helper.make_graph([], "a", [], []),
-            else_branch=helper.make_graph([], "b", [], []),
-        ),
+        helper.make_node("If", ["x"], ["y"], then_branch=helper.make_graph([], "a", [], [])),
         [],
         "got 'If'",
     ),
@@ -392,7 +350,7 @@ def test_names_in_a_file_are_only_names(tmp_path: Path) -> None:
     assert "aten.mul" in capture(*step).op_types
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"PK\x03\x04", b"{}"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04"])
 def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
