@@ -1,8 +1,10 @@
 """Placers and evaluators of a user's own, in `compare`, `place` and `placeto.place`."""
 
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -13,19 +15,24 @@ import placeto
 from command_runs import fail, invoke, succeed, succeed_json, write_module
 from placeto.errors import InputError
 from placeto.placing import watching
-from placeto.placing.placers import PLACERS, placer_spec
+from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.own import CheckedPlacer, checked_evaluator
+from placeto.placing.placers import Budget, placer_spec
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.store import files_digest, imports_digest
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_graphs import (
     DEVICE_KINDS,
+    EvaluationBatch,
     PlacementProblem,
+    PlacementResult,
     from_networkx,
     load_placement,
     load_problem,
     parse_cluster,
     save_problem,
 )
+from placeto_simulator import Simulator
 
 MODULE = '''
 import numpy as np
@@ -134,10 +141,11 @@ class Walking(MaxLoad):
 
 class NoPlace:
     name = "no-place"
-
-
-class PlaceIsNone(Spread):
     place = None
+
+
+class NoEvaluate(MaxLoad):
+    evaluate = None
 
 
 class FailsWithASeed(Spread):
@@ -147,79 +155,9 @@ class FailsWithASeed(Spread):
         return super().place(problem, evaluator)
 
 
-class Nothing(Spread):
-    def place(self, problem, evaluator, *, seed=0):
-        pass
-
-
-class Short(Spread):
-    def place(self, problem, evaluator, *, seed=0):
-        found = evaluator.evaluate(np.zeros((1, problem.num_groups), np.int32))
-        return PlacementResult(placement=[0], runtime=1.0, peak_memory=[0, 0],
-            evaluations=1, seconds=0.0, curve=[[1, 1.0]],
-        )
-
-
-class NotANumber(Spread):
-    def place(self, problem, evaluator, *, seed=0):
-        return PlacementResult(
-            placement=np.zeros(problem.num_groups, np.int32), runtime=np.nan, peak_memory=[0, 0],
-            evaluations=1, seconds=0.0, curve=[[1, 1.0]],
-        )
-
-
-class Nowhere(Boasts):
-    def place(self, problem, evaluator, *, seed=0):
-        return PlacementResult(
-            placement=np.full(problem.num_groups, 2), runtime=1.0, peak_memory=[0, 0],
-            evaluations=1, seconds=0.0, curve=[[1, 1.0]],
-        )
-
-
 class Fails(Spread):
     def place(self, problem, evaluator, *, seed=0):
         raise KeyError("no such  group")
-
-
-class Leaves(Spread):
-    def place(self, problem, evaluator, *, seed=0):
-        raise SystemExit(0)
-
-
-class NoEvaluate:
-    def __init__(self, problem):
-        self.problem = problem
-
-
-class EvaluateIsNone(MaxLoad):
-    evaluate = None
-
-
-class OfAnother(MaxLoad):
-    def __init__(self, problem):
-        from placeto_graphs.testing import example_problem
-
-        super().__init__(example_problem(problem.num_groups, ("v100", "v100")))
-
-
-class WalksNowhere(MaxLoad):
-    def walk(self, placements, moves):
-        pass
-
-
-class List(MaxLoad):
-    def evaluate(self, placements):
-        return [1.0]
-
-
-class OneCost(MaxLoad):
-    def evaluate(self, placements):
-        return EvaluationBatch(runtime=[1.0], peak_memory=[[0, 0]])
-
-
-class NegativeCost(MaxLoad):
-    def evaluate(self, placements):
-        return EvaluationBatch(runtime=-np.ones(len(placements)), peak_memory=[[0, 0]])
 
 
 class Breaks(MaxLoad):
@@ -255,7 +193,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) -> None:
-    placers = f"--placers=single,local-search,multilevel,{own}:Spread,{own}:Spread:width=1"
+    placers = f"--placers=single,local-search,multilevel,{own}:Spread,{own}:Spread:width=[1]"
     compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=200"]
     report = succeed_json(*compare, f"--objective={own}:MaxLoad:factor=2")
     told = {(problem["objective"], problem["unit"]) for problem in report["problems"]}
@@ -274,7 +212,7 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
         "multilevel": [10.0, 8.0],
         "local-search": [10.0, 8.0],
         f"{own}:Spread": [12.0, 8.0],
-        f"{own}:Spread:width=1": [20.0, 16.0],
+        f"{own}:Spread:width=[1]": [20.0, 16.0],
     }
     profiles = {one["name"]: one for one in report["profiles"]}
     spread = profiles[f"{own}:Spread"]
@@ -302,22 +240,6 @@ def test_a_unit_of_ones_own_stands_in_tables(own: str) -> None:
     printed = succeed("place", "uneven.json", "--max-evaluations=100", compare[2], "-o", "p.json")
     assert printed.startswith("p.json: multilevel, cost 5 $;")
     assert sorted(load_placement("p.json", load_problem("uneven.json")).tolist()) == [0, 0, 1, 1]
-
-
-def test_a_search_walks_as_far_where_the_evaluator_has_no_walk(own: str) -> None:
-    times = [*range(1, 14), 5.0]  # 96 in all, so that 48 on each device are the best
-    save_problem(independent_ops(*times), "fourteen.json")
-    compare = ["compare", "fourteen.json", "--placers=local-search,multilevel"]
-    found = [
-        succeed_json(*compare, "--max-evaluations=3000", f"--objective={own}:{name}")["problems"]
-        for name in ("MaxLoad", "Walking")
-    ]
-    runs = [{one["name"]: one["runs"][0] for one in problem["placers"]} for (problem,) in found]
-    for name in ("local-search", "multilevel"):
-        alone, walking = (of_one[name] for of_one in runs)
-        assert alone["placement"] == walking["placement"]
-        assert alone["evaluations"] == walking["evaluations"] <= 3000
-        assert alone["runtime"] == 48.0
 
 
 def test_throughput_is_compared_and_searched_for(own: str) -> None:
@@ -404,6 +326,36 @@ def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> No
     assert simulated == pytest.approx(6.0, rel=1e-5)
 
 
+class Returns:
+    """A placer and an evaluator that find what they are made with, or raise it."""
+
+    name = "own"
+
+    def __init__(self, problem: PlacementProblem, found: Any) -> None:
+        self.problem, self.found = problem, found
+
+    def evaluate(self, *_: object, **__: object) -> Any:
+        if isinstance(self.found, BaseException):
+            raise self.found
+        return self.found
+
+    place = evaluate
+
+    def walk(self, *_: object) -> Any:
+        return self.found
+
+
+def placed_on(*devices: int) -> PlacementResult:
+    return PlacementResult(
+        placement=np.array(devices, np.int32),
+        runtime=1.0,
+        peak_memory=[0, 0],
+        evaluations=1,
+        seconds=0.0,
+        curve=[[1, 1.0]],
+    )
+
+
 WRONG_PLACERS = {
     "no_such_module:P": "expected a module that can be imported, got ModuleNotFoundError",
     "OWN:Missing": "expected OWN to have 'Missing'",
@@ -411,66 +363,83 @@ WRONG_PLACERS = {
     "OWN:Spread:depth=3": "OWN:Spread:depth=3: TypeError: Spread.__init__() got an unexpected",
     "OWN:Spread:width=1:width=2": "OWN:Spread:width=1:width=2: width: expected it once, got it",
     "OWN:NoPlace": "OWN:NoPlace: expected a placer, got one without 'place'",
-    "OWN:PlaceIsNone": "OWN:PlaceIsNone: expected a placer, got one without 'place'",
     "OWN:Limited": "missing 1 required positional argument: 'max_evaluations'",
     "heft:depth=3": "heft:depth=3: expected no arguments of heft; its class takes them",
     "hefty": "expected heft, or another of",
-}
-WRONG_RESULTS = {
-    "Nothing": "expected place to return a PlacementResult, got NoneType",
-    "Short": "placement: expected shape (4,), got (1,)",
-    "NotANumber": "OWN:NotANumber: runtime: expected",
-    "Nowhere": "OWN:Nowhere: placement[0]: expected an integer from 0 to 1, got 2",
-    "Fails": "KeyError: 'no such group' (OWN.py, line 152)",
-    "Leaves": "SystemExit: 0 (OWN.py, line 157)",
 }
 WRONG_EVALUATORS = {
     "no_such_module:E": "expected a module that can be imported",
     "OWN:MaxLoad:power=2": "MaxLoad.__init__() got an unexpected keyword argument 'power'",
     "OWN:NoEvaluate": "expected an evaluator, got one without 'evaluate'",
-    "OWN:EvaluateIsNone": "expected an evaluator, got one without 'evaluate'",
-    "OWN:OfAnother": "expected an evaluator of the problem that it is made with",
-    "OWN:List": "expected evaluate to return EvaluationBatch, got list",
-    "OWN:OneCost": "expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
-    "OWN:NegativeCost": "OWN:NegativeCost: runtime[0]: expected",
-    "OWN:Breaks": "OWN:Breaks: ZeroDivisionError: division by zero (OWN.py, line 198)",
     "latencies": "expected latency, or another of latency, throughput",
 }
+WRONG_RESULTS: list[tuple[Any, str]] = [
+    (None, "own: expected place to return a PlacementResult, got NoneType"),
+    (placed_on(0), "own: placement: expected shape (4,), got (1,)"),
+    (placed_on(0, 0, 0, 2), "own: placement[3]: expected an integer from 0 to 1, got 2"),
+    (SystemExit(0), "own: SystemExit: 0"),
+]
+WRONG_COSTS: list[tuple[Any, str]] = [
+    ([1.0], "own: expected evaluate to return EvaluationBatch, got list"),
+    (
+        EvaluationBatch(runtime=[1.0], peak_memory=[[0, 0]]),
+        "own: expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
+    ),
+    (ZeroDivisionError("division by zero"), "own: ZeroDivisionError: division by zero"),
+]
 
 
 @pytest.mark.parametrize("text", WRONG_PLACERS)
-def test_a_wrong_placer_is_one_line_before_anything_is_placed(text: str, own: str) -> None:
+def test_a_wrong_placer_is_said(text: str, own: str) -> None:
     name, expected = (one.replace("OWN", own) for one in (text, WRONG_PLACERS[text]))
-    for command in (
-        ["place", "uneven.json", "--placer", name, "-o", "placement.json"],
-        ["compare", "uneven.json", f"--placers=single,{name}"],
-    ):
-        assert expected in fail(*command)
-
-
-@pytest.mark.parametrize("name", WRONG_RESULTS)
-def test_a_wrong_result_is_one_line_and_the_others_go_on(name: str, own: str) -> None:
-    expected = WRONG_RESULTS[name].replace("OWN", own)
-    line = fail("place", "uneven.json", f"--placer={own}:{name}", "-o", "placement.json")
-    assert f"placeto: error: {own}:{name}: " in line
-    assert expected in line
-    result = invoke("compare", "uneven.json", f"--placers=single,{own}:{name}")
-    assert result.exit_code == 1
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"placeto: error: uneven on 2xv100, {own}:{name}: ")
-    assert last.count(f"{own}:{name}") == 1
-    assert expected in last
-    assert "Single GPU" in result.stdout
+    with pytest.raises(InputError, match=re.escape(expected)):
+        placer_spec(name).make(load_problem("uneven.json"), Budget(0))
 
 
 @pytest.mark.parametrize("text", WRONG_EVALUATORS)
-def test_a_wrong_evaluator_is_one_line(text: str, own: str) -> None:
-    name, expected = (one.replace("OWN", own) for one in (text, WRONG_EVALUATORS[text]))
-    # That of two costs for each batch is right for the one placement that others evaluate.
-    others = [] if text == "OWN:OneCost" else [["--placer=heft"], [f"--placer={own}:Spread"]]
-    for placer in ([], *others):
-        line = fail("place", "uneven.json", *placer, "--objective", name, "-o", "placement.json")
-        assert expected in line
+def test_a_wrong_evaluator_is_said(text: str, own: str) -> None:
+    with pytest.raises(InputError, match=re.escape(WRONG_EVALUATORS[text])):
+        evaluator_spec(text.replace("OWN", own)).make(load_problem("uneven.json"), None)
+
+
+def test_a_wrong_result_is_said() -> None:
+    problem = independent_ops(4.0, 3.0, 2.0, 1.0)
+    evaluator = Simulator(problem)
+    for found, expected in WRONG_RESULTS:
+        with pytest.raises(InputError, match=re.escape(expected)):
+            CheckedPlacer("own", Returns(problem, found)).place(problem, evaluator)
+    placements = np.zeros((2, 4), np.int32)
+    for found, expected in WRONG_COSTS:
+        with pytest.raises(InputError, match=re.escape(expected)):
+            checked_evaluator("own", Returns(problem, found), problem).evaluate(placements)
+    walker: Any = checked_evaluator("own", Returns(problem, None), problem)
+    with pytest.raises(InputError, match="own: expected walk to return Walks, got NoneType"):
+        walker.walk(placements)
+    with pytest.raises(InputError, match="expected an evaluator of the problem that it is made"):
+        checked_evaluator("own", Returns(problem, None), independent_ops(1.0))
+
+
+def test_what_fails_is_one_line_and_the_others_go_on(own: str) -> None:
+    place = ["place", "uneven.json", "-o", "placement.json"]
+    assert "expected heft, or another of" in fail(*place, "--placer=hefty")
+    assert "expected heft, or another of" in fail(
+        "compare", "uneven.json", "--placers=single,hefty"
+    )
+    broken = f"{own}:Breaks: ZeroDivisionError: division by zero ({own}.py, line "
+    for placer in ([], ["--placer=heft"], [f"--placer={own}:Spread"]):
+        assert broken in fail(*place, *placer, f"--objective={own}:Breaks")
+    expected = f"{own}:Fails: KeyError: 'no such group' ({own}.py, line "
+    assert f"placeto: error: {expected}" in fail(*place, f"--placer={own}:Fails")
+    assert (
+        'raise KeyError("no such  group")'
+        in invoke(*place, f"--placer={own}:Fails", "--debug").stderr
+    )
+    result = invoke("compare", "uneven.json", f"--placers=single,{own}:Fails")
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"placeto: error: uneven on 2xv100, {expected}")
+    assert last.count(f"{own}:Fails") == 1
+    assert "Single GPU" in result.stdout
 
 
 def test_an_evaluator_that_refuses_a_problem_fails_on_that_one(own: str) -> None:
@@ -488,12 +457,6 @@ def test_an_evaluator_that_refuses_a_problem_fails_on_that_one(own: str) -> None
     assert of_none.stdout == ""
 
 
-def test_walks_that_are_none_are_one_line(own: str) -> None:
-    save_problem(independent_ops(*range(1, 14)), "many.json")
-    place = ["place", "many.json", "-o", "placement.json", f"--objective={own}:WalksNowhere"]
-    assert f"{own}:WalksNowhere: expected walk to return Walks, got NoneType" in fail(*place)
-
-
 def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:
     result = invoke("compare", "uneven.json", f"--placers={own}:FailsWithASeed", "--seeds=2")
     assert result.exit_code == 1
@@ -506,16 +469,6 @@ def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:
     )
     assert report["profiles"][0]["ratios"] == [None]
     assert report["problems"][0]["placers"][0]["failed"] == 1
-
-
-def test_arguments_of_a_placer_may_be_lists(own: str) -> None:
-    placers = f"--placers=single,{own}:Spread:width=[2],{own}:Spread:width=1"
-    (problem,) = succeed_json("compare", "uneven.json", placers)["problems"]
-    assert [one["name"] for one in problem["placers"]] == [
-        "single",
-        f"{own}:Spread:width=[2]",
-        f"{own}:Spread:width=1",
-    ]
 
 
 @pytest.mark.slow
@@ -534,11 +487,6 @@ def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) ->
         for run in runs:
             del run["seconds"]
     assert reports[0] == reports[1]
-
-
-def test_debug_shows_where_a_placer_failed(own: str) -> None:
-    place = ["place", "uneven.json", f"--placer={own}:Fails", "-o", "placement.json"]
-    assert 'raise KeyError("no such  group")' in invoke(*place, "--debug").stderr
 
 
 def test_an_edit_of_a_placer_or_of_what_it_imports_runs_it_anew(
@@ -640,7 +588,3 @@ def test_a_search_that_is_stopped_did_not_fail(
     task = PlaceByName(label=placer, graph=Graph("ops"), seed=0, name=placer, budget=10_000)
     with pytest.raises(StoppedError):
         task.run(Workspace(Path()), watch)
-
-
-def test_names_of_the_command_are_those_that_there_are() -> None:
-    assert {name: placer_spec(name) for name in PLACERS} == dict(PLACERS)
