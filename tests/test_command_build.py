@@ -20,7 +20,7 @@ from command_runs import (
     succeed_json,
     write_module,
 )
-from placeto import family_graph, load_model_graph, place
+from placeto import load_model_graph, place
 from placeto_baselines import lower_bound
 from placeto_capture import cost_model
 from placeto_graphs import (
@@ -36,9 +36,8 @@ from placeto_graphs import (
     merge_and_colocate,
     micro_batched_problem,
     parse_cluster,
-    save_graph,
 )
-from placeto_workloads import MODELS, family
+from placeto_workloads import MODELS
 
 FACTORY = """
 from torch import nn
@@ -154,17 +153,6 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
     assert f"{devices}: devices[0].memory_bytes: expected a number, or [kinds.sn" in line
 
 
-def test_a_kind_that_nothing_describes_is_named_with_what_to_do(
-    factory: str, tmp_path: Path
-) -> None:
-    devices = tmp_path / "devices.toml"
-    numbers = "memory_bytes = 1_000, op_overhead = 0.0, transfer_overhead = 0.0"
-    named = f'{{ name = "tpu:0", kind = "tpu", {numbers} }}'
-    devices.write_text(f'format = "placeto-cluster"\nversion = 3\ndevices = [{named}]\n')
-    line = fail("build", f"{factory}:make", f"--cluster={devices}", "-o", tmp_path / "p.json")
-    assert "or one that the cluster's file describes in [kinds.tpu], got 'tpu'" in line
-
-
 def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:
     path = tmp_path / "nmt.json"
     pattern = r"decoder\.layer\d+"
@@ -182,21 +170,6 @@ def test_rules_and_merging_are_the_users(tmp_path: Path) -> None:
     assert all(len(groups) == 1 for groups in layers.values())
     succeed(*nmt, "--min-output-bytes=10000")
     assert load_problem(path).group_graph.output_bytes.min() >= 10_000
-
-
-def test_a_member_of_a_family_has_the_groups_of_the_family(tmp_path: Path) -> None:
-    path = tmp_path / "member.json.gz"
-    sizes = ["--set=units=8", "--set=vocabulary_size=20", "--family-seed=1"]
-    chosen = family("nmt", seed=1, sampler=None, units=8, vocabulary_size=20)
-    member = min((*chosen.training, *chosen.test), key=lambda each: each.sizes["steps"])
-    name = f"nmt:{int(member.name[-2:])}"
-    succeed("build", name, *sizes, "-o", path)
-    problem = load_problem(path)
-    assert problem.graph == family_graph(member)
-    assert problem.grouping == chosen.grouping(problem.graph)
-    batch_size = member.sizes["batch_size"]
-    refused = fail("build", name, *sizes, "--micro-batches=1000", "-o", tmp_path / "b.json")
-    assert f"divides the batch size {batch_size} of {member.name}, got 1000" in refused
 
 
 def test_a_model_of_ones_own(tmp_path: Path, factory: str) -> None:
@@ -261,27 +234,6 @@ def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
     )
 
 
-def test_a_problem_file_is_put_on_another_cluster(tmp_path: Path) -> None:
-    old = load_problem(build_profile(tmp_path))
-    (tmp_path / "graph.json").write_bytes(b"")
-    save_graph(old.graph, tmp_path / "graph.json")
-    (tmp_path / "cluster.toml").write_text(
-        'format = "placeto-cluster"\nversion = 3\nbandwidth = 1e9\nlatency = 0.0\n'
-        + "".join(
-            f'[[devices]]\nname = "gpu{number}"\nkind = "v100"\nmemory_bytes = 1000\n'
-            "op_overhead = 0.0\ntransfer_overhead = 0.0\n"
-            for number in range(3)
-        )
-    )
-    cluster = tmp_path / "cluster.toml"
-    succeed("build", tmp_path / "problem.json", "--cluster", cluster, "-o", tmp_path / "a.json")
-    new = load_problem(tmp_path / "a.json")
-    assert new.grouping == old.grouping
-    assert new.cluster.device_names == ("gpu0", "gpu1", "gpu2")
-    succeed("build", tmp_path / "graph.json", "--cluster", cluster, "-o", tmp_path / "b.json")
-    assert load_problem(tmp_path / "b.json").graph == old.graph
-
-
 def test_inspection_adds_up(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     problem = load_problem(path)
@@ -319,8 +271,6 @@ def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
     [
         (["abc:1"], "name: expected one of nmt, ptb, cifar10, ptb-enas, cifar10-enas, got 'abc'"),
         (["no_such_module:make"], "no_such_module:make: expected a module that can be imported"),
-        (["json:nothing"], "json:nothing: expected json to have 'nothing'"),
-        (["json:decoder"], "json:decoder: expected something that can be called"),
         (["nmt-2", "--set=steps=x"], "--set steps: expected a whole number, got 'x'"),
         (["nmt-2", "--set=steps=3", "--set=steps=4"], "steps: expected it once, got it again"),
         (["nmt-2", "--batch-size=3", "--set=batch-size=4"], "batch_size: expected it once, got"),
@@ -348,22 +298,6 @@ def regrouped(path: Path, *arguments: object) -> PlacementProblem:
     """Return the problem that ``build`` makes of a problem file."""
     succeed("build", path, *arguments, "--force", "-o", path.with_name("again.json"))
     return load_problem(path.with_name("again.json"))
-
-
-def test_a_problem_file_is_grouped_anew_by_the_rules_of_its_graph(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.json"
-    succeed("build", "nmt-2", *SMALL_NMT, "-o", path)
-    graph = load_problem(path).graph
-    rules = MODELS["nmt-2"].colocation_rules
-    assert colocate(graph, rules).num_groups > colocate(graph).num_groups
-    for count in (5, 20):
-        expected = merge_and_colocate(graph, colocate(graph, rules), num_groups=count)
-        assert expected != merge_and_colocate(graph, colocate(graph), num_groups=count)
-        again = regrouped(path, f"--groups={count}")
-        assert again.grouping == expected
-        assert again.rules == ("id", "gradients", "updates")
-    assert regrouped(path) == load_problem(path)
-    assert regrouped(path, "--cluster=1xcpu").rules == load_problem(path).rules
 
 
 def test_the_rules_of_the_user_stay_with_a_problem(tmp_path: Path) -> None:
@@ -397,10 +331,3 @@ def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
     assert "expected a file, got a folder" in fail("build", "nmt-2", "-o", tmp_path / "folder.json")
     (tmp_path / "graph.txt").write_text("node1 -- \x1b[31m")
     assert "\x1b" not in fail("inspect", tmp_path / "graph.txt")
-
-
-def test_debug_shows_where() -> None:
-    result = invoke("inspect", "missing.json", "--debug")
-    assert result.exit_code == 2
-    assert "Traceback" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("placeto: error: missing.json")
