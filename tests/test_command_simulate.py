@@ -12,14 +12,13 @@ from command_runs import (
     build_profile,
     check_picture,
     fail,
-    invoke,
     legend_of,
     profile,
     succeed,
     succeed_json,
 )
 from placeto.placing.placers import PLACER_NAMES, PLACERS
-from placeto_baselines import Heft, LocalSearch
+from placeto_baselines import Heft
 from placeto_graphs import from_networkx, load_placement, load_problem, save_graph, save_placement
 from placeto_simulator import Simulator
 from placeto_tools.plots import COLOURS
@@ -111,20 +110,6 @@ def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
     assert "out of memory" in succeed("simulate", tmp_path / "graph.txt", "v100:0")
 
 
-def test_place_says_that_nothing_fits(tmp_path: Path) -> None:
-    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=9_000_000_000))
-    search = ("place", tmp_path / "graph.txt", "--start=nothing", "--max-evaluations=10")
-    written = ("-o", tmp_path / "placement.json", "--force")
-    result = invoke(*search, *written, "--json")
-    assert result.exit_code == 3
-    report = json.loads(result.stdout)
-    assert not report["fits"]
-    assert report["least_excess"] >= (10 * 9_000_000_000 - 32_000_000_000) / 2
-    assert report["lower_bound"] > 2 * 29
-    text = invoke(*search, *written).stdout
-    assert " groups fits: a device lacks 29.0 GB or more; none costs less than 58." in text
-
-
 def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     succeed("simulate", problem, "v100:0", "--trace", trace)
@@ -146,16 +131,6 @@ def test_every_placer_places(name: str, problem: Path, tmp_path: Path) -> None:
     assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
     # The budget is kept; the greedy pass of Placeto comes on top.
     assert 1 <= report["evaluations"] <= BUDGET + 1 + 10
-
-
-def test_a_seed_gives_one_placement(problem: Path, tmp_path: Path) -> None:
-    command = ["place", problem, "--placer=local-search", f"--max-evaluations={BUDGET}", "--seed=3"]
-    text = succeed(*command, "-o", tmp_path / "placement.json")
-    assert "local-search" in text
-    read = load_problem(problem)
-    result = LocalSearch(BUDGET).place(read, Simulator(read), seed=3)
-    found = load_placement(tmp_path / "placement.json", read)
-    assert found.tolist() == result.placement.tolist()
 
 
 def test_groups_are_drawn_in_the_colours_of_their_devices(problem: Path, tmp_path: Path) -> None:
