@@ -106,11 +106,6 @@ def test_the_group_whose_tensor_comes_last_is_waited_for() -> None:
     assert waits(timeline) == [Wait("c", "a", ops=1, transferred=1, idle=5.0)]
 
 
-def test_devices_that_are_never_idle_wait_for_nothing() -> None:
-    problem = of_ops({("a", "b"): 8, ("b", "c"): 8}, {"a": 3.0, "b": 2.0, "c": 1.0})
-    assert waits(Simulator(problem).timeline(np.zeros(3, np.int32))) == []
-
-
 def test_what_is_not_there_is_named(problem: Path) -> None:
     line = fail("explain", problem, "v100:0", "node44")
     assert "GROUP: expected a group of the problem, such as node0/parameters" in line
