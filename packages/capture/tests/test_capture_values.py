@@ -121,6 +121,17 @@ def test_weights_do_not_decide() -> None:
         capture(given.model, given.inputs)
 
 
+def test_distributions_of_unknown_values_are_taken_as_valid() -> None:
+    def sample(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = model.layer(x)
+        return torch.distributions.Normal(hidden, hidden.exp()).rsample()
+
+    given = example(sample)
+    assert "aten.exp" in capture(given.model, given.inputs).op_types
+    with pytest.raises(ValueError, match="Expected parameter scale"):  # is checked again outside
+        torch.distributions.Normal(torch.zeros(1), -torch.ones(1))
+
+
 def of_two_masks(model: Deciding, x: torch.Tensor) -> torch.Tensor:
     rows, columns = x.sum(1) > 0, model.numbers.repeat(2)[:4] > 0
     result: torch.Tensor = model.layer(x)[rows][:, columns]
