@@ -349,10 +349,10 @@ def placed_on(*devices: int) -> PlacementResult:
     return PlacementResult(
         placement=np.array(devices, np.int32),
         runtime=1.0,
-        peak_memory=[0, 0],
+        peak_memory=np.array([0, 0]),
         evaluations=1,
         seconds=0.0,
-        curve=[[1, 1.0]],
+        curve=np.array([[1, 1.0]]),
     )
 
 
@@ -382,7 +382,7 @@ WRONG_RESULTS: list[tuple[Any, str]] = [
 WRONG_COSTS: list[tuple[Any, str]] = [
     ([1.0], "own: expected evaluate to return EvaluationBatch, got list"),
     (
-        EvaluationBatch(runtime=[1.0], peak_memory=[[0, 0]]),
+        EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), np.int64)),
         "own: expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
     ),
     (ZeroDivisionError("division by zero"), "own: ZeroDivisionError: division by zero"),
