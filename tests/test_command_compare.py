@@ -23,6 +23,7 @@ from command_runs import (
 from placeto.outputs import file_name
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
+from placeto.trials.comparing import chosen_budgets
 from placeto.trials.curve_files import read_curves
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
@@ -265,6 +266,12 @@ def test_names_that_are_taken_end() -> None:
     for name in ("a/d", "a-d-3", "a:d", "a d", "?", "..", "a-d-"):
         names.append(file_name(name, names))
     assert names == ["a-d", "a-d-3", "a-d-2", "a-d-4", "problem", "problem-2", "a-d-5"]
+
+
+def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full() -> None:
+    usual, full = (chosen_budgets(PLACERS, full=full) for full in (False, True))
+    assert usual == {name: spec.budget for name, spec in PLACERS.items()}
+    assert full["placeto"] == full["rnn"] == 100_000
 
 
 def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
