@@ -89,7 +89,7 @@ def test_the_example_is_installed_and_compared(
     (problem,) = report["problems"]
     heft, own = problem["placers"]
     assert (heft["name"], own["name"]) == ("heft", "coordinate-descent:rounds=5")
-    assert report["objective"] == "largest load"
+    assert problem["objective"] == "largest load"
     # Fifteen milliseconds of 12 layers (1, 2, 3, 1, ... forward and twice that backward) on two.
     assert own["runs"][0]["runtime"] <= heft["runs"][0]["runtime"]
     assert report["profiles"][1]["ratios"] == [1.0]

@@ -8,14 +8,14 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.backends import mha
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -64,7 +64,7 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         stack.callback(distribution.set_default_validate_args, distribution._validate_args)
         distribution.set_default_validate_args(False)  # values that are not known pass
 
-        patches = [OneDevice(), patch_module_apply(), patch_cond(fake_mode)]
+        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond(fake_mode)]
         patches += [patch_flex_attention(), patch_refused()]
         if target == "gpu":
             patches += [patch_autocast(), patch_dropout(), patch_attention()]
@@ -247,6 +247,21 @@ def patch_cond(fake_mode: FakeTensorMode) -> Any:
         return true_fn(*operands) if pred else false_fn(*operands)
 
     return mock.patch.object(torch, "cond", cond)
+
+
+def patch_format() -> Any:
+    """Let a number in an f-string be the number where it is known, as of other tensors.
+
+    Such as ``experts[f"expert_{index}"]``; PyTorch shows fake tensors as what they are.
+    """
+
+    def text(tensor: FakeTensor, specification: str) -> str:
+        if tensor.dim() == 0:
+            with suppress(CaptureError):
+                return format(tensor.detach().item(), specification)
+        return object.__format__(tensor, specification)
+
+    return mock.patch.object(FakeTensor, "__format__", text)
 
 
 def patch_module_apply() -> Any:
