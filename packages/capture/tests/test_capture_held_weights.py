@@ -57,25 +57,6 @@ def test_a_tied_weight_is_held_once() -> None:
     assert graph.parameter_bytes.sum() == 100
 
 
-def test_parts_of_a_weight_are_as_many_bytes_as_all_of_it() -> None:
-    class Halves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.empty(3, 5))
-
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return rows @ self.weight[0] + (rows @ self.weight[1:].t()).sum(-1)
-
-    graph = capture(
-        Halves().to("meta"),
-        torch.empty(2, 5, device="meta"),
-        mode="inference",
-        parameter_bytes={"weight": 31},
-    )
-    held = graph.tensor_bytes[graph.tensor_producer == op(graph, "parameter")]
-    assert held.tolist() == [10, 21]
-
-
 @pytest.mark.parametrize(
     ("num_tokens", "per_token", "touched"),
     # Of 8 experts: two different ones; 8 x (1 - (6/8)^2); 8 x (1 - (7/8)^2); all.

@@ -7,7 +7,7 @@ import torch
 
 from placeto_capture.tracing.op_graph import TensorsOfTrace
 from placeto_capture.tracing.prepared_calls import Slots, StorageMemory
-from placeto_capture.tracing.trace import Placeholder, Trace, View
+from placeto_capture.tracing.trace import Placeholder, Trace, View, whole_storage
 
 
 class StepParts:
@@ -34,17 +34,16 @@ class StepParts:
         self.views: list[View] = []
         self.num_bytes: list[int] = []
         self.of_storage: defaultdict[int, list[int]] = defaultdict(list)
-        for storage in range(len(trace.storage_bytes)):
-            for view in tensors.parts.parts(storage):
-                self.of_storage[storage].append(len(self.views))
-                self.views.append(view)
-                self.num_bytes.append(view.num_bytes)
+        for storage in range(len(trace.storage_bytes)):  # a storage is one part
+            self.of_storage[storage].append(storage)
+            self.views.append(whole_storage(storage, trace.storage_bytes[storage]))
+            self.num_bytes.append(trace.storage_bytes[storage])
         self.of_tensor: list[tuple[int, ...]] = []
         with_state: set[int] = set()  # placeholders
         for version in tensors.made:
             parts: list[int] = []
             if version.storage is not None:
-                parts += [self.of_storage[version.storage][part] for part in version.bytes_of_part]
+                parts += self.of_storage[version.storage]
             placeholder = trace.ops[version.producer]
             if isinstance(placeholder, Placeholder) and version.producer not in with_state:
                 with_state.add(version.producer)

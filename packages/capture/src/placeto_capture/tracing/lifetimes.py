@@ -10,14 +10,14 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placeto_capture.tracing.storage_parts import StorageAccesses
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
+from placeto_capture.tracing.trace import Call, Placeholder, Trace
 from placeto_capture.tracing.updates import with_calls
 
 # What is too small for an op: parts of the peak of a step, and bytes, those of the smallest block
@@ -95,65 +95,58 @@ def with_frees(trace: Trace) -> Trace:
     """Return a trace with ops of type ``"placeto.free"``, which read what is kept until then.
 
     They stand where the peak of the step, in the order of its ops, would otherwise be too low.
-    Each is on the device of an op, reads what that has written last, and takes no time.
+    Each is on the device of the op that has written the storage last, and takes no time.
     """
-    kept = {life.storage: life for life in _kept_at_the_peak(trace)}
-    if not kept:
-        return trace
-    accesses = StorageAccesses(trace)
-    writer_of_part: defaultdict[int, dict[int, int]] = defaultdict(dict)
-    for op, call in enumerate(trace.ops):
-        for storage in kept.keys() & {*call.creates, *call.writes}:
-            writer_of_part[storage].update(dict.fromkeys(accesses.made(op, storage), op))
+    kept = _kept_at_the_peak(trace)
+    writer = {
+        storage: op
+        for op, call in enumerate(trace.ops)
+        for storage in (*call.creates, *call.writes)
+    }
     calls: defaultdict[int, list[Call]] = defaultdict(list)
-    for storage, life in kept.items():
-        views: defaultdict[int, list[View]] = defaultdict(list)
-        for part, writer in writer_of_part[storage].items():
-            views[writer].append(accesses.parts(storage)[part])
-        calls[life.end] += [_free(trace, life, writer, read) for writer, read in views.items()]
-    return with_calls(trace, calls)
+    for life in kept:
+        calls[life.end].append(_free(trace, life, writer[life.storage]))
+    return with_calls(trace, calls) if kept else trace
 
 
-Bytes = tuple[int, int, int]  # from one op up to another one
-
-
-@dataclass
-class _Life:
-    """The life of a storage, from the op that makes it up to another one.
-
-    ``kept`` are the bytes that nothing reads any more.
-    """
+class _Life(NamedTuple):
+    """The life of a storage: the op that makes it, the one after its last reader, and its end."""
 
     storage: int
+    num_bytes: int
     maker: int
+    unread: int
     end: int
-    kept: list[Bytes] = field(default_factory=list)
-
-    def kept_at(self, op: int) -> int:
-        """Return the bytes that are kept while an op runs."""
-        return sum(num_bytes for start, end, num_bytes in self.kept if start <= op < end)
 
 
 def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     """Return the lives without which the peak would be too low."""
     lives = _lives(trace)
     resident = sum(trace.bytes_before(made.storages) for made in trace.placeholders)
-    intervals = [(life.maker, life.end, trace.storage_bytes[life.storage]) for life in lives]
+    intervals = [(life.maker, life.end, life.num_bytes) for life in lives]
     real = resident + _curve(intervals, len(trace.ops))
-    read = real - _curve((each for life in lives for each in life.kept), len(trace.ops))
+    read = real - _curve_kept(lives, len(trace.ops))
     found: list[_Life] = []
     while real.max(initial=0) > (1 + SMALL_DIFFERENCE) * read.max(initial=0):
         op = int(real.argmax())
         least = max(SMALLEST_BLOCK, SMALL_STORAGE * real[op])
-        more = [life for life in lives if life not in found and life.kept_at(op) >= least]
+        more = [
+            life
+            for life in lives
+            if life.unread <= op < life.end and life.num_bytes >= least and life not in found
+        ]
         if not more:
             break
         found += more
-        read += _curve((each for life in more for each in life.kept), len(trace.ops))
+        read += _curve_kept(more, len(trace.ops))
     return found
 
 
-def _curve(intervals: Iterable[Bytes], num_ops: int) -> NDArray[np.int64]:
+def _curve_kept(lives: Iterable[_Life], num_ops: int) -> NDArray[np.int64]:
+    return _curve(((life.unread, life.end, life.num_bytes) for life in lives), num_ops)
+
+
+def _curve(intervals: Iterable[tuple[int, int, int]], num_ops: int) -> NDArray[np.int64]:
     """Return int64[V], the bytes while each op runs."""
     changes = np.zeros(num_ops + 1, np.int64)
     for start, end, num_bytes in intervals:
@@ -165,44 +158,23 @@ def _curve(intervals: Iterable[Bytes], num_ops: int) -> NDArray[np.int64]:
 def _lives(trace: Trace) -> list[_Life]:
     """Return the lives of the storages that ops make."""
     maker: dict[int, int] = {}
-    accesses: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
+    last: dict[int, int] = {}
     for op, call in enumerate(trace.ops):
         maker.update(dict.fromkeys(call.creates, op))
-        for part in call.single_calls:
-            for view in views_in((part.arguments, part.keywords)):
-                accesses[view.storage].append((op, view))
+        last.update(dict.fromkeys((*call.reads, *call.writes, *call.creates), op))
     lives = []
     for storage, made in maker.items():
-        if storage in trace.held:
-            lives.append(_Life(storage, made, len(trace.ops)))
-            continue
-        last = accesses[storage][-1][0] if accesses[storage] else made
-        life = _Life(storage, made, max(last + 1, trace.deaths.get(storage, 0)))
-        life.kept = _kept(life, trace.storage_bytes[storage], accesses[storage])
-        lives.append(life)
+        unread = len(trace.ops) if storage in trace.held else last[storage] + 1
+        end = max(unread, trace.deaths.get(storage, 0))
+        lives.append(_Life(storage, trace.storage_bytes[storage], made, unread, end))
     return lives
 
 
-def _kept(life: _Life, num_bytes: int, accesses: Sequence[tuple[int, View]]) -> list[Bytes]:
-    """Return the bytes that nothing reads any more."""
-    kept = []
-    end, read, views = life.end, 0, set[View]()
-    for op, view in [(life.maker, None), *accesses][::-1]:
-        if op + 1 < end and read < num_bytes:
-            kept.append((op + 1, end, num_bytes - read))
-        end = min(end, op + 1)
-        if view is not None and view not in views:
-            views.add(view)
-            read += view.num_bytes
-    return kept
-
-
-def _free(trace: Trace, life: _Life, writer: int, read: Sequence[View]) -> Call:
+def _free(trace: Trace, life: _Life, writer: int) -> Call:
     before = range(life.maker, life.end)[::-1]
     last = next(op for op in before if isinstance(trace.ops[op], Call))
     return Call(
         None,
-        arguments=tuple(read),
         reads=(life.storage,),
         scope=trace.ops[writer].scope,
         phase=trace.ops[last].phase,

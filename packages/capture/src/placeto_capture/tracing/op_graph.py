@@ -1,14 +1,9 @@
 """Makes an `OpGraph` of a trace.
 
-Each op that writes a storage makes a version of the part that it writes. An in-place op reads the
-version before its own, unless it overwrites all of it, and makes a new one. The graph is therefore
-one of values, and each op can run on any device. A reader of a part of a storage reads those
-versions of which it shows some bytes.
-
-The bytes that an op makes in a storage are a tensor of the graph. If ops read different parts of
-it, it is several tensors: one for all bytes that the same ops read. So each op reads as many bytes
-as it looks at (`placeto_capture.tracing.storage_parts` names the exceptions). The tensors of an op
-have no byte in common, and bytes that no op has written are in none.
+Each op that writes a storage makes a version of it, which is a tensor of the graph. An in-place op
+reads the version before its own, unless it overwrites all of it, and makes a new one. The graph is
+therefore one of values, and each op can run on any device. A view of a storage is the storage: who
+reads a slice reads all of it.
 
 A resident storage (weights, optimizer state, buffers) has one place for all of its versions. A
 write takes no further memory: its tensor has 0 bytes and says only what comes first. It happens on
@@ -33,17 +28,16 @@ nothing is held. A write then reads a tensor of 0 bytes of each op that it waits
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_capture.tracing.functions import dtype_of, groups_of
+from placeto_capture.tracing.functions import OVERWRITES, dtype_of, function_of, groups_of
 from placeto_capture.tracing.lifetimes import SMALLEST_BLOCK
-from placeto_capture.tracing.storage_parts import Access, StorageAccesses
-from placeto_capture.tracing.trace import Call, Placeholder, Trace
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, views_in
 from placeto_graphs import OpGraph, Phase
 
 LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
@@ -81,53 +75,14 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
     )
 
 
-@dataclass(eq=False)
+@dataclass
 class Version:
-    """The parts of a storage that an op has made."""
+    """What an op has made of a storage: a tensor of the graph."""
 
     producer: int  # the op
     storage: int | None  # None for what says only that the op comes before others
-    bytes_of_part: Mapping[int, int]  # the parts of the storage that the op writes, and their bytes
-    held: set[int] = field(default_factory=set)  # the parts that stay until the end of the step
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all its parts."""
-        return sum(self.bytes_of_part.values())
-
-
-Read = tuple[Version, int, Sequence[int]]  # a version, the op that reads it, and parts of it
-
-
-def as_tensors(
-    versions: Sequence[Version], reads: Sequence[Read]
-) -> tuple[list[Version], list[tuple[int, int]]]:
-    """Return the tensors, each as the parts of a version that it is, and their edges.
-
-    A tensor is all parts of a version that the same ops read. One without bytes is one.
-    """
-    readers: defaultdict[tuple[Version, int], list[int]] = defaultdict(list)
-    for version, op, parts in reads:
-        for part in parts:
-            readers[version, part].append(op)
-    tensors: list[Version] = []
-    tensor_of_part: dict[tuple[Version, int], int] = {}
-    for version in versions:
-        groups: defaultdict[Hashable, dict[int, int]] = defaultdict(dict)
-        has_bytes = version.num_bytes > 0
-        for part, size in version.bytes_of_part.items():
-            key = (part in version.held, *readers[version, part]) if has_bytes else None
-            groups[key][part] = size
-        for sizes in groups.values() or [{}]:
-            tensor_of_part.update(((version, part), len(tensors)) for part in sizes)
-            held = version.held & sizes.keys()
-            tensors.append(Version(version.producer, version.storage, sizes, held))
-    edges = [
-        (tensor, op)
-        for version, op, parts in reads
-        for tensor in dict.fromkeys(tensor_of_part[version, part] for part in parts)
-    ]
-    return tensors, edges
+    num_bytes: int
+    held: bool = False  # until the end of the step
 
 
 class EarlierOps:
@@ -171,65 +126,54 @@ class TensorsOfTrace:
     """The tensors of the graph of a trace, ``made``, who reads them, ``edges``, and ``waits``."""
 
     def __init__(self, trace: Trace) -> None:
-        self.parts = StorageAccesses(trace)
+        self.made: list[Version] = []
+        self.edges: list[tuple[int, int]] = []  # tensors, and ops that read them
         self.waits: list[tuple[int, int]] = []  # ops, and those that have to be done before
         self.is_dataflow = trace.updates == "as-ready"  # tensors alone say what comes first
+        self._trace = trace
         self._last_backward_ops: dict[int, None] = {}  # from which no other one is reached
         self._barrier: int | None = None
         self._before_barrier: set[int] = set()
         self._after_barrier: set[int] = set()  # it and the ops that come after it
-        self._versions: list[Version] = []
-        self._reads: list[Read] = []
-        self._homes: dict[int, Version] = {}  # what there is of each resident storage at first
-        self._version_of_part: dict[tuple[int, int], Version] = {}  # by storage and part
-        self._readers: defaultdict[tuple[int, int], list[int]] = defaultdict(list)  # of these
+        self._homes: dict[int, int] = {}  # the first tensor of each resident storage
+        self._current: dict[int, int] = {}  # the last tensor of each storage
+        self._readers: defaultdict[int, list[int]] = defaultdict(list)  # of these
         self._before: list[tuple[int, ...]] = []  # for each op those right before it
         for op, made in enumerate(trace.ops):
             if isinstance(made, Placeholder):
                 self._add_placeholder(op, made)
             else:
                 self._add_call(op, made)
-        if not self.is_dataflow:
-            self._hold(trace.held)
-        self.made, self.edges = as_tensors(self._versions, self._reads)
+        for storage in () if self.is_dataflow else trace.held - self._homes.keys():
+            if storage in self._current:
+                self.made[self._current[storage]].held = True
 
     @property
     def home_of_storage(self) -> dict[int, int]:
         """The op of each storage that is resident."""
-        return {storage: home.producer for storage, home in self._homes.items()}
+        return {storage: self.made[home].producer for storage, home in self._homes.items()}
+
+    def _add(self, producer: int, storage: int | None, num_bytes: int) -> int:
+        self.made.append(Version(producer, storage, num_bytes))
+        return len(self.made) - 1
 
     def _add_placeholder(self, op: int, placeholder: Placeholder) -> None:
         self._before.append(())
-        sizes = self.parts.sizes(placeholder.storages[0])
-        home = self._add(Version(op, placeholder.storages[0], dict(enumerate(sizes))))
-        for storage in placeholder.storages:
-            self._version_of_part.update(((storage, part), home) for part in self._all(storage))
-            if placeholder.is_resident:
-                self._homes[storage] = home
-
-    def _add(self, version: Version) -> Version:
-        self._versions.append(version)
-        return version
-
-    def _all(self, storage: int) -> Iterable[int]:
-        return range(len(self.parts.sizes(storage)))
-
-    def _current(self, storage: int, parts: Iterable[int]) -> Iterator[tuple[int, Version]]:
-        """Yield those parts that something has made, and their versions."""
-        for part in parts:
-            if (storage, part) in self._version_of_part:
-                yield part, self._version_of_part[storage, part]
+        first, *_ = placeholder.storages
+        home = self._add(op, first, self._trace.bytes_before([first]))
+        self._current.update(dict.fromkeys(placeholder.storages, home))
+        if placeholder.is_resident:
+            self._homes.update(dict.fromkeys(placeholder.storages, home))
 
     def _add_call(self, op: int, call: Call) -> None:
-        uses = {storage: self.parts.access(op, storage) for storage in (*call.reads, *call.writes)}
-        before = []
-        for version, parts in self._read_versions(uses).items():
-            before.append(version.producer)
-            self._reads.append((version, op, sorted(parts)))
-        for earlier in self._ops_to_wait_for(call, uses, before):
+        looked_at = _looked_at(call, self._trace.storage_bytes)
+        read = self._read(call, looked_at)
+        before = [self.made[tensor].producer for tensor in read]
+        self.edges += [(tensor, op) for tensor in read]
+        for earlier in self._ops_to_wait_for(call, before):
             before.append(earlier)
             if self.is_dataflow:
-                self._reads.append((self._add(Version(earlier, None, {0: 0})), op, [0]))
+                self.edges.append((self._add(earlier, None, 0), op))
             else:
                 self.waits.append((op, earlier))
         self._before.append(tuple(before))
@@ -243,30 +187,32 @@ class TensorsOfTrace:
         elif not self._after_barrier.isdisjoint(before):
             self._after_barrier.add(op)
 
-        for storage, use in uses.items():
-            for part in use.read:
-                self._readers[storage, part].append(op)
+        for storage in looked_at:
+            self._readers[storage].append(op)
         for storage in (*call.creates, *call.writes):
-            self._add_version(op, storage, self.parts.made(op, storage))
+            num_bytes = 0 if storage in self._homes else self._trace.storage_bytes[storage]
+            self._current[storage] = self._add(op, storage, num_bytes)
+            self._readers[storage] = []
 
-    def _read_versions(self, uses: Mapping[int, Access]) -> dict[Version, set[int]]:
-        """Return the versions that a call reads, and which of their parts."""
-        read: defaultdict[Version, set[int]] = defaultdict(set)
-        for storage, use in uses.items():
+    def _read(self, call: Call, looked_at: set[int]) -> list[int]:
+        """Return the tensors that a call reads."""
+        tensors: list[int] = []
+        for storage in (*call.reads, *call.writes):
             if storage in self._homes:
-                home = self._homes[storage]
-                read[home].update(_parts_in(home, storage, use.all))
-            for part, version in self._current(storage, use.read):
-                read[version].update(_parts_in(version, storage, [part]))
-        return read
+                tensors.append(self._homes[storage])
+            if storage in looked_at and storage in self._current:
+                tensors.append(self._current[storage])
+        return [*dict.fromkeys(tensors)]
 
-    def _ops_to_wait_for(
-        self, call: Call, uses: Mapping[int, Access], inputs: Sequence[int]
-    ) -> list[int]:
+    def _ops_to_wait_for(self, call: Call, inputs: Sequence[int]) -> list[int]:
         """Return the ops that a call waits for and that do not come before its inputs anyway."""
         if call.is_barrier:
             return list(self._last_backward_ops)
-        earlier = self._replaced_by(uses)
+        earlier: set[int] = set()  # that made or read what the call replaces
+        for storage in call.writes:
+            earlier.update(self._readers[storage])
+            if storage in self._current:
+                earlier.add(self.made[self._current[storage]].producer)
         if call.is_free:
             for last in call.waits_for:
                 earlier.update(self._right_before(last, inputs))
@@ -299,33 +245,19 @@ class TensorsOfTrace:
                 found.update(self._before[other])
         return found
 
-    def _hold(self, storages: Iterable[int]) -> None:
-        """Let what is in some storages at the end stay there; what is resident does anyway."""
-        for storage in storages:
-            if storage not in self._homes:
-                for part, version in self._current(storage, self._all(storage)):
-                    version.held.update(_parts_in(version, storage, [part]))
 
-    def _replaced_by(self, uses: Mapping[int, Access]) -> set[int]:
-        """Return the ops that made or read what a call replaces."""
-        earlier: set[int] = set()
-        for storage, use in uses.items():
-            earlier.update(*(self._readers[storage, part] for part in use.written))
-            earlier.update(made.producer for _, made in self._current(storage, use.written))
-        return earlier
-
-    def _add_version(self, op: int, storage: int, parts: Iterable[int]) -> None:
-        sizes = self.parts.sizes(storage)
-        bytes_of_part = {part: 0 if storage in self._homes else sizes[part] for part in parts}
-        version = self._add(Version(op, storage, bytes_of_part))
-        for part in bytes_of_part:
-            self._version_of_part[storage, part] = version
-            self._readers[storage, part] = []
-
-
-def _parts_in(version: Version, storage: int, parts: Iterable[int]) -> Iterable[int]:
-    """Return parts of a version; an optimizer's state is part of no weight, and so of all."""
-    return parts if version.storage == storage else version.bytes_of_part
+def _looked_at(call: Call, storage_bytes: Sequence[int] | Mapping[int, int]) -> set[int]:
+    """Return the storages that a call reads, or changes without overwriting all of their bytes."""
+    looked_at = set(call.reads)
+    for part in call.single_calls:
+        function = function_of(part.function)
+        views = views_in((part.arguments, part.keywords))
+        if function.name in OVERWRITES:
+            for view in views_in(function.written(part.arguments, part.keywords)):
+                if view.num_bytes == storage_bytes[view.storage]:
+                    views.remove(view)
+        looked_at.update(view.storage for view in views)
+    return looked_at.intersection((*call.reads, *call.writes))
 
 
 def _unique_names(trace: Trace) -> tuple[str, ...]:
