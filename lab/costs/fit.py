@@ -1,7 +1,7 @@
 """Fit the efficiencies of device kinds to published step times, and print fit and residuals.
 
-What it prints as efficiencies are the constants of `catalogue.py` in placeto-graphs, and stands in
-docs/costs.md.
+What it prints as efficiencies are the constants of `catalogue.toml` in placeto-graphs, and stands
+in docs/costs.md.
 """
 
 from collections.abc import Mapping, Sequence

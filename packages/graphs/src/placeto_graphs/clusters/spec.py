@@ -198,7 +198,7 @@ class _Pairs:
         self.machine = np.array(machines, np.int64)
         self.host_bandwidth = np.array([way.host_bandwidth for way in ways])
         self.host_latency = np.array([way.host_latency for way in ways])
-        self.peer_bandwidth = np.array([way.peer_bandwidth or np.nan for way in ways])
+        self.peer_bandwidth = np.array([way.peer_bandwidth for way in ways])
         self.peer_latency = np.array([way.peer_latency for way in ways])
         self.overhead = np.array([device.transfer_overhead for device in devices])
         self.cpu = np.array([is_cpu(device.kind) for device in devices])
@@ -206,7 +206,7 @@ class _Pairs:
         self.apart = ~np.eye(len(devices), dtype=np.bool_)
         self.together = self.apart & (self.machine[:, None] == self.machine)
         peers = self.together & (kinds[:, None] == kinds)
-        self.peers = peers & ~np.isnan(self.peer_bandwidth)
+        self.peers = peers & (self.peer_bandwidth > 0)
         # Processors are joined to each other, whatever joins the GPUs.
         self.sockets = self.peers & self.cpu
         self.nvlink = peers & np.array([way.has_nvlink for way in ways])
