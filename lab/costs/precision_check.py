@@ -13,7 +13,7 @@ from torch import nn
 from placeto import capture_step
 from placeto_capture.costs.roofline import Tf32, single_device_runtime
 from placeto_graphs import OpGraph
-from placeto_workloads.libraries.named import library_step
+from placeto_workloads import library_step
 
 MODEL, BATCH_SIZE = "torchvision:resnet50", 256
 

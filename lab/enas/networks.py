@@ -14,15 +14,16 @@ from torch.nn import functional
 from placeto_workloads import ConvolutionalArchitecture, Operation, RecurrentCell
 from placeto_workloads.families.search_spaces import MICRO_OPERATIONS
 from placeto_workloads.models.cell_architecture import CURRENT
-from placeto_workloads.models.cell_network import CellNetwork
-from placeto_workloads.models.enas_convolutional import STEM_FILTERS_PER_FILTER, image_network
-from placeto_workloads.models.enas_recurrent import RecurrentStep
-from placeto_workloads.models.image_layers import (
+from placeto_workloads.models.cell_network import (
+    STEM_FILTERS_PER_FILTER,
+    CellNetwork,
     FactorisedReduction,
     Projection,
     batch_normalisation,
+    image_network,
     operation_layer,
 )
+from placeto_workloads.models.enas_recurrent import RecurrentStep
 from placeto_workloads.models.unrolled import uniform_weight
 
 STAGES = 3

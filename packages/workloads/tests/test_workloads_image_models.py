@@ -25,8 +25,7 @@ from placeto_workloads import (
     inception_v3,
     nasnet,
 )
-from placeto_workloads.models.cell_network import Cell, PlannedCell
-from placeto_workloads.models.image_layers import FactorisedReduction
+from placeto_workloads.models.cell_network import Cell, FactorisedReduction, PlannedCell
 
 
 def multiply_adds_per_image(step: TrainingStep) -> float:

@@ -12,7 +12,6 @@ from placeto_workloads.families.sampler import (
 )
 from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
 from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
-from placeto_workloads.libraries.named import LIBRARIES, library_step
 from placeto_workloads.libraries.transformers_inference import inference_step
 from placeto_workloads.models.cell_architecture import (
     Activation,
@@ -23,15 +22,17 @@ from placeto_workloads.models.cell_architecture import (
     RecurrentCell,
     cell_with_loose_ends,
 )
-from placeto_workloads.models.enas_convolutional import enas_image_network
+from placeto_workloads.models.cell_network import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import NASNET_A, nasnet
 from placeto_workloads.models.nmt import nmt
 from placeto_workloads.models.training_step import TrainingStep
 from placeto_workloads.registry import (
+    LIBRARIES,
     MODELS,
     RegisteredModel,
+    library_step,
     training_step,
 )
 

@@ -1,9 +1,9 @@
-"""The models by name."""
+"""The models by name: those of the paper, and those of libraries."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -16,10 +16,13 @@ from placeto_graphs import (
     colocate_updates,
 )
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.diffusers import diffusers_step
+from placeto_workloads.libraries.image_networks import timm_step, torchvision_step
+from placeto_workloads.libraries.transformers import transformers_step
 from placeto_workloads.models.inception_v3 import inception_v3
 from placeto_workloads.models.nasnet import nasnet
 from placeto_workloads.models.nmt import nmt
-from placeto_workloads.models.training_step import TrainingStep, whole_number
+from placeto_workloads.models.training_step import TrainingStep, default_sizes, whole_number
 
 ColocationRule = Callable[[OpGraph], Grouping]
 
@@ -52,17 +55,6 @@ class RegisteredModel:
         return default_sizes(self.build, self.fixed)
 
 
-def default_sizes(build: Callable[..., TrainingStep], fixed: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that a builder takes, but the fixed ones, with their defaults."""
-    taken = inspect.signature(build).parameters.values()
-    others = {"device", "seed", *fixed}
-    return {
-        parameter.name: parameter.default
-        for parameter in taken
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in others
-    }
-
-
 def checked_sizes(
     owner: str, defaults: Mapping[str, int], given: Mapping[str, int]
 ) -> dict[str, int]:
@@ -78,19 +70,15 @@ def checked_sizes(
 _MODELS = (
     RegisteredModel("inception-v3", "Inception-V3 (Szegedy et al. 2015)", inception_v3),
     RegisteredModel("nasnet", "NASNet-A mobile, 4 @ 1056 (Zoph et al. 2018)", nasnet),
-    RegisteredModel(
-        "nmt-2",
-        "translation, 2 LSTM layers, attention (Wu et al. 2016)",
-        nmt,
-        {"layers": 2},
-        RULES_OF_UNROLLED_NETWORKS,
-    ),
-    RegisteredModel(
-        "nmt-4",
-        "translation, 4 LSTM layers, attention (Wu et al. 2016)",
-        nmt,
-        {"layers": 4},
-        RULES_OF_UNROLLED_NETWORKS,
+    *(
+        RegisteredModel(
+            f"nmt-{layers}",
+            f"translation, {layers} LSTM layers, attention (Wu et al. 2016)",
+            nmt,
+            {"layers": layers},
+            RULES_OF_UNROLLED_NETWORKS,
+        )
+        for layers in (2, 4)
     ),
 )
 MODELS: Mapping[str, RegisteredModel] = MappingProxyType({model.name: model for model in _MODELS})
@@ -124,12 +112,40 @@ def training_step(
     >>> [tuple(words.shape) for words in step.example_inputs]
     [(4, 128), (5, 128)]
     """
-    model = _model(name)
+    if name not in MODELS:
+        raise WorkloadError(f"name: expected one of {', '.join(MODELS)}, got {name!r}")
+    model = MODELS[name]
     checked = checked_sizes(name, model.sizes, sizes)
     return model.build(**model.fixed, **checked, device=device, seed=seed)
 
 
-def _model(name: str) -> RegisteredModel:
-    if name not in MODELS:
-        raise WorkloadError(f"name: expected one of {', '.join(MODELS)}, got {name!r}")
-    return MODELS[name]
+LIBRARIES: Mapping[str, Callable[..., TrainingStep]] = MappingProxyType(
+    {
+        "diffusers": diffusers_step,
+        "timm": timm_step,
+        "torchvision": torchvision_step,
+        "transformers": transformers_step,
+    }
+)
+"""Functions that build a training step of a model, by the library of the model."""
+
+
+def library_step(source: str, **settings: Any) -> TrainingStep:
+    """Build a training step of a model of another library.
+
+    Parameters
+    ----------
+    source
+        Library and name of the model: ``"transformers:gpt2"``, ``"timm:resnet50"``.
+    **settings
+        Further arguments of the function of the library in `LIBRARIES`.
+
+    Raises
+    ------
+    WorkloadError
+        When the library is not installed, or has no such model or setting.
+    """
+    library, _, name = source.partition(":")
+    if library not in LIBRARIES:
+        raise WorkloadError(f"{source}: expected a model of {', '.join(LIBRARIES)}")
+    return LIBRARIES[library](name, **settings)

@@ -15,15 +15,14 @@ from placeto_workloads.families.sampler import (
     UniformSampler,
 )
 from placeto_workloads.families.search_spaces import Architecture
-from placeto_workloads.models.enas_convolutional import enas_image_network
+from placeto_workloads.models.cell_network import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
-from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import TrainingStep, default_sizes
 from placeto_workloads.registry import (
     RULES_OF_UNROLLED_NETWORKS,
     ColocationRule,
     checked_sizes,
-    default_sizes,
 )
 
 NUM_MEMBERS = 32

@@ -7,10 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from placeto_workloads.models.cell_architecture import Activation, RecurrentCell
-from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_numbers
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_training_step,
+    of_checked_sizes,
+)
 from placeto_workloads.models.unrolled import UnrolledLayer, uniform_weight
 
 
+@of_checked_sizes
 def enas_language_model(
     cell: RecurrentCell,
     *,
@@ -42,13 +47,6 @@ def enas_language_model(
         Length of embeddings and states.
     vocabulary_size
         Number of words.
-    device, seed
-        As of `training_step`.
-
-    Raises
-    ------
-    WorkloadError
-        When a size is not an integer of at least 1.
 
     Examples
     --------
@@ -57,18 +55,9 @@ def enas_language_model(
     >>> step.model(*step.example_inputs).shape
     torch.Size([])
     """
-    sizes = whole_numbers(
-        steps=steps, batch_size=batch_size, units=units, vocabulary_size=vocabulary_size
-    )
-
-    def make_inputs() -> tuple[Tensor, ...]:
-        words = torch.randint(sizes["vocabulary_size"], (sizes["steps"] + 1, sizes["batch_size"]))
-        return (words,)
-
     return build_training_step(
-        lambda: LanguageModel(cell, sizes["steps"], sizes["units"], sizes["vocabulary_size"]),
-        make_inputs,
-        sizes,
+        lambda: LanguageModel(cell, steps, units, vocabulary_size),
+        lambda: (torch.randint(vocabulary_size, (steps + 1, batch_size)),),
         device=device,
         seed=seed,
     )
@@ -141,16 +130,7 @@ class SharedSoftmaxStep(nn.Module):
 def _highway(projected: Tensor, carried: Tensor, activation: Activation) -> Tensor:
     """Return a node (Pham et al. 2018, section 3.1): a gate mixes its value and its input."""
     hidden, gate = projected.chunk(2, dim=1)
-    return carried + torch.sigmoid(gate) * (_activated(hidden, activation) - carried)
-
-
-def _activated(hidden: Tensor, activation: Activation) -> Tensor:
-    match activation:
-        case Activation.IDENTITY:
-            return hidden
-        case Activation.SIGMOID:
-            return torch.sigmoid(hidden)
-        case Activation.TANH:
-            return torch.tanh(hidden)
-        case Activation.RELU:
-            return torch.relu(hidden)
+    share = torch.sigmoid(gate)
+    if activation is not Activation.IDENTITY:
+        hidden = getattr(torch, activation.value)(hidden)
+    return carried + share * (hidden - carried)

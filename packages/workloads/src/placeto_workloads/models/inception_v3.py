@@ -5,14 +5,15 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.cell_network import batch_normalisation
 from placeto_workloads.models.training_step import (
     TrainingStep,
     build_classification_step,
-    whole_numbers,
+    of_checked_sizes,
 )
 
 
+@of_checked_sizes
 def inception_v3(
     *,
     batch_size: int = 64,
@@ -26,7 +27,7 @@ def inception_v3(
     The network of Szegedy et al. (2015), table 1 and figures 5 to 7 and 10, with batch
     normalisation after every convolution, without the auxiliary head: 23,834,568 parameters.
     Sizes that the paper leaves open, such as the width of the branches, are those of its published
-    network.
+    network. `device`, `seed` and errors are as of `training_step`.
 
     Parameters
     ----------
@@ -34,13 +35,6 @@ def inception_v3(
         Numbers of images in a step, and of classes.
     image_size
         Height and width of an image, in pixels; at least 75.
-    device, seed
-        As of `training_step`.
-
-    Raises
-    ------
-    WorkloadError
-        When a size is not an integer of at least 1, or the images are too small for a layer.
 
     Examples
     --------
@@ -48,9 +42,9 @@ def inception_v3(
     >>> step.model.network(step.example_inputs[0]).shape
     torch.Size([1, 1000])
     """
-    sizes = whole_numbers(batch_size=batch_size, image_size=image_size, num_classes=num_classes)
+    images = batch_size, image_size, num_classes
     return build_classification_step(
-        lambda: InceptionV3(sizes["num_classes"]), sizes, device=device, seed=seed
+        lambda: InceptionV3(num_classes), *images, device=device, seed=seed
     )
 
 

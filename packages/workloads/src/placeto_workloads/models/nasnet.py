@@ -1,7 +1,5 @@
 """NASNet-A (Zoph et al. 2018, "Learning Transferable Architectures")."""
 
-from collections import OrderedDict
-
 import torch
 from torch import nn
 
@@ -14,12 +12,15 @@ from placeto_workloads.models.cell_architecture import (
     ConvolutionalCell,
     Operation,
 )
-from placeto_workloads.models.cell_network import CellNetwork, PlannedCell, planned_cells
-from placeto_workloads.models.image_layers import batch_normalisation
+from placeto_workloads.models.cell_network import (
+    CellNetwork,
+    PlannedCell,
+    planned_cells,
+)
 from placeto_workloads.models.training_step import (
     TrainingStep,
     build_classification_step,
-    whole_numbers,
+    of_checked_sizes,
 )
 
 _SEPARABLE_3 = Operation.SEPARABLE_CONVOLUTION_3
@@ -58,6 +59,7 @@ NASNET_A = ConvolutionalArchitecture(
 _PENULTIMATE_PER_FILTER = 4 * len(NASNET_A.normal.outputs)
 
 
+@of_checked_sizes
 def nasnet(
     *,
     batch_size: int = 64,
@@ -88,13 +90,6 @@ def nasnet(
         the number of filters of the first stage.
     stem_filters
         Number of filters of the first convolution.
-    device, seed
-        As of `training_step`.
-
-    Raises
-    ------
-    WorkloadError
-        When a size is not an integer of at least 1, or the images are too small for a layer.
 
     Examples
     --------
@@ -102,44 +97,21 @@ def nasnet(
     >>> sum(weights.numel() for weights in step.model.parameters())
     5289978
     """
-    sizes = whole_numbers(
-        batch_size=batch_size,
-        image_size=image_size,
-        num_classes=num_classes,
-        cells_per_stage=cells_per_stage,
-        penultimate_filters=penultimate_filters,
-        stem_filters=stem_filters,
-    )
     narrowest = 4 * _PENULTIMATE_PER_FILTER  # the first stem cell has a quarter of the filters
-    if sizes["penultimate_filters"] % narrowest:
+    if penultimate_filters % narrowest:
         raise WorkloadError(
             f"penultimate_filters: expected a multiple of {narrowest}, got {penultimate_filters}"
         )
-    return build_classification_step(
-        lambda: _nasnet_a(
-            sizes["penultimate_filters"] // _PENULTIMATE_PER_FILTER,
-            sizes["cells_per_stage"],
-            sizes["stem_filters"],
-            sizes["num_classes"],
-        ),
-        sizes,
-        device=device,
-        seed=seed,
-    )
-
-
-def _nasnet_a(
-    filters: int, cells_per_stage: int, stem_filters: int, num_classes: int
-) -> CellNetwork:
-    stem = nn.Sequential(
-        OrderedDict[str, nn.Module](
-            convolution=nn.Conv2d(3, stem_filters, 3, stride=2, bias=False),
-            normalisation=batch_normalisation(stem_filters),
-        )
-    )
+    filters = penultimate_filters // _PENULTIMATE_PER_FILTER
     plan = [
         PlannedCell(NASNET_A.reduction, filters // 4, stride=2),
         PlannedCell(NASNET_A.reduction, filters // 2, stride=2),
         *planned_cells(NASNET_A, filters, cells_per_stage),
     ]
-    return CellNetwork(stem, stem_filters, plan, num_classes, dropout=0.5)
+
+    def make_network() -> CellNetwork:
+        convolution = nn.Conv2d(3, stem_filters, 3, stride=2, bias=False)
+        return CellNetwork(convolution, plan, num_classes, dropout=0.5)
+
+    images = batch_size, image_size, num_classes
+    return build_classification_step(make_network, *images, device=device, seed=seed)

@@ -1,12 +1,16 @@
 """Neural machine translation with LSTM layers and attention (Wu et al. 2016, "GNMT")."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placeto_workloads.models.training_step import TrainingStep, build_training_step, whole_numbers
+from placeto_workloads.models.training_step import (
+    TrainingStep,
+    build_training_step,
+    of_checked_sizes,
+)
 from placeto_workloads.models.unrolled import (
     LSTM,
     LSTMState,
@@ -19,6 +23,7 @@ from placeto_workloads.models.unrolled import (
 FIRST_RESIDUAL_LAYER = 2  # the third from the bottom (Wu et al. 2016, figure 1)
 
 
+@of_checked_sizes
 def nmt(
     *,
     layers: int = 2,
@@ -54,13 +59,6 @@ def nmt(
         default is fitted: with 4 layers a step takes as long on a CPU as theirs.
     vocabulary_size
         Number of words of the source language, and of the target language.
-    device, seed
-        As of `training_step`.
-
-    Raises
-    ------
-    WorkloadError
-        When a size is not an integer of at least 1.
 
     Examples
     --------
@@ -69,25 +67,14 @@ def nmt(
     ['encoder.layer0.rightward.step2', 'encoder.layer0.leftward.step2', 'encoder.layer1.step2', \
 'decoder.layer0.step2', 'decoder.layer1.step2', 'attention.step2', 'softmax.step2']
     """
-    sizes = whole_numbers(
-        layers=layers,
-        steps=steps,
-        batch_size=batch_size,
-        units=units,
-        vocabulary_size=vocabulary_size,
-    )
 
     def make_inputs() -> tuple[Tensor, ...]:
-        source = torch.randint(sizes["vocabulary_size"], (sizes["steps"], sizes["batch_size"]))
-        target = torch.randint(sizes["vocabulary_size"], (sizes["steps"] + 1, sizes["batch_size"]))
-        return source, target
+        source = torch.randint(vocabulary_size, (steps, batch_size))
+        return source, torch.randint(vocabulary_size, (steps + 1, batch_size))
 
     return build_training_step(
-        lambda: TranslationModel(
-            sizes["layers"], sizes["steps"], sizes["units"], sizes["vocabulary_size"]
-        ),
+        lambda: TranslationModel(layers, steps, units, vocabulary_size),
         make_inputs,
-        sizes,
         device=device,
         seed=seed,
     )
@@ -138,12 +125,9 @@ class Encoder(nn.Module):
         outputs, last_state = self.layer0(words, (zeros, zeros))
         last_states = [last_state]
         for name in self.upper_layers:
-            layer, state = self.get_submodule(name), (zeros, zeros)
-            inputs, outputs = outputs, []
-            for step, features in enumerate(inputs):
-                output, state = layer(step, (features,), state)
-                outputs.append(output)
-            last_states.append(state)
+            layer = self.get_submodule(name)
+            outputs, last_state = _unrolled(layer, enumerate(outputs), (zeros, zeros))
+            last_states.append(last_state)
         return outputs, last_states
 
 
@@ -156,14 +140,8 @@ class TwoWayLSTM(nn.Module):
         self.leftward = LSTM(units, units, steps)
 
     def forward(self, words: Sequence[Tensor], start: LSTMState) -> tuple[list[Tensor], LSTMState]:
-        right, left = start, start
-        right_outputs, left_outputs = [], []
-        for step, word in enumerate(words):
-            output, right = self.rightward(step, (word,), right)
-            right_outputs.append(output)
-        for step, word in reversed(list(enumerate(words))):
-            output, left = self.leftward(step, (word,), left)
-            left_outputs.append(output)
+        right_outputs, _ = _unrolled(self.rightward, enumerate(words), start)
+        left_outputs, left = _unrolled(self.leftward, reversed(list(enumerate(words))), start)
         both = zip(right_outputs, reversed(left_outputs), strict=True)
         return [torch.cat(outputs, dim=1) for outputs in both], left
 
@@ -232,6 +210,17 @@ class SoftmaxStep(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return functional.cross_entropy(torch.addmm(bias, features, weight), labels)
+
+
+def _unrolled(
+    layer: nn.Module, inputs: Iterable[tuple[int, Tensor]], state: LSTMState
+) -> tuple[list[Tensor], LSTMState]:
+    """Return the outputs of a layer for inputs with their steps, and its last state."""
+    outputs = []
+    for step, features in inputs:
+        output, state = layer(step, (features,), state)
+        outputs.append(output)
+    return outputs, state
 
 
 def _step_of_layer(layer: int) -> type[LSTMStep]:

@@ -1,8 +1,10 @@
 """A model with what one training step of it reads, and how one is built of checked sizes."""
 
+import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ LARGEST_SIZE = 2**24
 
 LossFunction = Callable[[Any], Tensor]
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+Parameters = ParamSpec("Parameters")
 
 
 class TrainingStep(NamedTuple):
@@ -92,15 +95,48 @@ def whole_number(name: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
-def whole_numbers(**sizes: Any) -> dict[str, int]:
-    """Check sizes of at least 1, see `whole_number`."""
-    return {name: whole_number(name, value) for name, value in sizes.items()}
+def default_sizes(
+    build: Callable[..., TrainingStep], fixed: Collection[str] = ()
+) -> dict[str, int]:
+    """Return the sizes that a factory takes, but the fixed ones, with their defaults."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(build).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        and parameter.name not in {"device", "seed", *fixed}
+    }
+
+
+class _NoNetworkError(Exception):
+    """The sizes of a factory make no network."""
+
+
+def of_checked_sizes(
+    build: Callable[Parameters, TrainingStep],
+) -> Callable[Parameters, TrainingStep]:
+    """Let a factory be called with whole numbers of at least 1 as its sizes only."""
+    defaults = default_sizes(build)
+
+    @wraps(build)
+    def checked(*args: Parameters.args, **given: Parameters.kwargs) -> TrainingStep:
+        sizes = {
+            name: whole_number(name, given.get(name, usual)) for name, usual in defaults.items()
+        }
+        given.update(sizes)
+        try:
+            return build(*args, **given)
+        except _NoNetworkError as error:
+            shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
+            raise WorkloadError(
+                f"{shown}: expected sizes that make a network, got: {error}"
+            ) from error
+
+    return checked
 
 
 def build_training_step(
     make_model: Callable[[], nn.Module],
     make_inputs: Callable[[], tuple[Tensor, ...]],
-    sizes: Mapping[str, object],
     *,
     device: torch.device | str,
     seed: int,
@@ -116,10 +152,7 @@ def build_training_step(
             step = TrainingStep(make_model(), make_inputs(), updates="as-ready")
             step.model(*step.example_inputs)
         except (RuntimeError, ValueError) as error:
-            shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
-            raise WorkloadError(
-                f"{shown}: expected sizes that make a network, got: {str(error).splitlines()[0]}"
-            ) from error
+            raise _NoNetworkError(str(error).splitlines()[0]) from error
     if torch.device(device).type == "meta":
         return step
     with torch.random.fork_rng(devices=[]):
@@ -132,22 +165,19 @@ def build_training_step(
 
 def build_classification_step(
     make_network: Callable[[], nn.Module],
-    sizes: Mapping[str, int],
+    batch_size: int,
+    image_size: int,
+    num_classes: int,
     *,
     device: torch.device | str,
     seed: int,
 ) -> TrainingStep:
-    """Build a step of a network of square images; see `build_training_step`.
-
-    The sizes ``batch_size``, ``image_size`` and ``num_classes`` say what the inputs are like.
-    """
-    batch_size, side = sizes["batch_size"], sizes["image_size"]
+    """Build a step of a network of square images; see `build_training_step`."""
 
     def make_inputs() -> tuple[Tensor, ...]:
-        images = torch.randn(batch_size, 3, side, side)
-        labels = torch.randint(sizes["num_classes"], (batch_size,))
-        return images, labels
+        images = torch.randn(batch_size, 3, image_size, image_size)
+        return images, torch.randint(num_classes, (batch_size,))
 
     return build_training_step(
-        lambda: Classification(make_network()), make_inputs, sizes, device=device, seed=seed
+        lambda: Classification(make_network()), make_inputs, device=device, seed=seed
     )
