@@ -157,7 +157,7 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
         ),
         (
             {"waits": [[0, 3]]},
-            "edges and waits: expected no cycle, got 'split' -> 'right' -> 'join' -> 'split'",
+            "edges and waits: expected no cycle, got 'split' -> 'left' -> 'join' -> 'split'",
         ),
         ({"held_tensors": [4]}, "held_tensors[0]: expected an integer from 0 to 3, got 4"),
         (

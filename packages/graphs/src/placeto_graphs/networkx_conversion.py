@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ _OF_NODE = (
 _OF_EDGE = ("bytes", "tensors")
 _Tensor = tuple[int, Any]  # the op that makes it, and what it is called
 _ONLY = object()  # what the one output of an op is called that names none
+Value = TypeVar("Value")
 
 
 def to_networkx(graph: OpGraph) -> nx.DiGraph:
@@ -55,7 +56,6 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
 
     Examples
     --------
-    >>> from placeto_graphs import from_networkx
     >>> import networkx as nx
     >>> chain = nx.DiGraph()
     >>> chain.add_edge("matmul", "relu", bytes=4096)
@@ -186,60 +186,42 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"graph: expected a networkx.DiGraph, got {shown(graph)}")
     number = {node: index for index, node in enumerate(graph)}
-    tensors = _outputs(graph, number)
-    named = {producer for producer, _ in tensors}
+    tensor_bytes: dict[_Tensor, int] = {}
+    outputs: list[dict[Any, _Tensor]] = []
+    held: list[_Tensor] = []
+    waits: list[tuple[int, int]] = []
+    for op, (node, attributes) in enumerate(graph.nodes(data=True)):
+        with within(f"node {shown(node)}: "):
+            _check_known(attributes, _OF_NODE)
+            sizes = _sizes(attributes.get("outputs", {}))
+            tensor_bytes |= {(op, name): size for name, size in sizes.items()}
+            outputs.append({name: (op, name) for name in sizes})
+            held += _looked_up("held", attributes.get("held", ()), outputs[op], "outputs")
+            before = _looked_up("waits_for", attributes.get("waits_for", ()), number, "nodes")
+            waits += [(op, other) for other in before]
     reads: list[tuple[_Tensor, int]] = []
     for source, destination, attributes in graph.edges(data=True):
+        op = number[source]
         with within(f"edge {shown(source)} -> {shown(destination)}: "):
             _check_known(attributes, _OF_EDGE)
-            carry = _named_tensors if number[source] in named else _only_tensor
-            carried = carry(number[source], attributes, tensors)
+            carried = _carried(op, attributes, outputs[op], tensor_bytes)
         reads += [(tensor, number[destination]) for tensor in carried]
-    ordered = _ordered(tensors)
+    ordered = _ordered(tensor_bytes)
     index = {tensor: position for position, tensor in enumerate(ordered)}
     fields: dict[str, Any] = {
         field: [value for _, value in graph.nodes(data=attribute, default=default)]
         for field, (attribute, default) in _PER_OP.items()
     }
-    fields["op_names"] = map(str, graph)
-    fields["tensor_producer"] = [producer for producer, _ in ordered]
-    fields["tensor_bytes"] = [tensors[tensor] for tensor in ordered]
-    fields["edges"] = [(index[tensor], consumer) for tensor, consumer in reads]
-    fields["measured_time"] = _measured_time(graph)
-    fields["waits"] = [
-        (number[node], number[before])
-        for node, before in _named(
-            graph, "waits_for", "nodes", lambda _, name: _is_in(name, number)
-        )
-    ]
-    held = _named(
-        graph, "held", "outputs", lambda node, name: _is_in((number[node], name), tensors)
+    return OpGraph(
+        op_names=map(str, graph),
+        tensor_producer=[producer for producer, _ in ordered],
+        tensor_bytes=[tensor_bytes[tensor] for tensor in ordered],
+        edges=[(index[tensor], consumer) for tensor, consumer in reads],
+        measured_time=_measured_time(graph),
+        waits=waits,
+        held_tensors=[index[tensor] for tensor in held],
+        **fields,
     )
-    fields["held_tensors"] = [index[number[node], name] for node, name in held]
-    return OpGraph(**fields)
-
-
-def _named(
-    graph: nx.DiGraph, attribute: str, what: str, is_known: Callable[[Any, Any], bool]
-) -> list[tuple[Any, Any]]:
-    """Return (node, name) for all names in a sequence that nodes have as an attribute."""
-    pairs = []
-    for node, names in graph.nodes(data=attribute, default=()):
-        with within(f"node {shown(node)}: {attribute}: "):
-            if not isinstance(names, list | tuple):
-                raise GraphError(f"expected a sequence of {what}, got {shown(names)}")
-            for name in names:
-                if not is_known(node, name):
-                    raise GraphError(f"expected {what}, got {shown(name)}")
-                pairs.append((node, name))
-    return pairs
-
-
-def _is_in(key: Any, known: Mapping[Any, Any]) -> bool:
-    try:
-        return key in known
-    except TypeError:  # a list, or a tuple that holds one
-        return False
 
 
 def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:
@@ -249,55 +231,53 @@ def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:
             raise GraphError(f"expected attributes among {', '.join(known)}, got {attribute!r}")
 
 
-def _outputs(graph: nx.DiGraph, number: Mapping[Any, int]) -> dict[_Tensor, int]:
-    tensors: dict[_Tensor, int] = {}
-    for node, attributes in graph.nodes(data=True):
-        with within(f"node {shown(node)}: "):
-            _check_known(attributes, _OF_NODE)
-            outputs = attributes.get("outputs", {})
-            if not isinstance(outputs, Mapping):
-                raise GraphError(
-                    f"outputs: expected a mapping of tensors to bytes, got {shown(outputs)}"
-                )
-            for name, size in outputs.items():
-                with within(f"outputs[{shown(name)}]: "):
-                    tensors[number[node], name] = integer("bytes", size)
-    return tensors
+def _sizes(outputs: Any) -> dict[Any, int]:
+    if not isinstance(outputs, Mapping):
+        raise GraphError(f"outputs: expected a mapping of tensors to bytes, got {shown(outputs)}")
+    sizes = {}
+    for name, size in outputs.items():
+        with within(f"outputs[{shown(name)}]: "):
+            sizes[name] = integer("bytes", size)
+    return sizes
 
 
-def _only_tensor(
-    producer: int, attributes: Mapping[str, Any], tensors: dict[_Tensor, int]
-) -> list[_Tensor]:
-    """Return the one tensor of an op without ``outputs``; its first edge says how large it is."""
-    if "tensors" in attributes:
-        raise GraphError(
-            f"tensors: expected outputs of the first op, which has none, "
-            f"got {shown(attributes['tensors'])}"
-        )
-    size = integer("bytes", attributes.get("bytes", 0))
-    known = tensors.setdefault((producer, _ONLY), size)
-    if size != known:
-        raise GraphError(
-            f"bytes: expected {known} as on the other edges of the first op, which makes one "
-            f"tensor unless it names several in outputs and its edges in tensors, got {size}"
-        )
-    return [(producer, _ONLY)]
-
-
-def _named_tensors(
-    producer: int, attributes: Mapping[str, Any], tensors: Mapping[_Tensor, int]
-) -> list[_Tensor]:
-    """Return which of the ``outputs`` of an op an edge carries."""
-    names = attributes.get("tensors")
+def _looked_up(field: str, names: Any, known: Mapping[Any, Value], what: str) -> list[Value]:
+    """Return what is known by some names, all of which have to be known."""
     if not isinstance(names, list | tuple):
-        raise GraphError(
-            f"tensors: expected a sequence of outputs of the first op, got {shown(names)}"
-        )
-    carried = [(producer, name) for name in names]
-    for tensor in carried:
-        if not _is_in(tensor, tensors):
-            raise GraphError(f"tensors: expected outputs of the first op, got {shown(tensor[1])}")
-    total = sum(tensors[tensor] for tensor in carried)
+        raise GraphError(f"{field}: expected a sequence of {what}, got {shown(names)}")
+    found = []
+    for name in names:
+        try:
+            found.append(known[name])
+        except (KeyError, TypeError):  # a list is no key
+            raise GraphError(f"{field}: expected {what}, got {shown(name)}") from None
+    return found
+
+
+def _carried(
+    op: int,
+    attributes: Mapping[str, Any],
+    outputs: Mapping[Any, _Tensor],
+    tensor_bytes: dict[_Tensor, int],
+) -> list[_Tensor]:
+    """Return the tensors of an edge: some outputs, or the one of an op that names none.
+
+    The first edge of such an op says how large it is.
+    """
+    names, what = attributes.get("tensors"), "outputs of the first op"
+    if not outputs:
+        if "tensors" in attributes:
+            raise GraphError(f"tensors: expected {what}, which has none, got {shown(names)}")
+        size = integer("bytes", attributes.get("bytes", 0))
+        known = tensor_bytes.setdefault((op, _ONLY), size)
+        if size != known:
+            raise GraphError(
+                f"bytes: expected {known} as on the other edges of the first op, which makes one "
+                f"tensor unless it names several in outputs and its edges in tensors, got {size}"
+            )
+        return [(op, _ONLY)]
+    carried = _looked_up("tensors", names, outputs, what)
+    total = sum(tensor_bytes[tensor] for tensor in carried)
     if integer("bytes", attributes.get("bytes", total)) != total:
         raise GraphError(
             f"bytes: expected {total}, the sum of its tensors, got {shown(attributes['bytes'])}"

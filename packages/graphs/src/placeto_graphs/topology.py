@@ -1,8 +1,10 @@
 """Directed graphs as plain arrays: rows of neighbours (CSR), and the order of the nodes."""
 
+import graphlib
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,23 +12,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class CompressedRows:
-    """Rows of different lengths, one after the other (compressed sparse rows).
+    """N rows of different lengths, one after the other in ``values`` (compressed sparse rows)."""
 
-    Attributes
-    ----------
-    offsets : int32[N + 1]
-        Start of each row in ``values``; the last entry is the length of ``values``.
-    values : int32[K]
-        The rows, one after the other.
-
-    Examples
-    --------
-    >>> rows = compress_rows(3, keys=np.array([2, 0, 2]), values=np.array([7, 8, 9]))
-    >>> rows[2]
-    array([7, 9], dtype=int32)
-    """
-
-    offsets: NDArray[np.int32]
+    offsets: NDArray[np.int32]  # [N + 1], start of each row; the last entry is the end
     values: NDArray[np.int32]
 
     def __len__(self) -> int:
@@ -85,7 +73,7 @@ def topological_order(
     else:
         order = _lowest_ready_first(num_nodes, sources, destinations)
         if len(order) < num_nodes:
-            raise CycleError(_a_cycle(num_nodes, sources, destinations, order))
+            raise CycleError(_a_cycle(sources, destinations))
     order.flags.writeable = False
     return order
 
@@ -108,23 +96,13 @@ def _lowest_ready_first(
     return np.array(order, np.int32)
 
 
-def _a_cycle(
-    num_nodes: int,
-    sources: NDArray[np.integer],
-    destinations: NDArray[np.integer],
-    ordered: NDArray[np.int32],
-) -> list[int]:
-    stuck = np.ones(num_nodes, np.bool_)
-    stuck[ordered] = False
-    within = stuck[sources] & stuck[destinations]
-    # Every stuck node waits for another stuck one, so walking backwards comes round.
-    waits_for = np.full(num_nodes, -1, np.int64)
-    waits_for[destinations[within]] = sources[within]
-    node = int(np.argmax(stuck))
-    seen: dict[int, int] = {}
-    while node not in seen:
-        seen[node] = len(seen)
-        node = int(waits_for[node])
-    nodes = list(seen)[seen[node] :][::-1]
+def _a_cycle(sources: NDArray[np.integer], destinations: NDArray[np.integer]) -> list[int]:
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for source, destination in zip(sources.tolist(), destinations.tolist(), strict=True):
+        sorter.add(destination, source)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        nodes: list[int] = error.args[1][1:]
     lowest = nodes.index(min(nodes))
     return nodes[lowest:] + nodes[:lowest]

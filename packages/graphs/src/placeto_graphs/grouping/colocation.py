@@ -21,19 +21,7 @@ Rule = Callable[[OpGraph], Grouping]
 
 
 def colocate_by_id(graph: OpGraph) -> Grouping:
-    """Put the ops of each colocation id into one group, which every placement must do.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph()
-    >>> ops.add_node("weights", colocation=7)
-    >>> ops.add_node("loss")
-    >>> ops.add_node("update", colocation=7)
-    >>> colocate_by_id(from_networkx(ops)).group_of
-    array([0, 1, 0], dtype=int32)
-    """
+    """Put the ops of each colocation id into one group, which every placement must do."""
     return grouping_of_labels(graph, graph.colocation_leaders)
 
 
@@ -45,36 +33,33 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     op reads. It belongs to the last of them in topological order. Every use of a layer reads its
     weights, so tensors of ops with ``parameter_bytes`` count only if nothing else is shared. A
     gradient op that shares nothing with a forward op of its scope stays on its own.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph()
-    >>> ops.add_node("input", outputs={"image": 4096})
-    >>> ops.add_edge("input", "conv", tensors=["image"])
-    >>> ops.add_edge("conv", "loss")
-    >>> ops.add_edge("loss", "conv_grad")
-    >>> ops.add_edge("input", "conv_grad", tensors=["image"])
-    >>> nx.set_node_attributes(ops, {"conv": "layer", "conv_grad": "layer"}, "scope")
-    >>> ops.nodes["conv_grad"]["phase"] = 1
-    >>> graph = from_networkx(ops)
-    >>> grouping = colocate_gradients(graph)
-    >>> dict(zip(graph.op_names, grouping.group_of.tolist()))
-    {'input': 0, 'conv': 1, 'loss': 2, 'conv_grad': 1}
     """
-    backward = np.asarray(graph.phases == Phase.BACKWARD)
-    forward = np.asarray(graph.phases == Phase.FORWARD)
-    owner = _forward_op_of_colocation(graph, forward)
-    undecided = backward & (owner < 0)
-    of_activations = graph.parameter_bytes[graph.edge_producers] == 0
-    codes: dict[str, int] = {}
-    scope = np.array([codes.setdefault(name, len(codes)) for name in graph.scopes], np.int64)
-    for counted in (of_activations, ~of_activations):
-        guess = _last_forward_op_sharing(graph, scope, forward, undecided, counted)
-        owner = np.where(undecided & (owner < 0), guess, owner)
-    found = np.flatnonzero(backward & (owner >= 0))
-    return _joined(graph, found, owner[found])
+    scopes, place = graph.scopes, graph.topological_index.tolist()
+    is_forward, is_backward = (
+        (graph.phases == phase).tolist() for phase in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    reads: list[tuple[int, int]] = graph.edges.tolist()
+    # The place of the last forward op in a scope that makes or reads a tensor.
+    last: dict[tuple[int, str], int] = {}
+    for tensor, op in [*reads, *enumerate(graph.tensor_producer.tolist())]:
+        if is_forward[op]:
+            last[tensor, scopes[op]] = max(place[op], last.get((tensor, scopes[op]), -1))
+    owner: dict[int, tuple[bool, int]] = {}  # by activations rather than by weights, and place
+    makes_activation = (graph.parameter_bytes == 0)[graph.tensor_producer].tolist()
+    for tensor, op in reads:
+        if is_backward[op] and (tensor, scopes[op]) in last:
+            found = makes_activation[tensor], last[tensor, scopes[op]]
+            owner[op] = max(found, owner.get(op, found))
+    of_id: dict[int, int] = {}
+    for op in graph.topological_order.tolist():
+        if is_forward[op]:
+            of_id[graph.colocation[op]] = place[op]
+    of_id.pop(FREE, None)
+    for op in np.flatnonzero(is_backward).tolist():
+        if graph.colocation[op] in of_id:
+            owner[op] = True, of_id[graph.colocation[op]]
+    owners = graph.topological_order[[index for _, index in owner.values()]]
+    return _joined(graph, np.array([*owner], int), owners)
 
 
 def colocate_updates(graph: OpGraph) -> Grouping:
@@ -82,17 +67,6 @@ def colocate_updates(graph: OpGraph) -> Grouping:
 
     An update op belongs to the op with ``parameter_bytes`` whose tensor it reads. One that reads
     several parameters belongs to none of them and stays on its own.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph([("weights", "step"), ("gradient", "step")])
-    >>> ops.nodes["weights"]["parameter_bytes"] = 4096
-    >>> ops.nodes["step"]["phase"] = 2
-    >>> graph = from_networkx(ops)
-    >>> dict(zip(graph.op_names, colocate_updates(graph).group_of.tolist()))
-    {'weights': 0, 'step': 0, 'gradient': 1}
     """
     producers, consumers = graph.edge_producers, graph.edge_consumers
     reads = (graph.phases[consumers] == Phase.UPDATE) & (graph.parameter_bytes[producers] > 0)
@@ -280,19 +254,7 @@ def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
 def names_of_rules(rules: Iterable[Rule]) -> tuple[str, ...] | None:
     r"""Return the names of co-location rules, None if one of them has no name.
 
-    Parameters
-    ----------
-    rules
-        Rules, those of scopes as ``functools.partial(colocate_scopes, pattern=...)``.
-
-    Examples
-    --------
-    >>> from functools import partial
-    >>> from placeto_graphs import DEFAULT_RULES, colocate_scopes
-    >>> names_of_rules(DEFAULT_RULES)
-    ('id', 'gradients', 'updates', 'single-consumers')
-    >>> names_of_rules([partial(colocate_scopes, pattern=r"decoder\.step\d+")])
-    ('scopes:decoder\\.step\\d+',)
+    Rules of scopes are ``functools.partial(colocate_scopes, pattern=...)``.
     """
     names: list[str] = []
     for rule in rules:
@@ -308,50 +270,3 @@ def names_of_rules(rules: Iterable[Rule]) -> tuple[str, ...] | None:
 
 def _joined(graph: OpGraph, left: NDArray[np.integer], right: NDArray[np.integer]) -> Grouping:
     return grouping_of_labels(graph, join_pairs(graph.num_ops, left, right))
-
-
-def _forward_op_of_colocation(graph: OpGraph, forward: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return int64[V], the last forward op with each op's colocation id, or -1."""
-    ops = graph.topological_order
-    named = ops[forward[ops] & (graph.colocation[ops] != FREE)]
-    ids, codes = np.unique(graph.colocation, return_inverse=True)
-    last = np.full(len(ids), -1, np.int64)
-    last[codes[named]] = named  # of equal codes the last one stays
-    return np.where(graph.colocation == FREE, -1, last[codes])
-
-
-def _last_forward_op_sharing(
-    graph: OpGraph,
-    scope: NDArray[np.int64],
-    forward: NDArray[np.bool_],
-    wanted: NDArray[np.bool_],
-    counted: NDArray[np.bool_],
-) -> NDArray[np.int64]:
-    """Return int64[V], the last forward op in an op's scope that makes or reads an input of it."""
-    tensors, consumers = graph.edges[counted].T.astype(np.int64)
-    tensor_in_scope = tensors * graph.num_ops + scope[consumers]
-    index = graph.topological_index
-
-    by_forward, asks = forward[consumers], wanted[consumers]
-    last_reader = _largest_values(
-        tensor_in_scope[by_forward], index[consumers[by_forward]], tensor_in_scope[asks]
-    )
-    makers, askers = graph.tensor_producer[tensors[asks]], consumers[asks]
-    makes = forward[makers] & (scope[makers] == scope[askers])
-    last_sharing = np.maximum(last_reader, np.where(makes, index[makers], -1))
-
-    result = np.full(graph.num_ops, -1, np.int64)
-    np.maximum.at(result, askers, last_sharing)
-    return np.where(result >= 0, graph.topological_order[result], -1)
-
-
-def _largest_values(
-    keys: NDArray[np.int64], values: NDArray[np.int32], asked: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return, for each key asked for, the largest of its values, or -1 where it has none."""
-    known, code = np.unique(keys, return_inverse=True)
-    largest = np.full(len(known) + 1, -1, np.int64)
-    np.maximum.at(largest, code, values)
-    row = np.searchsorted(known, asked)
-    row[np.append(known, -1)[row] != asked] = len(known)
-    return largest[row]

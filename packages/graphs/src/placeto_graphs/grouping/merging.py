@@ -1,9 +1,9 @@
 """Merge-and-colocate: from many small groups to few (Addanki et al. 2019, appendix)."""
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.grouping.labels import grouping_of_labels
@@ -32,8 +32,7 @@ def merge_and_colocate(
     less than ``min_output_bytes``. A group without neighbours, such as a counter that nothing else
     reads, joins the next group without neighbours.
 
-    Time and memory grow nearly linearly with ops and edges. Groups are in a heap, and the edges of
-    each group in a meldable heap. No merge therefore visits all groups, or all edges of a group.
+    Time and memory grow nearly linearly with ops and edges.
 
     Parameters
     ----------
@@ -130,39 +129,84 @@ Grouping(ops=10, groups=10))
 
 def _merges(
     graph: OpGraph, grouping: Grouping, fewest: int, cheapest_left: int
-) -> NDArray[np.int32]:
-    """Return int32[K, 2], rows of (group, neighbour that it is merged into), in order."""
+) -> list[tuple[int, int]]:
+    """Return pairs of a group and the neighbour that it is merged into, in order.
+
+    An edge is its place in the order of priority, so that the first edge of a heap is next. Of two
+    groups the shorter heap joins the longer one: no edge moves more than log2(E) times.
+    """
     check_num_ops("grouping", grouping, graph.num_ops)
-    if fewest >= grouping.num_groups:
-        return np.empty((0, 2), np.int32)
-    # Numba takes half a second to import, which only merging needs.
-    from placeto_graphs.grouping.kernels import merge_cheapest_groups  # noqa: PLC0415
+    cost = group_output_bytes(graph, grouping).tolist()
+    by_direction = _edges_by_priority(graph, grouping)
+    heaps: list[list[list[int]]] = [[[] for _ in cost] for _ in by_direction]
+    for heap_of, (begins, _) in zip(heaps, by_direction, strict=True):
+        for edge, group in enumerate(begins):
+            heap_of[group].append(edge)
+    merged_into = list(range(len(cost)))
 
-    costs = group_output_bytes(graph, grouping)
-    sent, received = _edges_by_priority(graph, grouping)
-    return merge_cheapest_groups(costs, sent, received, fewest, cheapest_left)
+    def present(group: int) -> int:
+        while merged_into[group] != group:
+            merged_into[group] = group = merged_into[merged_into[group]]
+        return group
+
+    def neighbour_of(group: int) -> int | None:
+        for heap_of, (_, ends) in zip(heaps, by_direction, strict=True):
+            heap = heap_of[group]
+            while heap:
+                neighbour = present(ends[heap[0]])
+                if neighbour != group:
+                    return neighbour
+                heappop(heap)  # by now within the group
+        return None
+
+    cheapest = [(size, group) for group, size in enumerate(cost)]
+    heapify(cheapest)
+    merges: list[tuple[int, int]] = []
+    waiting = None  # a group without neighbours, for the next one of that kind
+    while len(merges) < len(cost) - fewest and cheapest:
+        size, group = heappop(cheapest)
+        if size >= cheapest_left:
+            break
+        if merged_into[group] != group or cost[group] != size or group == waiting:
+            continue  # it was merged, grew, or came to wait since it was put here
+        neighbour = neighbour_of(group)
+        if neighbour is None:
+            if waiting is None:
+                waiting = group
+                continue
+            group, neighbour, waiting = waiting, group, None
+        merges.append((group, neighbour))
+        merged_into[group] = neighbour
+        cost[neighbour] += cost[group]
+        for heap_of in heaps:
+            shorter, longer = sorted((heap_of[group], heap_of[neighbour]), key=len)
+            for edge in shorter:
+                heappush(longer, edge)
+            heap_of[group], heap_of[neighbour] = [], longer
+        heappush(cheapest, (cost[neighbour], neighbour))
+    return merges
 
 
-def _merged(graph: OpGraph, grouping: Grouping, merges: NDArray[np.int32]) -> Grouping:
-    from placeto_graphs.grouping.kernels import labels_after_merges  # noqa: PLC0415
-
-    labels = labels_after_merges(grouping.num_groups, merges)
+def _merged(graph: OpGraph, grouping: Grouping, merges: list[tuple[int, int]]) -> Grouping:
+    labels = np.arange(grouping.num_groups)
+    for group, neighbour in reversed(merges):  # where a neighbour ends up is known by then
+        labels[group] = labels[neighbour]
     return grouping_of_labels(graph, labels[grouping.group_of])
 
 
 def _edges_by_priority(
     graph: OpGraph, grouping: Grouping
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the edges between groups as rows of (group, neighbour), the most urgent first.
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the edges between groups, the most urgent first, as groups and their neighbours.
 
-    The first array has the edges that groups send along, the second those that they read from.
+    The first are those that groups send along, the second those that they read from.
     """
     sizes = graph.tensor_bytes[graph.edges[:, 0]]
     producers, consumers = graph.edge_producers, graph.edge_consumers
-    sources, destinations = grouping.group_of[producers], grouping.group_of[consumers]
+    ends = grouping.group_of[np.stack([producers, consumers])]
     made, read = graph.topological_index[producers], graph.topological_index[consumers]
-    crosses = sources != destinations
+    crosses = ends[0] != ends[1]
     largest_first_read = np.lexsort((made[crosses], read[crosses], -sizes[crosses]))
     largest_first_made = np.lexsort((read[crosses], made[crosses], -sizes[crosses]))
-    ends = np.stack([sources[crosses], destinations[crosses]], axis=1)
-    return ends[largest_first_read], ends[largest_first_made, ::-1].copy()
+    ends = ends[:, crosses]
+    return ends[:, largest_first_read].tolist(), ends[::-1, largest_first_made].tolist()
