@@ -40,16 +40,6 @@ class BestSoFar:
         The best placement; None as long as none can run.
     curve : list of (int, float)
         The evaluations after which a better placement was known, and its cost in seconds.
-
-    Examples
-    --------
-    >>> from placeto_graphs.testing import LoadEvaluator, example_problem
-    >>> evaluator = LoadEvaluator(example_problem(1))
-    >>> best = BestSoFar(evaluator.problem)
-    >>> placements = np.array([[0], [1]], np.int32)
-    >>> costs = best.add(placements, evaluator.evaluate(placements))
-    >>> best.evaluations, best.placement, best.cost == costs.min()
-    (2, array([1], dtype=int32), np.True_)
     """
 
     def __init__(

@@ -21,60 +21,22 @@ PROCESS = 1
 class StepTimeline:
     """One step, simulated or measured: V ops and K transfers on D devices and L links.
 
-    Attributes
-    ----------
-    problem : `PlacementProblem`
-        Problem that was placed.
-    op_device : int32[V]
-        Device of each op.
-    op_start, op_end : float64[V]
-        Start and end of each op; seconds.
-    transfer_tensor : int32[K]
-        Tensor of each transfer; transfers stand in the order in which they were done.
-    transfer_source, transfer_destination, transfer_link : int32[K]
-        Devices that it ran between, and its link.
-    transfer_start, transfer_end : float64[K]
-        Start and end of each transfer; seconds.
-    memory_time, memory_device, memory_bytes : float64[N], int32[N], int64[N]
-        Times (seconds) from which a device holds so many bytes more, or fewer, besides its
-        parameters.
-
-    Examples
-    --------
-    >>> from placeto_graphs.testing import example_problem
-    >>> none, no_indices = np.empty(0), np.empty(0, np.int32)
-    >>> timeline = StepTimeline(
-    ...     problem=example_problem(1, ("k80", "k80")),
-    ...     op_device=np.zeros(2, np.int32),
-    ...     op_start=np.array([0.0, 0.5]),
-    ...     op_end=np.array([0.25, 1.0]),
-    ...     transfer_tensor=no_indices,
-    ...     transfer_source=no_indices,
-    ...     transfer_destination=no_indices,
-    ...     transfer_link=no_indices,
-    ...     transfer_start=none,
-    ...     transfer_end=none,
-    ...     memory_time=none,
-    ...     memory_device=no_indices,
-    ...     memory_bytes=np.empty(0, np.int64),
-    ... )
-    >>> timeline.runtime, timeline.device_busy
-    (1.0, array([0.75, 0.  ]))
+    Transfers stand in the order in which they were done. All times are in seconds.
     """
 
     problem: PlacementProblem
-    op_device: NDArray[np.int32]
+    op_device: NDArray[np.int32]  # [V]
     op_start: NDArray[np.float64]
     op_end: NDArray[np.float64]
-    transfer_tensor: NDArray[np.int32]
-    transfer_source: NDArray[np.int32]
+    transfer_tensor: NDArray[np.int32]  # [K]
+    transfer_source: NDArray[np.int32]  # device that it comes from
     transfer_destination: NDArray[np.int32]
     transfer_link: NDArray[np.int32]
     transfer_start: NDArray[np.float64]
     transfer_end: NDArray[np.float64]
-    memory_time: NDArray[np.float64]
-    memory_device: NDArray[np.int32]
-    memory_bytes: NDArray[np.int64]
+    memory_time: NDArray[np.float64]  # [N], from which on ...
+    memory_device: NDArray[np.int32]  # ... a device holds ...
+    memory_bytes: NDArray[np.int64]  # ... so many bytes more, or fewer, besides its parameters
 
     def __repr__(self) -> str:
         return (
@@ -115,13 +77,10 @@ class StepTimeline:
         return np.array([self.memory(device)[1].max() for device in devices], np.int64)
 
     def memory(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return when the memory that a device holds changes, and the bytes from then on.
+        """Return float64[N] and int64[N], when the memory of a device changes, and what it is then.
 
-        Returns
-        -------
-        float64[N], int64[N]
-            Times in seconds, each once and rising from 0, and bytes. At one time releases come
-            before allocations, so that what counts is their sum.
+        Times are in seconds, each once and rising from 0. At one time releases come before
+        allocations, so that what counts is their sum.
         """
         here = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()

@@ -16,17 +16,7 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
     Groups are numbered in the topological order of their first ops, and have the names of these.
     Equal partitions thus give equal groupings.
 
-    Parameters
-    ----------
-    graph
-        The graph of V ops.
-    labels : int[V]
-        Any integers.
-
-    Raises
-    ------
-    GraphError
-        When they are not that.
+    Labels int[V] are any integers; all else raises a `GraphError`.
 
     Examples
     --------

@@ -17,36 +17,14 @@ MAX_GROUPS = 32_768  # three matrices of a gigabyte each
 class Reachability:
     """For each of G groups, which others can reach it, which it can reach, and which neither.
 
-    Row ``v`` of each matrix describes group ``v``. A group is in none of its own three sets; every
-    other group is in exactly one.
+    Row ``v`` of each bool[G, G] describes group ``v``. A group is in none of its own three sets;
+    every other group is in exactly one.
 
-    Attributes
-    ----------
-    ancestors : bool[G, G]
-        The groups from which a path leads to ``v``.
-    descendants : bool[G, G]
-        The groups to which a path leads from ``v``.
-    parallel : bool[G, G]
-        All other groups.
-
-    Examples
-    --------
-    >>> chain = GroupGraph(
-    ...     compute_time=np.ones((3, 1)),
-    ...     output_bytes=np.ones(3, int),
-    ...     parameter_bytes=np.zeros(3, int),
-    ...     edges=[[0, 1], [1, 2]],
-    ...     edge_bytes=[1, 1],
-    ... )
-    >>> reachability(chain).ancestors.astype(int)
-    array([[0, 0, 0],
-           [1, 0, 0],
-           [1, 1, 0]])
     """
 
-    ancestors: NDArray[np.bool_]
-    descendants: NDArray[np.bool_]
-    parallel: NDArray[np.bool_]
+    ancestors: NDArray[np.bool_]  # from which a path leads to v
+    descendants: NDArray[np.bool_]  # to which a path leads from v
+    parallel: NDArray[np.bool_]  # all others
 
 
 def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachability:
@@ -83,23 +61,18 @@ def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachabi
         raise GraphError(
             f"graph: expected at most {max_groups} groups, got {num_groups}; merge them first"
         )
-    descendants = _descendants(graph)
+    descendants = np.zeros((num_groups, num_groups), np.bool_)
+    successors = compress_rows(num_groups, *graph.edges.T)
+    for group in graph.topological_order[::-1]:
+        following = successors[group]
+        np.logical_or.reduce(descendants[following], axis=0, out=descendants[group])
+        descendants[group, following] = True
     ancestors = np.ascontiguousarray(descendants.T)
     parallel = ~(ancestors | descendants)
     np.fill_diagonal(parallel, val=False)
     for matrix in (ancestors, descendants, parallel):
         matrix.flags.writeable = False
     return Reachability(ancestors, descendants, parallel)
-
-
-def _descendants(graph: GroupGraph) -> NDArray[np.bool_]:
-    reached = np.zeros((graph.num_groups, graph.num_groups), np.bool_)
-    successors = compress_rows(graph.num_groups, graph.edges[:, 0], graph.edges[:, 1])
-    for group in graph.topological_order[::-1]:
-        following = successors[group]
-        np.logical_or.reduce(reached[following], axis=0, out=reached[group])
-        reached[group, following] = True
-    return reached
 
 
 def reached(

@@ -1,8 +1,7 @@
 """Ops that run once for each micro-batch, and the positions of their copies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,11 +65,10 @@ def _edges_to_update(graph: OpGraph) -> NDArray[np.bool_]:
     return of_update[graph.edge_consumers]
 
 
-def _accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool[T], the gradients of weights: what the update reads of the backward pass."""
-    read_by_update = np.zeros(graph.num_tensors, np.bool_)
-    read_by_update[graph.edges[_edges_to_update(graph), 0]] = True
-    return read_by_update & _made_by_backward(graph, of_batch)
+def _accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the gradients of weights: the tensors that the update reads of the backward pass."""
+    read: NDArray[np.int64] = np.unique(graph.edges[_edges_to_update(graph), 0]).astype(np.int64)
+    return read[_made_by_backward(graph, of_batch)[read]]
 
 
 def gradients_and_terms(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -79,10 +77,10 @@ def gradients_and_terms(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[
     An op whose inputs from the backward pass are all as large as the gradient that it makes adds or
     scales them. Whatever the batch, these terms are as large as the weight.
     """
-    result = _accumulated_gradients(graph, of_batch)
+    waiting: list[int] = _accumulated_gradients(graph, of_batch).tolist()
     candidates = _made_by_backward(graph, of_batch)
-    sizes = graph.tensor_bytes
-    waiting: list[int] = np.flatnonzero(result).tolist()
+    sizes, result = graph.tensor_bytes, np.zeros(graph.num_tensors, np.bool_)
+    result[waiting] = True
     while waiting:
         tensor = waiting.pop()
         read = graph.inputs_of_op[graph.tensor_producer[tensor]]
@@ -100,43 +98,22 @@ def _made_by_backward(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np
     return of_batch[producers] & backward & (graph.tensor_bytes > 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(NamedTuple):
     """Where the ops and tensors of a graph are in the step of its m micro-batches.
 
     The graph has V ops, T tensors, and A gradients of weights. Numbers from V on stand for the ops
     that sum up gradients, and numbers from T on for their sums, one for each gradient. The step
     has V' ops and T' tensors.
-
-    Attributes
-    ----------
-    op : int64[m, V + A]
-        The op of the step for each micro-batch. One that runs once is the same for all of them. Of
-        sums there are none for the first micro-batch (-1).
-    tensor : int64[m, T + A]
-        The tensor of the step for each micro-batch. The sum up to the first one is its gradient.
-    source_op : int64[V']
-        The op in ``range(V + A)`` that each op of the step stands for.
-    micro_batch : int64[V']
-        The micro-batch that each op of the step is for, or `ONCE`.
-    source_tensor : int64[T']
-        The tensor in ``range(T + A)`` that each tensor of the step stands for.
-    tensor_producer : int32[T']
-        The op of the step that makes each tensor.
-    gradients : int64[A]
-        The tensors that are gradients of weights.
-    of_batch : bool[V]
-        True for ops that run once for each micro-batch.
     """
 
-    op: NDArray[np.int64]
-    tensor: NDArray[np.int64]
-    source_op: NDArray[np.int64]
-    micro_batch: NDArray[np.int64]
-    source_tensor: NDArray[np.int64]
-    tensor_producer: NDArray[np.int32]
-    gradients: NDArray[np.int64]
-    of_batch: NDArray[np.bool_]
+    op: NDArray[np.int64]  # [m, V + A], in the step; none of sums for the first micro-batch (-1)
+    tensor: NDArray[np.int64]  # [m, T + A]; the sum up to the first one is its gradient
+    source_op: NDArray[np.int64]  # [V'], what each op of the step stands for
+    micro_batch: NDArray[np.int64]  # [V'], or `ONCE`
+    source_tensor: NDArray[np.int64]  # [T']
+    tensor_producer: NDArray[np.int32]  # [T'], an op of the step
+    gradients: NDArray[np.int64]  # [A], tensors of the graph
+    of_batch: NDArray[np.bool_]  # [V], ops that run once for each micro-batch
 
 
 def layout_of(graph: OpGraph, count: int) -> Layout:
@@ -147,7 +124,7 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     gradient. Tensors are in the order of the ops that make them.
     """
     of_batch = ops_of_batch(graph)
-    gradients = np.flatnonzero(_accumulated_gradients(graph, of_batch))
+    gradients = _accumulated_gradients(graph, of_batch)
     num_sums = len(gradients)
     origin = np.append(np.arange(graph.num_ops), graph.tensor_producer[gradients]).astype(np.int64)
     maker = np.append(graph.tensor_producer, graph.num_ops + np.arange(num_sums))
@@ -165,14 +142,14 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     tensor[:, ~each[maker]] = tensor[0, ~each[maker]]
     tensor[0, graph.num_tensors :] = tensor[0, gradients]
     return Layout(
-        op=op,
-        tensor=tensor,
-        source_op=source_op,
-        micro_batch=micro_batch_of_op,
-        source_tensor=source_tensor,
-        tensor_producer=tensor_producer,
-        gradients=gradients,
-        of_batch=of_batch,
+        op,
+        tensor,
+        source_op,
+        micro_batch_of_op,
+        source_tensor,
+        tensor_producer,
+        gradients,
+        of_batch,
     )
 
 

@@ -16,7 +16,7 @@ SECONDS_PER_BYTE = 2e-9
 def memory_penalised_runtime(
     batch: EvaluationBatch, limit: ArrayLike, scale: float = SECONDS_PER_BYTE
 ) -> NDArray[np.float64]:
-    """Return the memory-penalised runtime of each placement.
+    """Return float64[B], the memory-penalised runtime of each placement in seconds.
 
     ``R(p) = r`` where the largest peak memory ``m`` over the devices is at most the limit ``M``,
     and ``r + c (m - M)`` where it is more (Addanki et al. 2019).
@@ -30,11 +30,6 @@ def memory_penalised_runtime(
         one that is exceeded most counts.
     scale
         c, in seconds per byte: finite, at least 0.
-
-    Returns
-    -------
-    float64[B]
-        Seconds.
 
     Raises
     ------
@@ -68,15 +63,8 @@ def placement_ranks(
     A placement that fits the memory comes before all that do not, whatever they cost. One that
     cannot run is last.
 
-    Parameters
-    ----------
-    batch, limit, scale
-        Arguments of `memory_penalised_runtime`.
-
-    Returns
-    -------
-    list of (bool, float)
-        Whether a placement lacks memory or cannot run, and its memory-penalised runtime in seconds.
+    A rank is whether a placement lacks memory or cannot run, and its `memory_penalised_runtime` in
+    seconds.
 
     Examples
     --------
@@ -122,13 +110,7 @@ class Evaluator(Protocol):
 
 @runtime_checkable
 class SchedulingEvaluator(Evaluator, Protocol):
-    """An evaluator that also returns when each group runs.
-
-    Examples
-    --------
-    >>> def first_groups(evaluator: SchedulingEvaluator, placement):
-    ...     return evaluator.schedule(placement[None]).start[0].argsort()
-    """
+    """An evaluator that also returns when each group runs."""
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
         """Return the costs of placements, as `evaluate` does, and when their groups run."""
@@ -139,11 +121,6 @@ class CriticalEvaluator(Evaluator, Protocol):
     """An evaluator that also returns the groups that determine the cost of a placement.
 
     A search takes those first: moving any other one alone cannot lower the cost much.
-
-    Examples
-    --------
-    >>> def candidates(evaluator: CriticalEvaluator, placement):
-    ...     return np.flatnonzero(evaluator.critical_groups(placement[None])[0])
     """
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -40,13 +40,7 @@ class DeviceStep(Protocol):
         """Return the context in which a thread runs the device."""
 
     def begin(self, feed: Any) -> None:
-        """Put what is there before the step where it belongs.
-
-        Parameters
-        ----------
-        feed
-            Result of `ExecutableStep.feed` for this run.
-        """
+        """Put what is there before the step, as `ExecutableStep.feed` says, where it belongs."""
 
     def run(self, op: int) -> int:
         """Run an op; return the bytes that the device holds more for its tensors."""
@@ -57,11 +51,8 @@ class DeviceStep(Protocol):
     def expect(self, tensor: int) -> tuple[Sequence[Any], int]:
         """Make room for a tensor of another device.
 
-        Returns
-        -------
-        sequence of torch tensors, int
-            Buffers to be filled, like those of the source; and the bytes that the device holds
-            more.
+        Return buffers to be filled, like those of the source; and the bytes that the device holds
+        more.
         """
 
     def arrived(self, tensor: int) -> None:
@@ -76,42 +67,22 @@ class DeviceStep(Protocol):
 
 @runtime_checkable
 class ExecutableStep(Protocol):
-    """A step that can be run, again and again.
-
-    Examples
-    --------
-    >>> def begun_on_one_core(step: ExecutableStep) -> DeviceStep:
-    ...     on_device = step.on_device(0, ["cpu:0"], np.zeros(step.graph.num_ops, np.int32))
-    ...     on_device.begin(step.feed())
-    ...     return on_device
-    """
+    """A step that can be run, again and again."""
 
     @property
     def graph(self) -> OpGraph:
         """The ops and tensors of the step."""
 
     def check_devices(self, devices: Sequence[str]) -> None:
-        """Check that the step can run on devices of these names.
-
-        Raises
-        ------
-        ValueError
-            If one of the devices is not there; the message is one line that says so.
-        """
+        """Raise a ValueError of one line if the step cannot run on devices of these names."""
 
     def on_device(
         self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> DeviceStep:
-        """Return the part of the step that is on one device.
+        """Return the part of the step that is on one of D devices.
 
-        Parameters
-        ----------
-        number
-            Number of the device.
-        devices
-            D names, such as ``"cpu:0"`` or ``"cuda:1"``.
-        op_device : int32[V]
-            Number of the device of each op.
+        Their names are such as ``"cpu:0"`` or ``"cuda:1"``; ``op_device`` int32[V] has the number
+        of the device of each op.
         """
 
     def feed(self) -> Any:
@@ -122,12 +93,4 @@ class ExecutableStep(Protocol):
         """Names of all results of the step."""
 
     def results(self, names: Collection[str], pieces: Mapping[Any, Any]) -> Mapping[str, Any]:
-        """Return some results, put together.
-
-        Parameters
-        ----------
-        names
-            Names of the results.
-        pieces
-            Pieces of them on all devices, as `DeviceStep.pieces` returns them.
-        """
+        """Return some results, put together from what `DeviceStep.pieces` of all devices return."""

@@ -1,6 +1,6 @@
 """Walks through the placements of a problem: many moves in one call of an evaluator."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -131,26 +131,6 @@ class Moves(Record):
         """S, the number of sets of groups."""
         return len(self.first_member) - 1
 
-    def first(self, count: int) -> "Moves":
-        """Return so many moves of each walk, the first ones.
-
-        Examples
-        --------
-        >>> moves = Moves(
-        ...     set_of=[[0, 0]], device=[[1, 2]], allowance=[[0.0, 0.0]],
-        ...     first_member=[0, 1], members=[0],
-        ... )
-        >>> moves.first(1).device
-        array([[1]], dtype=int32)
-        """
-        return replace(
-            self,
-            set_of=self.set_of[:, :count],
-            device=self.device[:, :count],
-            allowance=self.allowance[:, :count],
-            pick=self.pick[:, :count],
-        )
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Walks(Record):
@@ -171,18 +151,6 @@ class Walks(Record):
         Its runtime in seconds.
     best_peak_memory : int64[C, D]
         The most bytes that it takes on each device.
-
-    Examples
-    --------
-    >>> walks = Walks(
-    ...     placement=np.array([[0, 1]]),
-    ...     cost=np.array([[0.5, np.nan, 0.25, np.inf]]),
-    ...     best_placement=np.array([[0, 1]]),
-    ...     best_runtime=np.array([0.25]),
-    ...     best_peak_memory=np.array([[60, 40]]),
-    ... )
-    >>> walks.evaluations, walks.evaluations_until(walks.best_runtime)
-    (3, array([2]))
     """
 
     placement: NDArray[np.int32]
@@ -209,13 +177,7 @@ class Walks(Record):
 
 @runtime_checkable
 class MoveEvaluator(Evaluator, Protocol):
-    """An evaluator that tries many moves in one call, such as in compiled code.
-
-    Examples
-    --------
-    >>> def last(evaluator: MoveEvaluator, placement, moves):
-    ...     return evaluator.walk(placement[None], moves).placement[0]
-    """
+    """An evaluator that tries many moves in one call, such as in compiled code."""
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from each of several placements, int32[C, G], as `plain_walk` does."""
@@ -224,20 +186,13 @@ class MoveEvaluator(Evaluator, Protocol):
 def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves) -> Walks:
     """Walk from each of several placements with any evaluator, one placement at a time.
 
-    Parameters
-    ----------
-    evaluator
-        Evaluator of a problem.
-    placements : int32[C, G]
-        Start of each walk.
-    moves
-        Moves of each walk.
+    Placements are int32[C, G], the start of each walk.
 
     Raises
     ------
     GraphError
-        When the moves are of another number of walks, or of groups or devices that the problem
-        does not have; or some are critical, and the evaluator does not say which groups are.
+        When `check_moves` refuses the moves, or some are critical, and the evaluator does not say
+        which groups are.
 
     Examples
     --------
@@ -323,12 +278,6 @@ def check_moves(
     GraphError
         When the moves are of another number of walks, or of groups or devices that the problem
         does not have.
-
-    Examples
-    --------
-    >>> class Walker:
-    ...     def walk(self, placements, moves):
-    ...         cannot_run = check_moves(self.problem, placements, moves)
     """
     if len(placements) != moves.num_walks:
         raise GraphError(
