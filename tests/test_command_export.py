@@ -33,11 +33,10 @@ from torch.distributed.pipelining import SplitPoint, pipeline
 
 from command_runs import build_profile, fail, succeed
 from placeto.errors import InputError
-from placeto.exporting.device_map import device_map
-from placeto.exporting.graph_files import dot_text, graphml_text
+from placeto.exporting.device_map import device_map, whole_modules
+from placeto.exporting.formats import dot_text, graphml_text
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import pipeline_stages
-from placeto.exporting.whole_modules import whole_modules
 from placeto.placing.costs import costs
 from placeto_graphs import (
     PlacementProblem,
@@ -110,10 +109,10 @@ def test_modules_share_a_device_only_where_a_dispatched_model_would_fail(
 ) -> None:
     inputs = features(4, 3)
     problem = problem_of_ops(Mixed(), inputs, "2xv100")
-    found = whole_modules(ModuleScopes(problem.graph))
-    first, second = (found.labels[found.first_op[name]] for name in apart)
+    first_op, labels = whole_modules(ModuleScopes(problem.graph))
+    first, second = (labels[first_op[name]] for name in apart)
     assert first == second
-    modules: dict[str, int | str] = {name: 0 for name in found.first_op if name}
+    modules: dict[str, int | str] = {name: 0 for name in first_op if name}
     modules |= {"position": 0, apart[1] or "position": 1}
     model = Mixed().eval()
     dispatch_on_cpu(model, modules)
@@ -123,13 +122,13 @@ def test_modules_share_a_device_only_where_a_dispatched_model_would_fail(
 
 def test_modules_that_can_be_apart_are_as_small_as_that_allows() -> None:
     problem = problem_of_ops(Mixed(), features(4, 3), "2xv100")
-    found = whole_modules(ModuleScopes(problem.graph))
+    first_op, labels = whole_modules(ModuleScopes(problem.graph))
     blocks = {f"blocks.{number}" for number in range(3)}
     branches = {f"branches.left.{layer}" for layer in range(3)}
     branches |= {f"branches.right.{layer}" for layer in range(2)}
     others = {"", "first", "attention", "norm", "last", "unused"}
-    assert set(found.first_op) == others | blocks | branches
-    alone = [found.labels[found.first_op[name]] for name in (*sorted(blocks), "attention", "norm")]
+    assert set(first_op) == others | blocks | branches
+    alone = [labels[first_op[name]] for name in (*sorted(blocks), "attention", "norm")]
     assert len(set(alone)) == 5
 
 

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from command_runs import invoke, succeed_json
 from placeto.errors import InputError
-from placeto.exporting import stage_search
+from placeto.exporting import layer_split as splits
 from placeto.exporting.formats import FORMATS
-from placeto.exporting.layer_split import all_layers, layer_split, one_stack
-from placeto.exporting.layers import layer_stacks
+from placeto.exporting.layer_split import Stages, fastest_stages, layer_split
+from placeto.exporting.layers import all_layers, layer_stacks, one_stack
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import pipeline_stages
-from placeto.exporting.stage_search import Stages, fastest_stages
 from placeto.placing.costs import costs
+from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_capture import capture
@@ -153,8 +153,7 @@ FACTORS = st.lists(st.sampled_from([1.0, 3.0, 10.0]), min_size=3, max_size=3)
 
 def test_layers_of_a_sequence_are_a_stack_without_a_name() -> None:
     plain = problem_of_ops(nn.Sequential(*map(Block, (8, 4))), features(4), "2xv100")
-    (stack,) = layer_stacks(ModuleScopes(plain.graph))
-    assert (stack.name, stack.layers) == ("", ("0", "1"))
+    assert layer_stacks(ModuleScopes(plain.graph)) == {"": ("0", "1")}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,7 @@ def test_layers_of_a_sequence_are_a_stack_without_a_name() -> None:
 def test_what_is_no_stack_is_one_line(model: Callable[[], nn.Module], error: str) -> None:
     problem = inference(model(), features(4), "2xv100")
     with pytest.raises(InputError, match=error):
-        FORMATS["vllm"].export(problem, np.zeros(problem.num_groups, np.int32))
+        FORMATS["vllm"].export(problem, np.zeros(problem.num_groups, np.int32), STEP)
 
 
 # --- the split -----------------------------------------------------------------------------------
@@ -216,7 +215,7 @@ def test_stages_are_the_fastest_of_all(data: st.DataObject) -> None:
     for combine, slowest in ((np.add, False), (np.maximum, True)):
         with pytest.MonkeyPatch.context() as patch:
             if in_order:
-                patch.setattr(stage_search, "MOST_IN_ANY_ORDER", 0)
+                patch.setattr(splits, "MOST_IN_ANY_ORDER", 0)
             found = fastest_stages(load, transfer, combine)
         assert found in allowed
         assert cost(found, slowest) == min(cost(each, slowest) for each in allowed)
@@ -245,7 +244,7 @@ def test_the_split_is_the_fastest_one_by_the_simulator(data: st.DataObject) -> N
     placement = np.arange(problem.num_groups, dtype=np.int32) % 3
     layers = one_stack(ModuleScopes(problem.graph), "a library")
     found = layer_split(problem, placement, layers, range(3))
-    every = [by_layer(problem, each.device_of_part().tolist()) for each in all_stages(4, range(3))]
+    every = [by_layer(problem, each.device_of_layer().tolist()) for each in all_stages(4, range(3))]
     best = costs(Simulator(problem), np.stack(every)).min()
     assert not found.as_placed
     excess = max(np.array(found.price.peak_memory) - problem.cluster.memory_bytes)
@@ -267,7 +266,7 @@ def test_a_pipeline_stays_one_where_a_form_cannot_have_it_as_placed(
     """One step is fastest on one device, many are on both; layers in turn are no stages."""
     problem = decoder(400, 400, 400, 400, cluster="2xv100")
     placement = by_layer(problem, [0, 1, 0, 1])
-    every = [by_layer(problem, each.device_of_part().tolist()) for each in all_stages(4, range(2))]
+    every = [by_layer(problem, each.device_of_layer().tolist()) for each in all_stages(4, range(2))]
     slowest = ThroughputEvaluator(problem).loads(np.stack(every)).max(axis=1)
     assert 1.7 * slowest.min() < slowest.max()
     export = ["export", *saved(tmp_path, problem, placement), "--to", form]
@@ -339,7 +338,7 @@ def test_vllm_reads_the_layers_and_the_gpu_of_each_rank(
     cluster: str, devices: list[int], partition: list[int], visible: list[int] | None, remark: str
 ) -> None:
     problem = decoder(8, 400, 8, 60, cluster=cluster)
-    exported = FORMATS["vllm"].export(problem, by_layer(problem, devices))
+    exported = FORMATS["vllm"].export(problem, by_layer(problem, devices), STEP)
     assert vllm_partition(exported.content, 4) == (partition, visible)
     assert ": as placed" in exported.remarks[0]
     assert "".join(exported.remarks[2:]).replace("CUDA_VISIBLE_DEVICES=", "") == remark
@@ -359,12 +358,12 @@ def test_the_command_prints_or_writes_the_line_for_vllm(tmp_path: Path) -> None:
 
 def test_layers_on_a_cpu_go_to_gpus() -> None:
     problem = decoder(8, 400, 8, 60, cluster=WITH_CPU)
-    exported = FORMATS["vllm"].export(problem, by_layer(problem, [0, 0, 1, 1]))
+    exported = FORMATS["vllm"].export(problem, by_layer(problem, [0, 0, 1, 1]), STEP)
     assert exported.price is not None
     assert exported.price.peak_memory[0] == 0
     assert "the fastest split found" in exported.remarks[0]
     cpus = decoder(8, 400, 8, 60, cluster="2xcpu")
-    only = FORMATS["vllm"].export(cpus, by_layer(cpus, [0, 0, 1, 1]))
+    only = FORMATS["vllm"].export(cpus, by_layer(cpus, [0, 0, 1, 1]), STEP)
     assert vllm_partition(only.content, 4) == ([2, 2], None)
 
 
@@ -402,7 +401,7 @@ def test_deepspeed_builds_each_layer_in_one_stage(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "deepspeed.pipe", pipe)
     problem, model = decoder(8, 400, 8), Decoder(8, 400, 8)
     devices = {"": 1, "embed": 1, "layers.0": 1, "layers.1": 0, "layers.2": 2, "norm": 2, "head": 2}
-    exported = FORMATS["deepspeed"].export(problem, placed(problem, devices))
+    exported = FORMATS["deepspeed"].export(problem, placed(problem, devices), STEP)
     names: dict[str, Any] = {}
     exec(exported.content, names)  # noqa: S102 (what the user would run)
     assert "v100:1, v100:0, v100:2" in exported.content
@@ -420,7 +419,7 @@ def test_deepspeed_builds_each_layer_in_one_stage(monkeypatch: pytest.MonkeyPatc
 def test_encoders_and_decoders_are_stages_of_deepspeed() -> None:
     problem = inference(EncoderDecoder(), features(4), "3xv100")
     placement = placed(problem, {"": 0, "encoder": 0, "decoder": 2, "decoder.block.2": 1})
-    details = FORMATS["deepspeed"].export(problem, placement).details
+    details = FORMATS["deepspeed"].export(problem, placement, STEP).details
     assert details["parts"] == (0, 2, 4, 5)
     assert details["devices"] == ["v100:0", "v100:2", "v100:1"]
 
@@ -437,7 +436,7 @@ def test_layers_of_library_models_hold_each_parameter_once(name: str) -> None:
     tied = [weight for weight in set.union(*held) if sum(weight in each for each in held) > 1]
     assert len(tied) == (name in {"gpt2", "bert", "t5"})
     stacks = layer_stacks(scopes)
-    assert [len(stack.layers) for stack in stacks] == [2] * len(stacks)
+    assert [len(stack) for stack in stacks.values()] == [2] * len(stacks)
     half = len(layers) // 2
     in_second = {layer: number >= half for number, layer in enumerate(layers)}
     of_op = scopes.outermost(layers)
@@ -445,7 +444,7 @@ def test_layers_of_library_models_hold_each_parameter_once(name: str) -> None:
     apart = replace(problem, grouping=colocate(graph, [colocate_by_id]), hierarchy=None)
     placement = apart.placement_of_ops(np.array(devices, np.int32))
     split = layer_split(apart, placement, layers, range(2))
-    assert (split.bounds, split.as_placed) == ((0, half, len(layers)), True)
+    assert (split.stages.bounds, split.as_placed) == ((0, half, len(layers)), True)
     if name in {"llama", "mixtral"}:
         assert pipeline_stages(apart, placement).split_points == (layers[half],)
 
@@ -457,5 +456,5 @@ def test_steps_of_training_and_micro_batches_are_split_alike() -> None:
         split = layer_split(
             problem, placement, one_stack(ModuleScopes(problem.graph), ""), range(3)
         )
-        assert (split.bounds, split.devices, split.as_placed) == ((0, 1, 3), (0, 2), True)
+        assert (split.stages, split.as_placed) == (Stages((0, 1, 3), (0, 2)), True)
         assert split.price.runtime == pytest.approx(split.price.runtime_as_placed, rel=0.2)

@@ -20,6 +20,7 @@ from weight_files import CONFIGS, MIXTRAL, stored_tensors, tiny_model
 from command_runs import succeed, succeed_json
 from placeto.errors import InputError
 from placeto.exporting.llama_cpp import device_names, llama_cpp, llama_cpp_arguments
+from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_capture import capture
@@ -241,7 +242,7 @@ def test_devices_have_the_names_of_their_backends() -> None:
 def test_the_command_prints_the_arguments_and_what_they_cost(tmp_path: Path) -> None:
     problem = problem_of("llama")
     placement = placed(problem, [1, 2, 1, 2, 1, 2], [1, 2, 1, 2, 1, 2], 2)
-    exported = llama_cpp(problem, placement)
+    exported = llama_cpp(problem, placement, STEP)
     assert exported.content.startswith("llama-server --model MODEL --n-gpu-layers 7 ")
     assert exported.remarks[0].endswith(" layers on another device than in the placement")
     assert exported.price is not None
@@ -254,4 +255,4 @@ def test_the_command_prints_the_arguments_and_what_they_cost(tmp_path: Path) -> 
     graph = problem.graph
     without_layers = replace(problem, graph=replace(graph, scopes=("one",) * graph.num_ops))
     with pytest.raises(InputError, match="PROBLEM: expected one stack of layers"):
-        llama_cpp(without_layers, placement)
+        llama_cpp(without_layers, placement, STEP)

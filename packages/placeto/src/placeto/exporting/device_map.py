@@ -1,18 +1,24 @@
-"""A placement as a device map, which accelerate's ``dispatch_model`` takes."""
+"""A placement as a device map, which accelerate's ``dispatch_model`` takes.
 
+accelerate moves the arguments of a module that its device map names to the device of the module.
+A module that the map does not name computes where its tensors are. So all tensors that its own
+forward pass reads have to be on one device: `whole_modules` finds what has to stay together.
+"""
+
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from networkx.utils import UnionFind
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, parents_of
-from placeto.exporting.restriction import Price, price, problem_of_labels
-from placeto.exporting.whole_modules import WholeModules, whole_modules
+from placeto.exporting.forms import UNKNOWN, Price, labels_of_step, price, problem_of_labels
+from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
 from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_graphs import Cluster, PlacementProblem
+from placeto_graphs import Cluster, Evaluator, PlacementProblem
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,48 +53,28 @@ class DeviceMap:
 def device_map(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
 ) -> DeviceMap:
-    """Return where whole modules go, for a placement of groups of ops.
+    """Return where whole modules go, for a placement of groups of ops, int32[G].
 
     A module whose ops are all on one device stays there. Each other module moves, together with
-    the modules that have to share its device (see `whole_modules`), to the device where a step
-    costs least. Moves repeat until none helps.
-
-    Parameters
-    ----------
-    problem
-        The problem, with a graph whose scopes are names of modules.
-    placement : int32[G]
-        The device of each group. If there are GPUs, accelerate computes nothing on CPUs, so
-        modules on a CPU move to a GPU.
-    evaluator
-        Evaluator of the placements of modules.
-
-    Examples
-    --------
-    >>> from torch import nn, ones
-    >>> from placeto_graphs import parse_cluster
-    >>> from placeto.problems.making import make_problem
-    >>> from placeto.problems.sources import Source
-    >>> from placeto_capture import capture
-    >>> graph = capture(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), ones(16, 4))
-    >>> problem = make_problem(Source("layers", graph), parse_cluster("2xv100"))
-    >>> device_map(problem, np.zeros(problem.num_groups, np.int32)).modules
-    {'': 0}
+    the modules that have to share its device, to the device where a step costs least. Moves repeat
+    until none helps. If there are GPUs, accelerate computes nothing on CPUs, so modules on a CPU
+    move to a GPU.
     """
     scopes = ModuleScopes(problem.graph)
     targets = targets_of(problem.cluster)
     op_devices = problem.expand(placement)
     devices_of_module = scopes.forward_values(op_devices.tolist())
     kept = [name for name, devices in devices_of_module.items() if len(devices) == 1]
-    modules = whole_modules(scopes, set(kept) - {ROOT})
-    restricted = problem_of_labels(problem, modules.labels)
-    found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets), evaluator)
-    found_devices = restricted.expand(found)
+    first_op, labels = whole_modules(scopes, set(kept) - {ROOT})
+    restricted = problem_of_labels(problem, labels)
+    priced_by = evaluator.make(restricted, None)
+    found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets), priced_by)
+    found_devices = restricted.expand(found).tolist()
     return DeviceMap(
-        modules=_named(scopes, modules, [targets[device] for device in found_devices.tolist()]),
-        main_device=targets[int(found_devices[modules.first_op[ROOT]])],
-        split=tuple(name for name in modules.first_op if name and name not in kept),
-        price=price(problem, placement, restricted, found, evaluator),
+        modules=_named(scopes, first_op, [targets[device] for device in found_devices]),
+        main_device=targets[found_devices[first_op[ROOT]]],
+        split=tuple(name for name in first_op if name and name not in kept),
+        price=price(problem, placement, priced_by.evaluate(found[None]), evaluator),
     )
 
 
@@ -118,8 +104,7 @@ def with_all_names(
     found = {name: target for name, target in modules.items() if name in known}
 
     def target_of(name: str) -> Target | None:
-        around = (*parents_of(name), name)
-        return next((found[each] for each in reversed(around) if each in found), None)
+        return next((found[each] for each in reversed(path_of(name)) if each in found), None)
 
     for name, module in all_modules.items():
         first = first_names[module]
@@ -154,7 +139,7 @@ def _cheapest(
     op_devices: NDArray[np.int32],
     is_forward: NDArray[np.bool_],
     devices: list[int],
-    evaluator: EvaluatorSpec,
+    evaluator: Evaluator,
 ) -> NDArray[np.int32]:
     """Return int32[G], with groups where their forward ops are, or else where they cost least."""
     group_of = problem.grouping.group_of
@@ -170,30 +155,28 @@ def _cheapest(
     placement[group_of[is_forward]] = op_devices[is_forward]
     apart = group_of[is_forward & (placement[group_of] != op_devices)]
     impossible = np.isinf(seconds[np.arange(len(placement)), placement])
-    elsewhere = impossible | ~np.isin(placement, devices)
-    for group in np.flatnonzero(elsewhere).tolist():
-        placement[group] = devices[int(seconds[group, devices].argmin())]
-    free = np.union1d(apart, np.flatnonzero(elsewhere))
+    elsewhere = np.flatnonzero(impossible | ~np.isin(placement, devices))
+    placement[elsewhere] = np.array(devices)[seconds[elsewhere][:, devices].argmin(axis=1)]
+    free = np.union1d(apart, elsewhere)
     free = free[np.argsort(-seconds[free, placement[free]], kind="stable")]
-    priced_by = evaluator.make(problem, None)
     for _ in range(MOST_ROUNDS):
         before = placement.copy()
         for group in free.tolist():
             possible = [each for each in devices if np.isfinite(seconds[group, each])]
             moved = np.repeat(placement[None], len(possible), axis=0)
             moved[:, group] = possible
-            placement = moved[int(costs(priced_by, moved).argmin())]
+            placement = moved[int(costs(evaluator, moved).argmin())]
         if np.array_equal(before, placement):
             break
     return placement
 
 
 def _named(
-    scopes: ModuleScopes, modules: WholeModules, target_of_op: list[Target]
+    scopes: ModuleScopes, first_op: dict[str, int], target_of_op: list[Target]
 ) -> dict[str, Target]:
     """Return the outermost modules that are on one device, and the model's own weights."""
     targets = scopes.forward_values(target_of_op)
-    main = target_of_op[modules.first_op[ROOT]]
+    main = target_of_op[first_op[ROOT]]
     if len(targets[ROOT]) == 1:
         return {ROOT: main}
     result: dict[str, Target] = {
@@ -201,8 +184,78 @@ def _named(
         for op in np.flatnonzero(scopes.is_weight).tolist()
         if scopes.graph.scopes[op] == ROOT
     }
-    for module, op in modules.first_op.items():
+    for module, op in first_op.items():
         if module != ROOT:
-            path = (*parents_of(module), module)
-            result[next(each for each in path if len(targets[each]) == 1)] = target_of_op[op]
+            whole = next(each for each in path_of(module) if len(targets[each]) == 1)
+            result[whole] = target_of_op[op]
     return result
+
+
+def whole_modules(
+    scopes: ModuleScopes, kept: Collection[str] = ()
+) -> tuple[dict[str, int], NDArray[np.int64]]:
+    """Return the smallest modules that can be on devices of their own, and int64[V].
+
+    Of each module, none inside another one, it is the op that it begins with, in the order in which
+    they run; ops with equal labels of int64[V] share a device. ``""`` is the whole model: its
+    inputs, its own weights, and what computes the loss behind it.
+
+    A module that has weights of its own is whole. So is one whose own forward pass reads tensors of
+    several places, one of them outside; if all are inside, these places share a device. Modules
+    that share a weight share a device. Modules in ``kept`` are whole in any case.
+    """
+    graph = scopes.graph
+    whole = scopes.indivisible.union(kept)
+    while (walk := _walk(scopes, whole))[0]:
+        # A module inside may have been the reason for one around it.
+        found = walk[0]
+        whole |= {
+            module
+            for module in found
+            if not any(other != module and is_within(other, module) for other in found)
+        }
+    _, places, shared = walk
+    forward = np.full(graph.num_ops, UNKNOWN, np.int64)
+    first_op: dict[str, int] = {}
+    number: dict[str, int] = {}
+    computing_first = np.argsort(scopes.is_weight, kind="stable")
+    for op in computing_first[scopes.is_forward[computing_first]].tolist():
+        place = places[op] or ROOT
+        first_op.setdefault(place, op)
+        forward[op] = number.setdefault(shared[place], len(number))
+    root = number.setdefault(shared[ROOT], len(number))
+    first_op.setdefault(ROOT, 0)
+    return first_op, labels_of_step(graph, forward, otherwise=root)
+
+
+def _walk(
+    scopes: ModuleScopes, whole: frozenset[str]
+) -> tuple[set[str], list[str | None], UnionFind]:
+    """Walk over the forward pass with some modules whole.
+
+    Return what has to be whole, too; the module, or the model, that each op runs in; and which of
+    these share a device.
+    """
+    graph = scopes.graph
+    places: list[str | None] = scopes.outermost(whole)
+    more: set[str] = set()
+    shared = UnionFind([ROOT])
+    order = graph.topological_order
+    for op in order[scopes.is_forward[order]].tolist():
+        read = graph.tensor_producer[graph.inputs_of_op[op]].tolist()
+        place, scope = places[op], graph.scopes[op]
+        if place is not None:
+            for producer in read:
+                if scopes.is_weight[producer]:
+                    shared.union(place, places[producer] or ROOT)
+        elif scope == ROOT and not read:
+            places[op] = ROOT
+        elif found := list(dict.fromkeys(p for each in read if (p := places[each]) is not None)):
+            places[op] = next((where for where in found if where != ROOT), ROOT)
+            if len({shared[where] for where in found}) == 1:
+                continue
+            if all(where == ROOT or is_within(where, scope) for where in found):
+                shared.union(*found)
+            else:
+                more.add(scope)
+    return more, places, shared

@@ -1,72 +1,73 @@
 """The forms that a placement can be exported in, by name."""
 
-from dataclasses import dataclass
-from typing import Protocol
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import networkx as nx
 import numpy as np
+import pydot
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, not_among
-from placeto.exporting.device_map import DeviceMap, device_map
-from placeto.exporting.exported import Exported, price_text
-from placeto.exporting.graph_files import dot_text, graphml_text
-from placeto.exporting.layer_formats import deepspeed, vllm
+from placeto.exporting.device_map import CPU, DeviceMap, device_map, targets_of
+from placeto.exporting.forms import Exported
+from placeto.exporting.layer_split import LayerSplit, layer_split
+from placeto.exporting.layers import all_layers, one_stack
 from placeto.exporting.llama_cpp import llama_cpp
+from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
 from placeto.json_files import json_text
-from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
-from placeto_graphs import PlacementProblem
+from placeto_graphs import Cluster, PlacementProblem, groups_to_networkx
+
+Export = Callable[[PlacementProblem, NDArray[np.int32], EvaluatorSpec], Exported]
 
 ACCELERATE = "accelerate"
+# Control characters and halves of surrogate pairs; a tab or a new line would come back as a space.
+NOT_IN_XML = re.compile("[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+DEEPSPEED = '''\
+from deepspeed.pipe import PipelineModule
+
+# What PipelineModule is given as layers, in this order. Stage by stage: {devices}.
+LAYERS = [
+{names}]
+PARTS = {parts}
 
 
-class Export(Protocol):
-    """A function that returns a placement in another form, as an evaluator prices it."""
+class PlacedPipeline(PipelineModule):
+    """Call with num_stages=len(PARTS) - 1."""
 
-    def __call__(
-        self,
-        problem: PlacementProblem,
-        placement: NDArray[np.int32],
-        evaluator: EvaluatorSpec = STEP,
-        /,
-    ) -> Exported:
-        """Return a placement int32[G] in the form."""
+    def _partition_layers(self, method="parameters"):
+        if len(self._layer_specs) != len(LAYERS):
+            raise ValueError(f"expected {{len(LAYERS)}} layers, got {{len(self._layer_specs)}}")
+        self.parts = PARTS
+        self._set_bounds(start=PARTS[self.stage_id], stop=PARTS[self.stage_id + 1])
+'''
 
 
-@dataclass(frozen=True)
-class Format:
-    """A form that a placement can be exported in."""
-
-    suffixes: tuple[str, ...]  # of its files
-    export: Export
-    is_priced: bool = True  # whether an evaluator chooses among placements that it can express
-
-
-def exported_map(
-    problem: PlacementProblem, found: DeviceMap, evaluator: EvaluatorSpec = STEP
-) -> Exported:
+def exported_map(problem: PlacementProblem, found: DeviceMap, evaluator: EvaluatorSpec) -> Exported:
     """Return a device map as accelerate takes it."""
     modules = counted(len(found.modules), "module")
     split = f"{len(found.split):,} that must be whole" if found.split else "none of them"
-    use = f"dispatch_model(model, device_map, main_device={found.main_device!r})"
     remarks = (
         f"{modules}; the placement splits {split}",
-        price_text(problem, found.price, "whole modules", evaluator),
-        use,
+        found.price.text(problem, "whole modules", evaluator),
+        f"dispatch_model(model, device_map, main_device={found.main_device!r})",
     )
     details = {"device_map": found.modules, "main_device": found.main_device}
     return Exported(json_text(found.modules) + "\n", remarks, found.price, details)
 
 
 def _accelerate(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
     return exported_map(problem, device_map(problem, placement, evaluator), evaluator)
 
 
 def _torch(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
     try:
         found, note = pipeline_stages(problem, placement, evaluator), ""
@@ -75,15 +76,137 @@ def _torch(
         note = ": the fastest chain of layers found"
     content: dict[str, object] = {"split_points": found.split_points, "devices": found.devices}
     stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}{note}"
-    remarks = (stages, price_text(problem, found.price, "stages of whole modules", evaluator))
+    remarks = (stages, found.price.text(problem, "stages of whole modules", evaluator))
     return Exported(json_text(content) + "\n", remarks, found.price, content)
+
+
+def _vllm(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
+) -> Exported:
+    """Return the command that starts vLLM with the layers of a placement in stages.
+
+    ``VLLM_PP_LAYER_PARTITION`` has the number of layers of each stage: as many as
+    ``--pipeline-parallel-size``, with the layers of the model as their sum. Embeddings are on the
+    first stage, the last norm and the head on the last one; tied weights are on both.
+    ``CUDA_VISIBLE_DEVICES`` has the GPUs of the stages, if these are not the first ones in their
+    order. On several machines a remark has it for each of them.
+    """
+    layers = one_stack(ModuleScopes(problem.graph), "vLLM")
+    gpus = problem.cluster.accelerators.tolist()
+    split = layer_split(problem, placement, layers, gpus, evaluator)
+    sizes, devices = split.stages.sizes, split.stages.devices
+    are_gpus = CPU not in targets_of(problem.cluster).values()
+    numbers = _numbers_on_machines(problem.cluster, gpus, devices) if are_gpus else {}
+    visible = {
+        machine: f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"
+        for machine, own in numbers.items()
+    }
+    alone = "".join(
+        f"{visible[machine]} "
+        for machine, own in numbers.items()
+        if len(numbers) == 1 and own != list(range(len(own)))
+    )
+    command = (
+        f"{alone}VLLM_PP_LAYER_PARTITION={','.join(map(str, sizes))} "
+        f"vllm serve MODEL --pipeline-parallel-size {len(sizes)}\n"
+    )
+    exported = _split_layers(problem, split, evaluator, command, {"partition": sizes})
+    if len(numbers) < 2:
+        return exported
+    each = (f"on {machine} with {own}" for machine, own in visible.items())
+    return replace(exported, remarks=(*exported.remarks, f"start Ray {', then '.join(each)}"))
+
+
+def _numbers_on_machines(
+    cluster: Cluster, gpus: Sequence[int], devices: Sequence[int]
+) -> dict[str, list[int]]:
+    """Return the numbers of some GPUs on each machine, by name; machines in the order of the GPUs.
+
+    Machines are those of `parse_cluster`, which names the network card of each. All devices of any
+    other cluster count as one machine.
+    """
+    machine_of = []
+    for row in cluster.link.tolist():
+        names = [cluster.link_names[link] for link in row if link >= 0]
+        networks = [name for name in names if re.fullmatch(r"machine \d+ network", name)]
+        machine_of.append(networks[0].removesuffix(" network") if networks else "")
+    found: dict[str, list[int]] = {}
+    for device in devices:
+        machine = machine_of[device]
+        here = [gpu for gpu in gpus if machine_of[gpu] == machine]
+        found.setdefault(machine, []).append(here.index(device))
+    return found
+
+
+def _deepspeed(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
+) -> Exported:
+    """Return a ``PipelineModule`` of DeepSpeed whose ``parts`` are those of a placement.
+
+    No ``partition_method`` takes bounds: ``uniform``, ``parameters`` and ``type:REGEX`` balance
+    what they count. So the class sets ``parts`` where PipelineModule does.
+    """
+    layers = all_layers(ModuleScopes(problem.graph))
+    gpus = problem.cluster.accelerators.tolist()
+    split = layer_split(problem, placement, layers, gpus, evaluator)
+    bounds, names = split.stages.bounds, problem.cluster.device_names
+    content = DEEPSPEED.format(
+        names="".join(f"    {name!r},\n" for name in split.layers),
+        parts=list(bounds),
+        devices=", ".join(names[device] for device in split.stages.devices),
+    )
+    details = {"layers": split.layers, "parts": bounds}
+    return _split_layers(problem, split, evaluator, content, details)
+
+
+def _split_layers(
+    problem: PlacementProblem,
+    split: LayerSplit,
+    evaluator: EvaluatorSpec,
+    content: str,
+    details: Mapping[str, object],
+) -> Exported:
+    names = [problem.cluster.device_names[device] for device in split.stages.devices]
+    stages = zip(split.stages.sizes, names, strict=True)
+    where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
+    found = "as placed" if split.as_placed else "the fastest split found, as the placement is none"
+    price = split.price.text(problem, "whole layers in a row", evaluator)
+    remarks = (f"{where}: {found}", price)
+    return Exported(content, remarks, split.price, {"devices": names, **details})
+
+
+def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
+    """Return the groups of a placement, int32[G], as GraphML; see `groups_to_networkx`."""
+    for name in (*problem.grouping.group_names, *problem.cluster.device_names):
+        if NOT_IN_XML.search(name):
+            raise InputError(f"PROBLEM: expected names that XML can hold, got {name!r}")
+    return "\n".join(nx.generate_graphml(groups_to_networkx(problem, placement))) + "\n"
+
+
+def dot_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
+    """Return the groups of a placement, int32[G], in Graphviz's language."""
+    graph = groups_to_networkx(problem, placement)
+    # A colon in a name would else begin what Graphviz calls a port.
+    escaped = {name: name.replace("\\", "\\\\").replace('"', '\\"') for name in graph}
+    quoted = nx.relabel_nodes(graph, {name: f'"{text}"' for name, text in escaped.items()})
+    drawn: pydot.Dot = nx.nx_pydot.to_pydot(quoted)
+    return drawn.to_string()
+
+
+@dataclass(frozen=True)
+class Format:
+    """A form that a placement can be exported in."""
+
+    suffixes: tuple[str, ...]  # of its files
+    export: Export  # of a placement int32[G], as an evaluator prices it
+    is_priced: bool = True  # whether an evaluator chooses among placements that it can express
 
 
 FORMATS = {
     ACCELERATE: Format((".json",), _accelerate),
     "torch": Format((".json",), _torch),
-    "vllm": Format((".sh",), vllm),
-    "deepspeed": Format((".py",), deepspeed),
+    "vllm": Format((".sh",), _vllm),
+    "deepspeed": Format((".py",), _deepspeed),
     "llama.cpp": Format((".sh",), llama_cpp),
     "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2])), False),
     "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2])), False),

@@ -1,78 +1,76 @@
 """The layers of a model: the blocks that it repeats, as the scopes of a graph tell them.
 
-`layer_stacks` finds them. `layer_chain` says which layer each op of a step runs with, for libraries
-that give each device some layers that run one after another.
+`layer_stacks` finds them. `LayerChain` is a step of which each device has some layers that run one
+after another.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.module_scopes import ROOT, ModuleScopes, parents_of
-from placeto.exporting.restriction import UNKNOWN, labels_of_step
-from placeto_graphs import OpGraph, PlacementProblem, grouping_of_labels
+from placeto.exporting.forms import UNKNOWN, labels_of_step
+from placeto.exporting.module_scopes import ROOT, ModuleScopes, path_of
+from placeto.placing.evaluators import EvaluatorSpec
+from placeto_graphs import EvaluationBatch, OpGraph, PlacementProblem, grouping_of_labels
 
 PARAMETER = "parameter"
 
 
-@dataclass(frozen=True)
-class LayerStack:
-    """Blocks that a model repeats.
-
-    Attributes
-    ----------
-    name : text
-        The module that holds them, such as ``"model.layers"``; ``""`` is the model itself.
-    layers : texts
-        The blocks, such as ``"model.layers.0"``, in the order in which they begin to run.
-    """
-
-    name: str
-    layers: tuple[str, ...]
-
-
-def layer_stacks(scopes: ModuleScopes) -> tuple[LayerStack, ...]:
-    """Return the stacks of layers of a model, in the order in which they begin to run.
+def layer_stacks(scopes: ModuleScopes) -> dict[str, tuple[str, ...]]:
+    """Return the stacks of layers of a model: the module that holds them, and its layers.
 
     A stack is a module with two or more numbered parts that run in the forward pass, such as a
     ``ModuleList`` or a ``Sequential``. A stack inside a layer of another stack, such as the experts
-    of a layer, belongs to that layer.
+    of a layer, belongs to that layer. All are in the order in which they begin to run.
     """
     parts: dict[str, dict[str, None]] = {}
     for op in scopes.computing:
-        scope = scopes.graph.scopes[op]
-        for module in (*parents_of(scope)[1:], scope):
+        for module in path_of(scopes.graph.scopes[op])[1:]:
             around, _, name = module.rpartition(".")
             if name.isdecimal():
                 parts.setdefault(around, {})[module] = None
-    stacks = {
-        name: LayerStack(name, tuple(found)) for name, found in parts.items() if len(found) > 1
-    }
-    layers = {layer for stack in stacks.values() for layer in stack.layers}
-    return tuple(
-        stack
-        for name, stack in stacks.items()
-        if not layers.intersection((*parents_of(name), name))
-    )
+    stacks = {name: tuple(found) for name, found in parts.items() if len(found) > 1}
+    layers = {layer for stack in stacks.values() for layer in stack}
+    return {name: stack for name, stack in stacks.items() if not layers.intersection(path_of(name))}
+
+
+def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
+    """Return the layers of a model that has one stack of them."""
+    stacks = layer_stacks(scopes)
+    if len(stacks) != 1:
+        found = ", ".join(f"{name or 'the model'} ({len(each)})" for name, each in stacks.items())
+        raise InputError(
+            f"PROBLEM: expected one stack of layers, such as model.layers, as {library} splits "
+            f"one, got {found or 'none'}"
+        )
+    return next(iter(stacks.values()))
+
+
+def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
+    """Return the layers of all stacks, and the modules before and behind that read parameters."""
+    modules = chain_modules(scopes)
+    if not modules:
+        raise InputError("PROBLEM: expected a model whose modules have parameters, got none")
+    return modules
 
 
 def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
-    """Return the layers of all stacks, and the modules before and behind that read parameters.
+    """Return what `all_layers` does, if there is any.
 
-    These are as large as they can be without a stack inside. All are in the order in which they
-    begin to run.
+    Modules are as large as they can be without a stack inside, in the order in which they begin to
+    run.
     """
-    layers = {layer for stack in layer_stacks(scopes) for layer in stack.layers}
-    around_layers = {parent for layer in layers for parent in parents_of(layer)} | {ROOT}
+    layers = {layer for stack in layer_stacks(scopes).values() for layer in stack}
+    around_layers = {parent for layer in layers for parent in path_of(layer)[:-1]} | {ROOT}
     graph = scopes.graph
     is_parameter = np.array([kind == PARAMETER for kind in graph.op_types])
     reading = graph.edge_consumers[is_parameter[graph.edge_producers]]
     with_parameters = {graph.scopes[op] for op in reading[scopes.is_forward[reading]].tolist()}
     outer = {
-        next(module for module in (*parents_of(scope), scope) if module not in around_layers)
+        next(module for module in path_of(scope) if module not in around_layers)
         for scope in with_parameters - around_layers
     }
     of_op = scopes.outermost(layers | outer)
@@ -80,88 +78,63 @@ def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
     return tuple(module for module in running if module is not None)
 
 
-@dataclass(frozen=True, eq=False)
-class SharedWeight:
-    """A weight that several layers read: each device of theirs has a copy.
-
-    Attributes
-    ----------
-    num_bytes : int
-        Bytes of a copy.
-    layers : int64[N]
-        Numbers of the layers that read it; it is counted where the first one is.
-    """
-
-    num_bytes: int
-    layers: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
 class LayerChain:
-    """A step of which each layer, with what runs with it, is one group.
-
-    Attributes
-    ----------
-    layers : N texts
-        The modules, in the order in which they run.
-    problem : `placeto_graphs.PlacementProblem`
-        The step, in which layers do not read the ``shared`` weights of others.
-    group_of_layer : int64[N]
-        The group of each layer.
-    labels : int64[V]
-        The layer of each op.
-    shared : `SharedWeight` values
-        Weights of which devices have copies.
-    """
-
-    layers: tuple[str, ...]
-    problem: PlacementProblem
-    group_of_layer: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    shared: tuple[SharedWeight, ...]
-
-
-def layer_chain(
-    problem: PlacementProblem, scopes: ModuleScopes, layers: Sequence[str]
-) -> LayerChain:
-    """Return the step of a problem as a chain of layers.
+    """A step of which each of N layers, with what runs with it, is one group, and its costs.
 
     An op between two layers runs with the layer whose outputs it reads. An op before all layers
-    runs with the first layer that reads it.
+    runs with the first layer that reads it. A weight that several layers read is on each of their
+    devices.
     """
-    graph = problem.graph
-    forward = _forward_labels(scopes, layers)
-    labels = labels_of_step(graph, forward, otherwise=len(layers) - 1)
-    read_elsewhere = scopes.is_weight[graph.edge_producers] & (
-        labels[graph.edge_producers] != labels[graph.edge_consumers]
-    )
-    shared = []
-    for op in np.unique(graph.edge_producers[read_elsewhere]).tolist():
-        readers = labels[graph.edge_consumers[graph.edge_producers == op]]
-        of_weight = np.concatenate([labels[[op]], np.setdiff1d(readers, labels[op])])
-        shared.append(SharedWeight(int(graph.parameter_bytes[op]), of_weight))
-    free = np.full(graph.num_ops, UNKNOWN, np.int32)
-    apart: OpGraph = replace(graph, edges=graph.edges[~read_elsewhere], colocation=free)
-    grouping = grouping_of_labels(apart, labels)
-    group_of_layer = np.empty(len(layers), np.int64)
-    group_of_layer[labels] = grouping.group_of
-    return LayerChain(
-        layers=tuple(layers),
-        problem=replace(problem, graph=apart, grouping=grouping, hierarchy=None, rules=None),
-        group_of_layer=group_of_layer,
-        labels=labels,
-        shared=tuple(shared),
-    )
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        scopes: ModuleScopes,
+        layers: Sequence[str],
+        evaluator: EvaluatorSpec,
+    ) -> None:
+        graph = problem.graph
+        self.layers = tuple(layers)
+        forward = _forward_labels(scopes, layers)
+        labels = labels_of_step(graph, forward, otherwise=len(layers) - 1)
+        self.labels = labels  # int64[V], the layer of each op
+        read_elsewhere = scopes.is_weight[graph.edge_producers] & (
+            labels[graph.edge_producers] != labels[graph.edge_consumers]
+        )
+        # Bytes of weights that several layers read, and these layers, the one that has it first.
+        self._shared: list[tuple[int, NDArray[np.int64]]] = []
+        for op in np.unique(graph.edge_producers[read_elsewhere]).tolist():
+            readers = labels[graph.edge_consumers[graph.edge_producers == op]]
+            of_weight = np.concatenate([labels[[op]], np.setdiff1d(readers, labels[op])])
+            self._shared.append((int(graph.parameter_bytes[op]), of_weight))
+        free = np.full(graph.num_ops, UNKNOWN, np.int32)
+        apart: OpGraph = replace(graph, edges=graph.edges[~read_elsewhere], colocation=free)
+        grouping = grouping_of_labels(apart, labels)
+        self._group_of_layer = np.empty(len(layers), np.int64)
+        self._group_of_layer[labels] = grouping.group_of
+        self.problem = replace(problem, graph=apart, grouping=grouping, hierarchy=None, rules=None)
+        runs = np.isfinite(self.problem.group_graph.compute_time)
+        self.runs: NDArray[np.bool_] = runs[self._group_of_layer]  # [N, D], where a layer can run
+        self._evaluator = evaluator.make(self.problem, None)
+
+    def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of int32[B, N], the device of each layer."""
+        placements = np.empty((len(device_of_layer), self.problem.num_groups), np.int32)
+        placements[:, self._group_of_layer] = device_of_layer
+        priced = self._evaluator.evaluate(placements)
+        peaks = priced.peak_memory.copy()
+        everyone = np.arange(self.problem.num_devices)
+        for num_bytes, layers in self._shared:
+            reads = device_of_layer[:, layers, None] == everyone
+            peaks += (reads.any(axis=1) & ~reads[:, 0]) * num_bytes
+        return EvaluationBatch(runtime=priced.runtime, peak_memory=peaks)
 
 
 def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.int64]:
     """Return int64[V], the number of the layer of each op of the forward pass; else -1."""
     graph = scopes.graph
     number = {layer: place for place, layer in enumerate(layers)}
-    labels = np.array(
-        [UNKNOWN if layer is None else number[layer] for layer in scopes.outermost(layers)],
-        np.int64,
-    )
+    labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(layers)])
     labels[~scopes.is_forward] = UNKNOWN
     for op in scopes.computing:
         read = graph.tensor_producer[graph.inputs_of_op[op]]

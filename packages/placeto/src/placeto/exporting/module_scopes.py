@@ -19,14 +19,20 @@ LOSS = "loss"  # the scope of what runs behind the model, see `placeto_capture.c
 
 
 def is_within(scope: str, module: str) -> bool:
-    """Return whether a scope is a module or something inside it.
+    """Return whether a scope is a module or something inside it."""
+    return module in (ROOT, scope) or scope.startswith(f"{module}.")
+
+
+def path_of(scope: str) -> tuple[str, ...]:
+    """Return the modules around a scope, from the whole model inwards, and the scope itself.
 
     Examples
     --------
-    >>> is_within("layers.1.norm", "layers.1"), is_within("layers.10", "layers.1")
-    (True, False)
+    >>> path_of("layers.1.norm"), path_of("")
+    (('', 'layers', 'layers.1', 'layers.1.norm'), ('',))
     """
-    return module in (ROOT, scope) or scope.startswith(f"{module}.")
+    parts = scope.split(".") if scope else []
+    return tuple(".".join(parts[:depth]) for depth in range(len(parts) + 1))
 
 
 class ModuleScopes:
@@ -45,14 +51,11 @@ class ModuleScopes:
         """bool[V], ops of the model's forward pass, and what is there before it."""
         forward: NDArray[np.bool_] = self.graph.phases == Phase.FORWARD
         loss = np.array([scope == LOSS for scope in self.graph.scopes])
-        return forward if self._computes_loss(loss) else forward & ~loss
-
-    def _computes_loss(self, loss: NDArray[np.bool_]) -> bool:
-        """Whether ops of this scope are in the model: what is behind it reads no inputs of it."""
+        # The loss reads no inputs of the model and has no weights; a module of this name may.
         is_input = np.array([kind == INPUT for kind in self.graph.op_types])
         producers, consumers = self.graph.edge_producers, self.graph.edge_consumers
-        reads = bool((is_input[producers] & ~loss[producers] & loss[consumers]).any())
-        return reads or bool((self.is_weight & loss).any())
+        reads = (is_input[producers] & ~loss[producers] & loss[consumers]).any()
+        return forward if reads or (self.is_weight & loss).any() else forward & ~loss
 
     @cached_property
     def is_weight(self) -> NDArray[np.bool_]:
@@ -72,7 +75,7 @@ class ModuleScopes:
     def indivisible(self) -> frozenset[str]:
         """Modules that have weights of their own, or no modules inside; not the whole model."""
         scopes = {self.graph.scopes[op] for op in np.flatnonzero(self.is_forward).tolist()}
-        parents = {parent for scope in scopes for parent in parents_of(scope)}
+        parents = {parent for scope in scopes for parent in path_of(scope)[:-1]}
         return (frozenset(scopes - parents) | self.owners) - {ROOT}
 
     @cached_property
@@ -85,7 +88,7 @@ class ModuleScopes:
         found: dict[str, set[Value]] = {}
         for op in np.flatnonzero(self.is_forward).tolist():
             scope = self.graph.scopes[op]
-            for module in (*parents_of(scope), scope):
+            for module in path_of(scope):
                 found.setdefault(module, set()).add(values[op])
         return found
 
@@ -95,20 +98,5 @@ class ModuleScopes:
         found: dict[str, str | None] = {}
         for scope in self.graph.scopes:
             if scope not in found:
-                path = (*parents_of(scope), scope)
-                found[scope] = next((module for module in path if module in chosen), None)
+                found[scope] = next((each for each in path_of(scope) if each in chosen), None)
         return [found[scope] for scope in self.graph.scopes]
-
-
-def parents_of(scope: str) -> tuple[str, ...]:
-    """Return the modules around a scope, from the whole model inwards.
-
-    Examples
-    --------
-    >>> parents_of("layers.1.norm")
-    ('', 'layers', 'layers.1')
-    """
-    if scope == ROOT:
-        return ()
-    parts = scope.split(".")
-    return tuple(".".join(parts[:depth]) for depth in range(len(parts)))

@@ -1,15 +1,16 @@
-"""Placements of whole parts of a model: the ops of each part, and the cost."""
+"""A placement in the form of another library: the parts of a model, and what the form costs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.costs import fits
-from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.costs import fits, overflow_text
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto_graphs import (
+    EvaluationBatch,
     OpGraph,
     PlacementProblem,
     colocate,
@@ -25,22 +26,45 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Price:
-    """The cost of a restriction on placements, by the simulator or another evaluator.
+    """The cost of a form that cannot express every placement."""
 
-    Attributes
-    ----------
-    runtime_as_placed, runtime : float
-        Seconds of a step, or what the evaluator returns, before and with the restriction.
-    peak_memory : D of int
-        Bytes on each device, with the restriction.
-    fits : bool
-        True if these are within the memory of the devices.
-    """
+    runtime_as_placed: float  # seconds of a step, or what another evaluator returns
+    runtime: float  # the same with the form
+    peak_memory: tuple[int, ...]  # bytes on each device, with the form
+    fits: bool  # whether these are within the memory of the devices
 
-    runtime_as_placed: float
-    runtime: float
-    peak_memory: tuple[int, ...]
-    fits: bool
+    def text(self, problem: PlacementProblem, what: str, evaluator: EvaluatorSpec) -> str:
+        """Return what a step costs with a form, and as placed."""
+        overflow = overflow_text(problem.cluster, self.peak_memory)
+        start, simulated = f"{evaluator.objective}:", ""
+        if evaluator.simulates:
+            start, simulated = "a step takes", ", simulated"
+        return (
+            f"{start} {evaluator.text(self.runtime)} with {what}{simulated}, and "
+            f"{evaluator.text(self.runtime_as_placed)} as placed{overflow}"
+        )
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A placement in another form."""
+
+    content: str  # for the library: to paste, or of a file
+    remarks: tuple[str, ...] = ()  # lines about it for the user
+    price: Price | None = None
+    details: Mapping[str, object] = field(default_factory=dict)  # the content as values of JSON
+
+
+def price(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    after: EvaluationBatch,
+    evaluator: EvaluatorSpec,
+) -> Price:
+    """Return the costs of a placement, int32[G], and of the form of it that was evaluated."""
+    before = evaluator.make(problem, None).evaluate(placement[None])
+    peaks = tuple(after.peak_memory[0].tolist())
+    return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))
 
 
 def labels_of_step(
@@ -75,20 +99,6 @@ def problem_of_labels(problem: PlacementProblem, labels: NDArray[np.int64]) -> P
     return replace(problem, grouping=grouping, hierarchy=None, rules=None)
 
 
-def price(
-    problem: PlacementProblem,
-    placement: NDArray[np.int32],
-    restricted: PlacementProblem,
-    restricted_placement: NDArray[np.int32],
-    evaluator: EvaluatorSpec = STEP,
-) -> Price:
-    """Return the costs of a step before and after a restriction, for an int32[G] of each."""
-    before = evaluator.make(problem, None).evaluate(placement[None])
-    after = evaluator.make(restricted, None).evaluate(restricted_placement[None])
-    peaks = tuple(after.peak_memory[0].tolist())
-    return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))
-
-
 def steepest_descent(
     candidates: Sequence[Candidate],
     costs: Callable[[Sequence[Candidate]], NDArray[np.float64]],
@@ -98,14 +108,6 @@ def steepest_descent(
     """Return the best candidate, moved to its best neighbour as long as that costs less.
 
     It is None if there is no candidate, or none of a finite cost.
-
-    Examples
-    --------
-    >>> steepest_descent(
-    ...     [0, 9], lambda some: np.array([(each - 4.0) ** 2 for each in some]),
-    ...     lambda each: [each - 1, each + 1], most_rounds=20,
-    ... )
-    4
     """
     best, least = None, np.inf
     for _ in range(most_rounds):
