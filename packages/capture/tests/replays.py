@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
-
-CPU = torch.device("cpu")
+from placeto_capture.tracing.replay import Slots, StorageMemory
+from placeto_capture.tracing.trace import Call, Trace
 
 
 def replay(
@@ -22,15 +20,15 @@ def replay(
     Returned are the results of the trace, and weights, buffers and optimizer state after the step.
     """
 
-    def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
-        return (values[name] if name in values else source.values[name]).detach()
-
     wanted = dict(trace.results)
-    for source in trace.placeholders:
-        if source.is_resident:
-            wanted |= {**source.tensors, **source.state}
-    memory = Memory(trace, CPU, value_of, {view.storage for view in wanted.values()})
+    memory = StorageMemory(torch.device("cpu"), trace.storage_bytes, Slots())
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for source in trace.placeholders:
+            tensors = {**source.tensors, **source.state}
+            wanted |= tensors if source.is_resident else {}
+            for name, view in tensors.items():
+                value = values[name] if name in values else source.values[name]
+                memory.tensor(view).copy_(value.detach())
         for op in range(len(trace.ops)) if order is None else order:
             call = trace.ops[op]
             if isinstance(call, Call):

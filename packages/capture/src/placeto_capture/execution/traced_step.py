@@ -1,7 +1,7 @@
 """A traced step as an executable one (`placeto_graphs.ExecutableStep`)."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -11,16 +11,24 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.device_memory import DeviceMemory, StepParts
+from placeto_capture.execution.device_memory import DeviceMemory, storages_of_tensors
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.prepared_calls import PreparedCall, Slots, prepared, view_of
-from placeto_capture.tracing.replay import ValueOf, example_values
+from placeto_capture.tracing.replay import PreparedCall, Slots, prepared, view_of
 from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
+from placeto_capture.tracing.trace import (
+    Call,
+    Placeholder,
+    Trace,
+    Updates,
+    View,
+    whole_storage,
+)
 from placeto_graphs import ExecutableStep, OpGraph
 
+ValueOf = Callable[[Placeholder, str, View], torch.Tensor]  # before the step, by name and view
+WEIGHT_SCALE = 0.02  # of weights that have no values
 GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
 REDRAWN = torch.ops.aten._scaled_dot_product_efficient_attention.default
 REDRAWN_BY = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
@@ -40,7 +48,7 @@ class TracedStep:
     ) -> None:
         tensors = TensorsOfTrace(trace)
         self.graph: OpGraph = op_graph_of(trace, tensors)
-        self.parts = StepParts(trace, tensors)
+        self.storages_of_tensor = storages_of_tensors(trace, tensors)
         self.trace = trace
         self.seed = seed
         self.threads_per_device = threads_per_device
@@ -52,11 +60,13 @@ class TracedStep:
             self.calls.append(tuple(prepared(call, self.slots) for call in calls))
             tensors_at_op = (*self.graph.inputs_of_op[index], *self.graph.tensors_of_op[index])
             touched = {storage for call in calls for storage in (*_touched(call), *call.creates)}
-            self.passing.append(tuple(sorted(touched - self.parts.storages_of(tensors_at_op))))
-        self.parts_of_op: list[tuple[int, ...]] = [
-            tuple(part for tensor in made.tolist() for part in self.parts.of_tensor[tensor])
+            of_tensors = {s for tensor in tensors_at_op for s in self.storages_of_tensor[tensor]}
+            self.passing.append(tuple(sorted(touched - of_tensors)))
+        self.storages_of_op: list[tuple[int, ...]] = [
+            tuple(s for tensor in made.tolist() for s in self.storages_of_tensor[tensor])
             for made in self.graph.tensors_of_op
         ]
+        self.last_op = {s: op for op, made in enumerate(self.storages_of_op) for s in made}
         self._result_views: dict[str, View] = {name: trace.results[name] for name in results}
         for placeholder in trace.placeholders:
             if placeholder.is_resident:
@@ -75,11 +85,11 @@ class TracedStep:
             if getattr(trace.ops[reader], "function", None) is REDRAWN_BY
         ]
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
-        self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # the parts that an op leaves
+        self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # storages that an op leaves
         for name in results:
-            for part in self.parts.of_storage[trace.results[name].storage]:
-                if part in self.parts.last_op:
-                    self.outliving[self.parts.last_op[part]].add(part)
+            storage = trace.results[name].storage
+            if storage in self.last_op:  # else it has no values
+                self.outliving[self.last_op[storage]].add(storage)
 
     def check_devices(self, devices: Sequence[str]) -> None:
         """Check that PyTorch can run on devices of these names."""
@@ -118,21 +128,17 @@ class TracedStep:
     ) -> dict[str, torch.Tensor]:
         """Return results, or weights, buffers and optimizer state after the step, by name."""
         with torch.no_grad():
-            return {name: self._put_together(self._result_views[name], pieces) for name in names}
+            results = {}
+            for name in names:
+                view = self._result_views[name]
+                num_bytes = self.trace.storage_bytes[view.storage]
+                piece = pieces.get(view.storage, torch.empty(num_bytes, dtype=torch.uint8))
+                results[name] = view_of(piece.untyped_storage(), view)
+            return results
 
-    def parts_of_results(self, names: Collection[str]) -> set[int]:
-        """Return the parts that an op has made of some results."""
-        storages = {self._result_views[name].storage for name in names}
-        parts = {part for storage in storages for part in self.parts.of_storage[storage]}
-        return parts & self.parts.last_op.keys()
-
-    def _put_together(self, view: View, pieces: Mapping[int, torch.Tensor]) -> torch.Tensor:
-        num_bytes = self.trace.storage_bytes[view.storage]
-        storage = torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
-        for part in self.parts.of_storage[view.storage]:
-            if part in self.parts.last_op:
-                view_of(storage, self.parts.views[part]).copy_(pieces[part])
-        return view_of(storage, view)
+    def storages_of_results(self, names: Collection[str]) -> set[int]:
+        """Return the storages of some results that an op has made."""
+        return {self._result_views[name].storage for name in names} & self.last_op.keys()
 
     def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
         """Return what is to be put where the tensors of a placeholder are, before a run."""
@@ -162,8 +168,7 @@ class TracedDevice:
         self._op_device = op_device
         self._generator = torch.Generator(device)
         self._memory = self._new_memory()
-        self._landing: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        self._carried_parts: dict[tuple[int, int], Sequence[int]] = {}
+        self._carried_storages: dict[tuple[int, int], Sequence[int]] = {}
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -183,13 +188,11 @@ class TracedDevice:
         step = self._step
         step.take(feed)
         memory = self._memory = self._new_memory()
-        self._landing = {}
         for op, placeholder in enumerate(step.trace.ops):
             if isinstance(placeholder, Placeholder) and self._op_device[op] == self._number:
                 for storage in placeholder.storages if placeholder.is_resident else ():
                     memory.put(storage, step.resident_memory(storage, self._device))
-                    for part in step.parts.of_storage[storage]:
-                        memory.hold(part)
+                    memory.hold(storage)
                 for view, value in step.values_before(op):
                     memory.tensor(view).copy_(value)
 
@@ -205,81 +208,69 @@ class TracedDevice:
             memory.keep(call, result)
         step.run_own(op, memory)
         more = 0
-        for part in step.parts_of_op[op]:
-            more += memory.hold(part)
-        for part in step.outliving.get(op, ()):
-            memory.hold(part)
+        for storage in step.storages_of_op[op]:
+            more += memory.hold(storage)
+        for storage in step.outliving.get(op, ()):
+            memory.hold(storage)
         for storage in step.passing[op]:
             memory.drop_unless_held(storage)
         return more
 
     def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
-        """Return the parts of a tensor that another device has to get."""
-        views = self._step.parts.views
-        parts = self._carried(tensor, destination)
-        return [self._memory.tensor(views[part]).contiguous() for part in parts]
+        """Return the storages of a tensor that another device has to get."""
+        return [self._whole(storage) for storage in self._carried(tensor, destination)]
 
     def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
-        """Make room for a tensor; return its parts, and the bytes that the device holds more."""
-        memory, more, buffers = self._memory, 0, []
-        for part in self._carried(tensor, self._number):
-            more += memory.hold(part)
-            room = memory.tensor(self._step.parts.views[part])
-            buffers.append(room)
-            if not room.is_contiguous():
-                buffers[-1] = torch.empty(room.shape, dtype=room.dtype, device=room.device)
-                self._landing.setdefault(tensor, []).append((room, buffers[-1]))
-        return buffers, more
+        """Make room for a tensor; return its storages, and the bytes that are held more."""
+        storages = self._carried(tensor, self._number)
+        more = sum(self._memory.hold(storage) for storage in storages)
+        return [self._whole(storage) for storage in storages], more
 
     def arrived(self, tensor: int) -> None:
-        """Copy those parts of a tensor that are not contiguous to where they belong."""
-        for room, values in self._landing.pop(tensor, ()):
-            room.copy_(values)
+        """Do nothing: a tensor arrives where it belongs."""
 
     def free(self, tensor: int) -> int:
         """Give up a tensor; return the bytes that the device holds fewer."""
-        memory, fewer = self._memory, 0
-        for part in self._carried(tensor, self._number):
-            fewer += memory.release(part)
-        return fewer
+        return sum(self._memory.release(each) for each in self._carried(tensor, self._number))
 
     def pieces(self, names: Collection[str]) -> dict[int, torch.Tensor]:
-        """Return those parts of results of which the last op that makes them is here."""
-        parts = self._step.parts
+        """Return those storages of results of which the last op that makes them is here."""
         return {
-            part: self._memory.tensor(parts.views[part]).to("cpu", copy=True)
-            for part in self._step.parts_of_results(names)
-            if self._op_device[parts.last_op[part]] == self._number
+            storage: self._whole(storage).to("cpu", copy=True)
+            for storage in self._step.storages_of_results(names)
+            if self._op_device[self._step.last_op[storage]] == self._number
         }
 
+    def _whole(self, storage: int) -> torch.Tensor:
+        num_bytes = self._step.trace.storage_bytes[storage]
+        return self._memory.tensor(whole_storage(storage, num_bytes))
+
     def _new_memory(self) -> DeviceMemory:
-        step = self._step
-        return DeviceMemory(self._device, step.trace.storage_bytes, step.slots, step.parts)
+        return DeviceMemory(self._device, self._step.trace.storage_bytes, self._step.slots)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
-        """Return the parts of a tensor that are on a device; on another one only what is read."""
-        if (tensor, device) not in self._carried_parts:
-            self._carried_parts[tensor, device] = self._find_carried(tensor, device)
-        return self._carried_parts[tensor, device]
+        """Return the storages of a tensor on a device; on another one only what is read."""
+        if (tensor, device) not in self._carried_storages:
+            self._carried_storages[tensor, device] = self._find_carried(tensor, device)
+        return self._carried_storages[tensor, device]
 
     def _find_carried(self, tensor: int, device: int) -> Sequence[int]:
-        graph, parts = self._step.graph, self._step.parts
-        producer, own = int(graph.tensor_producer[tensor]), parts.of_tensor[tensor]
+        graph, storages_of = self._step.graph, self._step.storages_of_tensor
+        producer, own = int(graph.tensor_producer[tensor]), storages_of[tensor]
         if self._op_device[producer] == device:
             return own
         read: set[int] = set()
         for op in graph.consumers_of_tensor[tensor].tolist():
             if self._op_device[op] == device:
-                # A later version of a part would be overwritten, where it has arrived before.
+                # A later version would be overwritten, where it has arrived before.
                 later = {
-                    part
+                    storage
                     for other in graph.inputs_of_op[op].tolist()
                     if graph.tensor_producer[other] > producer
-                    for part in parts.of_tensor[other]
+                    for storage in storages_of[other]
                 }
-                touched = _touched(self._step.trace.ops[op])
-                read |= {part for part in own if parts.views[part].storage in touched} - later
-        return [part for part in own if part in read]
+                read.update({*own}.intersection(_touched(self._step.trace.ops[op])) - later)
+        return [storage for storage in own if storage in read]
 
     def _drawn(self, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
@@ -296,6 +287,28 @@ class TracedDevice:
             return call.kernel(*args, **keywords)
         finally:
             default.set_state(state)
+
+
+def example_values(generator: torch.Generator) -> ValueOf:
+    """Return what gives a placeholder the values that `capture` was given, or random ones.
+
+    The state of the optimizer, and whole numbers that are not known, are zero.
+    """
+
+    def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
+        value = placeholder.values.get(name)
+        if value is not None and not value.is_meta:
+            return value.detach()
+        if name in placeholder.state or not view.dtype.is_floating_point:
+            return torch.zeros(view.size, dtype=view.dtype)
+        values = torch.randn(view.size, generator=generator)
+        if placeholder.op_type == "parameter":
+            values *= WEIGHT_SCALE
+        if placeholder.op_type == "buffer":
+            values = values.abs()  # it may be a variance
+        return values.to(view.dtype)
+
+    return value_of
 
 
 def _values_of(placeholder: Placeholder, value_of: ValueOf) -> list[tuple[View, torch.Tensor]]:

@@ -9,12 +9,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.traced_step import GRADIENT, TracedStep
+from placeto_capture.execution.traced_step import GRADIENT, TracedStep, example_values
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
-from placeto_capture.tracing.prepared_calls import StorageMemory, view_of
-from placeto_capture.tracing.replay import example_values
+from placeto_capture.tracing.replay import StorageMemory, view_of
 from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
 from placeto_graphs import Phase

@@ -12,7 +12,7 @@ drawn, independent and alike.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -23,9 +23,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
-from placeto_capture.tracing.prepared_calls import prepared
-from placeto_capture.tracing.replay import Memory
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, views_in
+from placeto_capture.tracing.replay import Slots, StorageMemory, prepared
+from placeto_capture.tracing.trace import Call, Placeholder, View, views_in
 
 CONSTANT = "constant"  # the name of a tensor that is no parameter, buffer or input
 LARGEST_BYTES = 2**26  # of all that has to be computed for a value
@@ -88,13 +87,18 @@ class KnownValues:
         sizes = {storage: self._storages[storage].nbytes() for storage in needed}
         if sum(sizes.values()) > LARGEST_BYTES:
             return None
-        memory = Memory(self._trace(ops, sizes), torch.device("cpu"), _value, needed)
+        memory = StorageMemory(torch.device("cpu"), sizes, Slots())
         without_modes = _disable_current_modes()
         with without_modes, torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for storage in needed & self._placeholder_of_storage.keys():
+                placeholder = self._placeholder_of_storage[storage]
+                for name, view in placeholder.tensors.items():
+                    memory.tensor(view).copy_(placeholder.values[name].detach())
             for op in ops:
                 self._run(op, memory)
-            values = {name: memory.real(value) for name, value in keywords.items()}
-            return func(*memory.real(arguments), **values)
+            call = Call(func, arguments, keywords)
+            args, values = prepared(call, memory.slots).arguments(memory)
+            return func(*args, **values)
 
     def answer(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return `result` with fake tensors in place of real ones."""
@@ -123,32 +127,18 @@ class KnownValues:
         read = () if op in self._assumptions else (*call.reads, *call.writes)
         return (*read, *call.creates)
 
-    def _trace(self, ops: Sequence[int], sizes: Mapping[int, int]) -> Trace:
-        placeholders = {
-            id(placeholder): placeholder
-            for storage in sizes
-            if (placeholder := self._placeholder_of_storage.get(storage)) is not None
-        }
-        return Trace([*placeholders.values(), *(self._calls[op] for op in ops)], sizes, {})
-
-    def _run(self, op: int, memory: Memory) -> None:
-        call = self._calls[op]
-        if op not in self._assumptions:
+    def _run(self, op: int, memory: StorageMemory) -> None:
+        call, assumption = self._calls[op], self._assumptions.get(op)
+        if assumption is None:
             memory.run(call, seed=0)
             return
-        assumption = self._assumptions[op]
         result: list[Any] = [None] * len(call.outputs)
         result[assumption.output] = assumption.make(op)
         memory.keep(prepared(call, memory.slots), result)
-        memory.finish(call)
 
 
 def _alike(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-
-
-def _value(placeholder: Placeholder, name: str, _: View) -> torch.Tensor:
-    return placeholder.values[name].detach()
 
 
 aten = torch.ops.aten

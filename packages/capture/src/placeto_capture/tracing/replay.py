@@ -1,99 +1,185 @@
-"""Runs the ops of a trace on real tensors."""
+"""Runs the calls of a trace on real tensors.
 
-from collections.abc import Callable, Iterable
+Calls are prepared: their arguments are filled in, not looked for, each time they run. Each distinct
+view of a storage has a number, its slot. A device keeps the tensor of a slot from when it is first
+needed until its storage is given up (`StorageMemory`).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from placeto_capture.tracing.prepared_calls import Slots, StorageMemory, fill_of, prepared
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View
-
-ValueOf = Callable[[Placeholder, str, View], torch.Tensor]
+from placeto_capture.tracing.trace import Call, View, tensor_leaves, views_in
 
 
-class Memory(StorageMemory):
-    """The storages of a trace on one device: made when first needed, freed after the last use.
+class Slots:
+    """Numbers the distinct views of storages."""
 
-    Those that are to be kept are not freed. ``value_of`` returns the values that a tensor of a
-    placeholder, with a name and a view, has before the step.
-    """
+    def __init__(self) -> None:
+        self.views: list[View] = []  # of each slot
+        self.of_storage: defaultdict[int, list[int]] = defaultdict(list)  # slots of each
+        self._slot_of_view: dict[View, int] = {}
+
+    def slot(self, view: View) -> int:
+        """Return the number of a view, which may be new."""
+        if view not in self._slot_of_view:
+            self._slot_of_view[view] = len(self.views)
+            self.of_storage[view.storage].append(len(self.views))
+            self.views.append(view)
+        return self._slot_of_view[view]
+
+
+def view_of(storage: torch.UntypedStorage, view: View) -> torch.Tensor:
+    """Return a view of a storage, wherever it is."""
+    tensor = torch.empty(0, dtype=view.dtype, device=storage.device)
+    tensor.set_(storage, view.offset, view.size, view.stride)
+    if view.is_conjugated:
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if view.is_negated else tensor
+
+
+class StorageMemory:
+    """The storages of a trace that are on one device, each made when it is first needed."""
 
     def __init__(
-        self, trace: Trace, device: torch.device, value_of: ValueOf, kept: Iterable[int] = ()
+        self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int], slots: Slots
     ) -> None:
-        super().__init__(device, trace.storage_bytes, Slots())
-        self._value_of = value_of
-        self._uses_left = dict.fromkeys(kept, len(trace.ops))
-        for call in trace.calls:
-            for storage in _touched(call):
-                self._uses_left[storage] = self._uses_left.get(storage, 0) + 1
-        self._placeholder_of_storage = {
-            storage: placeholder
-            for placeholder in trace.placeholders
-            for storage in placeholder.storages
-        }
+        self.device = device
+        self.slots = slots
+        self._of_slot: dict[int, torch.Tensor] = {}  # those that have been looked at
+        self._storage_bytes = storage_bytes
+        self._owner: dict[int, torch.Tensor] = {}  # a tensor of each storage that is there
 
     def owner(self, storage: int) -> torch.Tensor:
-        """Return a tensor that keeps a storage alive; one that is new has the values of before."""
-        is_new = storage not in self._owner
-        owner, placeholder = super().owner(storage), self._placeholder_of_storage.get(storage)
-        if is_new and placeholder is not None:
-            for name, view in {**placeholder.tensors, **placeholder.state}.items():
-                if view.storage == storage:
-                    self.tensor(view).copy_(self._value_of(placeholder, name, view))
+        """Return a tensor that keeps a storage alive; one that is not there begins empty."""
+        owner = self._owner.get(storage)
+        if owner is None:
+            num_bytes = self._storage_bytes[storage]
+            owner = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+            self._owner[storage] = owner
         return owner
 
-    def real(self, value: Any) -> Any:
-        """Return an argument, with tensors in place of views."""
-        fill = fill_of(value, self.slots)
-        return value if fill is None else fill(self)
+    def put(self, storage: int, owner: torch.Tensor) -> None:
+        """Let a storage be that of a tensor, whatever it was before."""
+        self.drop(storage)
+        self._owner[storage] = owner
+
+    def drop(self, storage: int) -> None:
+        """Forget a storage."""
+        for slot in self.slots.of_storage[storage]:
+            self._of_slot.pop(slot, None)
+        self._owner.pop(storage, None)
+
+    def look(self, slot: int) -> torch.Tensor:
+        """Return the tensor of a slot, and keep it."""
+        tensor = self._of_slot.get(slot)
+        if tensor is None:
+            tensor = self._of_slot[slot] = self.tensor(self.slots.views[slot])
+        return tensor
+
+    def tensor(self, view: View) -> torch.Tensor:
+        """Return a view of a storage."""
+        return view_of(self.owner(view.storage).untyped_storage(), view)
 
     def run(self, call: Call, seed: int) -> None:
-        """Run an op; what it draws follows from a seed and from which draw it is."""
+        """Run a call; what it draws follows from a seed and from which draw it is."""
         for part in call.single_calls:
             ready = prepared(part, self.slots)
             args, keywords = ready.arguments(self)
             if part.rng_index is not None:
                 torch.manual_seed(seed + part.rng_index)
             self.keep(ready, part.function(*args, **keywords))
-        self.finish(call)
 
-    def finish(self, call: Call) -> None:
-        """Free what no other op uses, and what was there only between the parts of an op."""
-        for part in call.parts:
-            for storage in part.creates:
-                if storage not in call.creates:
-                    self.drop(storage)
-        for storage in _touched(call):
-            self._uses_left[storage] -= 1
-            if not self._uses_left[storage]:
-                self.drop(storage)
+    def keep(self, call: "PreparedCall", result: Any) -> None:
+        """Take over what a call returned."""
+        leaves = [result] if isinstance(result, torch.Tensor) else None
+        for place, slot in call.made:
+            leaves = leaves or list(tensor_leaves(result))
+            tensor = leaves[place]
+            if tensor is not None:
+                self._take_over(slot, tensor)
+
+    def _take_over(self, slot: int, tensor: torch.Tensor) -> None:
+        view = self.slots.views[slot]
+        if (
+            tensor.stride() == view.stride
+            and tensor.shape == view.size
+            and tensor.storage_offset() == view.offset
+            and tensor.untyped_storage().nbytes() == self._storage_bytes[view.storage]
+            and not (view.is_conjugated or view.is_negated)
+        ):
+            self.put(view.storage, tensor)
+            self._of_slot[slot] = tensor
+        else:  # a kernel may lay out its result in another way than fake tensors say
+            self.tensor(view).copy_(tensor)
 
 
-def _touched(call: Call) -> Iterable[int]:
-    return dict.fromkeys((*call.reads, *call.writes, *call.creates))
+Fill = Callable[[StorageMemory], Any]
 
 
-WEIGHT_SCALE = 0.02  # of weights that have no values
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call that is ready to run on any device."""
+
+    kernel: Any  # function of the call, without the wrapper that PyTorch puts around it
+    # Its arguments, and functions that make those that depend on the device.
+    positions: list[Any]
+    fills: tuple[tuple[int, Fill], ...]
+    keywords: dict[str, Any]
+    keyword_fills: dict[str, Fill]
+    # Place among the tensors that it returns, and slot, of each that is kept.
+    made: tuple[tuple[int, int], ...]
+    rng_index: int | None  # as in `Call`
+    takes_generator: bool  # True if it takes a generator of random numbers
+
+    def arguments(self, memory: StorageMemory) -> tuple[list[Any], dict[str, Any]]:
+        """Return what it is called with on a device."""
+        args = self.positions.copy()
+        for position, fill in self.fills:
+            args[position] = fill(memory)
+        if not self.keyword_fills:
+            return args, self.keywords
+        filled = {key: fill(memory) for key, fill in self.keyword_fills.items()}
+        return args, {**self.keywords, **filled}
 
 
-def example_values(generator: torch.Generator) -> ValueOf:
-    """Return what gives a placeholder the values that `capture` was given, or random ones.
+def prepared(call: Call, slots: Slots) -> PreparedCall:
+    """Return a call, or a part of one, ready to run."""
+    looked_at = {view.storage for view in views_in((call.arguments, call.keywords))}
+    made: dict[int, tuple[int, int]] = {}  # of each storage
+    for place, view in enumerate(call.outputs):
+        if view is not None and view.storage in call.creates and view.storage not in looked_at:
+            made.setdefault(view.storage, (place, slots.slot(view)))
+    fills = ((place, fill_of(value, slots)) for place, value in enumerate(call.arguments))
+    keyword_fills = ((key, fill_of(value, slots)) for key, value in call.keywords.items())
+    return PreparedCall(
+        kernel=getattr(call.function, "_op", call.function),
+        positions=list(call.arguments),
+        fills=tuple((place, fill) for place, fill in fills if fill),
+        keywords=call.keywords,
+        keyword_fills={key: fill for key, fill in keyword_fills if fill},
+        made=tuple(made.values()),
+        rng_index=call.rng_index,
+        takes_generator="generator" in str(getattr(call.function, "_schema", "")),
+    )
 
-    The state of the optimizer, and whole numbers that are not known, are zero.
-    """
 
-    def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
-        value = placeholder.values.get(name)
-        if value is not None and not value.is_meta:
-            return value.detach()
-        if name in placeholder.state or not view.dtype.is_floating_point:
-            return torch.zeros(view.size, dtype=view.dtype)
-        values = torch.randn(view.size, generator=generator)
-        if placeholder.op_type == "parameter":
-            values *= WEIGHT_SCALE
-        if placeholder.op_type == "buffer":
-            values = values.abs()  # it may be a variance
-        return values.to(view.dtype)
-
-    return value_of
+def fill_of(value: Any, slots: Slots) -> Fill | None:
+    """Return what gives an argument on a device; None for what is the same on all of them."""
+    if isinstance(value, View):
+        slot = slots.slot(value)
+        return lambda memory: memory.look(slot)
+    if isinstance(value, torch.Tensor):  # a constant, whose values the op itself holds
+        return lambda memory: value.detach().to(memory.device, copy=True)
+    if isinstance(value, torch.device):
+        return lambda memory: memory.device
+    if isinstance(value, (list, tuple)):
+        fills = [fill_of(item, slots) for item in value]
+        if any(fills):
+            kind = type(value)
+            pairs = list(zip(value, fills, strict=True))
+            return lambda memory: kind(fill(memory) if fill else item for item, fill in pairs)
+    return None
