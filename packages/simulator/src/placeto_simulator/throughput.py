@@ -290,8 +290,8 @@ def add_net(
 @compiled
 def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
     """Write the load of each device, and the bytes that it holds; return the time per sample."""
-    loads.load[:] = 0
-    loads.peak[:] = 0
+    for device in range(len(loads.load)):
+        loads.load[device] = loads.peak[device] = 0
     for group in range(len(placement)):
         device = placement[group]
         loads.load[device] += nets.compute[group, device]
@@ -304,7 +304,7 @@ def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
 @compiled
 def price(nets: Nets, loads: Loads, _placement: NDArray[np.int32]) -> float:
     """Return the time per sample."""
-    return float(loads.load.max() * nets.seconds_per_tick)
+    return float(loads.load[np.argmax(loads.load)] * nets.seconds_per_tick)
 
 
 @compiled
@@ -331,4 +331,6 @@ def mark_critical(
     _nets: Nets, loads: Loads, placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
 ) -> None:
     """Mark the groups of bool[G] on the device with the largest load."""
-    is_critical[:] = placement == np.argmax(loads.load)
+    busiest = np.argmax(loads.load)
+    for group in range(len(placement)):
+        is_critical[group] = placement[group] == busiest

@@ -5,6 +5,7 @@ ops on any number of devices, with the transfers that more devices need. `heads`
 are energetic reasoning over a whole step. The loops are compiled.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ BAND = 200  # how far apart, in the order of ops, the two ends of a region may b
 LARGEST_REGION = 60  # ops in a region: larger ones brought nothing on any problem
 LEVELS = 16  # thresholds by which the ops of a region are left out
 MAX_WINDOW_ENDS = 400
+
+compiled_with_arrays = partial(compiled, allocates=True)
 
 
 class RelaxedOps(NamedTuple):
@@ -134,7 +137,7 @@ def _from_the_end(lags: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-@compiled
+@compiled_with_arrays
 def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) -> Lags:
     """Return the lags between ops that are close to each other.
 
@@ -210,7 +213,7 @@ def path_lags(
     return near, far
 
 
-@compiled
+@compiled_with_arrays
 def split_lag(
     ops: RelaxedOps,
     together: NDArray[np.float64],
@@ -275,7 +278,7 @@ def least_length(
     return least
 
 
-@compiled
+@compiled_with_arrays
 def heads(ops: RelaxedOps, lags: Lags) -> NDArray[np.float64]:
     """Return float64[V], seconds before which no op starts.
 
@@ -317,7 +320,7 @@ def heads(ops: RelaxedOps, lags: Lags) -> NDArray[np.float64]:
     return head
 
 
-@compiled
+@compiled_with_arrays
 def window_bound(
     ops: RelaxedOps,
     head: NDArray[np.float64],
