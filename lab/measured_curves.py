@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 from placeto.placing.watching import WatchedEvaluator
 from placeto.texts import TextTable, seconds_text
 from placeto_execution import Executor
-from placeto_experiments.options import chosen_plan
 from placeto_experiments.paper.fidelity import runnable_models
 from placeto_experiments.paper.fidelity_tasks import RunnableModel
-from placeto_experiments.paper.figures import bands_figure
-from placeto_experiments.paper.placers import without_simulated_features
-from placeto_experiments.paper.statistics import spread
+from placeto_experiments.paper.pages import bands_figure, spread
+from placeto_experiments.paper.plan import chosen_plan, without_simulated_features
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator

@@ -26,12 +26,13 @@ from placeto.trials.trials import (
     Workspace,
 )
 from placeto_execution.measuring.profiles import StepProfile
+from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
-from placeto_experiments.options import Run, chosen_plan
 from placeto_experiments.paper import fidelity, fidelity_tasks
 from placeto_experiments.paper.contention import profile_beside
+from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.rewards import TITLES, rewards
-from placeto_experiments.paper.training_tasks import TrainPlaceto
+from placeto_experiments.paper.tasks import TrainPlaceto
 from placeto_graphs import load_problem, save_problem
 from placeto_policy import Settings
 
@@ -178,7 +179,7 @@ MAKING = {"--gpus", "--link", "--groups"}  # decide what problems are
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     """Return what gives the experiment that a command would run."""
     found: list[Experiment] = []
-    monkeypatch.setattr(Run, "__call__", lambda _run, experiment, *_: found.append(experiment))
+    monkeypatch.setattr(command, "run_experiment", lambda one, *_, **_named: found.append(one))
 
     def choose(name: str, *options: str) -> Experiment:
         succeed("experiment", name, *COMMANDS[name], SMOKE, *options, "-o", "results")

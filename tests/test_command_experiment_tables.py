@@ -13,7 +13,7 @@ from placeto.trials.folder import TRIALS
 from placeto.trials.records import Failed, Problem, Record
 from placeto.trials.store import TrialStore
 from placeto.trials.trials import Experiment, Results
-from placeto_experiments.options import chosen_plan
+from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
 from placeto_graphs import load_problem
 from placeto_policy import preset

@@ -49,15 +49,15 @@ def test_ops_take_what_their_overlaps_say(seed: int) -> None:
     problem, placement = problem_on_two_devices(seed)
     alone = problem.compute_time[:, 0]
     beside = 1.25 * alone
-    timeline = contended_timeline(problem, beside, placement, simulate)
+    timeline = contended_timeline(problem, beside, placement)
     seconds = timeline.op_end - timeline.op_start
     assert (seconds >= alone - 1e-9).all()
     assert (seconds <= beside + 1e-9).all()
     plain = simulate(problem, placement)
-    same = contended_timeline(problem, alone, placement, simulate)
+    same = contended_timeline(problem, alone, placement)
     assert np.array_equal(same.op_start, plain.op_start)
     one_device = np.zeros_like(placement)
-    nothing_overlaps = contended_timeline(problem, beside, one_device, simulate)
+    nothing_overlaps = contended_timeline(problem, beside, one_device)
     assert nothing_overlaps.runtime == Simulator(problem, num_threads=1).runtimes(one_device[None])
 
 
@@ -69,7 +69,7 @@ def test_three_devices_are_refused() -> None:
         compute_time=np.ones((problem.graph.num_ops, 3)),
     )
     with pytest.raises(ValueError, match="expected two devices, got 3"):
-        contended_timeline(three, np.ones(problem.graph.num_ops), placement, simulate)
+        contended_timeline(three, np.ones(problem.graph.num_ops), placement)
 
 
 def test_the_error_of_the_busy_device_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ from placeto.trials.trials import (
     placing,
 )
 from placeto_baselines import RnnSettings
-from placeto_experiments.options import chosen_plan
 from placeto_experiments.paper.fidelity import fidelity
 from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.orders import (
@@ -49,9 +48,10 @@ from placeto_experiments.paper.orders import (
     problem_in_order,
     random_order,
 )
-from placeto_experiments.paper.placing_tasks import Bound, PlaceAtRandom
-from placeto_experiments.paper.statistics import Summary
+from placeto_experiments.paper.pages import Summary
+from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.table1 import PlaceFiner
+from placeto_experiments.paper.tasks import Bound, PlaceAtRandom
 from placeto_graphs import (
     Device,
     PlacementProblem,
@@ -467,7 +467,7 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     found = summary(records | {("b", "y", None): placed(cost=4.0)})
     assert found.mean_cost("a").values == (4.0, 3.0)
     assert found.mean_ratio("a", "b").values == ((2 + 1.5) / 2, (2 + 0.5) / 2)
-    assert found.all_costs("b").tolist() == [1.0, 4.0, 2.0, 4.0]
+    assert found.all_values("b").tolist() == [1.0, 4.0, 2.0, 4.0]
 
 
 def test_graphs_that_fit_no_placement_of_any_placer_can_be_left_out() -> None:

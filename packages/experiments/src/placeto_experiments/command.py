@@ -1,32 +1,175 @@
-"""``placeto experiment``."""
+"""``placeto experiment``: each experiment has the options that change it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import click
 
+from placeto.errors import InputError
+from placeto.texts import counted
+from placeto.trials.folder import PAGE, TRIALS, experiment_folder
+from placeto.trials.running import conduct
+from placeto.trials.trials import Experiment
 from placeto_execution.devices import RealDevices
-from placeto_experiments.options import Run, experiment_options, scale_option
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.fidelity import fidelity
-from placeto_experiments.paper.fidelity_tasks import TWO_CPUS
 from placeto_experiments.paper.generalise import generalise
-from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.plan import (
+    DEFAULT_GPUS,
+    NUMBERS,
+    SCALE_NAMES,
+    Pairs,
+    Plan,
+    chosen_plan,
+    numbers_of,
+)
 from placeto_experiments.paper.rewards import rewards
 from placeto_experiments.paper.table1 import table1
 from placeto_experiments.paper.traversal import traversal
 from placeto_tools.groups import Group
 from placeto_tools.options import (
     Command,
+    Decorator,
+    KeyValue,
     NearestChoice,
+    decorated,
     devices_options,
     force_option,
     jobs_option,
+    link_option,
     output_option,
+    preset_option,
 )
+from placeto_tools.progress import showing_progress
 
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
 ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
+
+scale_option = click.option(
+    "--scale",
+    type=NearestChoice(SCALE_NAMES),
+    default="small",
+    show_default=True,
+    help="Size of the experiment: smoke, a minute; small, some hours; full, days.",
+)
+CHOICES: Mapping[str, Decorator] = {
+    "--gpus": click.option(
+        "--gpus",
+        "num_gpus",
+        type=click.IntRange(min=1, max=1024),
+        default=DEFAULT_GPUS,
+        show_default=True,
+        help="Number of GPUs.",
+    ),
+    "--link": link_option,
+    "--preset": preset_option,
+    "--hparam": click.option(
+        "--hparam",
+        "settings",
+        type=KeyValue(),
+        multiple=True,
+        help="Hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
+    ),
+    "--rnn-hparam": click.option(
+        "--rnn-hparam",
+        "rnn_settings",
+        type=KeyValue(),
+        multiple=True,
+        help="Hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
+    ),
+    "--jobs": jobs_option,
+}
+
+
+def experiment_options(
+    name: str, *, without: Collection[str] = (), decides: str | None = None
+) -> Decorator:
+    """Add the options of an experiment, and run what the function returns for their plan."""
+    usual = numbers_of(name, "small")
+    numbers = [number for number in NUMBERS if usual[number] or number == "groups"]
+    decorators = [
+        output_option("Folder of the experiment: a new one, or one to resume."),
+        scale_option,
+        *(
+            click.option(
+                f"--{number.replace('_', '-')}",
+                type=click.IntRange(min=1),
+                help=f"{NUMBERS[number]}  [default: of the scale]",
+            )
+            for number in numbers
+        ),
+        *(add for option, add in CHOICES.items() if option not in without),
+        force_option,
+    ]
+
+    def decorator(function: Callable[..., Experiment]) -> Any:
+        @wraps(function)
+        def run(
+            output: Path,
+            scale: str,
+            *,
+            force: bool,
+            jobs: int = 1,
+            num_gpus: int = DEFAULT_GPUS,
+            link: str | None = None,
+            preset_name: str | None = None,
+            settings: Pairs = (),
+            rnn_settings: Pairs = (),
+            **named: Any,
+        ) -> None:
+            given = {number: named.pop(number) for number in numbers}
+            given = {number: value for number, value in given.items() if value is not None}
+            if decides in dict(settings):
+                raise InputError(f"--hparam {decides}: the experiment tries all of them")
+            plan = chosen_plan(
+                *(name, scale, given, preset_name, settings, rnn_settings),
+                num_gpus=num_gpus,
+                link=link,
+            )
+            experiment = function(**named, plan=plan)
+            run_experiment(
+                replace(
+                    experiment,
+                    options={**experiment.options, **plan.described()},
+                    command=_repeating(click.get_current_context()),
+                ),
+                output,
+                jobs=jobs,
+                force=force,
+            )
+
+        return decorated(run, decorators)
+
+    return decorator
+
+
+def _repeating(context: click.Context) -> str:
+    """Return the command of an experiment, but for its folder and jobs."""
+    words = [f"placeto experiment {context.command.name}"]
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        named = [param.opts[-1]] if isinstance(param, click.Option) else []
+        is_usual = named and param.name != "scale" and value == param.get_default(context)
+        if value is None or is_usual or param.name in {"output", "jobs", "force"}:
+            continue
+        for one in value if isinstance(value, tuple) else [value]:
+            words += [*named, "=".join(one) if isinstance(one, tuple) else str(one)]
+    return " ".join(words)
+
+
+def run_experiment(experiment: Experiment, output: Path, *, jobs: int, force: bool) -> None:
+    """Run the trials of an experiment that are left, in its folder."""
+    with (
+        experiment_folder(output, experiment, force=force) as folder,
+        showing_progress() as progress,
+    ):
+        conduct(experiment, folder, progress, jobs=jobs)
+    click.echo(
+        f"{output}: {counted(len(experiment.trials), 'trial')} in {TRIALS}, results in {PAGE}"
+    )
 
 
 @click.group(cls=Group)
@@ -45,7 +188,7 @@ def experiment() -> None:
 @experiment.command("generalise", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES))
 @experiment_options("generalise")
-def run_generalise(family: str, plan: Plan, run: Run) -> None:
+def run_generalise(family: str, plan: Plan) -> Experiment:
     """Place unseen graphs of FAMILY with a trained policy.
 
     The policy is trained on other graphs. By default on two K80s, at the scale small. FAMILY is
@@ -57,13 +200,13 @@ def run_generalise(family: str, plan: Plan, run: Run) -> None:
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
     """
-    run(generalise(family, plan), family)
+    return generalise(family, plan)
 
 
 @experiment.command("traversal", cls=Command)
 @click.argument("source", default="inception-v3")
 @experiment_options("traversal")
-def run_traversal(source: str, plan: Plan, run: Run) -> None:
+def run_traversal(source: str, plan: Plan) -> Experiment:
     """Place SOURCE in unseen orders of visiting its groups.
 
     The policies are trained on other random orders.
@@ -73,13 +216,13 @@ def run_traversal(source: str, plan: Plan, run: Run) -> None:
     \b
     placeto experiment traversal inception-v3 -o results/traversal
     """
-    run(traversal(source, plan), source)
+    return traversal(source, plan)
 
 
 @experiment.command("architectures", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
 @experiment_options("architectures", without=["--rnn-hparam"], decides="embedding")
-def run_architectures(family: str, plan: Plan, run: Run) -> None:
+def run_architectures(family: str, plan: Plan) -> Experiment:
     """Compare graph embeddings on unseen graphs of FAMILY.
 
     By default on nmt. The full embedding and two simpler ones are compared in two configurations.
@@ -87,13 +230,13 @@ def run_architectures(family: str, plan: Plan, run: Run) -> None:
     \b
     placeto experiment architectures nmt -o results/architectures
     """
-    run(architectures(family, plan), family)
+    return architectures(family, plan)
 
 
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
 @experiment_options("rewards", without=["--rnn-hparam"], decides="reward")
-def run_rewards(source: str, plan: Plan, run: Run) -> None:
+def run_rewards(source: str, plan: Plan) -> Experiment:
     """Compare intermediate with terminal rewards on SOURCE.
 
     SOURCE is a source of `placeto build`, by default nmt:0, the first graph of the family nmt.
@@ -101,12 +244,12 @@ def run_rewards(source: str, plan: Plan, run: Run) -> None:
     \b
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5
     """
-    run(rewards(source, plan), source)
+    return rewards(source, plan)
 
 
 @experiment.command("table1", cls=Command)
 @experiment_options("table1", without=["--gpus"])
-def run_table1(plan: Plan, run: Run) -> None:
+def run_table1(plan: Plan) -> Experiment:
     """Place the models of the paper's table 1 with every placer.
 
     The models are Inception-V3, NMT and NASNet in the paper's sizes, on two and four K80s.
@@ -114,7 +257,7 @@ def run_table1(plan: Plan, run: Run) -> None:
     \b
     placeto experiment table1 -o results/table1 --jobs 2
     """
-    run(table1(plan))
+    return table1(plan)
 
 
 @experiment.command("fidelity", cls=Command)
@@ -123,7 +266,7 @@ def run_table1(plan: Plan, run: Run) -> None:
     "fidelity", without=["--gpus", "--link", "--preset", "--hparam", "--rnn-hparam", "--jobs"]
 )
 @devices_options
-def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDevices) -> None:
+def run_fidelity(models: tuple[str, ...], plan: Plan, devices: RealDevices) -> Experiment:
     """Compare simulated with measured steps of MODELS.
 
     Two devices of this machine run the steps. By default all MODELS take part: inception-v3,
@@ -137,9 +280,7 @@ def run_fidelity(models: tuple[str, ...], plan: Plan, run: Run, devices: RealDev
     placeto experiment fidelity inception-v3 -o results/fidelity
     placeto experiment fidelity --devices cuda:0,cpu:0 -o results/fidelity-gpu
     """
-    options = [f"--devices {','.join(devices.names)}", f"--threads {devices.threads}"]
-    chosen = [] if devices == TWO_CPUS else options
-    run(fidelity(models, plan, devices), *models, *chosen)
+    return fidelity(models, plan, devices)
 
 
 # The experiments with the most wanted numbers come first.
@@ -164,7 +305,7 @@ def run_all(
     context: click.Context,
     names: tuple[str, ...],
     output: Path,
-    scale_name: str,
+    scale: str,
     jobs: int,
     force: bool,
 ) -> None:
@@ -188,6 +329,6 @@ def run_all(
             **arguments,
             **several,
             output=output / name,
-            scale_name=scale_name,
+            scale=scale,
             force=force,
         )

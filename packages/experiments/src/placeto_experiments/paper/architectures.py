@@ -1,38 +1,26 @@
 """``placeto experiment architectures``: the effect of each part of the graph embedding."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
-from placeto.texts import TextTable, seconds_text
+from placeto.texts import seconds_text
 from placeto.trials.trials import Experiment, Page, Trial
-from placeto_experiments.paper.figures import distributions_figure
-from placeto_experiments.paper.placers import (
-    PAPER_UPDATES,
-    TRAINED,
-    paper_settings,
-    train_placeto,
-    trained_on_graph,
-    without_simulated_features,
-    zero_shot,
-)
-from placeto_experiments.paper.plan import Plan
+from placeto_experiments.paper.pages import Summary, distributions_figure, percent_over, table
+from placeto_experiments.paper.placers import place, training, trial
+from placeto_experiments.paper.plan import PAPER_UPDATES, Plan, without_simulated_features
 from placeto_experiments.paper.problem_makers import family_problems
 from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
-from placeto_experiments.paper.statistics import Summary
-from placeto_experiments.paper.wording import percent_over
-from placeto_policy import Settings
+from placeto_experiments.paper.tasks import PlaceZeroShot
 
-Embedding = Literal["message-passing", "simple-partitioner", "simple-aggregator"]
-FULL: Embedding = "message-passing"
-PARTITIONER: Embedding = "simple-partitioner"
-AGGREGATOR: Embedding = "simple-aggregator"
-TITLES = {
-    FULL: "Full embedding",
-    PARTITIONER: "Simple partitioner",
-    AGGREGATOR: "Simple aggregator",
+# Titles, and runtimes in the paper relative to the first.
+EMBEDDINGS: Mapping[Any, tuple[str, float]] = {
+    "message-passing": ("Full embedding", 0.0),
+    "simple-partitioner": ("Simple partitioner", PARTITIONER_OVER_FULL),
+    "simple-aggregator": ("Simple aggregator", AGGREGATOR_OVER_FULL),
 }
-PAPER = {FULL: 0.0, PARTITIONER: PARTITIONER_OVER_FULL, AGGREGATOR: AGGREGATOR_OVER_FULL}
-IN_PAPER = "paper-"  # prefix of an embedding in the paper configuration
+# Prefixes of the names of policies, and their configurations
+CONFIGURATIONS = {"": "default", "paper-": "paper"}
 FIGURE = "distributions.png"
 
 
@@ -43,19 +31,17 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
     greedily.
     """
     usual = without_simulated_features(plan.training_settings)
-    variants: dict[str, Settings] = {}
-    for embedding in TITLES:
-        variants[embedding] = replace(usual, embedding=embedding)
-        variants[IN_PAPER + embedding] = replace(paper_settings(plan), embedding=embedding)
     family = family_problems(family_name, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
-        for name, settings in variants.items():
-            trials.append(
-                train_placeto(name, family.training, settings, seed, validation=family.validation)
-            )
-            trials += [zero_shot(name, graph, seed, label=name) for graph in family.test]
-        trials += [trained_on_graph(graph, plan, seed) for graph in family.test]
+        for prefix, settings in zip(CONFIGURATIONS, (usual, plan.paper_settings), strict=True):
+            for embedding in EMBEDDINGS:
+                name, own = prefix + embedding, replace(settings, embedding=embedding)
+                trials.append(training(name, family.training, own, seed, family.validation))
+                trials += [
+                    trial(PlaceZeroShot, name, graph, seed, policy=name) for graph in family.test
+                ]
+    trials += place(["placeto-trained"], family.test, plan)
     names = [graph.name for graph in family.test]
     return Experiment(
         name="architectures",
@@ -68,42 +54,44 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
 
 
 def _page(summary: Summary, plan: Plan) -> Page:
-    columns = [
-        *("embedding", "configuration", ">runtime", ">relative to full embedding", ">paper"),
-        ">relative to trained on the graph",
+    policies = [
+        (prefix, embedding, title, paper)
+        for prefix in CONFIGURATIONS
+        for embedding, (title, paper) in EMBEDDINGS.items()
     ]
-    configurations = (("", "default"), (IN_PAPER, "paper"))
     rows = [
         [
             title,
-            configuration,
+            CONFIGURATIONS[prefix],
             summary.mean_cost(prefix + embedding).text(seconds_text),
-            summary.mean_ratio(prefix + embedding, prefix + FULL).text(percent_over),
-            percent_over(1 + PAPER[embedding]) if prefix else "",
-            summary.mean_ratio(prefix + embedding, TRAINED).text(percent_over),
+            summary.mean_ratio(prefix + embedding, f"{prefix}message-passing").text(percent_over),
+            percent_over(1 + paper) if prefix else "",
+            summary.mean_ratio(prefix + embedding, "placeto-trained").text(percent_over),
         ]
-        for prefix, configuration in configurations
-        for embedding, title in TITLES.items()
+        for prefix, embedding, title, paper in policies
     ]
-    trained = summary.mean_cost(TRAINED).text(seconds_text)
+    trained = summary.mean_cost("placeto-trained").text(seconds_text)
     rows.append(["Trained on the graph", "default", trained, "", "", ""])
+    drawn = {
+        f"{title}, {CONFIGURATIONS[prefix]} configuration": summary.all_values(prefix + embedding)
+        for prefix, embedding, title, _ in policies
+    }
     figure = distributions_figure(
-        {
-            f"{title}, {configuration} configuration": summary.all_costs(prefix + embedding)
-            for prefix, configuration in configurations
-            for embedding, title in TITLES.items()
-        }
-        | {"Trained on the graph": summary.all_costs(TRAINED)},
+        {**drawn, "Trained on the graph": summary.all_values("placeto-trained")},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     parts = [
         f"Simulated runtimes of greedy zero-shot placements of {len(summary.graphs)} unseen "
         f"graphs. In {SOURCE} the partitioner is {100 * PARTITIONER_OVER_FULL:.0f} % slower than "
         f"the full embedding, and the aggregator {100 * AGGREGATOR_OVER_FULL:.0f} %.",
-        TextTable("", columns, rows).markdown(),
+        table(
+            "embedding|configuration|>runtime|>relative to full embedding|>paper"
+            "|>relative to trained on the graph",
+            rows,
+        ),
         "Memory-penalised runtimes: means over the unseen graphs, with the least and the most of "
         "the seeds in brackets. Zero-shot policies were trained on other graphs, each at "
-        f"{plan.scale.number('granularities')} granularities. They read no simulated features, "
+        f"{plan.granularities} granularities. They read no simulated features, "
         "which would hide the effect of the embedding. The policies that were trained on the graph "
         "read them.",
         f"The paper configuration has the paper's hyperparameters and {PAPER_UPDATES} times as "

@@ -1,7 +1,7 @@
 """Slowdown of ops while another device is busy, and its effect on a step."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from placeto_execution.measuring.profiles import StepProfile, executor_on, profile_in_place
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
+from placeto_simulator import Simulator
 
-Simulate = Callable[[PlacementProblem, NDArray[np.int32]], StepTimeline]
 ROUNDS = 4  # after which the seconds of a step hardly change
 
 
@@ -52,10 +52,7 @@ def _busy(step: ExecutableStep, device: str) -> Iterator[None]:
 
 
 def contended_timeline(
-    problem: PlacementProblem,
-    beside: NDArray[np.float64],
-    placement: NDArray[np.int32],
-    simulate: Simulate,
+    problem: PlacementProblem, beside: NDArray[np.float64], placement: NDArray[np.int32]
 ) -> StepTimeline:
     """Simulate a step in which ops are slower while the other device is busy.
 
@@ -68,11 +65,11 @@ def contended_timeline(
     op_device = problem.expand(placement)
     alone = problem.compute_time[np.arange(len(op_device)), op_device]
     slowed = np.where(beside > alone, 1 - alone / np.maximum(beside, np.finfo(float).tiny), 0.0)
-    timeline = simulate(problem, placement)
+    timeline = Simulator(problem, num_threads=1).timeline(placement)
     for _ in range(ROUNDS):
         seconds = alone + overlaps(timeline) * slowed
         costly = replace(problem, compute_time=np.stack([seconds, seconds], axis=1))
-        timeline = simulate(costly, placement)
+        timeline = Simulator(costly, num_threads=1).timeline(placement)
     return timeline
 
 
@@ -82,18 +79,10 @@ def overlaps(timeline: StepTimeline) -> NDArray[np.float64]:
     for device in range(2):
         here = timeline.op_device == device
         starts, ends = np.sort(timeline.op_start[~here]), np.sort(timeline.op_end[~here])
-        if len(starts):
-            until_end = _busy_until(timeline.op_end[here], starts, ends)
-            shared[here] = until_end - _busy_until(timeline.op_start[here], starts, ends)
+        if len(starts):  # ops of a device follow each other
+            so_far = np.concatenate([[0.0], np.cumsum(ends - starts)])
+            times = np.stack([starts, ends], axis=1).ravel()
+            busy = np.stack([so_far[:-1], so_far[1:]], axis=1).ravel()
+            own = (timeline.op_start[here], timeline.op_end[here])
+            shared[here] = np.diff([np.interp(each, times, busy) for each in own], axis=0)[0]
     return shared
-
-
-def _busy_until(
-    times: NDArray[np.float64], starts: NDArray[np.float64], ends: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return for how long a device has been busy with ops that follow each other."""
-    before = np.concatenate([[0.0], np.cumsum(ends - starts)])
-    begun = np.searchsorted(starts, times, side="right")
-    still_to_run = np.maximum(ends[np.maximum(begun - 1, 0)] - times, 0.0)
-    busy: NDArray[np.float64] = before[begun] - np.where(begun > 0, still_to_run, 0.0)
-    return busy

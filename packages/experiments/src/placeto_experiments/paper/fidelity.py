@@ -1,9 +1,8 @@
 """``placeto experiment fidelity``: simulated steps compared with measured ones."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,9 @@ from placeto_experiments.paper.fidelity_tasks import (
     RunnableModel,
     profiling,
 )
+from placeto_experiments.paper.pages import table
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.problem_makers import name_of
-from placeto_experiments.paper.wording import markdown_table
 
 SHARES = (None, 0.4)  # None: real links
 SINGLE = "single"
@@ -48,29 +47,6 @@ SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Agreement of N simulated runtimes with measured ones."""
-
-    simulated: NDArray[np.float64]
-    measured: NDArray[np.float64]
-
-    @property
-    def errors(self) -> NDArray[np.float64]:
-        """float64[N], errors as fractions of the measured runtime."""
-        return np.abs(self.simulated / self.measured - 1)
-
-    @property
-    def rank_correlation(self) -> float:
-        """Spearman's."""
-        return float(spearmanr(self.simulated, self.measured).statistic)
-
-    @property
-    def regret(self) -> float:
-        """Fraction by which the placement that wins in simulation is slower than the fastest."""
-        return float(self.measured[self.simulated.argmin()] / self.measured.min() - 1)
-
-
 def runnable_models(
     chosen: Sequence[str], plan: Plan, devices: RealDevices = TWO_CPUS
 ) -> dict[Graph, RunnableModel]:
@@ -85,7 +61,7 @@ def runnable_models(
             raise InputError(f"{source}: expected one of {', '.join(known)}")
     return {
         Graph(name_of(source)): RunnableModel(
-            source, tuple(known[source].items()), plan.scale.num_groups, devices
+            source, tuple(known[source].items()), plan.groups or None, devices
         )
         for source in chosen or known
     }
@@ -104,7 +80,7 @@ def fidelity(chosen: Sequence[str], plan: Plan, devices: RealDevices = TWO_CPUS)
         profile = profiling(graph, model)
         trials.append(profile)
         for share in shares:
-            task = MeasurePlacements(graph, model, share, plan.scale.seeds)
+            task = MeasurePlacements(graph, model, share, len(plan.seeds))
             trial = placing(task, f"{share}", graph, None, profile.name)
             trials.append(replace(trial, measured=True))
     names = [graph.name for graph in models]
@@ -118,7 +94,7 @@ def fidelity(chosen: Sequence[str], plan: Plan, devices: RealDevices = TWO_CPUS)
         },
         problems={},
         trials=trials,
-        page=partial(_page, names=names, shares=shares, runs=plan.scale.seeds, devices=devices),
+        page=partial(_page, names=names, shares=shares, runs=len(plan.seeds), devices=devices),
     )
 
 
@@ -168,43 +144,40 @@ def _placements_table(records: Sequence[tuple[str, Measured]]) -> str:
         }
         for name, record in records
     }
-    columns = {f">{name}": _step_of(own) for name, own in steps.items()}
-    placements = list(next(iter(steps.values())))
-    return markdown_table(placements, {"placement": lambda placement: placement, **columns})
-
-
-def _step_of(steps: Mapping[str, str]) -> Callable[[str], str]:
-    return lambda placement: steps.get(placement, "")
-
-
-def _agreement(record: Measured, simulated: str = "simulated") -> Agreement:
-    pairs = np.array([attrgetter(simulated, "measured")(row) for row in record.rows])
-    return Agreement(pairs[:, 0], pairs[:, 1])
+    placements = next(iter(steps.values()))
+    rows = [[each, *(of.get(each, "") for of in steps.values())] for each in placements]
+    return table("|>".join(["placement", *steps]), rows)
 
 
 def _table(records: Sequence[tuple[str, float | None, Measured]]) -> str:
-    def error_of(record: Measured, simulated: str) -> str:
-        if any(getattr(row, simulated) is None for row in record.rows):
-            return ""
-        return share_text(_agreement(record, simulated).errors.mean())
-
-    def speed_up(record: Measured, agreement: Agreement) -> float:
-        single = next(row.measured for row in record.rows if row.placement == SINGLE)
-        return float(single / agreement.measured[agreement.simulated.argmin()])
-
-    rows = [(name, share, record, _agreement(record)) for name, share, record in records]
-    return markdown_table(
-        rows,
-        {
-            "model": lambda row: row[0],
-            ">links": lambda row: "real" if row[1] is None else share_text(row[1]),
-            ">an op": lambda row: seconds_text(row[2].op_seconds / row[2].ops),
-            ">error": lambda row: share_text(row[3].errors.mean()),
-            ">worst": lambda row: share_text(row[3].errors.max()),
-            ">rank correlation": lambda row: f"{row[3].rank_correlation:.2f}",
-            ">with slowdown": lambda row: error_of(row[2], "slowed"),
-            ">with own times": lambda row: error_of(row[2], "own_times"),
-            ">winner": lambda row: share_text(row[3].regret),
-            ">speed-up": lambda row: f"{speed_up(row[2], row[3]):.2f}",
-        },
+    return table(
+        "model|>links|>an op|>error|>worst|>rank correlation|>with slowdown|>with own times"
+        "|>winner|>speed-up",
+        [_row(*each) for each in records],
     )
+
+
+def _row(name: str, share: float | None, record: Measured) -> list[str]:
+    def values(field: str) -> NDArray[np.float64]:
+        return np.array([getattr(row, field) for row in record.rows], np.float64)
+
+    def errors(field: str) -> NDArray[np.float64]:
+        """Return errors as fractions of the measured runtime, NaN where nothing is known."""
+        return np.abs(values(field) / values("measured") - 1)
+
+    simulated, measured = values("simulated"), values("measured")
+    mean = {field: errors(field).mean() for field in ("simulated", "slowed", "own_times")}
+    single = next(row.measured for row in record.rows if row.placement == SINGLE)
+    winner = measured[simulated.argmin()]
+    return [
+        name,
+        "real" if share is None else share_text(share),
+        seconds_text(record.op_seconds / record.ops),
+        share_text(mean["simulated"]),
+        share_text(errors("simulated").max()),
+        f"{spearmanr(simulated, measured).statistic:.2f}",
+        "" if np.isnan(mean["slowed"]) else share_text(mean["slowed"]),
+        share_text(mean["own_times"]),
+        share_text(winner / measured.min() - 1),
+        f"{single / winner:.2f}",
+    ]

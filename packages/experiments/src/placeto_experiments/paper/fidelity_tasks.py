@@ -21,7 +21,7 @@ from placeto_execution.measuring.calibration import Calibration
 from placeto_execution.measuring.measured_steps import MeasuredSteps
 from placeto_execution.measuring.profiles import StepProfile, profile_in_place, with_overheads
 from placeto_experiments.paper.contention import contended_timeline, profile_beside
-from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
+from placeto_graphs import ExecutableStep, PlacementProblem, save_problem
 from placeto_simulator import Simulator
 
 TWO_CPUS = RealDevices(("cpu:0", "cpu:1"))
@@ -122,24 +122,29 @@ class MeasurePlacements:
             # Real latency comes on top of what is emulated.
             emulated = replace(problem.cluster, latency=np.zeros((2, 2)))
         step, placements = self.model.step(), placements_of(problem)
-        rows, times = [], problem.graph.measured_time
+        simulator = Simulator(problem, num_threads=1)
+        beside = problem.graph.measured_time.get(BESIDE)
+        rows = []
         with Executor(
             problem,
             step,
             self.model.devices.names,
             emulated_links=emulated,
-            schedule=lambda placement: _simulated(problem, placement),
+            schedule=simulator.timeline,
         ) as executor:
             for number, (name, placement) in enumerate(placements):
                 watch.update(f"{name}, {number + 1} of {len(placements)}")
-                simulated = _simulated(problem, placement)
-                measured = MeasuredSteps(simulated, executor.measure(placement, self.runs))
+                runs = executor.measure(placement, self.runs)
+                measured = MeasuredSteps(simulator.timeline(placement), runs)
+                slowed = None
+                if beside is not None:
+                    slowed = contended_timeline(problem, beside, placement).runtime
                 rows.append(
                     MeasuredPlacement(
                         placement=name,
                         simulated=measured.simulated.runtime,
                         measured=measured.runtime,
-                        slowed=_slowed(problem, placement) if BESIDE in times else None,
+                        slowed=slowed,
                         own_times=_with_own_times(measured, placement),
                     )
                 )
@@ -148,15 +153,6 @@ class MeasurePlacements:
             op_seconds=float(problem.compute_time[:, 0].sum()),
             rows=rows,
         )
-
-
-def _simulated(problem: PlacementProblem, placement: NDArray[np.int32]) -> StepTimeline:
-    return Simulator(problem, num_threads=1).timeline(placement)
-
-
-def _slowed(problem: PlacementProblem, placement: NDArray[np.int32]) -> float:
-    beside = problem.graph.measured_time[BESIDE]
-    return contended_timeline(problem, beside, placement, _simulated).runtime
 
 
 def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> float:

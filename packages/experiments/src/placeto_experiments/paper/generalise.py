@@ -1,79 +1,42 @@
 """``placeto experiment generalise``: placements of graphs that a policy was not trained on."""
 
-from collections.abc import Callable
-
 from placeto.texts import seconds_text, share_text
 from placeto.trials.comparison import NOTHING
-from placeto.trials.trials import Experiment, Page
-from placeto_experiments.paper.figures import compared_distributions_figure
-from placeto_experiments.paper.placers import (
-    HILL_CLIMBING,
-    LOCAL_SEARCH,
-    MULTILEVEL,
-    PAPER_UPDATES,
-    PAPER_ZERO_SHOT,
-    PRETRAINED,
-    RANDOM_SEARCH,
-    REFINED,
-    REFINEMENT_ROUNDS,
-    RNN_TRAINED,
-    RNN_ZERO_SHOT,
-    SAMPLED,
-    SCOTCH,
-    SINGLE,
-    TITLES,
-    TRAINED,
-    ZERO_SHOT,
-    paper_settings,
-    rnn_trained_on_graph,
-    rnn_zero_shot,
-    searches,
-    train_placeto,
-    train_rnn,
-    trained_on_graph,
-    without_seed,
-    zero_shot,
-)
-from placeto_experiments.paper.placing_tasks import LOWER_BOUND, RANDOM
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import family_problems
-from placeto_experiments.paper.published import SOURCE
-from placeto_experiments.paper.statistics import Summary
-from placeto_experiments.paper.wording import (
+from placeto.trials.trials import Experiment, Page, Trial
+from placeto_experiments.paper.pages import (
+    Summary,
+    compared_distributions_figure,
     count_text,
     duration_text,
-    markdown_table,
     percent_over,
     ratio_text,
+    table,
 )
+from placeto_experiments.paper.placers import (
+    IN_PAPER,
+    PLACETO,
+    REFINEMENT_ROUNDS,
+    TITLES,
+    place,
+    training,
+)
+from placeto_experiments.paper.plan import PAPER_UPDATES, Plan
+from placeto_experiments.paper.problem_makers import family_problems
+from placeto_experiments.paper.published import SOURCE
 from placeto_graphs import SECONDS_PER_BYTE
 
-LEARNED = (
-    ZERO_SHOT,
-    SAMPLED,
-    REFINED,
-    TRAINED,
-    PAPER_ZERO_SHOT,
-    PRETRAINED,
-    RNN_ZERO_SHOT,
-    RNN_TRAINED,
+ZERO_SHOT = ("placeto-zero-shot", "placeto-zero-shot-sampled", "placeto-zero-shot-refined")
+SHOWN = (  # in the table of runtimes; all but the last one are placers
+    *(*ZERO_SHOT, "placeto-trained", "paper-zero-shot", "pretrained", "rnn-zero-shot"),
+    *("rnn-trained", "random", "random-search", "single", "scotch", "hill-climbing"),
+    *("local-search", "multilevel", "lower-bound"),
 )
-OTHERS = (RANDOM, RANDOM_SEARCH, SINGLE, SCOTCH, HILL_CLIMBING, LOCAL_SEARCH, MULTILEVEL)
-DRAWN = (
-    ZERO_SHOT,
-    REFINED,
-    TRAINED,
-    PAPER_ZERO_SHOT,
-    PRETRAINED,
-    RNN_ZERO_SHOT,
-    RNN_TRAINED,
-    RANDOM,
-    SINGLE,
-    SCOTCH,
-    LOCAL_SEARCH,
+NOT_DRAWN = (ZERO_SHOT[1], "random-search", "hill-climbing", "multilevel", "lower-bound")
+DRAWN = {label: TITLES[label] for label in SHOWN if label not in NOT_DRAWN}
+SEARCHES = (
+    *("placeto-trained", "hill-climbing", "local-search", "multilevel", "random-search"),
+    "rnn-trained",
 )
-SEARCHES = (TRAINED, HILL_CLIMBING, LOCAL_SEARCH, MULTILEVEL, RANDOM_SEARCH, RNN_TRAINED)
-TARGETS = (ZERO_SHOT, SAMPLED, REFINED, TRAINED)
 FIGURE = "distributions.png"
 PAPER = (
     f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as those of policies trained "
@@ -84,30 +47,15 @@ PAPER = (
 def generalise(family_name: str, plan: Plan) -> Experiment:
     """Return the experiment on a family: one policy for all graphs, and one for each."""
     family = family_problems(family_name, plan)
-    trials = [trial for graph in family.test for trial in without_seed(graph)]
+    trained, validation = family.training, family.validation
+    trials: list[Trial] = []
     for seed in plan.seeds:
-        settings, graphs = plan.training_settings, family.training
         trials += [
-            train_placeto("placeto", graphs, settings, seed, validation=family.validation),
-            train_placeto("paper", graphs, paper_settings(plan), seed),
-            train_rnn(family.whole, plan, seed),
+            training("placeto", trained, plan.training_settings, seed, validation),
+            training("paper", trained, plan.paper_settings, seed),
+            training("rnn", family.whole, plan.rnn_settings, seed),
         ]
-        for graph in family.test:
-            trials += [
-                zero_shot("placeto", graph, seed),
-                zero_shot("placeto", graph, seed, label=SAMPLED, rollouts=plan.scale.rollouts),
-                zero_shot(
-                    "placeto", graph, seed, label=REFINED, refinement_rounds=REFINEMENT_ROUNDS
-                ),
-                zero_shot("paper", graph, seed, label=PAPER_ZERO_SHOT),
-                rnn_zero_shot(graph, seed),
-            ]
-        for graph in family.test:
-            trials += [
-                trained_on_graph(graph, plan, seed),
-                rnn_trained_on_graph(graph, plan.rnn_settings, seed),
-                *searches(graph, plan, seed),
-            ]
+    trials += place(SHOWN, family.test, plan)
     names = [graph.name for graph in family.test]
     return Experiment(
         name="generalise",
@@ -121,13 +69,13 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
 
 def _page(summary: Summary, plan: Plan) -> Page:
     figure = compared_distributions_figure(
-        {TITLES[placer]: summary.all_costs(placer) for placer in DRAWN},
-        TITLES[TRAINED],
+        {title: summary.all_values(label) for label, title in DRAWN.items()},
+        TITLES["placeto-trained"],
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     of_rnn, of_random = (
-        summary.mean_ratio(RNN_ZERO_SHOT, other).text(percent_over)
-        for other in (RNN_TRAINED, RANDOM)
+        summary.mean_ratio("rnn-zero-shot", other).text(percent_over)
+        for other in ("rnn-trained", "random")
     )
     parts = [
         "Simulated runtimes of unseen graphs. *Zero-shot*: the policy was trained on other graphs "
@@ -149,7 +97,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         "coordinate descent, which move each group to its cheapest device without the policy. Hill "
         "climbing does that from random placements until no move helps. *Random placement* is the "
         "mean of 100.",
-        _granularities_text(plan.scale.number("granularities")),
+        _granularities_text(plan.granularities),
         "## When a search is as fast as a policy",
         _reaching_table(summary),
         "*Share*: of graphs and seeds on which the search was as fast as the policy. *Evaluations* "
@@ -168,19 +116,18 @@ def _page(summary: Summary, plan: Plan) -> Page:
 
 def _relative_to_trained(summary: Summary, plan: Plan) -> str:
     greedy, sampled, refined = (
-        summary.mean_ratio(placer, TRAINED).text(percent_over)
-        for placer in (ZERO_SHOT, SAMPLED, REFINED)
+        summary.mean_ratio(label, "placeto-trained").text(percent_over) for label in ZERO_SHOT
     )
     return (
         f"**{greedy}** with a greedy rollout, {sampled} with the best of "
-        f"{plan.scale.rollouts + 1} rollouts, {refined} with {REFINEMENT_ROUNDS} rounds of "
+        f"{plan.rollouts + 1} rollouts, {refined} with {REFINEMENT_ROUNDS} rounds of "
         "coordinate descent after the greedy one"
     )
 
 
 def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
     """Return the ratio on the graphs that fit the memory; nothing if all do."""
-    fitting = summary.where_some_fit((*LEARNED, *OTHERS))
+    fitting = summary.where_some_fit(SHOWN[:-1])
     left_out = len(summary.graphs) - len(fitting.graphs)
     if not left_out or not fitting.graphs:
         return []
@@ -206,86 +153,69 @@ def _granularities_text(granularities: int) -> str:
 
 
 def _placer_table(summary: Summary) -> str:
-    def ratio_to(other: str) -> Callable[[str], str]:
-        return lambda placer: summary.mean_ratio(placer, other).text(ratio_text)
+    def row(label: str) -> list[str]:
+        fits = summary.all_values(label, "fits").mean()
+        return [
+            TITLES[label],
+            summary.mean_cost(label).text(seconds_text),
+            *(
+                summary.mean_ratio(label, other).text(ratio_text)
+                for other in ("placeto-trained", "local-search", "lower-bound")
+            ),
+            NOTHING if label == "random" else share_text(1 - fits),
+            count_text(summary.median(label, "evaluations")),
+            duration_text(summary.median(label, "seconds")),
+        ]
 
-    def out_of_memory(placer: str) -> str:
-        return NOTHING if placer == RANDOM else share_text(summary.out_of_memory(placer))
-
-    return markdown_table(
-        (*LEARNED, *OTHERS, LOWER_BOUND),
-        {
-            "placer": TITLES.__getitem__,
-            ">runtime": lambda placer: summary.mean_cost(placer).text(seconds_text),
-            ">ratio to trained on the graph": ratio_to(TRAINED),
-            ">ratio to local search": ratio_to(LOCAL_SEARCH),
-            ">ratio to lower bound": ratio_to(LOWER_BOUND),
-            ">out of memory": out_of_memory,
-            ">evaluations": lambda placer: count_text(summary.median_evaluations(placer)),
-            ">CPU seconds": lambda placer: duration_text(summary.median_seconds(placer)),
-        },
+    return table(
+        "placer|>runtime|>ratio to trained on the graph|>ratio to local search"
+        "|>ratio to lower bound|>out of memory|>evaluations|>CPU seconds",
+        map(row, SHOWN),
     )
 
 
 def _reaching_table(summary: Summary) -> str:
-    reached = {
-        (search, target): summary.reached(search, target)
-        for search in SEARCHES
-        for target in TARGETS
-    }
-    return markdown_table(
-        reached,
-        {
-            "search": lambda pair: TITLES[pair[0]],
-            "as fast as": lambda pair: TITLES[pair[1]],
-            ">share": lambda pair: share_text(reached[pair][0]),
-            ">evaluations": lambda pair: count_text(reached[pair][1]),
-            ">seconds": lambda pair: duration_text(reached[pair][2]),
-        },
-    )
+    def row(search: str, target: str) -> list[str]:
+        share, evaluations, seconds = summary.reached(search, target)
+        numbers = [share_text(share), count_text(evaluations), duration_text(seconds)]
+        return [TITLES[search], TITLES[target], *numbers]
+
+    targets = (*ZERO_SHOT, "placeto-trained")
+    rows = [row(search, target) for search in SEARCHES for target in targets]
+    return table("search|as fast as|>share|>evaluations|>seconds", rows)
 
 
 def _as_many_table(summary: Summary) -> str:
-    def then(search: str) -> Callable[[str], str]:
-        return lambda placer: summary.mean_ratio_after(search, placer, LOCAL_SEARCH).text(
-            ratio_text
-        )
+    def row(label: str) -> list[str]:
+        return [
+            TITLES[label],
+            count_text(summary.median(label, "evaluations")),
+            summary.mean_ratio(label, "local-search").text(ratio_text),
+            *(
+                summary.mean_ratio_after(search, label, "local-search").text(ratio_text)
+                for search in ("hill-climbing", "local-search", "random-search")
+            ),
+            share_text(summary.ahead(label, "hill-climbing")),
+        ]
 
-    return markdown_table(
-        (ZERO_SHOT, SAMPLED, REFINED),
-        {
-            "policy": TITLES.__getitem__,
-            ">evaluations": lambda placer: count_text(summary.median_evaluations(placer)),
-            ">ratio to local search": lambda placer: summary.mean_ratio(placer, LOCAL_SEARCH).text(
-                ratio_text
-            ),
-            ">hill climbing": then(HILL_CLIMBING),
-            ">local search": then(LOCAL_SEARCH),
-            ">random search": then(RANDOM_SEARCH),
-            ">hill climbing slower": lambda placer: share_text(
-                summary.ahead(placer, HILL_CLIMBING)
-            ),
-        },
+    return table(
+        "policy|>evaluations|>ratio to local search|>hill climbing|>local search|>random search"
+        "|>hill climbing slower",
+        map(row, ZERO_SHOT),
     )
 
 
 def _training_table(summary: Summary) -> str:
-    titles = {
-        "placeto": "Placeto (default configuration)",
-        "paper": "Placeto (paper configuration)",
-        "rnn": "RNN",
-    }
-    records = {
-        (seed, name): summary.results.trained(f"{name}-{seed}")
+    titles = {"placeto": PLACETO, "paper": IN_PAPER, "rnn": "RNN"}
+    trained = [
+        (seed, title, summary.results.trained(f"{name}-{seed}"))
         for seed in summary.seeds
-        for name in titles
-    }
-    return markdown_table(
-        records,
-        {
-            "policy": lambda key: titles[key[1]],
-            ">seed": lambda key: str(key[0]),
-            ">evaluations": lambda key: count_text(records[key].evaluations),
-            ">seconds": lambda key: f"{records[key].seconds:,.0f} s",
-        },
+        for name, title in titles.items()
+    ]
+    return table(
+        "policy|>seed|>evaluations|>seconds",
+        [
+            [title, f"{seed}", count_text(record.evaluations), f"{record.seconds:,.0f} s"]
+            for seed, title, record in trained
+        ],
     )

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Evaluator, GroupGraph, Grouping, PlacementProblem, PlacementResult
+from placeto_graphs import Evaluator, Grouping, PlacementProblem, PlacementResult
 from placeto_policy import PlacementEnvironment, PlacementPolicy, most_evaluations
 
 
@@ -82,31 +81,6 @@ def run_greedily(policy: PlacementPolicy, environment: PlacementEnvironment) -> 
     return costs
 
 
-class ProblemInOrder(PlacementProblem):
-    """A problem whose groups are read in the order of their numbers, topological or not.
-
-    Only for policies that take `GroupGraph.topological_order` for the order in which they read.
-    """
-
-    @cached_property
-    def group_graph(self) -> GroupGraph:
-        """The graph of groups, read in the order of their numbers."""
-        graph = super().group_graph
-        return _GroupsInOrder(
-            compute_time=graph.compute_time,
-            output_bytes=graph.output_bytes,
-            parameter_bytes=graph.parameter_bytes,
-            edges=graph.edges,
-            edge_bytes=graph.edge_bytes,
-        )
-
-
-class _GroupsInOrder(GroupGraph):
-    @cached_property
-    def topological_order(self) -> NDArray[np.int32]:
-        return np.arange(self.num_groups, dtype=np.int32)
-
-
 def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem:
     """Return a problem that the RNN reads in a random order.
 
@@ -119,7 +93,7 @@ def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem
     ('b1', 'a0', 'a2', 'a1', 'b2', 'b0')
     """
     order = random_order(problem.num_groups, number)
-    return ProblemInOrder(
+    found = PlacementProblem(
         graph=problem.graph,
         cluster=problem.cluster,
         compute_time=problem.compute_time,
@@ -128,6 +102,9 @@ def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem
             group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
         ),
     )
+    # Only for policies that take this property for the order in which they read.
+    vars(found.group_graph)["topological_order"] = np.arange(len(order), dtype=np.int32)
+    return found
 
 
 def read_by_rnn(problem: PlacementProblem, order: int | None) -> PlacementProblem:

@@ -1,159 +1,172 @@
 """Plan of an experiment: its scale, and all else that the user chose."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from placeto.errors import InputError
 from placeto.placing.placers import NARROW_RNN
-from placeto.problems.options import GRANULARITIES_OF_MANY
+from placeto.training.settings import changed_fields, parse_settings
 from placeto_baselines import RnnSettings
 from placeto_policy import Settings, preset
 
-SCALE_NAMES = ("smoke", "small", "full")
+Pairs = tuple[tuple[str, str], ...]
+DEFAULT_GPUS = 2
 # Updates and evaluations of the paper configuration, relative to the default one: it learns slower,
 # and a step of it evaluates one placement.
-PAPER_BUDGETS: Mapping[str, int] = {"updates": 3, "evaluations": 5}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The numbers that decide how long an experiment takes; None if it has no such number."""
-
-    seeds: int = 3  # number of seeds, from 0, of everything that draws at random
-    graphs: int | None = None  # largest number of graphs (or orders of one) to train a policy on
-    test_graphs: int | None = None  # largest number of other graphs to test it on
-    # Largest number of granularities of each graph to train a policy of Placeto on; the first is
-    # that of the graphs to place
-    granularities: int | None = None
-    updates: int | None = None  # updates of the training of a shared policy
-    # Evaluations of each search on one graph, and of a training of Placeto on one graph
-    evaluations: int | None = None
-    rnn_evaluations: int | None = None  # evaluations of each graph (or order) to train an RNN
-    rollouts: int = 8  # sampled rollouts besides the greedy one
-    num_groups: int | None = None  # groups of each graph; None for what suits it
-    sizes: Mapping[str, int] = field(default_factory=dict)  # of the models; else those of the paper
-    # Other hyperparameters of Placeto than those of the preset
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # Other hyperparameters of the RNN than its defaults
-    rnn_settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def number(self, name: str) -> int:
-        """Return a number that this experiment has."""
-        value = getattr(self, name)
-        assert isinstance(value, int), name  # noqa: S101 (each experiment's own table has it)
-        return value
-
-
-SMALL_MODELS = {"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1}
-SMOKE = Scale(
-    seeds=1,
-    rollouts=2,
-    num_groups=12,
-    sizes=SMALL_MODELS,
-    settings={"hidden_units": 16, "message_rounds": 2, "workers": 4},
-    rnn_settings={"hidden_size": 16},
-)
-SMALL = Scale(rnn_settings=NARROW_RNN)
-
-
-def on_graphs(count: int, scale: Scale, **numbers: int) -> Scale:
-    """Return a scale with as many graphs for test as for training, and with other numbers."""
-    return replace(scale, graphs=count, test_graphs=count, **numbers)  # type: ignore[arg-type]
-
-
-SCALES = {
+PAPER_UPDATES, PAPER_EVALUATIONS = 3, 5
+SCALE_NAMES = ("smoke", "small", "full")
+# Numbers of an experiment, and the help of their options.
+NUMBERS = {
+    "seeds": "Number of seeds of everything that draws at random.",
+    "graphs": "Number of graphs, or orders of one, to train a policy on.",
+    "test_graphs": "Number of other graphs, or orders, to test it on.",
+    "granularities": "Number of granularities of each graph to train a policy on, with more and "
+    "fewer groups.",
+    "updates": "Number of updates of each policy that is trained beforehand.",
+    "evaluations": "Number of evaluations of each search on one graph.",
+    "rnn_evaluations": "Number of evaluations of each graph to train an RNN.",
+    "groups": "Number of groups of each graph.",
+}
+# Their values at each scale, in the same order; 0 where the experiment has no such number. Graphs
+# without a number of groups have as many as suit them. The scales train on 4 granularities.
+SCALES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "generalise": {
-        "smoke": on_graphs(
-            2, SMOKE, granularities=2, updates=5, evaluations=200, rnn_evaluations=20
-        ),
-        "small": replace(
-            SMALL,
-            graphs=16,
-            test_graphs=8,
-            granularities=GRANULARITIES_OF_MANY,
-            updates=300,
-            evaluations=50_000,
-            rnn_evaluations=2000,
-        ),
-        "full": on_graphs(
-            16,
-            Scale(),
-            granularities=GRANULARITIES_OF_MANY,
-            updates=2000,
-            evaluations=400_000,
-            rnn_evaluations=10_000,
-        ),
+        "smoke": (1, 2, 2, 2, 5, 200, 20, 12),
+        "small": (3, 16, 8, 4, 300, 50_000, 2000, 0),
+        "full": (3, 16, 16, 4, 2000, 400_000, 10_000, 0),
     },
     "traversal": {
-        "smoke": on_graphs(4, SMOKE, updates=5, evaluations=200, rnn_evaluations=20),
-        "small": on_graphs(64, SMALL, updates=150, evaluations=100_000, rnn_evaluations=300),
-        "full": on_graphs(64, Scale(), updates=2000, evaluations=400_000, rnn_evaluations=2000),
+        "smoke": (1, 4, 4, 0, 5, 200, 20, 12),
+        "small": (3, 64, 64, 0, 150, 100_000, 300, 0),
+        "full": (3, 64, 64, 0, 2000, 400_000, 2000, 0),
     },
     "architectures": {
-        "smoke": on_graphs(2, SMOKE, granularities=2, updates=5, evaluations=200),
-        "small": Scale(
-            graphs=16,
-            test_graphs=8,
-            granularities=GRANULARITIES_OF_MANY,
-            updates=200,
-            evaluations=50_000,
-        ),
-        "full": on_graphs(
-            16, Scale(), granularities=GRANULARITIES_OF_MANY, updates=2000, evaluations=400_000
-        ),
+        "smoke": (1, 2, 2, 2, 5, 200, 0, 12),
+        "small": (3, 16, 8, 4, 200, 50_000, 0, 0),
+        "full": (3, 16, 16, 4, 2000, 400_000, 0, 0),
     },
     "rewards": {
-        "smoke": replace(SMOKE, updates=5),
-        "small": Scale(seeds=5, updates=200, num_groups=128),
-        "full": Scale(seeds=10, updates=2000),
+        "smoke": (1, 0, 0, 0, 5, 0, 0, 12),
+        "small": (5, 0, 0, 0, 200, 0, 0, 128),
+        "full": (10, 0, 0, 0, 2000, 0, 0, 0),
     },
     "fidelity": {
-        "smoke": Scale(seeds=1, num_groups=12),
-        "small": Scale(seeds=3),
-        "full": Scale(seeds=9),
+        "smoke": (1, 0, 0, 0, 0, 0, 0, 12),
+        "small": (3, 0, 0, 0, 0, 0, 0, 0),
+        "full": (9, 0, 0, 0, 0, 0, 0, 0),
     },
     "table1": {
-        "smoke": replace(
-            SMOKE,
-            sizes={**SMALL_MODELS, "steps": 4},
-            evaluations=300,
-            rnn_evaluations=20,
-        ),
-        "small": replace(SMALL, seeds=5, evaluations=100_000, rnn_evaluations=20_000),
-        "full": Scale(evaluations=1_000_000, rnn_evaluations=1_000_000),
+        "smoke": (1, 0, 0, 0, 0, 300, 20, 12),
+        "small": (5, 0, 0, 0, 0, 100_000, 20_000, 0),
+        "full": (3, 0, 0, 0, 0, 1_000_000, 1_000_000, 0),
     },
+}
+# Sizes of models at the scale smoke; else those of the paper.
+SMALL_MODELS = {"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1}
+NETWORK_OF_SCALE: Mapping[str, Mapping[str, Any]] = {
+    "smoke": {"hidden_units": 16, "message_rounds": 2, "workers": 4},
+    "small": {},
+    "full": {},
+}
+RNN_OF_SCALE: Mapping[str, Mapping[str, Any]] = {
+    "smoke": {"hidden_size": 16},
+    "small": NARROW_RNN,
+    "full": {},
 }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Choices of the user for an experiment."""
+def numbers_of(experiment: str, scale: str) -> dict[str, Any]:
+    """Return the numbers of an experiment by name."""
+    return dict(zip(NUMBERS, SCALES[experiment][scale], strict=True))
 
-    scale: Scale
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Choices of the user for an experiment; a number that it does not have is 0."""
+
+    scale: str
+    seeds: range
+    graphs: int  # largest number of graphs (or orders of one) to train a policy on
+    test_graphs: int  # largest number of other graphs to test it on
+    granularities: int  # the first is that of the graphs to place
+    updates: int  # updates of the training of a shared policy
+    evaluations: int  # of each search on one graph, and of a training of Placeto on one graph
+    rnn_evaluations: int  # of each graph (or order) to train an RNN
+    groups: int  # of each graph; 0 for what suits it
     settings: Settings
     rnn_settings: RnnSettings
-    num_gpus: int  # number of K80s on which graphs are placed
+    num_gpus: int = DEFAULT_GPUS  # number of K80s on which graphs are placed
     link: str | None = None  # interconnect; by default one outgoing bus for each
-    is_smoke: bool = False  # whether it only shows that the experiment runs
 
     @property
-    def seeds(self) -> range:
-        """The seeds."""
-        return range(self.scale.seeds)
+    def is_smoke(self) -> bool:
+        """True if it only shows that the experiment runs."""
+        return self.scale == "smoke"
+
+    @property
+    def rollouts(self) -> int:
+        """Sampled rollouts besides the greedy one."""
+        return 2 if self.is_smoke else 8
 
     @property
     def training_settings(self) -> Settings:
         """The hyperparameters of a policy that is trained beforehand."""
-        return replace(self.settings, updates=self.scale.number("updates"))
+        return replace(self.settings, updates=self.updates)
+
+    @property
+    def paper_settings(self) -> Settings:
+        """The paper's hyperparameters, in sizes of the scale."""
+        updates = PAPER_UPDATES * max(self.updates, 1)
+        return replace(preset("paper"), updates=updates, **NETWORK_OF_SCALE[self.scale])
 
     def described(self) -> dict[str, Any]:
         """Return all of it by name, as JSON knows it."""
-        return {
-            "gpus": self.num_gpus,
-            "link": self.link,
-            "seeds": list(self.seeds),
-            "scale": asdict(self.scale),
-            "settings": asdict(self.settings),
-            "rnn_settings": asdict(self.rnn_settings),
-            "paper": {**PAPER_BUDGETS, "settings": asdict(preset("paper"))},
-        }
+        return {**asdict(self), "seeds": list(self.seeds), "paper": asdict(self.paper_settings)}
+
+
+def chosen_plan(
+    name: str,
+    scale: str,
+    given: Mapping[str, int] | None = None,
+    preset_name: str | None = None,
+    settings: Pairs = (),
+    rnn_settings: Pairs = (),
+    **others: Any,
+) -> Plan:
+    """Return the plan of an experiment from its options."""
+    numbers = numbers_of(name, scale)
+    if preset_name == "paper" and numbers["granularities"]:
+        numbers["granularities"] = 1
+    numbers |= given or {}
+    _refuse("--hparam", settings, "updates", "--updates" if numbers["updates"] else "--evaluations")
+    _refuse("--rnn-hparam", rnn_settings, "evaluations", "--rnn-evaluations")
+    rnn = RnnSettings(evaluations=numbers["rnn_evaluations"] or RnnSettings().evaluations)
+    return Plan(
+        scale=scale,
+        seeds=range(numbers.pop("seeds")),
+        settings=changed_fields(
+            parse_settings((), None, preset_name), settings, NETWORK_OF_SCALE[scale]
+        ),
+        rnn_settings=changed_fields(rnn, rnn_settings, RNN_OF_SCALE[scale], option="--rnn-hparam"),
+        **numbers,
+        **others,
+    )
+
+
+def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
+    """Raise if a hyperparameter is given that is a number of the scale."""
+    if name in dict(pairs):
+        raise InputError(f"{option} {name}: expected {instead} instead")
+
+
+def without_simulated_features(settings: Settings) -> Settings:
+    """Return settings whose policy reads no simulated features.
+
+    Simulated features hide the effect of an embedding or of a reward.
+    """
+    if settings.device_features == "loads-and-lookahead":
+        settings = replace(settings, device_features="loads")
+    if settings.node_features == "costs-times-and-schedule":
+        settings = replace(settings, node_features="costs-and-times")
+    return settings

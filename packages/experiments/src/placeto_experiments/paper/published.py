@@ -1,12 +1,11 @@
 """Results of Addanki et al. (2019), and the cells of its table 1 that are fitted here."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SOURCE = "Addanki et al. (2019)"
 
 
-@dataclass(frozen=True)
-class PaperRow:
+class PaperRow(NamedTuple):
     """A row of table 1 of Addanki et al. (2019): runtimes in seconds, None for out of memory."""
 
     model: str  # as the table names it
@@ -31,14 +30,9 @@ class PaperRow:
 
     @property
     def runtimes(self) -> dict[str, float | None]:
-        """Runtimes by the names of placers, but for that of Placeto."""
-        return {
-            "cpu": self.cpu,
-            "single": self.single,
-            "expert": self.expert,
-            "scotch": self.scotch,
-            "rnn": self.rnn,
-        }
+        """Runtimes by the names of placers; that of Placeto is of the paper configuration."""
+        names = ("cpu", "single", "expert", "scotch", "rnn")
+        return {name: getattr(self, name) for name in names} | {"paper": self.placeto}
 
 
 # Table 1 prints CPU only and single GPU once for each model.

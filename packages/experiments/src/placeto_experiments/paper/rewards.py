@@ -9,20 +9,13 @@ from numpy.typing import NDArray
 from placeto.texts import seconds_text, share_text
 from placeto.trials.comparison import NOTHING
 from placeto.trials.records import Episode
-from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, placing
-from placeto_experiments.paper.figures import bands_figure
-from placeto_experiments.paper.placers import (
-    PAPER_UPDATES,
-    paper_settings,
-    train_placeto,
-    without_simulated_features,
-)
-from placeto_experiments.paper.placing_tasks import FinalEpisode
-from placeto_experiments.paper.plan import Plan
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
+from placeto_experiments.paper.pages import bands_figure, count_text, spread, table
+from placeto_experiments.paper.placers import training, trial
+from placeto_experiments.paper.plan import PAPER_UPDATES, Plan, without_simulated_features
 from placeto_experiments.paper.problem_makers import name_of, source_maker
 from placeto_experiments.paper.published import SOURCE
-from placeto_experiments.paper.statistics import spread
-from placeto_experiments.paper.wording import count_text, markdown_table
+from placeto_experiments.paper.tasks import FinalEpisode
 from placeto_policy import Settings
 
 LEARNING, EPISODE = "learning.png", "episode.png"
@@ -44,12 +37,11 @@ def rewards(source: str, plan: Plan) -> Experiment:
     trials: list[Trial] = []
     for seed in plan.seeds:
         for reward, settings in _settings(plan).items():
-            policy = train_placeto(reward, (Graph(name),), settings, seed)
-            label = _episode(reward)
-            task = FinalEpisode(
-                label=label, graph=Graph(name), seed=seed, policy=f"{reward}-{seed}"
-            )
-            trials += [policy, placing(task, label, Graph(name), seed, policy.name)]
+            episode = f"{reward}-final-episode"
+            trials += [
+                training(reward, (Graph(name),), settings, seed),
+                trial(FinalEpisode, episode, Graph(name), seed, policy=reward),
+            ]
     return Experiment(
         name="rewards",
         title=f"Rewards on {source}",
@@ -69,43 +61,34 @@ def _settings(plan: Plan) -> dict[str, Settings]:
         kinds["intermediate-undiscounted"] = replace(intermediate, discount=1.0)
     kinds["terminal"] = replace(settings, reward="terminal")
     kinds["counterfactual"] = replace(settings, reward="counterfactual")
-    kinds["paper-intermediate"] = paper_settings(plan)
-    kinds["paper-terminal"] = replace(paper_settings(plan), reward="terminal")
+    kinds["paper-intermediate"] = plan.paper_settings
+    kinds["paper-terminal"] = replace(plan.paper_settings, reward="terminal")
     return kinds
-
-
-def _episode(reward: str) -> str:
-    return f"{reward}-final-episode"
 
 
 def _page(results: Results, name: str, plan: Plan) -> Page:
     kinds = list(_settings(plan))
-    learning: dict[str, list[Curve]] = {
+    learning = {
         reward: [_learning(results, reward, seed) for seed in plan.seeds] for reward in kinds
     }
-    steps: dict[str, list[Curve]] = {
+    steps = {
         reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in kinds
     }
     fastest = min(float(curve[-1, 1]) for curves in learning.values() for curve in curves)
-    table = markdown_table(
-        kinds,
-        {
-            "reward": TITLES.__getitem__,
-            ">greedy placement": lambda reward: spread(
-                curve[-1, 1] for curve in steps[reward]
-            ).text(seconds_text),
-            ">episodes at the end": lambda reward: spread(
-                curve[-1, 1] for curve in learning[reward]
-            ).text(seconds_text),
-            f">updates to within {100 * (NEAR - 1):.0f} %": lambda reward: _until(
-                learning[reward], NEAR * fastest
-            ),
-            ">variation over seeds": lambda reward: share_text(_variation(learning[reward])),
-            ">evaluations": lambda reward: count_text(results.trained(f"{reward}-0").evaluations),
-        },
-    )
+
+    def row(reward: str) -> list[str]:
+        curves = learning[reward]
+        return [
+            TITLES[reward],
+            spread(curve[-1, 1] for curve in steps[reward]).text(seconds_text),
+            spread(curve[-1, 1] for curve in curves).text(seconds_text),
+            _until(curves, NEAR * fastest),
+            share_text(_variation(curves)),
+            count_text(results.trained(f"{reward}-0").evaluations),
+        ]
+
     parts = [
-        f"Simulated runtimes of trainings with {plan.scale.number('updates'):,} updates of "
+        f"Simulated runtimes of trainings with {plan.updates:,} updates of "
         f"{plan.settings.workers} episodes. The paper configuration has the paper's "
         f"hyperparameters and {PAPER_UPDATES} times as many updates.",
         "- *Intermediate* rewards evaluate the placement after each step.\n"
@@ -115,7 +98,11 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         f"In {SOURCE} intermediate rewards converge faster than terminal ones, and with less "
         "variance. Returns are undiscounted there. Policies have no lookahead here, which would "
         "give them their intermediate reward beforehand.",
-        table,
+        table(
+            "reward|>greedy placement|>episodes at the end"
+            f"|>updates to within {100 * (NEAR - 1):.0f} %|>variation over seeds|>evaluations",
+            map(row, kinds),
+        ),
         "Runtimes are memory-penalised: means over the seeds, with the least and the most in "
         "brackets.",
         "- *Greedy placement*: of the policy that the training keeps. By default it is the one "
@@ -150,7 +137,7 @@ def _learning(results: Results, reward: str, seed: int) -> Curve:
 
 
 def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:
-    costs = results.record(Episode, _episode(reward), name, seed).steps
+    costs = results.record(Episode, f"{reward}-final-episode", name, seed).steps
     return np.stack([np.arange(len(costs)), np.array(costs)], axis=1)
 
 

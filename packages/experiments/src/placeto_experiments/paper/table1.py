@@ -1,12 +1,13 @@
 """``placeto experiment table1``: every placer on the six problems of the paper's table 1."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isinf, isnan, nan
+from typing import Any
 
 from placeto.placing.placements import search_problem
 from placeto.placing.placers import PLACERS
-from placeto.texts import TextTable, seconds_text, share_text
+from placeto.texts import seconds_text, share_text
 from placeto.trials.comparing import (
     Case,
     Comparison,
@@ -27,18 +28,11 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed, Problem
-from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Workspace
-from placeto_experiments.paper.placers import (
-    LOCAL_SEARCH,
-    MULTILEVEL,
-    PAPER_EVALUATIONS,
-    PRETRAINED,
-)
-from placeto_experiments.paper.plan import Plan
+from placeto.trials.trials import Experiment, Graph, Page, Results, Workspace
+from placeto_experiments.paper.pages import Summary, count_text, duration_text, table
+from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan
 from placeto_experiments.paper.problem_makers import source_maker
 from placeto_experiments.paper.published import FITTED, FITTED_TEXT, PAPER_TABLE_1, SOURCE, PaperRow
-from placeto_experiments.paper.statistics import Summary
-from placeto_experiments.paper.wording import count_text, duration_text, markdown_table
 from placeto_graphs import PlacementProblem
 from placeto_tools.plots.curves import comparison_figure
 
@@ -52,11 +46,12 @@ ROWS = (
     ("nasnet", 2),
     ("nasnet", 4),
 )
-SEARCHES = ("paper", "placeto", PRETRAINED, "rnn", LOCAL_SEARCH, MULTILEVEL)
+SEARCHES = ("paper", "placeto", "pretrained", "rnn", "local-search", "multilevel")
 RUNTIMES = {**TABLE_1, "paper": PLACERS["paper"].title}
-SEARCHED = ("paper", "placeto", PRETRAINED, "rnn")
+SEARCHED = ("paper", "placeto", "pretrained", "rnn")
+STEPS = 4  # of NMT at the scale smoke
 FINER = "multilevel-finer"
-OF_GRANULARITY = ("paper", "placeto", PRETRAINED, LOCAL_SEARCH, MULTILEVEL, FINER)
+OF_GRANULARITY = ("paper", "placeto", "pretrained", "local-search", "multilevel", FINER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,41 +66,33 @@ class PlaceFiner(PlaceByName):
 def table1(plan: Plan) -> Experiment:
     """Return the experiment."""
     cases = [
-        Case(model, cluster, f"{model}-{cluster}", source_maker(model, plan, cluster))
+        Case(model, cluster, f"{model}-{cluster}", source_maker(model, plan, cluster, steps=STEPS))
         for model, cluster in ((model, f"{num_gpus}xk80") for model, num_gpus in ROWS)
     ]
-    evaluations = plan.scale.number("evaluations")
+    evaluations = plan.evaluations
     budgets = {
         name: budget and min(budget, evaluations)
         for name, budget in chosen_budgets(PLACERS).items()
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     budgets["paper"] = PAPER_EVALUATIONS * evaluations
+    searching: dict[str, Any] = {"name": "multilevel", "budget": budgets["multilevel"]}
     comparison = Comparison(cases, PLACERS, plan.seeds, budgets, plan.settings, plan.rnn_settings)
+    tasks = [
+        (case, PlaceFiner(label=FINER, graph=Graph(case.name), seed=seed, **searching))
+        for case in cases
+        for seed in plan.seeds
+    ]
+    finer = [comparison.trial(case, task, FINER, task.seed) for case, task in tasks]
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
         options={"budgets": budgets},
         problems=comparison.problems,
-        trials=[*comparison.trials, *_finer(comparison)],
+        trials=[*comparison.trials, *finer],
         page=lambda results: _page(comparison, results, plan),
         news=comparison.news,
     )
-
-
-def _finer(comparison: Comparison) -> list[Trial]:
-    trials = []
-    for case in comparison.cases:
-        for seed in comparison.seeds:
-            task = PlaceFiner(
-                label=FINER,
-                graph=Graph(case.name),
-                seed=seed,
-                name=MULTILEVEL,
-                budget=comparison.budgets[MULTILEVEL],
-            )
-            trials.append(comparison.trial(case, task, FINER, seed))
-    return trials
 
 
 def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
@@ -113,68 +100,57 @@ def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
     papers = dict(zip((case.name for case in comparison.cases), PAPER_TABLE_1, strict=True))
     # Smaller models than those of the paper are not fitted to its times.
     fitted = {
-        name: FITTED.get(report.source, ()) if not plan.scale.sizes else ()
+        name: FITTED.get(report.source, ()) if not plan.is_smoke else ()
         for name, report in reports.items()
     }
+    budgets = [(PLACERS[name].title, comparison.budgets[name]) for name in SEARCHES]
     parts = [
         f"Seconds of a training step: simulated here, measured on hardware in {SOURCE}.",
         "## Runtimes",
-        _runtime_table(reports, papers, fitted).markdown(),
+        _runtime_table(reports, papers, fitted),
         FITTED_TEXT,
         MEDIANS,
         "*Paper configuration*: the method of the paper with its hyperparameters, implemented "
         "here. *Default configuration*: the hyperparameters of `placeto train`.",
         "## Evaluations and seconds",
-        _search_table(reports, papers).markdown(),
+        _search_table(reports, papers),
         SEARCH_COLUMNS,
         "*Placeto, pretrained* is the bundled pretrained policy, which was not trained on these "
-        f"graphs. Evaluations that the others may use: {_budgets(comparison)}.",
+        "graphs. Evaluations that the others may use: "
+        f"{', '.join(f'{title} {budget:,}' for title, budget in budgets if budget)}.",
         *_parts_of_episodes(_episode_table(reports, papers, comparison.budgets)),
         *_parts_of_searches(comparison, results),
     ]
     page = comparison_page(parts, reports, comparison_figure, fitted)
-    return replace(page, failures=[*page.failures, *_finer_failures(comparison, results)])
-
-
-def _finer_failures(comparison: Comparison, results: Results) -> list[str]:
-    """Return a line for each search at the finer granularity that failed."""
-    found = [
+    finer = [
         (case, results.find(FINER, case.name, seed))
         for case in comparison.cases
         for seed in comparison.seeds
     ]
-    return [
-        failure(case, FINER, record.error) for case, record in found if isinstance(record, Failed)
-    ]
+    failures = [failure(case, FINER, one.error) for case, one in finer if isinstance(one, Failed)]
+    return replace(page, failures=[*page.failures, *failures])
 
 
 def _runtime_table(
     reports: Mapping[str, Problem],
     papers: Mapping[str, PaperRow],
     fitted: Mapping[str, Collection[str]],
-) -> TextTable:
+) -> str:
     """Return the runtimes of the paper and of the simulator, a row each for each problem."""
-    table = runtime_table(list(reports.values()), RUNTIMES)
+    found = runtime_table(list(reports.values()), RUNTIMES)
     rows = []
-    for name, found in zip(reports, table.rows, strict=True):
-        row = papers[name]
-        of_paper = {**row.runtimes, "paper": row.placeto}
-        rows.append([row.title, *(_paper_seconds(of_paper, placer) for placer in RUNTIMES)])
+    for name, own in zip(reports, found.rows, strict=True):
+        paper = papers[name].runtimes
+        seconds = {one: "OOM" if known is None else f"{known:g}" for one, known in paper.items()}
+        rows.append([papers[name].title, *(seconds.get(placer, "") for placer in RUNTIMES)])
         marks = [FITTED_MARK if placer in fitted[name] else "" for placer in RUNTIMES]
-        rows.append([a + b for a, b in zip(found, ["", *marks], strict=True)])
-    return TextTable("", table.columns, rows)
+        rows.append([a + b for a, b in zip(own, ["", *marks], strict=True)])
+    return table("|".join(found.columns), rows)
 
 
-def _paper_seconds(runtimes: Mapping[str, float | None], placer: str) -> str:
-    if placer not in runtimes:
-        return ""
-    seconds = runtimes[placer]
-    return "OOM" if seconds is None else f"{seconds:g}"
-
-
-def _search_table(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]) -> TextTable:
+def _search_table(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]) -> str:
     """Return evaluations and seconds, with a row of the paper's Placeto and one of its RNN."""
-    table = search_table(list(reports.values()), SEARCHED)
+    found = search_table(list(reports.values()), SEARCHED)
     rows: list[Sequence[str]] = []
     for number, name in enumerate(reports):
         row = papers[name]
@@ -183,9 +159,9 @@ def _search_table(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]
         rows += [
             [row.title, "Placeto", f"{row.placeto:g}", reduction, placeto, factor, "", ""],
             [row.title, "RNN", f"{row.rnn:g}", "", rnn, "", "", ""],
-            *table.rows[number * len(SEARCHED) : (number + 1) * len(SEARCHED)],
+            *found.rows[number * len(SEARCHED) : (number + 1) * len(SEARCHED)],
         ]
-    return TextTable("", table.columns, rows)
+    return table("|".join(found.columns), rows)
 
 
 def _episode_table(
@@ -195,38 +171,32 @@ def _episode_table(
 ) -> str:
     """Return episodes of the paper configuration and evaluations of the RNN."""
 
-    def until(name: str, placer: str) -> float:
-        return typical(reports[name].find(placer), "evaluations_to_best")
-
-    def episodes(name: str) -> float:
-        return until(name, "paper") / reports[name].groups
-
-    def of_budgets(name: str) -> float:
-        published = (budgets["paper"] or nan) / reports[name].groups
-        return (budgets["rnn"] or nan) / published
-
     def ratio(value: float) -> str:
         return NOTHING if isnan(value) else f"{value:.2f}"
 
-    return markdown_table(
-        reports,
-        {
-            "problem": str,
-            ">paper, Placeto": lambda name: f"{papers[name].placeto_evaluations:,}",
-            ">paper, RNN": lambda name: f"{papers[name].rnn_evaluations:,}",
-            ">paper, factor": lambda name: f"{papers[name].speed_up:.2f}",
-            ">episodes, paper configuration": lambda name: count_text(episodes(name)),
-            ">evaluations, RNN": lambda name: count_text(until(name, "rnn")),
-            ">factor": lambda name: ratio(until(name, "rnn") / episodes(name)),
-            ">factor of budgets": lambda name: ratio(of_budgets(name)),
-        },
+    def row(name: str) -> list[str]:
+        paper, report = papers[name], reports[name]
+        rnn = typical(report.find("rnn"), "evaluations_to_best")
+        episodes = typical(report.find("paper"), "evaluations_to_best") / report.groups
+        of_budgets = (budgets["rnn"] or nan) / ((budgets["paper"] or nan) / report.groups)
+        return [
+            name,
+            *(f"{paper.placeto_evaluations:,}", f"{paper.rnn_evaluations:,}"),
+            *(f"{paper.speed_up:.2f}", count_text(episodes), count_text(rnn)),
+            *(ratio(rnn / episodes), ratio(of_budgets)),
+        ]
+
+    return table(
+        "problem|>paper, Placeto|>paper, RNN|>paper, factor|>episodes, paper configuration"
+        "|>evaluations, RNN|>factor|>factor of budgets",
+        map(row, reports),
     )
 
 
-def _parts_of_episodes(table: str) -> list[str]:
+def _parts_of_episodes(episodes: str) -> list[str]:
     return [
         "## Evaluations in episodes",
-        table,
+        episodes,
         "An episode of the paper configuration evaluates a placement for each group. The policy "
         "changes after eight episodes. If the paper's 1,600 placements were all evaluations, its "
         "policy would have changed twice at most. So this table takes them as episodes. The RNN "
@@ -249,7 +219,6 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
     if not names:
         return []
     summary = Summary(results, names, seeds)
-    groups = [len(results.record(Placed, FINER, name, 0).placement) for name in names]
     return [
         "## When a search is as fast as another at its best",
         _reaching_table(summary),
@@ -259,7 +228,7 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
         "are taken as proportional to evaluations. They are not for the pretrained policy, whose "
         f"cells have none. Problems: {', '.join(names)}.",
         "## Effect of the number of groups",
-        _granularity_table(summary, groups),
+        _granularity_table(summary),
         "Memory-penalised runtimes: means over the seeds, with the least and the most in brackets. "
         "All searches have the groups of the paper's method, but for *multilevel search, finer*. "
         "That one has the second number of groups, and as many evaluations as multilevel search. "
@@ -267,45 +236,36 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
     ]
 
 
-def _budgets(comparison: Comparison) -> str:
-    budgets = {name: comparison.budgets[name] for name in SEARCHES}
-    named = [f"{PLACERS[name].title} {budget:,}" for name, budget in budgets.items() if budget]
-    return ", ".join(named)
-
-
 def _reaching_table(summary: Summary) -> str:
-    def as_fast_as(target: str) -> Callable[[str], str]:
-        def cell(search: str) -> str:
-            share, evaluations, seconds = summary.reached(search, target)
-            if isinf(evaluations):
-                return f"{share_text(share)}: {NEVER}"
-            after = f"{share_text(share)}: {count_text(evaluations)}"
-            # A rollout counts as one evaluation, a round of coordinate descent as many.
-            return after if search == PRETRAINED else f"{after}, {duration_text(seconds)}"
+    def cell(search: str, target: str) -> str:
+        share, evaluations, seconds = summary.reached(search, target)
+        if isinf(evaluations):
+            return f"{share_text(share)}: {NEVER}"
+        after = f"{share_text(share)}: {count_text(evaluations)}"
+        # A rollout counts as one evaluation, a round of coordinate descent as many.
+        return after if search == "pretrained" else f"{after}, {duration_text(seconds)}"
 
-        return cell
+    titles = [PLACERS[name].title for name in SEARCHES]
+    rows = [
+        [title, *(cell(search, target) for target in SEARCHES)]
+        for search, title in zip(SEARCHES, titles, strict=True)
+    ]
+    return table("|>as fast as ".join(["search", *titles]), rows)
 
-    columns = {f">as fast as {PLACERS[name].title}": as_fast_as(name) for name in SEARCHES}
-    return markdown_table(SEARCHES, {"search": lambda name: PLACERS[name].title, **columns})
 
+def _granularity_table(summary: Summary) -> str:
+    def row(name: str) -> list[str]:
+        usual, finer = (
+            len(summary.results.record(Placed, placer, name, 0).placement)
+            for placer in ("multilevel", FINER)
+        )
+        own = replace(summary, graphs=[name])
+        return [
+            f"{name}, {usual:,} and {finer:,} groups",
+            *(own.mean_cost(placer).text(seconds_text) for placer in OF_GRANULARITY),
+            share_text(1 - own.mean_ratio(FINER, "multilevel").mean),
+        ]
 
-def _granularity_table(summary: Summary, groups: Sequence[int]) -> str:
-    def cost(placer: str) -> Callable[[Summary], str]:
-        return lambda row: row.mean_cost(placer).text(seconds_text)
-
-    def problem(row: Summary) -> str:
-        (name,) = row.graphs
-        usual = len(row.results.record(Placed, MULTILEVEL, name, 0).placement)
-        return f"{name}, {usual:,} and {finer[name]:,} groups"
-
-    rows = [Summary(summary.results, [name], summary.seeds) for name in summary.graphs]
-    finer = dict(zip(summary.graphs, groups, strict=True))
-    return markdown_table(
-        rows,
-        {
-            "problem": problem,
-            **{f">{PLACERS[name].title}": cost(name) for name in OF_GRANULARITY[:-1]},
-            ">multilevel search, finer": cost(FINER),
-            ">gain": lambda row: share_text(1 - row.mean_ratio(FINER, MULTILEVEL).mean),
-        },
-    )
+    titles = [PLACERS[name].title for name in OF_GRANULARITY[:-1]]
+    columns = ["problem", *titles, "multilevel search, finer", "gain"]
+    return table("|>".join(columns), map(row, summary.graphs))

@@ -1,0 +1,236 @@
+"""What pages of experiments have in common: means over graphs, numbers as texts, and figures."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from placeto.texts import TextTable, seconds_text
+from placeto.trials.comparison import NEVER, NOTHING
+from placeto.trials.curves import best_after, evaluations_until
+from placeto.trials.records import Outcome, Placed
+from placeto.trials.trials import Results
+from placeto_tools.plots import colour, new_figure
+
+RUNTIME = "memory-penalised runtime, seconds"
+ratio_text = "{:.3f}".format
+
+
+def percent_over(ratio: float) -> str:
+    """Return the ratio of two runtimes as a percentage above or below 1.
+
+    Examples
+    --------
+    >>> percent_over(1.0456), percent_over(0.98), percent_over(0.9999)
+    ('+4.6 %', '-2.0 %', '+0.0 %')
+    """
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"  # no negative zero
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration; infinity is never."""
+    return NEVER if np.isinf(seconds) else seconds_text(seconds)
+
+
+def count_text(count: float) -> str:
+    """Return a number of evaluations or updates: a dash for NaN, never for infinity.
+
+    Examples
+    --------
+    >>> count_text(12345.0), count_text(float("inf"))
+    ('12,345', 'never')
+    """
+    if np.isinf(count):
+        return NEVER
+    return NOTHING if np.isnan(count) else f"{count:,.0f}"
+
+
+def table(columns: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as Markdown; its headings are separated by bars, ``>`` means numbers."""
+    return TextTable("", columns.split("|"), list(rows)).markdown()
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number for each seed; one alone where no seed changes it.
+
+    Examples
+    --------
+    >>> Spread((1.0, 3.0, 2.0)).text(lambda value: f"{value:.1f}")
+    '2.0 (1.0 to 3.0)'
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return float(np.mean(self.values))
+
+    def text(self, shown: Callable[[float], str]) -> str:
+        """Return the mean, and the least and the most of all seeds if they differ."""
+        least, most = min(self.values), max(self.values)
+        mean = shown(self.mean)
+        return mean if least == most else f"{mean} ({shown(least)} to {shown(most)})"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Results of placers on some graphs with some seeds."""
+
+    results: Results
+    graphs: Sequence[str]
+    seeds: Sequence[int]
+
+    def values(self, placer: str, seed: int, field: str = "cost") -> NDArray[np.float64]:
+        """Return float64[G], a field of the outcome on each graph; infinity for None."""
+        records = [self.results.record(Outcome, placer, graph, seed) for graph in self.graphs]
+        found = [getattr(record, field) for record in records]
+        return np.array([np.inf if value is None else value for value in found], np.float64)
+
+    def all_values(self, placer: str, field: str = "cost") -> NDArray[np.float64]:
+        """Return them on all graphs with all seeds."""
+        return np.concatenate([self.values(placer, seed, field) for seed in self.seeds])
+
+    def median(self, placer: str, field: str) -> float:
+        """Return the median of a field of the outcome."""
+        return float(np.median(self.all_values(placer, field)))
+
+    def mean_cost(self, placer: str) -> Spread:
+        """Return the mean over the graphs of the memory-penalised runtime."""
+        return spread(self.values(placer, seed).mean() for seed in self.seeds)
+
+    def mean_ratio(self, placer: str, other: str) -> Spread:
+        """Return the mean over the graphs of the ratio of two placers' runtimes."""
+        return spread(
+            (self.values(placer, seed) / self.values(other, seed)).mean() for seed in self.seeds
+        )
+
+    def where_some_fit(self, placers: Sequence[str]) -> "Summary":
+        """Return the summary of the graphs of which some placer found a placement that fits."""
+        every = [self.values(placer, seed, "fits") for placer in placers for seed in self.seeds]
+        some = np.any(every, axis=0)
+        found = [graph for graph, fits in zip(self.graphs, some, strict=True) if fits]
+        return replace(self, graphs=found)
+
+    def reached(self, search: str, target: str) -> tuple[float, float, float]:
+        """Return when a search was as fast as another placer at its end.
+
+        The result is the share of graphs and seeds on which it was, and the median evaluations and
+        seconds until then. These are infinite if it never was. Seconds are taken as proportional
+        to evaluations.
+        """
+        found = []
+        for graph in self.graphs:
+            for seed in self.seeds:
+                run = self.results.record(Placed, search, graph, seed)
+                goal = replace(self, graphs=[graph]).values(target, seed).item()
+                evaluations = evaluations_until(run.curve, goal)
+                found.append((evaluations, evaluations / run.evaluations * run.seconds))
+        evaluations, seconds = np.median(found, axis=0).tolist()
+        return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
+
+    def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
+        """Return the ratio of a search, stopped after as many evaluations as a placer, to another.
+
+        For each seed it is the mean over the graphs.
+        """
+        return spread(
+            (self._after(search, target, seed) / self.values(other, seed)).mean()
+            for seed in self.seeds
+        )
+
+    def ahead(self, target: str, search: str) -> float:
+        """Return the share of graphs and seeds on which a search is slower than a placer.
+
+        The search is stopped after as many evaluations as the placer had.
+        """
+        behind = [
+            self._after(search, target, seed) > self.values(target, seed) for seed in self.seeds
+        ]
+        return float(np.mean(behind))
+
+    def _after(self, search: str, target: str, seed: int) -> NDArray[np.float64]:
+        """Return float64[graphs], the best of a search after the evaluations of a placer."""
+        evaluations = self.values(target, seed, "evaluations")
+        curves = [self.results.record(Placed, search, graph, seed).curve for graph in self.graphs]
+        return np.array([best_after(*each) for each in zip(curves, evaluations, strict=True)])
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Return one number for each seed."""
+    return Spread(tuple(map(float, values)))
+
+
+def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str = "") -> Figure:
+    """Draw the cumulative distribution of the runtimes of each placer, in seconds."""
+    figure = new_figure(9, 5.5)
+    axes = figure.add_subplot()
+    _draw(axes, runtimes)
+    axes.set_ylabel("fraction of the graphs")
+    axes.set_xlabel(RUNTIME)
+    axes.set_title(title)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def compared_distributions_figure(
+    runtimes: Mapping[str, NDArray[np.float64]], reference: str, title: str = ""
+) -> Figure:
+    """Draw the same, and the ratios to the runtimes of one placer on the same graphs.
+
+    The runtimes of all placers are of graphs in the same order.
+    """
+    figure = new_figure(13, 5.5)
+    left, right = figure.subplots(1, 2, sharey=True)
+    _draw(left, runtimes)
+    _draw(right, {name: seconds / runtimes[reference] for name, seconds in runtimes.items()})
+    left.set_ylabel("fraction of the graphs")
+    left.set_xlabel(RUNTIME)
+    right.set_xlabel(f"ratio to {reference}, on the same graph")
+    for axes in (left, right):
+        # Slow placers would squeeze the others into a corner.
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
+        axes.tick_params(axis="x", which="both", labelsize="small", rotation=45)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.suptitle(title)
+    return figure
+
+
+def _draw(axes: Axes, values: Mapping[str, NDArray[np.float64]]) -> None:
+    for number, (name, numbers) in enumerate(values.items()):
+        axes.ecdf(
+            numbers,
+            label=name,
+            color=colour(number),
+            linewidth=2 if number < 2 else 1.3,
+            linestyle="-" if number < 4 else "--",
+        )
+
+
+def bands_figure(
+    curves: Mapping[str, Sequence[NDArray[np.float64]]], across: str, title: str = ""
+) -> Figure:
+    """Draw the mean over seeds of each curve, in a band from the least to the most.
+
+    Curves are by name, float64[K, 2] for each seed: rows of a place and seconds; ``across`` is the
+    label of places. Seeds may have other places. In between, curves are straight.
+    """
+    figure = new_figure(9, 5.5)
+    axes = figure.add_subplot()
+    for number, (name, of_seeds) in enumerate(curves.items()):
+        places = np.unique(np.concatenate([curve[:, 0] for curve in of_seeds]))
+        values = np.stack([np.interp(places, curve[:, 0], curve[:, 1]) for curve in of_seeds])
+        least, most, drawn = values.min(axis=0), values.max(axis=0), colour(number)
+        axes.plot(places, values.mean(axis=0), color=drawn, label=name)
+        axes.fill_between(places, least, most, color=drawn, alpha=0.2, linewidth=0)
+    axes.set_xlabel(across)
+    axes.set_ylabel(RUNTIME)
+    axes.set_title(title)
+    axes.legend(fontsize="small")
+    return figure

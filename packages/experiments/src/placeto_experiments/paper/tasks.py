@@ -1,0 +1,245 @@
+"""Trials of experiments alone: those that place one graph, and those that train a policy."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from placeto.json_files import decode_json
+from placeto.placing.costs import costs_of
+from placeto.placing.placers import fitting
+from placeto.placing.warming import warm_up
+from placeto.placing.watching import WatchedEvaluator
+from placeto.progress import cpu_seconds
+from placeto.texts import seconds_text
+from placeto.trials.curves import evenly_thinned
+from placeto.trials.placing_tasks import Place
+from placeto.trials.records import Episode, Outcome, Record, Trained
+from placeto.trials.trials import Graph, Watch, Workspace
+from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
+from placeto_experiments.paper.orders import FixedOrders, PlaceInOrder, read_by_rnn, run_greedily
+from placeto_graphs import PlacementProblem, Placer
+from placeto_policy import (
+    JsonLinesLog,
+    PlacementEnvironment,
+    PlacetoPlacer,
+    PolicyError,
+    Settings,
+    Trainer,
+    UpdateSummary,
+    load_policy,
+    resume_training,
+    save_training,
+)
+from placeto_simulator import Simulator
+
+RANDOM_PLACEMENTS = 100
+UPDATES_BETWEEN_CHECKPOINTS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceByHillClimbing(Place):
+    """Moves single groups while that helps, from one random placement after the other.
+
+    Local search spends most of its budget on annealing, which finds good placements late. Hill
+    climbing finds fair ones early.
+    """
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        return LocalSearch(self.budget or 1, restarts=1, annealing=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceZeroShot(Place):
+    """Places with a policy that was trained on other graphs."""
+
+    warms_as: ClassVar[str] = "placeto"
+
+    policy: str
+    rollouts: int = 0  # number of sampled rollouts besides the greedy one
+    refinement_rounds: int = 0  # number of rounds of coordinate descent from the best of them
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        policy = load_policy(workspace.policy_file(self.policy))
+        if self.graph.order is not None:
+            return PlaceInOrder(policy, self.graph.order)
+        return PlacetoPlacer(
+            policy=policy, num_rollouts=self.rollouts, refinement_rounds=self.refinement_rounds
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRnnZeroShot(Place):
+    """Places with an RNN that was trained on other graphs."""
+
+    warms_as: ClassVar[str] = "rnn"
+
+    policy: str
+
+    def problem(self, workspace: Workspace) -> PlacementProblem:
+        """Return the problem, in the order in which the RNN reads it."""
+        return read_by_rnn(workspace.problem(self.graph), self.graph.order)
+
+    def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
+        return TrainedRnnPlacer.load(workspace.policy_file(self.policy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceAtRandom(Place):
+    """Draws single placements at random."""
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the means over 100 placements."""
+        warm_up("random")
+        problem = workspace.problem(self.graph)
+        began = cpu_seconds()
+        shape = (RANDOM_PLACEMENTS, problem.num_groups)
+        generator = np.random.default_rng(self.seed or 0)
+        placements = generator.integers(problem.num_devices, size=shape, dtype=np.int32)
+        batch = Simulator(problem, 1).evaluate(placements)
+        costs = costs_of(problem, batch)
+        watch.update("done")
+        return Outcome(
+            runtime=float(batch.runtime.mean()),
+            cost=float(costs.mean()),
+            fits=bool((costs == batch.runtime).all()),
+            evaluations=1,
+            seconds=(cpu_seconds() - began) / len(costs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Place):
+    """Computes the runtime that no placement beats."""
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the bound."""
+        warm_up("single")
+        problem = workspace.problem(self.graph)
+        began = cpu_seconds()
+        bound = lower_bound(problem)
+        watch.update("done")
+        seconds = cpu_seconds() - began
+        return Outcome(runtime=bound, cost=bound, fits=True, evaluations=0, seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalEpisode(Place):
+    """Runs the greedy episode of a policy, and evaluates each of its steps."""
+
+    policy: str
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Return the memory-penalised runtime before the first step and after each."""
+        simulator = Simulator(workspace.problem(self.graph), 1)
+        policy = load_policy(workspace.policy_file(self.policy))
+        environment = PlacementEnvironment.for_policy(simulator, policy.settings)
+        environment.reset(num_episodes=1)
+        costs = run_greedily(policy, environment)
+        watch.update("done")
+        return Episode(cost=costs[-1], steps=costs)
+
+
+@dataclass(frozen=True)
+class TrainPlaceto:
+    """Trains one policy on some graphs; resumes from the last checkpoint."""
+
+    kind: ClassVar[str] = "placeto-training"
+
+    policy: str
+    # Graphs: each episode of an update has another one. If one graph has several orders, each
+    # episode samples an order.
+    graphs: tuple[Graph, ...]
+    settings: Settings
+    seed: int
+    # Other graphs, on which the best policy is chosen
+    validation: tuple[Graph, ...] = ()
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Train, and return the mean and the best runtime of each update."""
+        warm_up("placeto")
+        path = workspace.policy_file(self.policy)
+        log_path = path.with_suffix(".jsonl")
+        path.parent.mkdir(exist_ok=True)
+        trainer = self._trainer(workspace, path)
+        log = JsonLinesLog(log_path, updates=trainer.updates)
+        while trainer.updates < self.settings.updates:
+            summary = trainer.update()
+            log.write(summary)
+            at_end = trainer.updates == self.settings.updates
+            if watch.stopping() or at_end or trainer.updates % UPDATES_BETWEEN_CHECKPOINTS == 0:
+                save_training(trainer, path)
+            watch.update(
+                f"update {summary.update} of {self.settings.updates}, "
+                f"runtime {seconds_text(summary.runtime)}"
+            )
+        seconds, updates = _of_log(log_path)
+        return Trained(evaluations=trainer.evaluations, seconds=seconds, updates=updates)
+
+    def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
+        """Return a new trainer, or that of the checkpoint."""
+        orders: dict[str, list[int]] = {graph.name: [] for graph in self.graphs}
+        for graph in self.graphs:
+            orders[graph.name] += [] if graph.order is None else [graph.order]
+        evaluators = [Simulator(workspace.problem(Graph(name)), 1) for name in orders]
+        others = [Simulator(workspace.problem(graph), 1) for graph in self.validation]
+        if path.exists():
+            trainer = resume_training(path, evaluators, validation=others)
+        else:
+            trainer = Trainer(evaluators, self.settings, seed=self.seed, validation=others)
+        for index, numbers in enumerate(orders.values()):
+            if numbers:
+                reward = self.settings.reward
+                ordered = FixedOrders.for_policy(evaluators[index], self.settings, reward=reward)
+                ordered.numbers = numbers
+                trainer.environments[index] = ordered
+        return trainer
+
+
+@dataclass(frozen=True)
+class TrainRnn:
+    """Trains one RNN on some graphs."""
+
+    kind: ClassVar[str] = "rnn-training"
+
+    policy: str
+    graphs: tuple[Graph, ...]
+    settings: RnnSettings
+    seed: int
+
+    def run(self, workspace: Workspace, watch: Watch) -> Record:
+        """Train, and return the evaluations and seconds."""
+        warm_up("rnn")
+        began = time.perf_counter()
+        total = self.settings.evaluations * len(self.graphs)
+        evaluators: list[WatchedEvaluator] = []
+
+        def report(_: int, best: float) -> None:
+            count = sum(evaluator.evaluations for evaluator in evaluators)
+            watch.update(f"{count:,} of {total:,} evaluations, best {seconds_text(best)}")
+
+        problems = [read_by_rnn(workspace.problem(graph), graph.order) for graph in self.graphs]
+        evaluators += [WatchedEvaluator(Simulator(problem, 1), report) for problem in problems]
+        settings = fitting(self.settings, problems)
+        trained = RnnPlacer(settings).train(evaluators, seed=self.seed)
+        path = workspace.policy_file(self.policy)
+        path.parent.mkdir(exist_ok=True)
+        trained.save(path)
+        return Trained(
+            evaluations=sum(evaluator.evaluations for evaluator in evaluators),
+            seconds=time.perf_counter() - began,
+        )
+
+
+def _of_log(path: Path) -> tuple[float, list[tuple[int, int, float, float]]]:
+    """Return seconds and curves of a training that may have been interrupted several times."""
+    problem = f"{path}: expected a line for each update"
+    rows = [decode_json(line, UpdateSummary, problem) for line in path.read_bytes().splitlines()]
+    if not rows:
+        raise PolicyError(f"{problem}, got none")
+    counts = np.diff([row.evaluations for row in rows], prepend=0)
+    seconds = float((counts / [row.evaluations_per_second for row in rows]).sum())
+    curve = [(row.update, row.evaluations, row.runtime, row.best_runtime) for row in rows]
+    return seconds, evenly_thinned(curve)
