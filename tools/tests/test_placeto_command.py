@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 import placeto_tools
 from placeto_tools import commands
-from placeto_tools.main import COMMANDS, placeto
+from placeto_tools.main import SECTIONS, placeto
+
+COMMANDS = {name: line for lines in SECTIONS.values() for name, line in lines.items()}
 
 
 def test_the_command_prints_its_version() -> None:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from placeto import errors
-from placeto.errors import InputError, printable
+from placeto.errors import InputError, exit_code, one_line, printable
 from placeto_tools import __version__
 from placeto_tools.groups import LazyCommand, LazyGroup
 from placeto_tools.options import DEBUG
@@ -42,27 +41,25 @@ SECTIONS = {
         "run": "Run a placed step on devices of this machine.",
     },
 }
-COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 PLUGINS = "placeto.commands"  # the entry points by which other packages add commands
 
 
-def all_commands() -> dict[str, LazyCommand]:
+def all_commands() -> dict[str, click.Command]:
     """Return the commands of this package, and those that installed packages add."""
-    own = {
-        name: LazyCommand(line, partial(_own, name), section)
+    own: dict[str, click.Command] = {
+        name: LazyCommand(name, line, section, partial(_own, name))
         for section, lines in SECTIONS.items()
         for name, line in lines.items()
     }
     return own | {
-        entry.name: LazyCommand(_summary(entry), partial(_of_plugin, entry), LEARN)
+        entry.name: LazyCommand(entry.name, _summary(entry), LEARN, partial(_of_plugin, entry))
         for entry in entry_points(group=PLUGINS)
         if entry.name not in own
     }
 
 
 def _own(name: str) -> click.Command:
-    command = getattr(import_module(f"placeto_tools.commands.{name}"), name)
-    assert isinstance(command, click.Command), name  # noqa: S101 (of modules of this package)
+    command: click.Command = getattr(import_module(f"placeto_tools.commands.{name}"), name)
     return command
 
 
@@ -86,27 +83,15 @@ def _summary(entry: EntryPoint) -> str:
     return entry.dist.metadata["Summary"]
 
 
-def _show_in_one_line(
-    message: Warning | str,
-    category: type[Warning],  # noqa: ARG001 (warnings calls it with these names)
-    filename: str,  # noqa: ARG001
-    lineno: int,  # noqa: ARG001
-    file: TextIO | None = None,  # noqa: ARG001
-    line: str | None = None,  # noqa: ARG001
-) -> None:
+def _show_in_one_line(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"placeto: warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
-def _exit_code(error: BaseException) -> int:
+def _as_ours(error: BaseException) -> BaseException:
+    """Return an error of click as the one of ours that has its exit code and line."""
     if isinstance(error, click.ClickException):
-        return errors.WRONG_INPUT
-    return errors.STOPPED if isinstance(error, click.Abort) else errors.exit_code(error)
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, click.ClickException):
-        return printable(" ".join(error.format_message().split()))
-    return "stopped" if isinstance(error, click.Abort) else errors.one_line(error)
+        return InputError(error.format_message())
+    return KeyboardInterrupt() if isinstance(error, click.Abort) else error
 
 
 class Commands(LazyGroup):
@@ -135,8 +120,8 @@ class Commands(LazyGroup):
                 raise
             if DEBUG in arguments:
                 traceback.print_exc()
-            click.echo(f"placeto: error: {_one_line(error)}", err=True)
-            sys.exit(_exit_code(error))
+            click.echo(f"placeto: error: {one_line(_as_ours(error))}", err=True)
+            sys.exit(exit_code(_as_ours(error)))
         if not standalone_mode:
             return result
         sys.exit(result if isinstance(result, int) else 0)
@@ -144,7 +129,7 @@ class Commands(LazyGroup):
 
 @click.group(
     cls=Commands,
-    lazy=all_commands(),
+    commands=all_commands(),
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,

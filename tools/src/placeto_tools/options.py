@@ -13,13 +13,15 @@ from typing import Any
 import click
 
 from placeto.errors import InputError, not_among
+from placeto.outputs import check_file
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES
 from placeto_execution.devices import CPU, RealDevices
-from placeto_graphs import LINK_NAMES, GraphError, parse_cluster
+from placeto_graphs import LINK_NAMES, parse_cluster
 
 DEBUG = "--debug"
+FORCE = "placeto.force"  # of a context: whether an existing file may be overwritten
 DEFAULT_DEVICES = "cpu:0,cpu:1"
 PRESETS = ("default", "general", "fine-tuning", "paper")
 # A comma that is not within the brackets of an argument such as widths=[1,2].
@@ -39,21 +41,19 @@ class Command(click.Command):
         )
 
 
-class KeyValue(click.ParamType[tuple[str, str]]):
-    """``NAME=VALUE``."""
+class Parsed(click.ParamType[Any]):
+    """What a function returns for a text; the text of its `ValueError` is the error."""
 
-    name = "name=value"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Return the name and the value as texts."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = str(value).partition("=")
-        if not (equals and name.strip()):
-            self.fail(f"expected NAME=VALUE, got {value!r}", param, ctx)
-        return name.strip().replace("-", "_"), text.strip()
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of a text."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class NearestChoice(click.Choice[str]):
@@ -83,34 +83,26 @@ class OwnChoice(NearestChoice):
         return f"{not_among(str(value), known)}; one of your own is package.module:Class"
 
 
-class PlacerNames(click.ParamType[tuple[str, ...]]):
-    """``NAME,NAME,...``: placers."""
-
-    name = "name,..."
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Return the names, if all are known."""
-        given = value if isinstance(value, tuple) else BETWEEN_PLACERS.split(str(value))
-        return tuple(PLACER_NAME.convert(name.strip(), param, ctx) for name in given)
+def _key_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip()):
+        raise InputError(f"expected NAME=VALUE, got {text!r}")
+    return name.strip().replace("-", "_"), value.strip()
 
 
-class LinkNames(click.ParamType[str]):
-    """``NAME`` or ``NAME+NAME``: links between devices, see `parse_cluster`."""
-
-    name = "name+..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the names, if all are known."""
-        try:
-            parse_cluster("2x(2xv100)", link=str(value))  # devices that any of them joins
-        except GraphError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
+def _placer_names(text: str) -> tuple[str, ...]:
+    return tuple(PLACER_NAME(name.strip()) for name in BETWEEN_PLACERS.split(text))
 
 
+def _links(text: str) -> str:
+    parse_cluster("2x(2xv100)", link=text)  # devices that any of them joins
+    return text
+
+
+KEY_VALUE = Parsed("name=value", _key_and_value)
+LINKS = Parsed("name+...", _links)
 PLACER_NAME = OwnChoice(PLACER_NAMES, PLACER_PLUGINS)
+PLACER_LIST = Parsed("name,...", _placer_names)
 
 
 def decorated(function: Any, decorators: Sequence[Decorator]) -> Any:
@@ -135,11 +127,32 @@ def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> De
     return decorator
 
 
-def output_option(help_text: str, *, required: bool = True) -> Decorator:
-    """Return the option ``-o``."""
-    return click.option(
-        "-o", "--output", type=click.Path(path_type=Path), required=required, help=help_text
-    )
+def output_option(
+    help_text: str,
+    *suffixes: str,
+    names: Sequence[str] = ("-o", "--output"),
+    required: bool = True,
+) -> Decorator:
+    """Return the option of something to write; with ``suffixes`` a file that is checked at once.
+
+    Whether it may be there already is up to `overwrite_option`.
+    """
+
+    def check(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+        if suffixes:
+            check_force(names[0], path, force=ctx.meta[FORCE])
+        if suffixes and path is not None:
+            check_file(path, force=ctx.meta[FORCE], suffixes=suffixes)
+        return path
+
+    kind = click.Path(path_type=Path)
+    return click.option(*names, type=kind, required=required, callback=check, help=help_text)
+
+
+def check_force(option: str, output: object, *, force: bool) -> None:
+    """Refuse ``--force`` if the option that names a file or folder is not given."""
+    if force and output is None:
+        raise InputError(f"--force: needs {option}")
 
 
 def steps_option(default: int) -> Decorator:
@@ -151,12 +164,6 @@ def steps_option(default: int) -> Decorator:
         show_default=True,
         help="Number of measured steps; one more runs before them.",
     )
-
-
-def check_force(option: str, output: object, *, force: bool) -> None:
-    """Refuse ``--force`` if the option that names a file or folder is not given."""
-    if force and output is None:
-        raise InputError(f"--force: needs {option}")
 
 
 def _devices(devices: str, threads: int) -> RealDevices:
@@ -178,13 +185,23 @@ evaluator_option = click.option(
     "sample of a pipeline; or your own, package.module:Class.  [default: latency; for a published "
     "graph that of its paper]",
 )
-trace_option = click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    help="Trace of a step to write, for Perfetto or chrome://tracing: .json or .json.gz.  "
-    "[default: none]",
-)
 force_option = click.option("--force", is_flag=True, help="Overwrite existing output.")
+# For commands with an `output_option` that has suffixes, which heeds it.
+overwrite_option = click.option(
+    "--force",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, force: ctx.meta.update({FORCE: force}),
+    help="Overwrite existing output.",
+)
+trace_option = output_option(
+    "Trace of a step to write, for Perfetto or chrome://tracing: .json or .json.gz.  "
+    "[default: none]",
+    *(".json", ".json.gz"),
+    names=("--trace",),
+    required=False,
+)
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -209,7 +226,7 @@ preset_option = click.option(
 )
 link_option = click.option(
     "--link",
-    type=LinkNames(),
+    type=LINKS,
     help="Links inside a machine and between machines such as 2x(4xv100), with a + between the "
     f"two: {', '.join(LINK_NAMES)}.  [default: bus+ethernet-10g]",
 )

@@ -5,7 +5,7 @@ import click
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import NAMED_RULES
-from placeto_tools.options import KeyValue, NearestChoice, gathered, link_option
+from placeto_tools.options import KEY_VALUE, NearestChoice, gathered, link_option
 
 
 def _choice(
@@ -17,18 +17,10 @@ def _choice(
     mask_fraction: float | None,
     mode: str,
     context: int | None,
-    weight_bits: str | None,
+    weight_bits: int | None,
 ) -> SourceOptions:
     parsed = parse_sizes(sizes, batch_size, sequence_length)
-    return SourceOptions(
-        parsed,
-        family_seed,
-        trust,
-        mask_fraction,
-        mode,
-        context,
-        None if weight_bits is None else int(weight_bits),
-    )
+    return SourceOptions(parsed, family_seed, trust, mask_fraction, mode, context, weight_bits)
 
 
 source_options = gathered(
@@ -49,7 +41,7 @@ source_options = gathered(
     click.option(
         "--set",
         "sizes",
-        type=KeyValue(),
+        type=KEY_VALUE,
         multiple=True,
         help="Size of the model, such as steps=16 (`placeto models` lists them); of a model of a "
         "library, a value of its configuration; of a factory, an argument. Values are JSON or "
@@ -90,7 +82,7 @@ source_options = gathered(
     ),
     click.option(
         "--weight-bits",
-        type=click.Choice(["4", "8", "16"]),
+        type=click.Choice([4, 8, 16]),
         help="Number of bits of each weight of linear layers and experts in prefill and decode; "
         "with their scales, 4 and 8 take 4.5 and 8.5.  [default: that of the dtype]",
     ),

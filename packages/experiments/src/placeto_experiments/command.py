@@ -31,9 +31,9 @@ from placeto_experiments.paper.table1 import table1
 from placeto_experiments.paper.traversal import traversal
 from placeto_tools.groups import Group
 from placeto_tools.options import (
+    KEY_VALUE,
     Command,
     Decorator,
-    KeyValue,
     NearestChoice,
     decorated,
     devices_options,
@@ -69,14 +69,14 @@ CHOICES: Mapping[str, Decorator] = {
     "--hparam": click.option(
         "--hparam",
         "settings",
-        type=KeyValue(),
+        type=KEY_VALUE,
         multiple=True,
         help="Hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
     ),
     "--rnn-hparam": click.option(
         "--rnn-hparam",
         "rnn_settings",
-        type=KeyValue(),
+        type=KEY_VALUE,
         multiple=True,
         help="Hyperparameter of the RNN, such as hidden_size=64; may be repeated.",
     ),

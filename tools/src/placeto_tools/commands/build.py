@@ -5,31 +5,24 @@ from pathlib import Path
 import click
 
 from placeto.errors import writing
-from placeto.outputs import check_file
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.texts import counted
-from placeto_graphs import PlacementProblem, save_problem
-from placeto_tools.options import Command, force_option, json_option, output_option
+from placeto_graphs import save_problem
+from placeto_tools.options import Command, json_option, output_option, overwrite_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_json
+from placeto_tools.tables import show_report
 
 
 @click.command(cls=Command)
 @click.argument("source")
 @problem_options
-@output_option("Problem file to write: .json, or .json.gz to compress it.")
+@output_option("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
 @json_option
-@force_option
-def build(
-    source: str,
-    asked: ProblemOptions,
-    output: Path,
-    as_json: bool,
-    force: bool,
-) -> None:
+@overwrite_option
+def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> None:
     """Make a problem file from a model and devices.
 
     By default the problem has two K80 GPUs and 128 groups. SOURCE is one of these:
@@ -55,24 +48,14 @@ def build(
     placeto build transformers:llama --set num_hidden_layers=8 --batch-size 4 -o llama.json.gz
     placeto build nmt-4 --cluster "2x(4xv100)" --link nvlink+infiniband-hdr -o machines.json.gz
     """
-    check_file(output, force=force, suffixes=JSON_SUFFIXES)
     with showing_progress(source):
         problem = read_problem(source, asked)
     with writing(output):
         save_problem(problem, output)
-    if as_json:
-        show_json({"output": str(output), **_summary(problem)})
-    else:
-        click.echo(
-            f"{output}: {counted(problem.graph.num_ops, 'op')} in "
-            f"{counted(problem.num_groups, 'group')} on "
-            f"{', '.join(problem.cluster.device_names)}"
-        )
-
-
-def _summary(problem: PlacementProblem) -> dict[str, object]:
-    return {
-        "ops": problem.graph.num_ops,
-        "groups": problem.num_groups,
-        "devices": list(problem.cluster.device_names),
-    }
+    ops, groups = problem.graph.num_ops, problem.num_groups
+    devices = problem.cluster.device_names
+    show_report(
+        {"output": str(output), "ops": ops, "groups": groups, "devices": devices},
+        f"{output}: {counted(ops, 'op')} in {counted(groups, 'group')} on {', '.join(devices)}",
+        as_json=as_json,
+    )

@@ -43,8 +43,8 @@ from placeto.trials.running import conduct
 from placeto.trials.trials import Experiment, Page, Results
 from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
+    PLACER_LIST,
     Command,
-    PlacerNames,
     check_force,
     evaluator_option,
     force_option,
@@ -93,7 +93,7 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 @link_option
 @click.option(
     "--placers",
-    type=PlacerNames(),
+    type=PLACER_LIST,
     multiple=True,
     metavar="NAME,...",
     help=f"Placers: {', '.join(PLACER_NAMES)}; or your own, package.module:Class, with arguments "

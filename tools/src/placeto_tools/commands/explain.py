@@ -1,5 +1,6 @@
 """``placeto explain``."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.explanation import (
-    Wait,
     costs_elsewhere,
     explain_group,
     group_number,
@@ -23,7 +23,7 @@ from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show, show_json
+from placeto_tools.tables import number_text, show_report, table_of
 
 Report = dict[str, Any]
 NUM_GROUPS = 15
@@ -52,24 +52,22 @@ def explain(
     placeto explain problem.json.gz placement.json encoder/layer0
     """
     with showing_progress(problem) as progress:
-        read = read_problem(problem, asked)
-        read, found = resolve_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read_problem(problem, asked), progress)
     simulator = Simulator(read)
     timeline = Simulator(read, num_threads=1).timeline(found)
     if group is None:
-        report = report_of_all(simulator, found, timeline)
+        report = _report_of_all(simulator, found, timeline)
         tables = _tables_of_all(report)
     else:
         number = group_number(read, group)
         report = asdict(explain_group(simulator, found, timeline, number))
         tables = _tables_of_one(report)
-    if as_json:
-        show_json(report)
-    else:
-        show(*tables)
+    show_report(report, *tables, as_json=as_json)
 
 
-def report_of_all(simulator: Simulator, placement: NDArray[np.int32], timeline: Timeline) -> Report:
+def _report_of_all(
+    simulator: Simulator, placement: NDArray[np.int32], timeline: Timeline
+) -> Report:
     """Return what each group would cost elsewhere, and the longest waits."""
     problem = simulator.problem
     elsewhere = costs_elsewhere(simulator, placement)
@@ -99,25 +97,22 @@ def report_of_all(simulator: Simulator, placement: NDArray[np.int32], timeline: 
 
 def _tables_of_all(report: Report) -> list[TextTable]:
     groups = sorted(report["groups"], key=lambda row: -row["critical_seconds"])
-    movable = [row for row in report["groups"] if row["cost_elsewhere"] is not None]
-    better = sum(row["cost_elsewhere"] < report["cost"] for row in movable)
+    costs = [row["cost_elsewhere"] for row in groups if row["cost_elsewhere"] is not None]
+    better = sum(cost < report["cost"] for cost in costs)
     verdict = (
         f"{better:,} would alone be better elsewhere" if better else "none is better elsewhere"
     )
     return [
-        TextTable(
+        table_of(
             f"One step: {_runtime(report)}; of {len(groups):,} groups {verdict}; "
             "the longest on the critical path",
-            ["group", "on", ">on the critical path", "second best", ">costs"],
+            groups[:NUM_GROUPS],
             [
-                [
-                    row["group"],
-                    row["device"],
-                    seconds_text(row["critical_seconds"]),
-                    row["best_elsewhere"] or "nowhere",
-                    _change(row["cost_elsewhere"], report["cost"]),
-                ]
-                for row in groups[:NUM_GROUPS]
+                ("group", "group", str),
+                ("on", "device", str),
+                (">on the critical path", "critical_seconds", seconds_text),
+                ("second best", "best_elsewhere", lambda name: name or "nowhere"),
+                (">costs", "cost_elsewhere", _change(report)),
             ],
         ),
         _wait_table("Idle devices", report["waits"]),
@@ -126,18 +121,15 @@ def _tables_of_all(report: Report) -> list[TextTable]:
 
 def _tables_of_one(report: Report) -> list[TextTable]:
     return [
-        TextTable(
+        table_of(
             f"{report['group']}: {counted(report['ops'], 'op')} on {report['device']}, "
             f"{seconds_text(report['critical_seconds'])} of {_runtime(report)} "
             "on the critical path",
-            ["device", ">alone", ">with its neighbours"],
+            report["devices"],
             [
-                [
-                    row["device"],
-                    _change(row["alone"], report["cost"]),
-                    _change(row["with_neighbours"], report["cost"]),
-                ]
-                for row in report["devices"]
+                ("device", "device", str),
+                (">alone", "alone", _change(report)),
+                (">with its neighbours", "with_neighbours", _change(report)),
             ],
         ),
         _wait_table("Its device was idle", report["waits"]),
@@ -146,20 +138,16 @@ def _tables_of_one(report: Report) -> list[TextTable]:
 
 
 def _wait_table(title: str, rows: list[Report]) -> TextTable:
-    longest = [Wait(**row) for row in rows[:NUM_WAITS]]
     hidden = f"; the longest of {len(rows):,}" if len(rows) > NUM_WAITS else ""
-    return TextTable(
-        f"{title} until tensors came{hidden}" if rows else f"{title} until tensors came: never",
-        ["group", "waited for", ">ops", ">over a link", ">idle"],
+    return table_of(
+        f"{title} until tensors came{hidden if rows else ': never'}",
+        rows[:NUM_WAITS],
         [
-            [
-                wait.group,
-                wait.for_group,
-                f"{wait.ops:,}",
-                f"{wait.transferred:,}",
-                seconds_text(wait.idle),
-            ]
-            for wait in longest
+            ("group", "group", str),
+            ("waited for", "for_group", str),
+            (">ops", "ops", number_text),
+            (">over a link", "transferred", number_text),
+            (">idle", "idle", seconds_text),
         ],
     )
 
@@ -171,5 +159,6 @@ def _runtime(report: Report) -> str:
     return f"{text} (out of memory, which costs {seconds_text(report['cost'])} in all)"
 
 
-def _change(cost: float | None, now: float) -> str:
-    return "cannot run it" if cost is None else change_text(cost - now)
+def _change(report: Report) -> Callable[[float | None], str]:
+    """Return the text of a cost in comparison with that of the placement."""
+    return lambda cost: "cannot run it" if cost is None else change_text(cost - report["cost"])

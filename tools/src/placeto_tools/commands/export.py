@@ -75,8 +75,7 @@ def export(
         raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
     priced_by = evaluator_spec(objective or STEP.name)
     with showing_progress(problem) as progress:
-        read = read_problem(problem, asked)
-        read, found = resolve_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read_problem(problem, asked), progress)
         progress.update(f"{form} ...")
         exported = FORMATS[form].export(read, found, priced_by)
     if output is not None:
@@ -84,19 +83,13 @@ def export(
     if as_json:
         price = {} if exported.price is None else asdict(exported.price)
         file = None if output is None else str(output)
-        show_json(
-            {
-                "output": file,
-                "format": form,
-                "objective": priced_by.objective,
-                **price,
-                **exported.details,
-            }
-        )
-        return
-    if output is None:
+        head = {"output": file, "format": form, "objective": priced_by.objective}
+        show_json({**head, **price, **exported.details})
+    elif output is None:
         click.echo(exported.content, nl=False)
+        for remark in exported.remarks:
+            click.echo(remark, err=True)
     else:
         click.echo("; ".join([f"{output}: {form}", *exported.remarks[:1]]))
-    for remark in exported.remarks[0 if output is None else 1 :]:
-        click.echo(remark, err=output is None)
+        for remark in exported.remarks[1:]:
+            click.echo(remark)

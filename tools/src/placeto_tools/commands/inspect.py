@@ -1,6 +1,7 @@
 """``placeto inspect``."""
 
 from collections.abc import Callable
+from functools import partial
 from math import isinf
 from typing import Any
 
@@ -15,12 +16,19 @@ from placeto.texts import TextTable, bytes_text, cost_text, counted, flops_text,
 from placeto_tools.options import Command, evaluator_option, json_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show, show_json
+from placeto_tools.tables import Column, number_text, show_report, table_of
 
 NUM_SCOPES = 15
 NUM_LINKS = 15
 NUM_NAMES = 3
-SUM_COLUMNS = [">ops", ">FLOPs", ">read, written", ">parameters", ">outputs", ">time"]
+SUMS: list[Column] = [
+    (">ops", "op_count", number_text),
+    (">FLOPs", "flops", flops_text),
+    (">read, written", "bytes_accessed", bytes_text),
+    (">parameters", "parameter_bytes", bytes_text),
+    (">outputs", "output_bytes", bytes_text),
+    (">time", "compute_time", seconds_text),
+]
 
 
 @click.command(cls=Command)
@@ -54,73 +62,58 @@ def inspect(
         read = problem_of(source, asked)
         progress.update(f"{problem}: lower bound, compiled once ...")
         report = inspect_problem(read, scope_depth, priced_by)
-    if as_json:
-        show_json(report)
-    else:
-        show(*_tables(report))
-        if report["lower_bound"]:
-            click.echo(f"\n{bound_text(report['lower_bound'], report['least_excess'])}")
+    bound = report["lower_bound"]
+    line = f"\n{bound_text(bound, report['least_excess'])}" if bound else ""
+    show_report(report, *_tables(report), line, as_json=as_json)
 
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:
-    groups, scopes = report["groups"], report["scopes"]
+    groups, scopes, links = report["groups"], report["scopes"], report["links"]
     title = ", ".join(counted(report[f"{each}s"], each) for each in ("op", "tensor", "edge"))
-    hidden = len(scopes) - NUM_SCOPES
+    hidden, hidden_links = len(scopes) - NUM_SCOPES, len(links) - NUM_LINKS
     more = f" (the longest; {hidden} more)" if hidden > 0 else ""
-    phases = [[row["phase"], *_sums(row)] for row in report["phases"]]
-    largest = [
-        [
-            row["group"],
-            f"{row['ops']:,}",
-            seconds_text(row["compute_time"]),
-            bytes_text(row["output_bytes"]),
-            bytes_text(row["parameter_bytes"]),
-        ]
-        for row in groups["largest"]
-    ]
     return [
-        TextTable(title, ["phase", *SUM_COLUMNS], [*phases, ["all", *_sums(report)]]),
-        TextTable(
-            f"Scopes{more}",
-            ["scope", *SUM_COLUMNS],
-            [[row["scope"] or "(none)", *_sums(row)] for row in scopes[:NUM_SCOPES]],
+        table_of(
+            title,
+            [*report["phases"], {"phase": "all", **report}],
+            [("phase", "phase", str), *SUMS],
         ),
-        TextTable(
+        table_of(
+            f"Scopes{more}",
+            scopes[:NUM_SCOPES],
+            [("scope", "scope", lambda scope: scope or "(none)"), *SUMS],
+        ),
+        table_of(
             f"{counted(groups['count'], 'group')}, "
             f"{counted(groups['edges'], 'edge')} between them with "
-            f"{bytes_text(groups['edge_bytes'])}; {_levels(groups['levels'])}; the longest",
-            ["group", ">ops", ">time", ">outputs", ">parameters"],
-            largest,
+            f"{bytes_text(groups['edge_bytes'])}; "
+            f"levels of {', '.join(map(number_text, groups['levels']))}; the longest",
+            groups["largest"],
+            [
+                ("group", "group", str),
+                (">ops", "ops", number_text),
+                (">time", "compute_time", seconds_text),
+                (">outputs", "output_bytes", bytes_text),
+                (">parameters", "parameter_bytes", bytes_text),
+            ],
         ),
         TextTable(
             "All on one device",
             ["device", "kind", f">{report['objective']}", ">peak memory", ">memory", ""],
             [_device_row(row, report["unit"]) for row in report["devices"]],
         ),
-        _link_table(report["links"]),
-    ]
-
-
-def _levels(sizes: list[int]) -> str:
-    return "levels of " + ", ".join(f"{size:,}" for size in sizes)
-
-
-def _link_table(links: list[dict[str, Any]]) -> TextTable:
-    hidden = len(links) - NUM_LINKS
-    return TextTable(
-        f"Links (the first; {hidden:,} more)" if hidden > 0 else "Links",
-        ["link", "from", "to", ">per second", ">latency"],
-        [
+        table_of(
+            f"Links (the first; {hidden_links:,} more)" if hidden_links > 0 else "Links",
+            links[:NUM_LINKS],
             [
-                row["link"],
-                _names(row["sources"]),
-                _names(row["destinations"]),
-                _range(row["bandwidth"], bytes_text),
-                _range(row["latency"], seconds_text),
-            ]
-            for row in links[:NUM_LINKS]
-        ],
-    )
+                ("link", "link", str),
+                ("from", "sources", _names),
+                ("to", "destinations", _names),
+                (">per second", "bandwidth", partial(_range, text=bytes_text)),
+                (">latency", "latency", partial(_range, text=seconds_text)),
+            ],
+        ),
+    ]
 
 
 def _names(names: list[str]) -> str:
@@ -131,17 +124,6 @@ def _names(names: list[str]) -> str:
 def _range(ends: list[float], text: Callable[[float], str]) -> str:
     shown = dict.fromkeys("any number" if isinf(end) else text(end) for end in ends)
     return " to ".join(shown)
-
-
-def _sums(row: dict[str, Any]) -> list[str]:
-    return [
-        f"{row['op_count']:,}",
-        flops_text(row["flops"]),
-        bytes_text(row["bytes_accessed"]),
-        bytes_text(row["parameter_bytes"]),
-        bytes_text(row["output_bytes"]),
-        seconds_text(row["compute_time"]),
-    ]
 
 
 def _device_row(row: dict[str, Any], unit: str) -> list[str]:

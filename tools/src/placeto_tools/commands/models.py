@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from placeto.texts import TextTable
 from placeto_tools.options import Command, json_option
-from placeto_tools.tables import show, show_json
+from placeto_tools.tables import show_report, table_of
 from placeto_workloads import MODELS, family, family_names
 
 
@@ -38,29 +37,33 @@ def models(as_json: bool) -> None:
                 "sizes": {size: [values[0], values[-1]] for size, values in sizes.items()},
             }
         )
-    if as_json:
-        show_json({"models": registered, "families": families})
-        return
-    show(
-        TextTable(
+    show_report(
+        {"models": registered, "families": families},
+        table_of(
             "Models: placeto build NAME",
-            ["name", "what it is", "sizes: --set NAME=VALUE"],
-            [[m["name"], m["description"], _sizes(m["sizes"])] for m in registered],
-        ),
-        TextTable(
-            "Families: placeto build NAME:NUMBER",
-            ["name", ">graphs", ">groups", "for test (the others for training)", "sizes"],
+            registered,
             [
-                [
-                    f["name"],
-                    str(f["graphs"]),
-                    str(f["groups"]),
-                    " ".join(map(str, f["test"])),
-                    _ranges(f["sizes"]),
-                ]
-                for f in families
+                ("name", "name", str),
+                ("what it is", "description", str),
+                ("sizes: --set NAME=VALUE", "sizes", _sizes),
             ],
         ),
+        table_of(
+            "Families: placeto build NAME:NUMBER",
+            families,
+            [
+                ("name", "name", str),
+                (">graphs", "graphs", str),
+                (">groups", "groups", str),
+                (
+                    "for test (the others for training)",
+                    "test",
+                    lambda test: " ".join(map(str, test)),
+                ),
+                ("sizes", "sizes", _sizes),
+            ],
+        ),
+        as_json=as_json,
     )
 
 
@@ -68,12 +71,13 @@ def _number(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _sizes(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+def _numbers(numbers: list[int]) -> str:
+    return " ".join(map(str, numbers))
 
 
-def _ranges(sizes: dict[str, list[int]]) -> str:
+def _sizes(sizes: dict[str, Any]) -> str:
+    """Return sizes, of which a pair is a range."""
+    ends = {name: size if isinstance(size, list) else [size] for name, size in sizes.items()}
     return ", ".join(
-        f"{name}={least}" if least == most else f"{name}={least}..{most}"
-        for name, (least, most) in sizes.items()
+        f"{name}={'..'.join(map(str, dict.fromkeys(size)))}" for name, size in ends.items()
     )

@@ -2,12 +2,10 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
-from placeto.outputs import check_file
 from placeto.placing.choices import choices_report, choices_table, used_devices
 from placeto.placing.costs import (
     bound_text,
@@ -16,7 +14,7 @@ from placeto.placing.costs import (
     overflow_text,
     too_large_text,
 )
-from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
+from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.placements import (
     DEFAULT_REFINEMENT_ROUNDS,
     DEFAULT_SECONDS,
@@ -33,15 +31,15 @@ from placeto.problems.options import ProblemOptions
 from placeto.texts import SECONDS, bytes_text, counted, rate_text
 from placeto.training.run_folder import read_policy
 from placeto_baselines import least_excess
-from placeto_graphs import PlacementProblem, PlacementResult, save_placement
+from placeto_graphs import save_placement
 from placeto_tools.options import (
     PLACER_NAME,
     Command,
     NearestChoice,
     evaluator_option,
-    force_option,
     json_option,
     output_option,
+    overwrite_option,
     seed_option,
 )
 from placeto_tools.problem_options import problem_options
@@ -100,9 +98,9 @@ from placeto_tools.tables import show, show_json
 )
 @problem_options
 @seed_option
-@output_option("Placement file to write: .json.")
+@output_option("Placement file to write: .json.", ".json")
 @json_option
-@force_option
+@overwrite_option
 def place(
     problem: str,
     seconds: float | None,
@@ -117,7 +115,6 @@ def place(
     seed: int,
     output: Path,
     as_json: bool,
-    force: bool,
 ) -> None:
     """Place a problem by search, another placer or a trained policy.
 
@@ -146,7 +143,6 @@ def place(
         if value is not None and policy is None:
             raise InputError(f"{option}: needs --policy")
     _check_placer(placer, seed, max_evaluations, seconds)
-    check_file(output, force=force, suffixes=(".json",))
     with showing_progress(problem):
         source = read_source(problem, asked)
     priced_by = evaluator_spec(objective or source.evaluator)
@@ -171,14 +167,21 @@ def place(
     read, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
         save_placement(result.placement, read, output)
+    excess = least_excess(read) if priced_by.simulates else 0
+    fits = result.fits(read.cluster)
     report = {
         "output": str(output),
         "placer": placed.placer,
         "evaluator": priced_by.name,
         "objective": priced_by.objective,
         "unit": priced_by.unit,
-        **_report(read, result),
-        **({"least_excess": least_excess(read)} if priced_by.simulates else {}),
+        "runtime": result.runtime,
+        "fits": fits,
+        "peak_memory": result.peak_memory.tolist(),
+        "evaluations": result.evaluations,
+        "seconds": result.seconds,
+        "groups": read.num_groups,
+        **({"least_excess": excess} if priced_by.simulates else {}),
         **({"lower_bound": bound} if bound else {}),
         "devices": used_devices(read, result.placement),
         "choices": choices_report(read, result, placed.choices),
@@ -186,35 +189,26 @@ def place(
     if as_json:
         show_json(report)
     else:
-        _show(report, read, result, priced_by, bound)
+        said = "" if priced_by.simulates else f"{priced_by.objective} "
+        is_rate = is_inference(read.graph) and priced_by.unit == SECONDS
+        rate = rate_text(result.runtime) if is_rate else ""
+        peaks = ", ".join(map(bytes_text, report["peak_memory"]))
+        click.echo(
+            f"{output}: {placed.placer}, {said}{priced_by.text(result.runtime)}{rate}"
+            f"{overflow_text(read.cluster, result.peak_memory)}; peak memory {peaks}; "
+            f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
+        )
+        if bound:
+            text = bound_text(bound, excess, f" in {counted(read.num_groups, 'group')}")
+            more = 100 * (cost_of_result(read, result) / bound - 1)
+            click.echo(f"{text}; this one takes {more:.1f} % more")
         if placed.choices:
             show(choices_table(read, result, placed.choices, priced_by))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
-    if not report["fits"]:
+    if not fits:
         click.echo(f"no placement found fits the memory{too_large_text(read)}", err=True)
         sys.exit(DOES_NOT_FIT)
-
-
-def _show(
-    report: dict[str, Any],
-    problem: PlacementProblem,
-    result: PlacementResult,
-    priced_by: EvaluatorSpec,
-    bound: float,
-) -> None:
-    overflow = overflow_text(problem.cluster, result.peak_memory)
-    said = "" if priced_by.simulates else f"{priced_by.objective} "
-    is_rate = is_inference(problem.graph) and priced_by.unit == SECONDS
-    said += priced_by.text(result.runtime) + (rate_text(result.runtime) if is_rate else "")
-    peaks = ", ".join(bytes_text(peak) for peak in report["peak_memory"])
-    click.echo(
-        f"{report['output']}: {report['placer']}, {said}{overflow}"
-        f"; peak memory {peaks}; {counted(result.evaluations, 'evaluation')} "
-        f"in {result.seconds:.1f} s"
-    )
-    if bound:
-        click.echo(_distance(problem, result, bound, report.get("least_excess", 0)))
 
 
 def _check_placer(
@@ -232,22 +226,3 @@ def _check_placer(
             )
     if seed and not spec.random:
         raise InputError(f"--seed: excludes --placer {placer}, which draws no random numbers")
-
-
-def _distance(
-    problem: PlacementProblem, result: PlacementResult, bound: float, lacking: int
-) -> str:
-    text = bound_text(bound, lacking, f" in {counted(problem.num_groups, 'group')}")
-    more = 100 * (cost_of_result(problem, result) / bound - 1)
-    return f"{text}; this one takes {more:.1f} % more"
-
-
-def _report(problem: PlacementProblem, result: PlacementResult) -> dict[str, Any]:
-    return {
-        "runtime": result.runtime,
-        "fits": result.fits(problem.cluster),
-        "peak_memory": result.peak_memory.tolist(),
-        "evaluations": result.evaluations,
-        "seconds": result.seconds,
-        "groups": problem.num_groups,
-    }

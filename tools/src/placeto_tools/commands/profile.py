@@ -1,19 +1,16 @@
 """``placeto profile``."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 
 from placeto.errors import writing
-from placeto.outputs import check_file
 from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.problems.sources import JSON_SUFFIXES
-from placeto.progress import Progress
-from placeto.texts import TextTable, counted, seconds_text, share_text
+from placeto.texts import counted, seconds_text, share_text
 from placeto_execution.devices import RealDevices
 from placeto_execution.measuring.profiles import (
     StepProfile,
@@ -25,14 +22,14 @@ from placeto_graphs import save_problem
 from placeto_tools.options import (
     Command,
     devices_options,
-    force_option,
     json_option,
     output_option,
+    overwrite_option,
     steps_option,
 )
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show, show_json
+from placeto_tools.tables import show_report, table_of
 
 
 @click.command(cls=Command)
@@ -40,9 +37,9 @@ from placeto_tools.tables import show, show_json
 @devices_options
 @steps_option(20)
 @problem_options
-@output_option("Problem file to write: .json, or .json.gz to compress it.")
+@output_option("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
 @json_option
-@force_option
+@overwrite_option
 def profile(
     source: str,
     devices: RealDevices,
@@ -50,7 +47,6 @@ def profile(
     asked: ProblemOptions,
     output: Path,
     as_json: bool,
-    force: bool,
 ) -> None:
     """Measure each op of a step on this machine.
 
@@ -65,52 +61,48 @@ def profile(
     \b
     placeto profile inception-v3 --batch-size 2 --devices cpu:0,cpu:1 -o problem.json.gz
     """
-    check_file(output, force=force, suffixes=JSON_SUFFIXES)
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)
         problem, step = runnable_problem(found, asked, devices, is_measured=True)
-        profiles: dict[str, StepProfile] = {}
+        firsts: dict[str, str] = {}  # the device of each kind that is measured
         for device, name in zip(problem.cluster.devices, devices.names, strict=True):
-            if device.kind not in profiles:
-                report = partial(_show_progress, progress, name, steps)
-                profiles[device.kind] = profile_in_place(step, name, steps, report)
+            firsts.setdefault(device.kind, name)
+        profiles: dict[str, StepProfile] = {
+            kind: profile_in_place(
+                step,
+                name,
+                steps,
+                lambda count, name=name: progress.update(f"{name}: {count} of {steps} steps"),
+            )
+            for kind, name in firsts.items()
+        }
     problem = with_measured_times(problem, profiles)
     problem = replace(problem, cluster=with_overheads(problem.cluster, profiles))
     with writing(output):
         save_problem(problem, output)
-    if as_json:
-        show_json({"output": str(output), "kinds": {k: _report(p) for k, p in profiles.items()}})
-    else:
-        show(_table(output, problem.graph.num_ops, profiles))
-
-
-def _show_progress(progress: Progress, device: str, steps: int, count: int) -> None:
-    progress.update(f"{device}: {count} of {steps} steps")
-
-
-def _report(found: StepProfile) -> dict[str, float]:
-    return {
-        "runtime": float(np.median(found.runtimes)),
-        "op_seconds": float(found.seconds.sum()),
-        "spread": found.spread,
-        "op_overhead": found.between_ops,
+    kinds = {
+        kind: {
+            "runtime": float(np.median(found.runtimes)),
+            "op_seconds": float(found.seconds.sum()),
+            "spread": found.spread,
+            "op_overhead": found.between_ops,
+        }
+        for kind, found in profiles.items()
     }
-
-
-def _table(output: Path, num_ops: int, profiles: dict[str, StepProfile]) -> TextTable:
-    return TextTable(
-        f"{output}: {counted(num_ops, 'op')}",
-        ["kind", ">steps", ">a step", ">its ops", ">spread", ">between ops"],
+    table = table_of(
+        f"{output}: {counted(problem.graph.num_ops, 'op')}",
         [
-            [
-                kind,
-                f"{len(found.runtimes)}",
-                seconds_text(float(np.median(found.runtimes))),
-                seconds_text(float(found.seconds.sum())),
-                share_text(found.spread),
-                seconds_text(found.between_ops),
-            ]
-            for kind, found in profiles.items()
+            {"kind": kind, "steps": len(profiles[kind].runtimes), **row}
+            for kind, row in kinds.items()
+        ],
+        [
+            ("kind", "kind", str),
+            (">steps", "steps", str),
+            (">a step", "runtime", seconds_text),
+            (">its ops", "op_seconds", seconds_text),
+            (">spread", "spread", share_text),
+            (">between ops", "op_overhead", seconds_text),
         ],
     )
+    show_report({"output": str(output), "kinds": kinds}, table, as_json=as_json)

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from placeto.errors import InputError, writing
-from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
 from placeto.problems.options import ProblemOptions
 from placeto.problems.runnable_steps import runnable_problem, runnable_source
@@ -16,16 +15,15 @@ from placeto_execution.measuring.measured_steps import MeasuredSteps, Report, st
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     Command,
-    check_force,
     devices_options,
-    force_option,
     json_option,
+    overwrite_option,
     steps_option,
     trace_option,
 )
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show, show_json
+from placeto_tools.tables import number_text, show_report, table_of
 
 
 @click.command(cls=Command)
@@ -51,7 +49,7 @@ from placeto_tools.tables import show, show_json
 @trace_option
 @problem_options
 @json_option
-@force_option
+@overwrite_option
 def run(
     source: str,
     placement: str,
@@ -62,7 +60,6 @@ def run(
     trace: Path | None,
     asked: ProblemOptions,
     as_json: bool,
-    force: bool,
 ) -> None:
     """Run a placed step on devices of this machine.
 
@@ -80,14 +77,11 @@ def run(
     placeto run inception-v3 placement.json --batch-size 2 --devices cpu:0,cpu:1 \\
         --problem problem.json.gz --trace trace.json
     """
-    check_force("--trace", trace, force=force)
     if problem_file and asked != ProblemOptions(choice=asked.choice):
         raise InputError(
             "--problem: excludes --cluster, --link, --micro-batches and options of groups, which "
             "the problem file has"
         )
-    if trace:
-        check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)
@@ -111,58 +105,45 @@ def run(
     if trace:
         with writing(trace):
             measured.typical.to_chrome_trace(trace)
-    if as_json:
-        show_json(report)
-    else:
-        show(*_tables(report))
+    show_report(report, *_tables(report), as_json=as_json)
 
 
 def _tables(report: Report) -> list[TextTable]:
     low, high = report["measured_quartiles"]
     return [
-        TextTable(
+        table_of(
             f"Median of {counted(report['steps'], 'step')}: "
             f"{seconds_text(report['measured_runtime'])} "
             f"(half of them {seconds_text(low)} to {seconds_text(high)}); simulated "
             f"{seconds_text(report['simulated_runtime'])}, {report['error']:+.1%}",
-            ["device", ">ops", ">busy", ">simulated", ">peak memory", ">simulated"],
+            report["devices"],
             [
-                [
-                    row["device"],
-                    f"{row['ops']:,}",
-                    share_text(row["measured_busy"]),
-                    share_text(row["simulated_busy"]),
-                    bytes_text(row["measured_peak_memory"]),
-                    bytes_text(row["simulated_peak_memory"]),
-                ]
-                for row in report["devices"]
+                ("device", "device", str),
+                (">ops", "ops", number_text),
+                (">busy", "measured_busy", share_text),
+                (">simulated", "simulated_busy", share_text),
+                (">peak memory", "measured_peak_memory", bytes_text),
+                (">simulated", "simulated_peak_memory", bytes_text),
             ],
         ),
-        TextTable(
+        table_of(
             "Links",
-            ["link", ">transfers", ">busy", ">simulated"],
+            [row for row in report["links"] if row["transfers"]],
             [
-                [
-                    row["link"],
-                    f"{row['transfers']:,}",
-                    share_text(row["measured_busy"]),
-                    share_text(row["simulated_busy"]),
-                ]
-                for row in report["links"]
-                if row["transfers"]
+                ("link", "link", str),
+                (">transfers", "transfers", number_text),
+                (">busy", "measured_busy", share_text),
+                (">simulated", "simulated_busy", share_text),
             ],
         ),
-        TextTable(
+        table_of(
             "Ops whose seconds differ most",
-            ["op", "on", ">measured", ">simulated"],
+            report["ops"],
             [
-                [
-                    row["op"],
-                    row["device"],
-                    seconds_text(row["measured"]),
-                    seconds_text(row["simulated"]),
-                ]
-                for row in report["ops"]
+                ("op", "op", str),
+                ("on", "device", str),
+                (">measured", "measured", seconds_text),
+                (">simulated", "simulated", seconds_text),
             ],
         ),
     ]

@@ -6,23 +6,16 @@ from typing import Any
 import click
 
 from placeto.errors import writing
-from placeto.outputs import check_file
 from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import speed_of_kind, timeline_report
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
-from placeto_tools.options import (
-    Command,
-    check_force,
-    force_option,
-    json_option,
-    trace_option,
-)
+from placeto_tools.options import Command, json_option, overwrite_option, trace_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show, show_json
+from placeto_tools.tables import number_text, show_report, table_of
 
 NUM_LINKS = 15
 
@@ -47,7 +40,7 @@ NUM_LINKS = 15
 )
 @problem_options
 @json_option
-@force_option
+@overwrite_option
 def simulate(
     problem: str,
     placement: str,
@@ -56,7 +49,6 @@ def simulate(
     measured: float | None,
     asked: ProblemOptions,
     as_json: bool,
-    force: bool,
 ) -> None:
     """Simulate a step: runtime, memory, busy devices, critical path.
 
@@ -69,89 +61,66 @@ def simulate(
     placeto simulate problem.json.gz heft --json
     placeto simulate problem.json.gz rtx3090:0 --measured 18.5
     """
-    check_force("--trace", trace, force=force)
-    if trace:
-        check_file(trace, force=force, suffixes=(".json", ".json.gz"))
     with showing_progress(problem) as progress:
-        read = read_problem(problem, asked)
-        read, found = resolve_placement(placement, read, progress)
+        read, found = resolve_placement(placement, read_problem(problem, asked), progress)
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, longest)
+    speed = ""
     if measured is not None:
         report["speed"] = speed_of_kind(read, found, timeline.runtime, measured)
+        ((kind, value),) = report["speed"].items()
+        speed = f"\n[kinds.{kind}]\nspeed = {value:.3g}"
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
-    if as_json:
-        show_json(report)
-    else:
-        show(*_tables(report))
-        if measured is not None:
-            (kind,) = report["speed"]
-            click.echo(f"\n[kinds.{kind}]\nspeed = {report['speed'][kind]:.3g}")
-
-
-def _link_table(links: list[dict[str, Any]]) -> TextTable:
-    """Return the links in use; if there are many, the busiest."""
-    used = [row for row in links if row["transfers"]]
-    busiest = sorted(used, key=lambda row: -row["busy"])[:NUM_LINKS]
-    hidden = f"; the busiest {NUM_LINKS} of {len(used)} in use" if len(used) > NUM_LINKS else ""
-    return TextTable(
-        f"Links{hidden}",
-        ["link", ">transfers", ">sent", ">busy"],
-        [
-            [
-                row["link"],
-                f"{row['transfers']:,}",
-                bytes_text(row["transferred_bytes"]),
-                share_text(row["busy"]),
-            ]
-            for row in used
-            if row in busiest
-        ],
-    )
+    show_report(report, *_tables(report), speed, as_json=as_json)
 
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:
-    path = report["critical_path"]
+    path, used = report["critical_path"], [row for row in report["links"] if row["transfers"]]
+    busiest = sorted(used, key=lambda row: -row["busy"])[:NUM_LINKS]
+    hidden = f"; the busiest {NUM_LINKS} of {len(used)} in use" if len(used) > NUM_LINKS else ""
     verdict = "" if report["fits"] else ", out of memory"
     rate = rate_text(report["runtime"]) if report["inference"] else ""
     return [
-        TextTable(
+        table_of(
             f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; "
             f"{counted(report['transfers'], 'transfer')} of "
             f"{bytes_text(report['transferred_bytes'])}",
-            ["device", ">groups", ">ops", ">busy", ">peak memory", ">of", ""],
+            report["devices"],
             [
-                [
-                    row["device"],
-                    f"{row['groups']:,}",
-                    f"{row['ops']:,}",
-                    share_text(row["busy"]),
-                    bytes_text(row["peak_memory"]),
-                    bytes_text(row["memory_bytes"]),
-                    "" if row["fits"] else "out of memory",
-                ]
-                for row in report["devices"]
+                ("device", "device", str),
+                (">groups", "groups", number_text),
+                (">ops", "ops", number_text),
+                (">busy", "busy", share_text),
+                (">peak memory", "peak_memory", bytes_text),
+                (">of", "memory_bytes", bytes_text),
+                ("", "fits", lambda fits: "" if fits else "out of memory"),
             ],
         ),
-        _link_table(report["links"]),
-        TextTable(
+        table_of(
+            f"Links{hidden}",
+            [row for row in used if row in busiest],
+            [
+                ("link", "link", str),
+                (">transfers", "transfers", number_text),
+                (">sent", "transferred_bytes", bytes_text),
+                (">busy", "busy", share_text),
+            ],
+        ),
+        table_of(
             f"Critical path of {counted(path['ops'], 'op')} and "
             f"{counted(path['transfers'], 'transfer')}: "
             f"{seconds_text(path['op_seconds'])} ops, "
             f"{seconds_text(path['transfer_seconds'])} transfers, "
             f"{seconds_text(path['waiting_seconds'])} overheads; the longest",
-            ["", "name", "on", ">start", ">duration"],
+            path["longest"],
             [
-                [
-                    row["kind"],
-                    row["name"],
-                    row["where"],
-                    seconds_text(row["start"]),
-                    seconds_text(row["seconds"]),
-                ]
-                for row in path["longest"]
+                ("", "kind", str),
+                ("name", "name", str),
+                ("on", "where", str),
+                (">start", "start", seconds_text),
+                (">duration", "seconds", seconds_text),
             ],
         ),
     ]

@@ -5,14 +5,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from placeto.errors import InputError, StoppedRunError
 from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
-from placeto.progress import Progress, left_text
+from placeto.progress import left_text
 from placeto.stopping import StopRequest
 from placeto.texts import counted, seconds_text
 from placeto.training.run_folder import RunFolder, read_policy
@@ -21,7 +20,6 @@ from placeto.training.training_run import run_training
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     PlacementPolicy,
-    Settings,
     Trainer,
     UpdateSummary,
     join_processes,
@@ -31,8 +29,8 @@ from placeto_policy import (
 )
 from placeto_simulator import Simulator
 from placeto_tools.options import (
+    KEY_VALUE,
     Command,
-    KeyValue,
     force_option,
     json_option,
     output_option,
@@ -61,7 +59,7 @@ from placeto_tools.tables import show_json
 @click.option(
     "--hparam",
     "settings",
-    type=KeyValue(),
+    type=KEY_VALUE,
     multiple=True,
     help="Hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
 )
@@ -135,8 +133,7 @@ def train(
         alone = len(problems) == 1 or preset_name == "paper"
         usual = 1 if alone else GRANULARITIES_OF_MANY
         read = read_to_train_on(problems, granularities or usual, asked)
-        _check(read, chosen)
-        if policy:
+        if chosen.embedding != "pairs":
             _check_devices(read, policy)
         described = (read, asdict(chosen), seed)
         if force or not folder.has(*described, policy):
@@ -165,12 +162,20 @@ def train(
                 processes=processes,
             )
         progress.update("first update (compiles the simulator once) ...")
+        first_update, began = trainer.updates, time.monotonic()
+
+        def report(summary: UpdateSummary) -> None:
+            total = trainer.settings.updates
+            made = summary.update - first_update
+            left = left_text(made, total - first_update, time.monotonic() - began)
+            progress.update(
+                f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
+                f"best {seconds_text(summary.best_runtime)}, "
+                f"{summary.evaluations_per_second:,.0f} evaluations/s{left}"
+            )
+
         done = run_training(
-            trainer,
-            folder,
-            stop,
-            updates_between_checkpoints=checkpoint_every,
-            report=_Reporter(trainer, progress).report,
+            trainer, folder, stop, updates_between_checkpoints=checkpoint_every, report=report
         )
     if not processes.rank:
         _show(folder, trainer, found, as_json=as_json, done=done)
@@ -186,6 +191,21 @@ def _first_policy(text: str) -> PlacementPolicy:
     return load_pretrained() if text == "pretrained" else read_policy(Path(text))
 
 
+def _check_devices(
+    problems: Mapping[str, PlacementProblem], policy: PlacementPolicy | None
+) -> None:
+    """Refuse numbers of devices that the policy is not for, before anything is written."""
+    first = next(iter(problems))
+    expected = policy.num_devices if policy else problems[first].num_devices
+    whose = "the policy of --from is for" if policy else f"{first} has"
+    hint = "" if policy else "; --preset general learns for any number"
+    for name, problem in problems.items():
+        if problem.num_devices != expected:
+            raise InputError(
+                f"{name}: expected {expected} devices, as {whose}, got {problem.num_devices}{hint}"
+            )
+
+
 def _show(
     folder: RunFolder,
     trainer: Trainer,
@@ -195,78 +215,27 @@ def _show(
     done: bool,
 ) -> None:
     """Write the best placements, and show what the training has found."""
-    best = [found.placement if found else None for found in trainer.best]
-    placements = folder.save_placements(list(problems.values()), best)
+    best = dict(zip(problems, trainer.best, strict=True))
+    placements = folder.save_placements(
+        list(problems.values()), [found.placement if found else None for found in best.values()]
+    )
     if as_json:
-        show_json(_summary(folder, trainer, list(problems), placements))
+        report = {
+            "folder": str(folder.path),
+            "updates": trainer.updates,
+            "of_updates": trainer.settings.updates,
+            "evaluations": trainer.evaluations,
+            "best": {name: found.cost if found else None for name, found in best.items()},
+            "fits": {
+                name: found is not None and not found.lacks_memory for name, found in best.items()
+            },
+            "placements": [str(path) for path in placements],
+        }
+        show_json(report)
     elif done:
-        for name, found in zip(problems, trainer.best, strict=True):
+        for name, found in best.items():
             if found:
                 lacking = ", out of memory" if found.lacks_memory else ""
                 click.echo(f"{name}: best {seconds_text(found.cost)}{lacking}")
         updates = counted(trainer.updates, "update")
         click.echo(f"{folder.path}: {updates}, {counted(trainer.evaluations, 'evaluation')}")
-
-
-class _Reporter:
-    """Shows each update, and how long the others take."""
-
-    def __init__(self, trainer: Trainer, progress: Progress) -> None:
-        self._trainer = trainer
-        self._progress = progress
-        self._first = trainer.updates
-        self._began = time.monotonic()
-
-    def report(self, summary: UpdateSummary) -> None:
-        total = self._trainer.settings.updates
-        passed = time.monotonic() - self._began
-        done, all_of_them = summary.update - self._first, total - self._first
-        left = left_text(done, all_of_them, passed)
-        self._progress.update(
-            f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
-            f"best {seconds_text(summary.best_runtime)}, "
-            f"{summary.evaluations_per_second:,.0f} evaluations/s{left}"
-        )
-
-
-def _summary(
-    folder: RunFolder, trainer: Trainer, names: list[str], placements: list[Path]
-) -> dict[str, Any]:
-    return {
-        "folder": str(folder.path),
-        "updates": trainer.updates,
-        "of_updates": trainer.settings.updates,
-        "evaluations": trainer.evaluations,
-        "best": {
-            name: found.cost if found else None
-            for name, found in zip(names, trainer.best, strict=True)
-        },
-        "fits": {
-            name: found is not None and not found.lacks_memory
-            for name, found in zip(names, trainer.best, strict=True)
-        },
-        "placements": [str(path) for path in placements],
-    }
-
-
-def _check_devices(problems: Mapping[str, PlacementProblem], policy: PlacementPolicy) -> None:
-    for name, problem in problems.items():
-        if policy.num_devices not in {None, problem.num_devices}:
-            raise InputError(
-                f"{name}: expected {policy.num_devices} devices, as the policy of --from is for, "
-                f"got {problem.num_devices}"
-            )
-
-
-def _check(problems: Mapping[str, PlacementProblem], settings: Settings) -> None:
-    """Refuse what no training can begin with, before anything is written."""
-    if settings.embedding == "pairs":
-        return
-    counts = {name: problem.num_devices for name, problem in problems.items()}
-    first = next(iter(counts))
-    for name, count in counts.items():
-        if count != counts[first]:
-            raise InputError(
-                f"{name}: expected {counts[first]} devices, as {first} has, got {count}; "
-                "--preset general learns for any number"
-            )
