@@ -148,11 +148,11 @@ def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(tmp_path: Path) 
         ("bandwidth = 15e9", "", "links[1].bandwidth: expected one, here or of the whole file"),
         ("bandwidth = 15e9", "bandwidth = 0", "links[1].bandwidth: expected more than 0 B/s, got"),
         ("latency = 2e-6", "latency = -1", "links[0].latency: expected a finite number >= 0, got"),
-        ('sources = ["right"]', 'sources = ["e"]', "links[1].sources[0]: expected one of 'a', 'b'"),
+        ('sources = ["right"]', 'sources = ["e"]', "links[1].sources[0]: expected one of a, b"),
         (
             'destinations = ["left"]\nbandwidth = 2e9',
             'destinations = ["a", "e"]\nbandwidth = 2e9',
-            "links[3].destinations[1]: expected one of 'a', 'b', 'c', 'd', 'left', 'right', got",
+            "links[3].destinations[1]: expected one of a, b, c, d, left, right, got",
         ),
         (
             'destinations = ["left"]\nbandwidth = 2e9',
@@ -171,7 +171,7 @@ def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(tmp_path: Path) 
             "links[2]: expected a pair of different devices, got none",
         ),
         ('"pair"', '"byte"', "links[0].for_each: invalid enum value 'byte'"),
-        ('right = ["c", "d"]', 'right = ["c", "e"]', "machines.right[1]: expected one of 'a', 'b'"),
+        ('right = ["c", "d"]', 'right = ["c", "e"]', "machines.right[1]: expected one of a, b"),
         ('right = ["c", "d"]', 'right = ["c", "b"]', "machines.right[1]: expected each device in"),
         ("left = ", "d = ", "machines: expected names that no device has, got 'd'"),
         ('name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),

@@ -104,7 +104,7 @@ def test_kinds_survive_files_copies_and_pickles(tmp_path: Path) -> None:
         ("24_000_000_000", '"24 GB"', "kinds.card: memory_bytes: expected int"),
         ("{ float16", "{ fp16", "kinds.card: peak_flops_in: expected tf32, float64, float16"),
         ("bfloat16 = 165.2e12", "bfloat16 = 0", "kinds.card: peak_flops_in.bfloat16: expected"),
-        ("matrix_product", "matmul", "kinds.card: efficiency: expected convolution, depthwise_"),
+        ("matrix_product", "matmul", "kinds.card: efficiency: expected one of convolution"),
         ("= 0.8", "= 1.5", "kinds.card: efficiency.matrix_product: expected more than 0 and at"),
         (
             'kind = "card"',
@@ -229,7 +229,7 @@ two = ["b"]
         (
             "pcie-3-x4",
             "pcie-3-x5",
-            "devices[1].host_link: expected one of 'pcie-3-x4', 'pcie-3-x8'",
+            "devices[1].host_link: expected one of pcie-3-x4, pcie-3-x8",
         ),
         ("version = 3", "version = 3\nlatency = 1.0", "latency: expected a bandwidth, or links,"),
         ("version = 3", 'version = 3\nlink = "lan"', "link: expected one of bus, nvlink, pcie"),

@@ -1,6 +1,6 @@
 """The one error of this package, and how errors are said in one line."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,12 @@ def shown(value: Any) -> str:
     if len(text) > MAX_SHOWN:
         text = f"{text[: MAX_SHOWN - 4]} ..."
     return text
+
+
+def one_of(field: str, value: Any, known: Collection[str]) -> None:
+    """Refuse what is not among the known words."""
+    if value not in known:
+        raise GraphError(f"{field}: expected one of {', '.join(known)}, got {shown(value)}")
 
 
 def error_line(error: BaseException) -> str:

@@ -38,7 +38,8 @@ def _row(name: str) -> dict[str, Any]:
     """Return a row with what it takes from the one that it is like."""
     given = (_TABLES["kinds"] | _TABLES["templates"])[name]
     usual = _row(given["like"]) if "like" in given else {"efficiency": {}}
-    row = usual | given | {"efficiency": usual["efficiency"] | given.get("efficiency", {})}
+    parts = usual["efficiency"] | given.get("efficiency", {})
+    row: dict[str, Any] = usual | given | {"efficiency": parts}
     if "peaks" in row and "peak_flops_in" not in given:
         peaks = _TABLES["peaks"][row["peaks"]]
         row["peak_flops_in"] = {dtype: times * row["peak_flops"] for dtype, times in peaks.items()}

@@ -1,39 +1,31 @@
 """Cluster files: TOML that a person can write."""
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from placeto_graphs.clusters.catalogue import CARD_WAYS, DEVICE_KINDS, SLOTS, WAYS, Ways
-from placeto_graphs.clusters.spec import joined
-from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import (
+from placeto_graphs.clusters.catalogue import CARD_WAYS, SLOTS, WAYS, Ways
+from placeto_graphs.clusters.devices import (
     DeviceFields,
-    Header,
-    check_header,
-    convert,
     decoded_devices,
     decoded_kinds,
     encoded_kinds,
-    given_memory,
-    not_utf8,
 )
-from placeto_graphs.files.storage import read_bytes, write_atomically
+from placeto_graphs.clusters.spec import joined
+from placeto_graphs.errors import GraphError, one_of, shown, within
+from placeto_graphs.files.decoding import checked, opened_toml
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.arrays import number
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, Device, is_cpu
-from placeto_graphs.schema.device_kind import DeviceKind
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, is_cpu
 
 CLUSTER_FORMAT = "placeto-cluster"
 VERSION = 3
-
-Known = TypeVar("Known")
 
 
 class _Link(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,15 +39,7 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     latency: float | None = None
 
 
-class _Device(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The fields of a `Device`; what is not there is that of its kind."""
-
-    name: str
-    kind: str
-    memory_bytes: int | None = None
-    op_overhead: float | None = None
-    transfer_overhead: float | None = None
-    memory: Any = None
+class _Device(DeviceFields, forbid_unknown_fields=True, omit_defaults=True):
     host_link: str | None = None
 
 
@@ -75,11 +59,6 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     """Write a cluster to a TOML file, at once or not at all; see `load_cluster`.
 
-    Raises
-    ------
-    OSError
-        When the file cannot be written; then an existing one is as it was.
-
     Examples
     --------
     >>> from placeto_graphs import parse_cluster
@@ -90,7 +69,7 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
         version=VERSION,
         devices=[_Device(**asdict(device)) for device in cluster.devices],
         queue=cluster.queue,
-        kinds=encoded_kinds(cluster.kinds) or None,
+        kinds=encoded_kinds(cluster.kinds),
     )
     between = cluster.link != NO_LINK
     costs = np.unique(np.stack([cluster.bandwidth[between], cluster.latency[between]]), axis=1)
@@ -118,8 +97,6 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
         name = "v100:0"
         kind = "v100"
         memory_bytes = 32_000_000_000   # what a device leaves out is that of its kind
-        op_overhead = 3.76e-6           # seconds
-        transfer_overhead = 0.0
 
         # ... v100:1 to v100:3
 
@@ -133,7 +110,7 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
         destinations = ["first"]
         for_each = "pair"
         bandwidth = 150e9          # bytes per second
-        latency = 2.65e-6
+        latency = 2.65e-6          # seconds
 
         # ... the same for the second machine
 
@@ -146,34 +123,17 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
 
         # ... and back
 
-    ``queue = "backward-first"`` is the order in which devices run the ops that wait, see `Cluster`.
-    ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`: ``memory_bytes``,
-    ``memory_bandwidth`` and ``peak_flops``. It also takes ``peak_flops_in``, overheads and
-    ``efficiency``, which by default are those of an H100. A kind of the catalogue, or one that is
-    ``like`` another kind, takes every missing field from there; ``speed`` scales it. A device and a
-    kind may have ``memory = "21 GB"`` instead of bytes.
-
     Without links, each device has one outgoing bus with the bandwidth and latency of the file.
     Without a bandwidth either, the interconnect is that of `parse_cluster`. The file may then have
-    ``link``, and a device ``host_link``, the slot that it is in::
-
-        [[devices]]
-        name = "3060"
-        kind = "rtx3060"
-        memory = "11.5 GB"         # that is free
-        host_link = "pcie-3-x4"
-
-    Parameters
-    ----------
-    path
-        File to read.
+    ``link``, and a device ``host_link``, the slot that it is in. ``queue`` is that of `Cluster`.
+    ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`. It takes the fields that it
+    leaves out from the kind of the catalogue that it is ``like`` or called; ``speed`` scales it. A
+    device and a kind may have ``memory = "21 GB"`` instead of bytes.
 
     Raises
     ------
     GraphError
         When the file is not a cluster file that this release can read.
-    OSError
-        When the file cannot be read.
 
     Examples
     --------
@@ -182,125 +142,67 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     >>> load_cluster("cluster.toml")
     Cluster(k80:0, k80:1)
     """
-    content = read_bytes(path)
-    with within(f"{os.fspath(path)}: "):
-        data = _decoded(content)
-        check_header(convert(data, Header), CLUSTER_FORMAT, VERSION)
-        return _cluster(convert(data, _ClusterFile))
-
-
-def _decoded(content: bytearray) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode())
-    except UnicodeDecodeError as error:
-        raise not_utf8(error) from None
-    except ValueError as error:  # more than what TOML defines: Python limits the digits of a number
-        raise GraphError(f"expected TOML: {error}") from None
-    except RecursionError:
-        raise GraphError("expected fewer levels of brackets") from None
+    with opened_toml(path) as data:
+        return _cluster(checked(data, _ClusterFile, CLUSTER_FORMAT, VERSION))
 
 
 def _cluster(document: _ClusterFile) -> Cluster:
-    kinds = decoded_kinds(document.kinds or {})
-    devices = _devices(document, kinds)
-    if document.links or (document.machines and document.bandwidth is not None):
-        _refuse_beside("links", document)
-        return _linked_cluster(document, devices, kinds)
-    if document.bandwidth is None:
-        return _joined(document, devices, kinds)
-    _refuse_beside("bandwidth", document)
-    shape = (len(devices), len(devices))
+    kinds = decoded_kinds(document.kinds)
+    devices = decoded_devices(document.devices, kinds)
+    same: dict[str, Any] = {"devices": devices, "kinds": kinds, "queue": document.queue}
+    names = [device.name for device in document.devices]
+    members = _members(names, document.machines)
+    has_links = document.links or (document.machines and document.bandwidth is not None)
+    if not has_links and document.bandwidth is None:
+        return joined(**same, **_joints(document, members))
+    slots = {f"devices[{i}].host_link": each.host_link for i, each in enumerate(document.devices)}
+    for field, name in ({"link": document.link} | slots).items():
+        if name is not None:
+            given = "links" if has_links else "bandwidth"
+            raise GraphError(f"{field}: expected no {given} beside it, got {shown(name)}")
+    if has_links:
+        return Cluster(**same, **_links(document, names, members))
     return Cluster(
-        devices=devices,
-        bandwidth=np.full(shape, document.bandwidth),
-        latency=np.full(shape, document.latency),
-        queue=document.queue,
-        kinds=kinds,
+        **same,
+        bandwidth=np.full((len(names), len(names)), document.bandwidth),
+        latency=np.full((len(names), len(names)), document.latency),
     )
 
 
-def _refuse_beside(given: str, document: _ClusterFile) -> None:
-    """Refuse names of links where the file has numbers."""
-    if document.link is not None:
-        raise GraphError(f"link: expected no {given} beside it, got {shown(document.link)}")
-    for index, device in enumerate(document.devices):
-        if device.host_link is not None:
-            raise GraphError(
-                f"devices[{index}].host_link: expected no {given} beside it, "
-                f"got {shown(device.host_link)}"
-            )
-
-
-def _joined(
-    document: _ClusterFile, devices: tuple[Device, ...], kinds: tuple[DeviceKind, ...]
-) -> Cluster:
-    """Return devices that are joined as `parse_cluster` joins them."""
+def _joints(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return what joins devices as `parse_cluster` does: machines, and ways of their kinds."""
     if document.latency:
         raise GraphError("latency: expected a bandwidth, or links, beside it, got none")
-    names = [device.name for device in devices]
-    members = _members(names, document.machines)
-    machine_of = {
-        device: number
-        for number, machine in enumerate(document.machines)
-        for device in members[machine]
-    }
-    apart = [name for index, name in enumerate(names) if index not in machine_of]
-    if document.machines and apart:
-        raise GraphError(f"machines: expected each device in one, got {shown(apart[0])} in none")
-    return joined(
-        devices,
-        [machine_of.get(index, 0) for index in range(len(devices))],
-        [
-            _ways(index, device, (document.kinds or {}).get(device.kind, {}))
-            for index, device in enumerate(document.devices)
-        ],
-        link=document.link,
-        queue=document.queue,
-        kinds=kinds,
-    )
+    machines = np.full(len(document.devices), -1 if document.machines else 0)
+    for index, machine in enumerate(document.machines):
+        machines[members[machine]] = index
+    if (machines < 0).any():
+        apart = document.devices[int(np.argmin(machines))].name
+        raise GraphError(f"machines: expected each device in one, got {shown(apart)} in none")
+    ways = [_ways(index, device, document) for index, device in enumerate(document.devices)]
+    return {"machines": machines, "ways": ways, "link": document.link}
 
 
-def _ways(index: int, device: _Device, description: Mapping[str, Any]) -> Ways:
+def _ways(index: int, device: _Device, document: _ClusterFile) -> Ways:
     """Return the ways of a device, in its slot; of an unknown kind those of a card or the host."""
-    usual = WAYS["cpu"] if is_cpu(device.kind) else CARD_WAYS
-    kind = description.get("like", device.kind)
-    ways = WAYS.get(kind, usual)
+    kind = (document.kinds or {}).get(device.kind, {}).get("like", device.kind)
+    ways = WAYS.get(kind, WAYS["cpu"] if is_cpu(device.kind) else CARD_WAYS)
     if device.host_link is None:
         return ways
-    slot = SLOTS[_named(f"devices[{index}].host_link", device.host_link, {n: n for n in SLOTS})]
+    one_of(f"devices[{index}].host_link", device.host_link, SLOTS)
+    slot = SLOTS[device.host_link]
     return replace(ways, host_bandwidth=min(ways.host_bandwidth, slot) if kind in WAYS else slot)
 
 
-def _devices(document: _ClusterFile, kinds: Sequence[DeviceKind]) -> tuple[Device, ...]:
-    known = DEVICE_KINDS | {kind.name: kind for kind in kinds}
-    complete = []
-    for index, device in enumerate(document.devices):
-        with within(f"devices[{index}]."):
-            device.memory_bytes = given_memory(device.memory, device.memory_bytes)
-        fields = {field: getattr(device, field) for field in DeviceFields.__struct_fields__}
-        for field, value in fields.items():
-            if value is None and device.kind in known:
-                fields[field] = getattr(known[device.kind], field)
-            elif value is None:
-                raise GraphError(
-                    f"devices[{index}].{field}: expected a number, or "
-                    f"[kinds.{device.kind}] with that of the kind, got none"
-                )
-        complete.append(DeviceFields(**fields))
-    return decoded_devices(complete)
-
-
-def _linked_cluster(
-    document: _ClusterFile, devices: tuple[Device, ...], kinds: tuple[DeviceKind, ...]
-) -> Cluster:
+def _links(
+    document: _ClusterFile, names: Sequence[str], members: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """Return the links of all pairs of devices, as a `Cluster` has them."""
     if document.bandwidth is not None:
         _more_than_0("bandwidth", document.bandwidth)
     number("latency", document.latency)
-    names = [device.name for device in devices]
-    members = _members(names, document.machines)
     shape = (len(names), len(names))
-    link = np.full(shape, NO_LINK, np.int32)
-    entry_of = np.full(shape, NO_LINK, np.int32)
+    link, entry_of = np.full(shape, NO_LINK, np.int32), np.full(shape, NO_LINK)
     bandwidth, latency = np.full(shape, np.inf), np.zeros(shape)
     numbers: dict[str, int] = {}
     made_by: dict[str, tuple[str, str | None]] = {}  # what in an entry makes each name of a link
@@ -310,16 +212,17 @@ def _linked_cluster(
             at = tuple(pairs.T)
             other = entry_of[at].max()
             if other != NO_LINK:
-                pair = pairs[np.argmax(entry_of[at])]
                 raise GraphError(
-                    f": expected each pair of devices on one link, got {_shown(pair, names)}, "
-                    f"which is on links[{other}]"
+                    ": expected each pair of devices on one link, got "
+                    f"{_shown(pairs[np.argmax(entry_of[at])], names)}, which is on links[{other}]"
                 )
             entry_of[at] = index
-            bandwidth[at] = _bandwidth(entry, document.bandwidth)
-            latency[at] = number(
-                ".latency", document.latency if entry.latency is None else entry.latency
-            )
+            given = document.bandwidth if entry.bandwidth is None else entry.bandwidth
+            if given is None:
+                raise GraphError(".bandwidth: expected one, here or of the whole file, got none")
+            bandwidth[at] = _more_than_0(".bandwidth", given)
+            given = document.latency if entry.latency is None else entry.latency
+            latency[at] = number(".latency", given)
             for source, destination in pairs.tolist():
                 name = _link_name(entry, names[source], names[destination])
                 makes = (entry.name, entry.for_each)
@@ -335,21 +238,12 @@ def _linked_cluster(
             "links: expected a link for each pair of devices, got none for "
             f"{_shown(missing[0], names)}"
         )
-    return Cluster(
-        devices=devices,
-        bandwidth=bandwidth,
-        latency=latency,
-        link=link,
-        link_names=tuple(numbers),
-        queue=document.queue,
-        kinds=kinds,
-    )
+    return {"bandwidth": bandwidth, "latency": latency, "link": link, "link_names": tuple(numbers)}
 
 
 def _members(names: Sequence[str], machines: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
     """Return the numbers of the devices that each name, of a device or a machine, stands for."""
-    devices = {name: index for index, name in enumerate(names)}
-    members = {name: [index] for name, index in devices.items()}
+    members = {name: [index] for index, name in enumerate(names)}
     machine_of: dict[str, str] = {}
     for machine, inside in machines.items():
         if machine in members:
@@ -357,39 +251,29 @@ def _members(names: Sequence[str], machines: Mapping[str, Sequence[str]]) -> dic
         members[machine] = []
         for index, name in enumerate(inside):
             place = f"machines.{machine}[{index}]"
-            members[machine].append(_named(place, name, devices))
+            one_of(place, name, names)
             if name in machine_of:
                 raise GraphError(
                     f"{place}: expected each device in one machine, got {shown(name)}, which is "
                     f"in {shown(machine_of[name])}"
                 )
             machine_of[name] = machine
+            members[machine] += members[name]
     return members
 
 
 def _pairs(entry: _Link, members: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
     """Return int64[N, 2], the pairs of an entry; a device sends nothing to itself."""
-    sources, destinations = (
-        list(
-            dict.fromkeys(
-                device
-                for index, name in enumerate(given)
-                for device in _named(f".{field}[{index}]", name, members)
-            )
-        )
-        for field, given in (("sources", entry.sources), ("destinations", entry.destinations))
-    )
+    ends = []
+    for field, names in (("sources", entry.sources), ("destinations", entry.destinations)):
+        for index, name in enumerate(names):
+            one_of(f".{field}[{index}]", name, members)
+        ends.append(dict.fromkeys(device for name in names for device in members[name]))
+    sources, destinations = ends
     pairs = [(source, there) for source in sources for there in destinations if source != there]
     if not pairs:
         raise GraphError(": expected a pair of different devices, got none")
     return np.array(pairs)
-
-
-def _bandwidth(entry: _Link, usual: float | None) -> float:
-    given = usual if entry.bandwidth is None else entry.bandwidth
-    if given is None:
-        raise GraphError(".bandwidth: expected one, here or of the whole file, got none")
-    return _more_than_0(".bandwidth", given)
 
 
 def _more_than_0(field: str, bandwidth: float) -> float:
@@ -402,14 +286,6 @@ def _link_name(entry: _Link, source: str, destination: str) -> str:
     if entry.for_each == "pair":
         return f"{source} -> {destination} {entry.name}"
     return f"{source} {entry.name}" if entry.for_each == "source" else entry.name
-
-
-def _named(field: str, name: str, known: Mapping[str, Known]) -> Known:
-    if name not in known:
-        raise GraphError(
-            f"{field}: expected one of {', '.join(map(repr, known))}, got {shown(name)}"
-        )
-    return known[name]
 
 
 def _shown(pair: Sequence[int], names: Sequence[str]) -> str:

@@ -6,12 +6,12 @@ from collections import Counter
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import check_keys, decode_json
-from placeto_graphs.files.storage import read_bytes
+from placeto_graphs.files.decoding import convert, opened_json
 from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
-from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE, OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 ACCELERATOR, HOST = "accelerator", "cpu"
@@ -59,18 +59,6 @@ def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
     tensors are not known. The objective of the paper is that of
     ``placeto_simulator.ThroughputEvaluator``.
 
-    Parameters
-    ----------
-    path
-        File whose name ends in ``.json``.
-
-    Raises
-    ------
-    GraphError
-        When the file is not such an input.
-    OSError
-        When the file cannot be read.
-
     References
     ----------
     Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
@@ -91,34 +79,25 @@ def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
     >>> load_dnn_partitioning("input.json")
     PlacementProblem(ops=2, groups=2, devices=3)
     """
-    content = read_bytes(path)
-    with within(f"{os.fspath(path)}: "):
-        file = decode_json(content, _File)
-        check_keys(content)
-        return _problem(file)
+    with opened_json(path) as data:
+        file = convert(data, _File)
+        graph, cluster = _graph(file), _cluster(file)
+        on_host = _seconds(file.nodes, "cpuLatency")
+        can_run = [bool(node.supportedOnFpga) for node in file.nodes]
+        on_accelerator = np.where(can_run, _seconds(file.nodes, "fpgaLatency"), np.inf)
+        columns = [on_host if device.is_cpu else on_accelerator for device in cluster.devices]
+        compute_time = np.stack(columns, axis=1)
+        return PlacementProblem(
+            graph=graph, cluster=cluster, compute_time=compute_time, rules=("id",)
+        )
 
 
-def _problem(file: _File) -> PlacementProblem:
-    graph = _graph(file)
-    cluster = _cluster(file)
-    for number, node in enumerate(file.nodes):
-        for field in ("cpuLatency", "fpgaLatency"):
-            if not getattr(node, field) >= 0:
-                raise GraphError(
-                    f"nodes[{number}].{field}: expected a number >= 0, got {getattr(node, field)}"
-                )
-    on_accelerator = [
-        node.fpgaLatency * MILLISECOND if node.supportedOnFpga else math.inf for node in file.nodes
-    ]
-    on_host = [node.cpuLatency * MILLISECOND for node in file.nodes]
-    return PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=np.array(
-            [on_host if d.kind == HOST else on_accelerator for d in cluster.devices]
-        ).T,
-        rules=("id",),
-    )
+def _seconds(nodes: list[_Node], field: str) -> NDArray[np.float64]:
+    milliseconds = [getattr(node, field) for node in nodes]
+    for number, given in enumerate(milliseconds):
+        if not given >= 0:
+            raise GraphError(f"nodes[{number}].{field}: expected a number >= 0, got {given}")
+    return np.array(milliseconds) * MILLISECOND
 
 
 def _cluster(file: _File) -> Cluster:
@@ -137,57 +116,47 @@ def _cluster(file: _File) -> Cluster:
     if not devices:
         raise GraphError("maxFPGAs, maxCPUs: expected at least one device, got none")
     shape = (len(devices), len(devices))
-    return Cluster(
-        devices=tuple(devices), bandwidth=np.full(shape, BANDWIDTH), latency=np.zeros(shape)
-    )
+    bandwidth = np.full(shape, BANDWIDTH)
+    return Cluster(devices=tuple(devices), bandwidth=bandwidth, latency=np.zeros(shape))
 
 
 def _graph(file: _File) -> OpGraph:
-    op_of_id: dict[int, int] = {}
-    for op, node in enumerate(file.nodes):
+    nodes, op_of_id = file.nodes, dict[int, int]()
+    for op, node in enumerate(nodes):
         if op_of_id.setdefault(node.id, op) != op:
             raise GraphError(f"nodes[{op}].id: {node.id} repeats nodes[{op_of_id[node.id]}].id")
-    tensor_of_op: dict[int, int] = {}
-    costs: list[float] = []
-    tensor_bytes: list[int] = []
-    edges: dict[tuple[int, int], int] = {}
+    costs: dict[int, float] = {}  # of the tensor of each op that has one
+    edges: dict[tuple[int, int], None] = {}
     for number, edge in enumerate(file.edges):
         with within(f"edges[{number}]."):
-            source, reader = (
-                _known_op(op_of_id, field, value)
-                for field, value in (("sourceId", edge.sourceId), ("destId", edge.destId))
-            )
-            tensor = tensor_of_op.setdefault(source, len(costs))
-            if tensor == len(costs):
-                costs.append(edge.cost)
-                tensor_bytes.append(_whole_bytes("cost", edge.cost * MILLISECOND * BANDWIDTH))
-            elif costs[tensor] != edge.cost:
+            for field, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
+                if end not in op_of_id:
+                    raise GraphError(f"{field}: expected the id of a node, got {end}")
+            source, reader = op_of_id[edge.sourceId], op_of_id[edge.destId]
+            if costs.setdefault(source, edge.cost) != edge.cost:
                 raise GraphError(
-                    f"cost: expected {costs[tensor]} as of the other edges of node "
+                    f"cost: expected {costs[source]} as of the other edges of node "
                     f"{edge.sourceId}, got {edge.cost}"
                 )
-            edges.setdefault((tensor, reader), number)
+            _whole_bytes("cost", edge.cost * MILLISECOND * BANDWIDTH)
+            edges[source, reader] = None
+    tensor_of_op = {op: tensor for tensor, op in enumerate(costs)}
+    ids: dict[int | None, int] = {None: FREE}  # of colours
     return OpGraph(
-        op_names=_names(file.nodes),
-        op_types=("node",) * len(file.nodes),
-        phases=np.array(
-            [Phase.BACKWARD if node.isBackwardNode else Phase.FORWARD for node in file.nodes],
-            np.int8,
-        ),
+        op_names=_names(nodes),
+        op_types=("node",) * len(nodes),
+        phases=np.array([int(bool(node.isBackwardNode)) for node in nodes]),
         parameter_bytes=np.array(
-            [_whole_bytes(f"nodes[{op}].size", node.size) for op, node in enumerate(file.nodes)]
+            [_whole_bytes(f"nodes[{op}].size", node.size) for op, node in enumerate(nodes)]
         ),
-        colocation=_colocation(file.nodes),
-        tensor_producer=np.array([*tensor_of_op], np.int32),
-        tensor_bytes=np.array(tensor_bytes, np.int64),
-        edges=np.array([*edges], np.int32).reshape(-1, 2),
+        colocation=np.array([ids.setdefault(node.colorClass, len(ids) - 1) for node in nodes]),
+        tensor_producer=np.array([*costs], np.int32),
+        tensor_bytes=np.array(
+            [_whole_bytes("cost", cost * MILLISECOND * BANDWIDTH) for cost in costs.values()],
+            np.int64,
+        ),
+        edges=np.array([(tensor_of_op[op], reader) for op, reader in edges]).reshape(-1, 2),
     )
-
-
-def _known_op(op_of_id: dict[int, int], field: str, node: int) -> int:
-    if node not in op_of_id:
-        raise GraphError(f"{field}: expected the id of a node, got {node}")
-    return op_of_id[node]
 
 
 def _names(nodes: list[_Node]) -> tuple[str, ...]:
@@ -197,15 +166,6 @@ def _names(nodes: list[_Node]) -> tuple[str, ...]:
         node.name if node.name and count[node.name] == 1 else f"{node.name or 'node'}#{node.id}"
         for node in nodes
     )
-
-
-def _colocation(nodes: list[_Node]) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
-    numbers: dict[int, int] = {}
-    ids = [
-        FREE if node.colorClass is None else numbers.setdefault(node.colorClass, len(numbers))
-        for node in nodes
-    ]
-    return np.array(ids, np.int32)
 
 
 def _whole_bytes(field: str, value: float) -> int:

@@ -9,14 +9,13 @@ layer 6 makes.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import not_utf8
-from placeto_graphs.files.storage import read_bytes
+from placeto_graphs.files.decoding import opened
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.topology import CycleError, topological_order
@@ -51,24 +50,8 @@ def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED
     FLOPs and bytes accessed are 0, as the profile does not have them. The scope of an op is
     ``"stage2"`` if PipeDream's optimizer put its layer into stage 2.
 
-    Parameters
-    ----------
-    path
-        Profile, usually called ``graph.txt``.
-    kind
-        Kind of device that was measured: PipeDream's published profiles are of a V100.
-
-    Returns
-    -------
-    OpGraph
-        Its ops are in topological order, and ``measured_time[kind]`` has their seconds.
-
-    Raises
-    ------
-    GraphError
-        When the file is not such a profile.
-    OSError
-        When the file cannot be read.
+    Ops are in topological order, and ``measured_time[kind]`` has their seconds. PipeDream's
+    published profiles are of a V100.
 
     Examples
     --------
@@ -84,39 +67,32 @@ def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED
     >>> load_pipedream_profile("graph.txt").op_names[2:]
     ('node2/forward', 'node2/backward', 'node1/backward')
     """
-    content = read_bytes(path)
-    with within(f"{os.fspath(path)}: "):
-        try:
-            lines = content.decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise not_utf8(error) from None
+    with opened(path, str.splitlines) as lines:
         return _training_graph(*_parsed(lines), kind)
 
 
 def _parsed(lines: Sequence[str]) -> tuple[list[_Layer], list[tuple[int, int]]]:
     """Return the layers in topological order, and pairs of (layer, layer that reads it)."""
     layers: dict[str, _Layer] = {}
-    named_edges: dict[tuple[str, str], int] = {}
+    line_of_layer: dict[str, int] = {}
+    line_of_edge: dict[tuple[str, str], int] = {}
     for number, line in enumerate(lines, start=1):
         with within(f"line {number}: "):
-            if not line.strip():
-                continue
-            if line[0].isspace():
+            if line.strip() and line[0].isspace():
                 edge = _parsed_edge(line)
-                if edge in named_edges:
-                    raise GraphError(
-                        f"expected each edge once, got {shown(line.strip())} again after line "
-                        f"{named_edges[edge]}"
-                    )
-                named_edges[edge] = number
-            else:
+                _once("edge", line.strip(), line_of_edge.setdefault(edge, number), number)
+            elif line.strip():
                 layer = _parsed_layer(line)
-                if layer.name in layers:
-                    raise GraphError(f"expected each node once, got {shown(layer.name)} again")
+                _once("node", layer.name, line_of_layer.setdefault(layer.name, number), number)
                 layers[layer.name] = layer
     if not layers:
         raise GraphError("expected at least one line that describes a node, got none")
-    return _sorted_layers(layers, named_edges)
+    return _sorted_layers(layers, line_of_edge)
+
+
+def _once(what: str, name: str, first: int, number: int) -> None:
+    if first != number:
+        raise GraphError(f"expected each {what} once, got {shown(name)} again after line {first}")
 
 
 def _parsed_layer(line: str) -> _Layer:
@@ -130,22 +106,25 @@ def _parsed_layer(line: str) -> _Layer:
         raise GraphError(f"expected NODE -- LAYER -- MEASURES, got {shown(line)}")
     values: dict[str, str] = {}
     for measure in measures.split(", "):
-        key, _, value = measure.partition("=")
-        if key.strip() in values:
-            raise GraphError(f"{key.strip()}: expected it once, got it again")
-        values[key.strip()] = value.strip()
-    unknown = [key for key in values if key not in _REQUIRED]
-    if unknown:
-        raise GraphError(f"expected {', '.join(_REQUIRED)}, got {shown(unknown[0])}")
-    missing = [key for key in _REQUIRED if key not in values]
-    if missing:
-        raise GraphError(f"{missing[0]}: expected a value, got none in {shown(measures)}")
+        key, _, value = (part.strip() for part in measure.partition("="))
+        if key in values:
+            raise GraphError(f"{key}: expected it once, got it again")
+        if key not in _REQUIRED:
+            raise GraphError(f"expected {', '.join(_REQUIRED)}, got {shown(key)}")
+        values[key] = value
+    for key in _REQUIRED:
+        if key not in values:
+            raise GraphError(f"{key}: expected a value, got none in {shown(measures)}")
+    outputs = values["activation_size"]
+    if outputs.startswith("[") and not outputs.endswith("]"):
+        raise GraphError(f"activation_size: expected [A; B; ...], got {shown(outputs)}")
+    sizes = outputs[1:-1].split(";") if outputs.startswith("[") else [outputs]
     return _Layer(
         name=name.strip(),
         layer_type=re.split(r"[(\s]", description.strip(), maxsplit=1)[0] or description.strip(),
         forward_seconds=_number("forward_compute_time", values["forward_compute_time"]) * 1e-3,
         backward_seconds=_number("backward_compute_time", values["backward_compute_time"]) * 1e-3,
-        output_bytes=_output_bytes(values["activation_size"]),
+        output_bytes=tuple(_whole_bytes("activation_size", size) for size in sizes),
         parameter_bytes=_whole_bytes("parameter_size", values["parameter_size"]),
         scope=f"stage{int(stage[1])}" if stage else "",
     )
@@ -168,14 +147,6 @@ def _number(key: str, text: str) -> float:
     return number
 
 
-def _output_bytes(text: str) -> tuple[int, ...]:
-    if text.startswith("["):
-        if not text.endswith("]"):
-            raise GraphError(f"activation_size: expected [A; B; ...], got {shown(text)}")
-        return tuple(_whole_bytes("activation_size", part) for part in text[1:-1].split(";"))
-    return (_whole_bytes("activation_size", text),)
-
-
 def _whole_bytes(key: str, text: str) -> int:
     number = _number(key, text)
     if number > INT64_MAX // 2 or number != int(number):
@@ -184,26 +155,23 @@ def _whole_bytes(key: str, text: str) -> int:
 
 
 def _sorted_layers(
-    layers: dict[str, _Layer], named_edges: dict[tuple[str, str], int]
+    layers: Mapping[str, _Layer], line_of_edge: Mapping[tuple[str, str], int]
 ) -> tuple[list[_Layer], list[tuple[int, int]]]:
     numbers = {name: number for number, name in enumerate(layers)}
-    for edge, line in named_edges.items():
+    for edge, line in line_of_edge.items():
         for name in edge:
             if name not in numbers:
                 raise GraphError(f"line {line}: expected the name of a node, got {shown(name)}")
-    edges = np.array(
-        [(numbers[source], numbers[destination]) for source, destination in named_edges], np.int32
-    ).reshape(-1, 2)
+    edges = np.array([[numbers[end] for end in edge] for edge in line_of_edge], np.int32)
+    edges = edges.reshape(-1, 2)
     in_file = list(layers.values())
     try:
         order = topological_order(len(layers), edges[:, 0], edges[:, 1])
     except CycleError as error:
         names = [in_file[number].name for number in error.nodes]
         raise GraphError(f"expected no cycle, got {shown(' -> '.join(names))}") from None
-    position = np.argsort(order)
-    return [in_file[number] for number in order], [
-        (int(source), int(destination)) for source, destination in position[edges]
-    ]
+    sorted_edges = np.argsort(order)[edges].tolist()
+    return [in_file[number] for number in order], [(source, to) for source, to in sorted_edges]
 
 
 def _training_graph(
@@ -211,17 +179,15 @@ def _training_graph(
 ) -> OpGraph:
     forward: list[_Op] = []
     backward: list[_Op] = []
-    for layer_number, layer in enumerate(layers):
-        name, size = layer.name, layer.parameter_bytes
+    for number, layer in enumerate(layers):
+        name, type_, size = layer.name, layer.layer_type, layer.parameter_bytes
         if size:
-            forward.append((f"{name}/parameters", "Parameters", layer_number, 0.0, size))
-        kind_of_op, seconds = layer.layer_type, layer.forward_seconds
-        forward.append((f"{name}/forward", kind_of_op, layer_number, seconds, 0))
-        kind_of_op, seconds = f"{layer.layer_type}Backward", layer.backward_seconds
-        backward.append((f"{name}/backward", kind_of_op, layer_number, seconds, 0))
+            forward.append((f"{name}/parameters", "Parameters", number, 0.0, size))
+        forward.append((f"{name}/forward", type_, number, layer.forward_seconds, 0))
+        backward.append((f"{name}/backward", f"{type_}Backward", number, layer.backward_seconds, 0))
     ops = forward + backward[::-1]
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
-    number = {name: op for op, name in enumerate(op_names)}
+    op_of_name = {name: op for op, name in enumerate(op_names)}
     tensors, reads = _tensors(layers, layer_edges)
     return OpGraph(
         op_names=op_names,
@@ -230,9 +196,9 @@ def _training_graph(
         phases=np.repeat([Phase.FORWARD, Phase.BACKWARD], [len(forward), len(backward)]),
         parameter_bytes=np.array(parameter_bytes, np.int64),
         colocation=np.array(layer_of_op, np.int32),
-        tensor_producer=np.array([number[maker] for maker, _ in tensors], np.int32),
+        tensor_producer=np.array([op_of_name[maker] for maker, _ in tensors], np.int32),
         tensor_bytes=np.array([size for _, size in tensors], np.int64),
-        edges=np.array([(tensor, number[reader]) for tensor, reader in reads], np.int32),
+        edges=np.array([(tensor, op_of_name[reader]) for tensor, reader in reads], np.int32),
         measured_time={kind: np.array(op_seconds)},
     )
 

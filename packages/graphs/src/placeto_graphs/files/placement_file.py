@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import decode_pairs
-from placeto_graphs.files.storage import read_bytes, write_atomically
+from placeto_graphs.errors import GraphError, one_of, shown
+from placeto_graphs.files.decoding import convert, opened_json
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
 
@@ -34,8 +34,6 @@ def save_placement(
     ------
     GraphError
         When the placement is not one of that problem.
-    OSError
-        When the file cannot be written; then an existing one is as it was.
 
     Examples
     --------
@@ -61,13 +59,6 @@ def save_placement(
 def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> NDArray[np.int32]:
     """Read a placement of a problem from a JSON file of group names and device names.
 
-    Parameters
-    ----------
-    path
-        File to read.
-    problem
-        Problem that it places.
-
     Returns
     -------
     int32[G]
@@ -78,8 +69,6 @@ def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> N
     GraphError
         When the file is not such a file, leaves a group out, names one twice, or names a group or
         a device that the problem does not have.
-    OSError
-        When the file cannot be read.
 
     Examples
     --------
@@ -89,9 +78,8 @@ def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> N
     >>> load_placement("placement.json", problem)
     array([0, 1], dtype=int32)
     """
-    content = read_bytes(path)
-    with within(f"{os.fspath(path)}: "):
-        return _placement_of(_decoded(content), problem, problem.grouping.group_names, "group")
+    with opened_json(path) as data:
+        return _placement_of(data, problem, problem.grouping.group_names, "group")
 
 
 def load_placement_of_any_level(
@@ -114,13 +102,6 @@ def load_placement_of_any_level(
         the coarsest level that keeps no two ops together which are apart in the file, or else the
         problem in which each op is a group of its own, but for colocation ids.
 
-    Raises
-    ------
-    GraphError
-        When the file is not such a file, as `load_placement` says it for the level of ``problem``.
-    OSError
-        When the file cannot be read.
-
     Examples
     --------
     >>> from placeto_graphs.testing import example_problem
@@ -129,41 +110,34 @@ def load_placement_of_any_level(
     >>> load_placement_of_any_level("placement.json", problem)[0]
     PlacementProblem(ops=128, groups=32, devices=3)
     """
-    content = read_bytes(path)
-    with within(f"{os.fspath(path)}: "):
-        entries = _decoded(content)
-        names = {name for name, _ in entries}
+    with opened_json(path) as data:
+        names = set(convert(data, dict[str, Any]))
+        if names == set(problem.graph.op_names) != set(problem.grouping.group_names):
+            ops = _placement_of(data, problem, problem.graph.op_names, "op")
+            return _at_coarsest_level(problem, ops)
         if names != set(problem.grouping.group_names):
-            if names == set(problem.graph.op_names):
-                ops = _placement_of(entries, problem, problem.graph.op_names, "op")
-                return _at_coarsest_level(problem, ops)
             for number, level in enumerate(problem.levels):
                 if names == set(level.group_names):
                     problem = problem.at_level(number)
                     break
-        return problem, _placement_of(entries, problem, problem.grouping.group_names, "group")
+        return problem, _placement_of(data, problem, problem.grouping.group_names, "group")
 
 
 def _placement_of(
-    entries: list[tuple[str, Any]], problem: PlacementProblem, names: Sequence[str], what: str
+    data: Any, problem: PlacementProblem, names: Sequence[str], what: str
 ) -> NDArray[np.int32]:
     """Return the device of each group, or op, of these names."""
-    number_of_name = {name: number for number, name in enumerate(names)}
+    devices = convert(data, dict[str, Any])
     device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
-    placement = np.full(len(names), -1, np.int32)
-    for name, device in entries:
-        if name not in number_of_name:
+    known = set(names)
+    for name in devices:
+        if name not in known:
             raise GraphError(f"{shown(name)}: expected the name of a {what} of the problem")
-        if not isinstance(device, str) or device not in device_of_name:
-            known = ", ".join(map(repr, device_of_name))
-            raise GraphError(f"{shown(name)}: expected one of {known}, got {shown(device)}")
-        if placement[number_of_name[name]] >= 0:
-            raise GraphError(f"{shown(name)}: expected each {what} once, got it again")
-        placement[number_of_name[name]] = device_of_name[device]
-    if (placement < 0).any():
-        missing = names[int(np.argmin(placement))]
-        raise GraphError(f"{shown(missing)}: expected a device for every {what}, got none")
-    return placement
+    for name in names:
+        if name not in devices:
+            raise GraphError(f"{shown(name)}: expected a device for every {what}, got none")
+        one_of(shown(name), devices[name], problem.cluster.device_names)
+    return np.array([device_of_name[devices[name]] for name in names], np.int32)
 
 
 def _at_coarsest_level(
@@ -185,17 +159,3 @@ def _at_coarsest_level(
             f"{shown(problem.cluster.device_names[op_devices[op]])}"
         )
     return ungrouped, placement
-
-
-def _decoded(content: bytearray) -> list[tuple[str, Any]]:
-    """Decode a JSON object into its entries, repeated names included."""
-    entries = decode_pairs(content, _Entries)
-    if not isinstance(entries, _Entries):
-        raise GraphError(
-            f"expected an object of group names and device names, got {shown(entries)}"
-        )
-    return entries
-
-
-class _Entries(list[tuple[str, Any]]):
-    """The entries of a JSON object, in order."""

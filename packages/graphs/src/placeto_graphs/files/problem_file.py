@@ -11,21 +11,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import (
+from placeto_graphs.clusters.devices import (
     DeviceFields,
-    Header,
-    check_header,
-    check_keys,
-    decode_json,
     decoded_devices,
     decoded_kinds,
-    encoded_devices,
     encoded_kinds,
 )
-from placeto_graphs.files.storage import read_bytes, write_atomically
+from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.files.decoding import checked, opened_json
+from placeto_graphs.files.storage import write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph
@@ -42,7 +39,7 @@ class _Times(msgspec.Struct, forbid_unknown_fields=True):
     seconds: list[float]
 
 
-class _Graph(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     op_names: list[str]
     op_types: list[str]
     scopes: list[str]
@@ -64,16 +61,13 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     held_tensors: list[int] | None = None
 
 
-_COLUMNS = [name for name in _Graph.__struct_fields__ if not name.startswith(("edge", "measured"))]
-
-
-class _Cluster(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[DeviceFields]
     bandwidth: list[list[float | None]]
     latency: list[list[float]]
     link: list[list[int]] | None = None
     link_names: list[str] | None = None
-    queue: str | None = None
+    queue: str = DEFAULT_QUEUE
     kinds: dict[str, Any] | None = None
 
 
@@ -90,7 +84,7 @@ class _GraphFile(msgspec.Struct, forbid_unknown_fields=True):
     graph: _Graph
 
 
-class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     graph: _Graph
@@ -99,7 +93,7 @@ class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     compute_time: list[list[float | None]]
     device_column: list[int]
     grouping: _Grouping
-    rules: list[str] | None = None
+    rules: tuple[str, ...] | None = None
     levels: list[_Grouping] | None = None  # from coarse to fine
 
 
@@ -117,8 +111,6 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     ------
     GraphError
         When the name ends in something else.
-    OSError
-        When the file cannot be written; then an existing one is as it was.
 
     Examples
     --------
@@ -131,47 +123,40 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
         numbers.setdefault(column.tobytes(), len(numbers)) for column in problem.compute_time.T
     ]
     first_devices = [device_column.index(number) for number in range(len(numbers))]
-    document = _ProblemFile(
-        format=PROBLEM_FORMAT,
-        version=PROBLEM_VERSION,
-        graph=_encoded_graph(problem.graph),
-        cluster=_Cluster(
-            devices=encoded_devices(cluster.devices),
-            bandwidth=cluster.bandwidth.tolist(),
-            latency=cluster.latency.tolist(),
-            link=cluster.link.tolist(),
-            link_names=list(cluster.link_names),
-            queue=None if cluster.queue == DEFAULT_QUEUE else cluster.queue,
-            kinds=encoded_kinds(cluster.kinds) or None,
-        ),
-        compute_time=problem.compute_time[:, first_devices].T.tolist(),
-        device_column=device_column,
-        grouping=_encoded_grouping(problem.grouping),
-        rules=None if problem.rules is None else list(problem.rules),
-        levels=None
-        if hierarchy is None
-        else [
-            _encoded_grouping(level, finer)
-            for level, finer in zip(hierarchy, [*hierarchy[1:], None], strict=True)
-        ],
-    )
-    _write(path, document)
+    in_cluster = {
+        "devices": cluster.devices,
+        "bandwidth": cluster.bandwidth,
+        "latency": cluster.latency,
+        "link": cluster.link,
+        "link_names": cluster.link_names,
+        "queue": None if cluster.queue == DEFAULT_QUEUE else cluster.queue,
+        "kinds": encoded_kinds(cluster.kinds),
+    }
+    levels = hierarchy and [
+        _encoded_grouping(level, finer)
+        for level, finer in zip(hierarchy, [*hierarchy[1:], None], strict=True)
+    ]
+    document = {
+        "format": PROBLEM_FORMAT,
+        "version": PROBLEM_VERSION,
+        "graph": _encoded_graph(problem.graph),
+        "cluster": _given(in_cluster),
+        "compute_time": problem.compute_time[:, first_devices].T,
+        "device_column": device_column,
+        "grouping": _encoded_grouping(problem.grouping),
+        "rules": problem.rules,
+        "levels": levels,
+    }
+    _write(path, _given(document))
 
 
 def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
-    """Read a problem from a file.
-
-    Parameters
-    ----------
-    path
-        File that `save_problem` wrote; its name ends in ``.json`` or ``.json.gz``.
+    """Read a problem from a file that `save_problem` wrote.
 
     Raises
     ------
     GraphError
         When the file is not a problem file that this release can read.
-    OSError
-        When the file cannot be read.
 
     Examples
     --------
@@ -181,12 +166,9 @@ def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
     >>> load_problem("problem.json.gz") == problem
     True
     """
-    content = _read(path)
-    with within(f"{os.fspath(path)}: "):
-        check_header(decode_json(content, Header), PROBLEM_FORMAT, PROBLEM_VERSION)
-        document = decode_json(content, _ProblemFile)
-        check_keys(content)
-        return _decoded_problem(document)
+    _check_suffix(path)
+    with opened_json(path) as data:
+        return _decoded_problem(checked(data, _ProblemFile, PROBLEM_FORMAT, PROBLEM_VERSION))
 
 
 def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
@@ -199,9 +181,8 @@ def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
     >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
     >>> save_graph(graph, "graph.json.gz")
     """
-    _write(
-        path, _GraphFile(format=GRAPH_FORMAT, version=GRAPH_VERSION, graph=_encoded_graph(graph))
-    )
+    graph_file = {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, "graph": _encoded_graph(graph)}
+    _write(path, graph_file)
 
 
 def load_graph(path: str | os.PathLike[str]) -> OpGraph:
@@ -216,23 +197,16 @@ def load_graph(path: str | os.PathLike[str]) -> OpGraph:
     >>> load_graph("graph.json.gz") == graph
     True
     """
-    content = _read(path)
-    with within(f"{os.fspath(path)}: "):
-        check_header(decode_json(content, Header), GRAPH_FORMAT, GRAPH_VERSION)
-        document = decode_json(content, _GraphFile)
-        check_keys(content)
+    _check_suffix(path)
+    with opened_json(path) as data:
+        document = checked(data, _GraphFile, GRAPH_FORMAT, GRAPH_VERSION)
         with within("graph."):
             return _decoded_graph(document.graph)
 
 
-def _write(path: str | os.PathLike[str], document: msgspec.Struct) -> None:
+def _write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     _check_suffix(path)
     write_atomically(path, msgspec.json.encode(document, enc_hook=np.ndarray.tolist) + b"\n")
-
-
-def _read(path: str | os.PathLike[str]) -> bytearray:
-    _check_suffix(path)
-    return read_bytes(path)
 
 
 def _check_suffix(path: str | os.PathLike[str]) -> None:
@@ -240,21 +214,25 @@ def _check_suffix(path: str | os.PathLike[str]) -> None:
         raise GraphError(f"{os.fspath(path)}: expected a name that ends in .json or .json.gz")
 
 
-def _encoded_graph(graph: OpGraph) -> _Graph:
-    return _Graph(
-        **{name: getattr(graph, name) for name in _COLUMNS},  # arrays until they are written
-        edge_tensors=graph.edges[:, 0].tolist(),
-        edge_consumers=graph.edges[:, 1].tolist(),
-        measured_time=[
-            _Times(kind=kind, seconds=seconds.tolist())
-            for kind, seconds in graph.measured_time.items()
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encoded_graph(graph: OpGraph) -> dict[str, Any]:
+    special = {
+        "edge_tensors": graph.edges[:, 0],
+        "edge_consumers": graph.edges[:, 1],
+        "measured_time": [
+            {"kind": kind, "seconds": seconds} for kind, seconds in graph.measured_time.items()
         ],
-    )
+    }
+    names = _Graph.__struct_fields__
+    return {name: special[name] if name in special else getattr(graph, name) for name in names}
 
 
-def _encoded_grouping(grouping: Grouping, finer: Grouping | None = None) -> _Grouping:
+def _encoded_grouping(grouping: Grouping, finer: Grouping | None = None) -> dict[str, Any]:
     group_of = grouping.group_of if finer is None else grouping.group_of[finer.first_ops]
-    return _Grouping(group_of.tolist(), list(grouping.group_names))
+    return {"group_of": group_of, "group_names": grouping.group_names}
 
 
 def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
@@ -263,7 +241,7 @@ def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
     with within("cluster."):
         cluster = _decoded_cluster(document.cluster)
     with within("grouping."):
-        grouping = _decoded_grouping(document.grouping)
+        grouping = Grouping(**asdict(document.grouping))
     compute_time = _null_is_infinity("compute_time", document.compute_time)
     for device, column in enumerate(document.device_column):
         if not 0 <= column < len(compute_time):
@@ -276,7 +254,7 @@ def _decoded_problem(document: _ProblemFile) -> PlacementProblem:
         cluster=cluster,
         compute_time=compute_time[document.device_column].T,
         grouping=grouping,
-        rules=None if document.rules is None else tuple(document.rules),
+        rules=document.rules,
         hierarchy=None if document.levels is None else _decoded_levels(document.levels),
     )
 
@@ -291,37 +269,26 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
             raise GraphError(f"measured_time[{index}].kind: {shown(kind)} is there twice")
-    return OpGraph(
-        **{name: getattr(graph, name) for name in _COLUMNS},
-        edges=np.stack([graph.edge_tensors, graph.edge_consumers], axis=1),
-        measured_time={times.kind: np.array(times.seconds) for times in graph.measured_time},
-    )
+    fields = asdict(graph)
+    fields["edges"] = np.stack([fields.pop("edge_tensors"), fields.pop("edge_consumers")], axis=1)
+    fields["measured_time"] = {times.kind: np.array(times.seconds) for times in graph.measured_time}
+    return OpGraph(**fields)
 
 
 def _decoded_cluster(cluster: _Cluster) -> Cluster:
-    link: Any = cluster.link  # without one, that of the default
-    names: Any = cluster.link_names
-    return Cluster(
-        devices=decoded_devices(cluster.devices),
-        bandwidth=_null_is_infinity("bandwidth", cluster.bandwidth),
-        latency=_rectangular("latency", cluster.latency),
-        link=link,
-        link_names=names,
-        queue=DEFAULT_QUEUE if cluster.queue is None else cluster.queue,
-        kinds=decoded_kinds(cluster.kinds or {}),
-    )
-
-
-def _decoded_grouping(grouping: _Grouping) -> Grouping:
-    group_of: Any = grouping.group_of
-    return Grouping(group_of=group_of, group_names=tuple(grouping.group_names))
+    fields = asdict(cluster)
+    fields["kinds"] = decoded_kinds(cluster.kinds)
+    fields["devices"] = decoded_devices(cluster.devices, fields["kinds"])
+    for field in ("bandwidth", "latency"):
+        fields[field] = _null_is_infinity(field, fields[field])
+    return Cluster(**fields)
 
 
 def _decoded_levels(levels: Sequence[_Grouping]) -> tuple[Grouping, ...]:
     decoded: list[Grouping] = []  # from fine to coarse
     for number, level in reversed(list(enumerate(levels))):
         with within(f"levels[{number}]."):
-            grouping = _decoded_grouping(level)
+            grouping = Grouping(**asdict(level))
             if decoded:
                 finer = decoded[-1]
                 if grouping.num_ops != finer.num_groups:
@@ -335,12 +302,8 @@ def _decoded_levels(levels: Sequence[_Grouping]) -> tuple[Grouping, ...]:
 
 
 def _null_is_infinity(field: str, rows: Sequence[Sequence[float | None]]) -> NDArray[np.float64]:
-    array = _rectangular(field, rows)
-    return np.where(np.isnan(array), np.inf, array)
-
-
-def _rectangular(field: str, rows: Sequence[Sequence[float | None]]) -> NDArray[np.float64]:
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise GraphError(f"{field}: expected rows of one length, got {lengths}")
-    return np.array(rows, dtype=np.float64)
+    array = np.array(rows, dtype=np.float64)
+    return np.where(np.isnan(array), np.inf, array)

@@ -1,0 +1,133 @@
+"""Devices and kinds of device as files describe them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import msgspec
+
+from placeto_graphs.clusters.catalogue import DEVICE_KINDS
+from placeto_graphs.errors import GraphError, one_of, shown, within
+from placeto_graphs.files.decoding import convert
+from placeto_graphs.schema.cluster import Device
+from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
+
+
+class DeviceFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The fields of a `Device`; what is not there is that of its kind."""
+
+    name: str
+    kind: str
+    memory_bytes: int | None = None
+    op_overhead: float | None = None
+    transfer_overhead: float | None = None
+    memory: Any = None
+
+
+class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of a `DeviceKind`; what is not there is as in the catalogue."""
+
+    memory_bytes: int | None = None
+    memory_bandwidth: float | None = None
+    peak_flops: float | None = None
+    peak_flops_in: dict[str, float] | None = None
+    launch_overhead: float | None = None
+    op_overhead: float | None = None
+    transfer_overhead: float | None = None
+    efficiency: dict[str, float] = {}
+    memory: Any = None
+    like: str | None = None
+    speed: float = 1.0
+
+
+LIKE_AN_H100 = "h100"  # what a description leaves out of a kind that is not in the catalogue
+NEEDED = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
+UNITS = {
+    f"{prefix}{end}B": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for end, base in (("", 1000), ("i", 1024))
+}
+_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(UNITS)})")
+
+
+def decoded_devices(
+    devices: Sequence[DeviceFields], kinds: Sequence[DeviceKind]
+) -> tuple[Device, ...]:
+    """Return the devices; an error names the number of the device and the field."""
+    known = DEVICE_KINDS | {kind.name: kind for kind in kinds}
+    decoded = []
+    for index, device in enumerate(devices):
+        with within(f"devices[{index}]."):
+            given = {field.name: getattr(device, field.name) for field in fields(Device)}
+            given["memory_bytes"] = _given_memory(device.memory, device.memory_bytes)
+            for field, value in given.items():
+                if value is None and device.kind not in known:
+                    raise GraphError(
+                        f"{field}: expected a number, or [kinds.{device.kind}] with that of the "
+                        "kind, got none"
+                    )
+                if value is None:
+                    given[field] = getattr(known[device.kind], field)
+            decoded.append(Device(**given))
+    return tuple(decoded)
+
+
+def encoded_kinds(kinds: Sequence[DeviceKind]) -> dict[str, Any] | None:
+    """Return the fields of each kind by its name; None if there are no kinds."""
+    encoded = {kind.name: msgspec.to_builtins(kind, enc_hook=dict) for kind in kinds}
+    for kind in encoded.values():
+        del kind["name"]
+    return encoded or None
+
+
+def decoded_kinds(kinds: Mapping[str, Any] | None) -> tuple[DeviceKind, ...]:
+    """Return the kinds; what a description leaves out is that of the catalogue's kind."""
+    decoded = []
+    for name, description in (kinds or {}).items():
+        with within(f"kinds.{name}: "):
+            decoded.append(_decoded_kind(name, convert(description, _KindFields)))
+    return tuple(decoded)
+
+
+def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
+    if kind.like is not None:
+        one_of("like", kind.like, DEVICE_KINDS)
+    known = name if kind.like is None else kind.like
+    usual = DEVICE_KINDS.get(known, DEVICE_KINDS[LIKE_AN_H100])
+    given = msgspec.structs.asdict(kind) | {
+        "name": name,
+        "memory_bytes": _given_memory(kind.memory, kind.memory_bytes),
+    }
+    if known not in DEVICE_KINDS:
+        for field in NEEDED:
+            if given[field] is None:
+                raise GraphError(
+                    f"{field}: expected a number, or `like` with a kind of the catalogue, got none"
+                )
+        if kind.peak_flops_in is None:
+            given["peak_flops_in"] = {}  # those of another card would be too high
+    parts = asdict(usual.efficiency)
+    for part in kind.efficiency:
+        one_of("efficiency", part, parts)
+    with within("efficiency."):
+        given["efficiency"] = Efficiency(**parts | kind.efficiency)
+    own = (field.name for field in fields(DeviceKind))
+    changes = {field: given[field] for field in own if given[field] is not None}
+    return replace(usual, **changes).at_speed(kind.speed)
+
+
+def _given_memory(memory: Any, memory_bytes: int | None) -> int | None:
+    """Return the bytes of a text such as ``21 GB``, or those that are given as a number."""
+    if memory is None:
+        return memory_bytes
+    match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+    size = round(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not size:
+        raise GraphError(
+            'memory: expected a text of a number above 0 and a unit, such as "21 GB" or "20 GiB", '
+            f"got {shown(memory)}"
+        )
+    if memory_bytes is not None:
+        raise GraphError(f"memory: expected no memory_bytes beside it, got {memory_bytes}")
+    return size
