@@ -25,7 +25,7 @@ from placeto.trials.trials import (
     Watch,
     Workspace,
 )
-from placeto_execution.measuring.profiles import StepProfile
+from placeto_execution.measuring import StepProfile
 from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.paper import fidelity, fidelity_tasks

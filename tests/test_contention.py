@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_execution import ExecutionError
-from placeto_execution.measuring.profiles import StepProfile
+from placeto_execution.measuring import StepProfile
 from placeto_experiments.paper import contention
 from placeto_experiments.paper.contention import contended_timeline, overlaps, profile_beside
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, parse_cluster

@@ -18,30 +18,27 @@ class HostMoment:
 
     @property
     def has_come(self) -> bool:
-        return True
+        return time.monotonic() >= self.time
 
     def seconds(self) -> float:
         return self.time
 
 
 class HostStream:
+    """Has done what was issued at ``done_at``, if that is later."""
+
+    done_at = 0.0
+
     def __init__(self, _name: str, _purpose: str) -> None:
         """Nothing."""
 
-    def set_clock(self) -> None:
-        """Nothing."""
+    def nothing(self, *_: Any) -> None:
+        """Nothing: all is there, and all has come."""
 
-    def enter(self) -> None:
-        """Nothing."""
+    set_clock = enter = wait = keep = nothing
 
     def mark(self) -> HostMoment:
-        return HostMoment(time.monotonic())
-
-    def wait(self, moment: HostMoment) -> None:
-        """Nothing: it has come."""
-
-    def keep(self, buffer: torch.Tensor) -> None:
-        """Nothing."""
+        return HostMoment(max(time.monotonic(), self.done_at))
 
     def staging(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [torch.empty_like(each) for each in buffers]

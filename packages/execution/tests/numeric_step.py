@@ -20,14 +20,8 @@ Happens = Callable[[str, int], None]
 class NumericStep:
     """A step whose devices share nothing: an op finds its inputs on its device, or fails.
 
-    Parameters
-    ----------
-    graph
-        What runs.
-    happens
-        Called in the process of a device with what is done (``"begin"``, ``"run"``, ``"buffers"``,
-        ``"expect"``, ``"arrived"``, ``"free"``) and the number of the op, tensor or device; it may
-        raise.
+    ``happens`` is called in the process of a device with what is done, such as ``"run"``, and the
+    number of the op, tensor or device; it may raise.
     """
 
     def __init__(self, graph: OpGraph, happens: Happens = lambda _what, _number: None) -> None:

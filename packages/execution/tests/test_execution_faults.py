@@ -9,6 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +19,59 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from host_streams import HostMoment, HostStream, host_streams
+from host_streams import HostStream, host_streams
 from numeric_step import FEED, Happens, NumericStep, cpus, expected_results, random_problem
 from placeto_execution import ExecutionError, Executor, compile_step, processes
+from placeto_execution.device_process import DeviceProcess
 from placeto_execution.programs import topological_schedule
 from placeto_execution.streams import StreamedDevices
 
 NUM_OPS = 20
 HALVES: NDArray[np.int32] = np.array([0, 1] * (NUM_OPS // 2), np.int32)
+PROBLEM = random_problem(0, NUM_OPS, 2, "fifo")
+EXPECTED = expected_results(PROBLEM.graph)
 
 
-def raises(error: BaseException, what: str, number: int) -> Happens:
-    def happens(happened: str, of: int) -> None:
-        if (happened, of) == (what, number):
-            raise error
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+
+
+def nothing(_what: str, _number: int) -> None:
+    """Let nothing happen."""
+
+
+def does(deed: Callable[[], object], op: int) -> Happens:
+    """Return what does something in the process of an op."""
+
+    def happens(what: str, number: int) -> None:
+        if (what, number) == ("run", op):
+            deed()
 
     return happens
 
 
-def check_failure(happens: Happens, line: str, *, most_seconds: float = 30.0) -> None:
+def executor_of(happens: Happens = nothing) -> Executor:
+    return Executor(PROBLEM, NumericStep(PROBLEM.graph, happens), cpus(2))
+
+
+def check_failure(happens: Happens, line: str) -> None:
     """Check that a run fails with a line, and that one without the fault runs after it."""
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    step = NumericStep(problem.graph, happens)
-    with Executor(problem, step, cpus(2)) as executor:
+    with executor_of(happens) as executor:
         began = time.monotonic()
         with pytest.raises(ExecutionError, match=line) as caught:
             executor.execute(HALVES)
-        assert time.monotonic() - began < most_seconds
+        assert time.monotonic() - began < 30.0
         assert "\n" not in str(caught.value)
         assert not multiprocessing.active_children()
-        step.happens = lambda _what, _number: None
-        assert executor.execute(HALVES).results() == expected_results(problem.graph)
-    assert not multiprocessing.active_children()
+        executor.step.happens = nothing  # type: ignore[attr-defined]
+        assert executor.execute(HALVES).results() == EXPECTED
 
 
 @pytest.mark.parametrize("what", ["begin", "run", "buffers", "expect", "arrived", "free"])
@@ -64,107 +88,79 @@ def test_whatever_fails_is_said_in_one_line(what: str) -> None:
     check_failure(happens, r"^\w.* on cpu:[01]: RuntimeError: the device is on fire$")
 
 
+def raises(error: BaseException) -> None:
+    raise error
+
+
+def signals_itself(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(0.5)  # in which all threads of the process stop
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("error", "line"),
+    ("deed", "line"),
     [
-        (MemoryError("no more"), "MemoryError: no more$"),
-        (SystemExit(1), "SystemExit"),
-        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (partial(raises, MemoryError("no more")), "MemoryError: no more$"),
+        (partial(raises, SystemExit(1)), "SystemExit"),
+        (partial(raises, KeyboardInterrupt()), "KeyboardInterrupt"),
+        (partial(signals_itself, signal.SIGKILL), r"its process has ended \(SIGKILL\)$"),
+        (partial(signals_itself, signal.SIGSTOP), r"its process is stopped$"),
     ],
 )
-def test_an_op_that_fails_is_named_with_its_device(error: BaseException, line: str) -> None:
-    check_failure(raises(error, "run", 7), rf"^op7 on cpu:1: {line}")
+def test_an_op_that_fails_is_named_with_its_device(deed: Callable[[], object], line: str) -> None:
+    check_failure(does(deed, 9), rf"^op9 on cpu:1: {line}")
 
 
-def signals_itself(number: signal.Signals) -> Happens:
-    """Return what sends a signal to the process of an op."""
-
-    def happens(what: str, op: int) -> None:
-        if (what, op) == ("run", 9):
-            os.kill(os.getpid(), number)
-            time.sleep(0.5)  # in which all of its threads stop
-
-    return happens
-
-
-@pytest.mark.parametrize(
-    ("number", "line"),
-    [
-        (signal.SIGKILL, r"its process has ended \(SIGKILL\)$"),
-        (signal.SIGSTOP, r"its process is stopped$"),
-    ],
-)
-def test_a_process_that_is_killed_or_stopped(
-    number: signal.Signals, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 1.0)
-    check_failure(signals_itself(number), f"^op9 on cpu:1: {line}")
-
-
-def beside_a_gpu(happens: Happens = lambda _what, _number: None) -> StreamedDevices:
+def beside_a_gpu(happens: Happens = nothing) -> StreamedDevices:
     """Return a GPU and the process of a CPU, with halves of the ops."""
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    schedule = topological_schedule(problem, HALVES)
-    step, program = NumericStep(problem.graph, happens), compile_step(schedule)
+    schedule = topological_schedule(PROBLEM, HALVES)
+    step, program = NumericStep(PROBLEM.graph, happens), compile_step(schedule)
     return StreamedDevices(step, program, ["cuda:0", "cpu:1"], schedule.op_device)
 
 
-def test_a_process_that_is_stopped_while_a_gpu_waits_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+@contextmanager
+def killed_in_the_end() -> Iterator[Any]:
+    """Give a process of a device, which does not live on if the test hangs."""
+    victim = multiprocessing.active_children()[0]
+    end = threading.Timer(20.0, victim.kill)
+    end.start()
+    yield victim
+    end.cancel()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_process_that_is_stopped_while_a_gpu_waits_for_it() -> None:
     with host_streams():
-        devices = beside_a_gpu(signals_itself(signal.SIGSTOP))
-        (process,) = multiprocessing.active_children()
-        end = threading.Timer(20.0, process.kill)
-        end.start()
-        with pytest.raises(ExecutionError, match=r"^op9 on cpu:1: its process is stopped$"):
+        devices = beside_a_gpu(does(partial(signals_itself, signal.SIGSTOP), 9))
+        with (
+            killed_in_the_end(),
+            pytest.raises(ExecutionError, match=r"^op9 on cpu:1: its process is stopped$"),
+        ):
             devices.run(FEED)
-        end.cancel()
         devices.close()
-    assert not multiprocessing.active_children()
 
 
-class LateStream(HostStream):
-    """Has done at a time what was issued up to then."""
-
-    done_at = 0.0
-
-    def mark(self) -> HostMoment:
-        return LateMoment(max(time.monotonic(), self.done_at))
-
-
-class LateMoment(HostMoment):
-    @property
-    def has_come(self) -> bool:
-        return time.monotonic() >= self.time
-
-
-def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 0.5)
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with host_streams(LateStream):
+@pytest.mark.usefixtures("impatient")
+def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long() -> None:
+    with host_streams() as patch:
         devices = beside_a_gpu()
-        monkeypatch.setattr(LateStream, "done_at", time.monotonic() + 2.0)
+        patch.setattr(HostStream, "done_at", time.monotonic() + 2.0)
         (_, record), _ = devices.run(FEED)
-        assert min(begun for _, begun, _ in record.taken) >= LateStream.done_at
-        assert devices.pieces(problem.graph.op_names) == expected_results(problem.graph)
+        assert min(begun for _, begun, _ in record.taken) >= HostStream.done_at
+        assert devices.pieces(PROBLEM.graph.op_names) == EXPECTED
         devices.close()
 
 
 @pytest.mark.parametrize("asks_for_results", [True, False])
 def test_a_process_that_is_killed_after_a_step(asks_for_results: bool) -> None:
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
+    with executor_of() as executor:
         executed = executor.execute(HALVES)
-        victim, _ = multiprocessing.active_children()
-        victim.kill()
+        multiprocessing.active_children()[0].kill()
         with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process has ended"):
             executed.results() if asks_for_results else executor.execute(HALVES)
         assert not multiprocessing.active_children()
-        assert executor.execute(HALVES).results() == expected_results(problem.graph)
+        assert executor.execute(HALVES).results() == EXPECTED
 
 
 class LargeFeed(int):
@@ -174,68 +170,42 @@ class LargeFeed(int):
         return getattr, (FEED, "real", bytes(1 << 20))
 
 
-@pytest.mark.parametrize("default_timeout", [None, 0.1])
+@pytest.mark.usefixtures("impatient")
 def test_a_process_that_is_stopped_before_it_gets_a_large_batch(
-    default_timeout: float | None, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 1.0)
     monkeypatch.setattr(NumericStep, "feed", lambda _: LargeFeed())
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    socket.setdefaulttimeout(default_timeout)
+    socket.setdefaulttimeout(0.1)
     try:
-        with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
-            assert executor.execute(HALVES).results() == expected_results(problem.graph)
-            victim, _ = multiprocessing.active_children()
-            os.kill(victim.pid or 0, signal.SIGSTOP)
-            end = threading.Timer(20.0, victim.kill)
-            end.start()
-            with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process is stopped"):
-                executor.execute(HALVES)
-            end.cancel()
+        with executor_of() as executor:
+            assert executor.execute(HALVES).results() == EXPECTED
+            line = r"^begin on cpu:[01]: its process is stopped"
+            with killed_in_the_end() as victim:
+                os.kill(victim.pid, signal.SIGSTOP)
+                with pytest.raises(ExecutionError, match=line):
+                    executor.execute(HALVES)
     finally:
         socket.setdefaulttimeout(None)
-    assert not multiprocessing.active_children()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_tensor_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 1.0)
-    send = "placeto_execution.device_process.DeviceProcess._send"
-    monkeypatch.setattr(send, lambda *_: None)
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with (
-        Executor(problem, NumericStep(problem.graph), cpus(2)) as executor,
-        pytest.raises(
-            ExecutionError, match=r"^transfer of an output of op\d+ on cpu:[01]: it has w"
-        ),
-    ):
+    monkeypatch.setattr(DeviceProcess, "_send", lambda *_: None)
+    line = r"^transfer of an output of op\d+ on cpu:[01]: it has waited"
+    with executor_of() as executor, pytest.raises(ExecutionError, match=line):
         executor.execute(HALVES)
-    assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("tells_of_stops", [True, False])
-def test_a_long_op_is_no_fault(tells_of_stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_op_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one of a system that does not tell of stops, as macOS before Python 3.13."""
     monkeypatch.setattr(processes, "PATIENCE", 0.5)
-    if not tells_of_stops:  # as macOS before Python 3.13
-        monkeypatch.delattr(os, "waitid")
-
-    def happens(what: str, number: int) -> None:
-        if (what, number) == ("run", 3):
-            time.sleep(3.5)
-
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with Executor(problem, NumericStep(problem.graph, happens), cpus(2)) as executor:
-        assert executor.execute(HALVES).results() == expected_results(problem.graph)
+    monkeypatch.delattr(os, "waitid")
+    with executor_of(does(partial(time.sleep, 2.5), 3)) as executor:
+        assert executor.execute(HALVES).results() == EXPECTED
 
 
 def test_an_interrupt_in_the_middle_of_a_step() -> None:
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-
-    def happens(what: str, number: int) -> None:
-        if (what, number) == ("run", NUM_OPS // 2):
-            time.sleep(60)
-
-    step = NumericStep(problem.graph, happens)
-    with Executor(problem, step, cpus(2)) as executor:
+    with executor_of(does(partial(time.sleep, 60), NUM_OPS // 2)) as executor:
         main = threading.main_thread().ident or 0
         threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -264,21 +234,23 @@ def test_an_interrupt_within_a_fork() -> None:
     assert (done.stdout, done.stderr) == ("interrupted []\n", "")
 
 
-def test_a_system_that_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "get_all_start_methods", lambda: ["spawn"])
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with pytest.raises(ExecutionError, match=r"^devices: expected a system that forks processes"):
-        Executor(problem, NumericStep(problem.graph), cpus(2)).execute(HALVES)
+def none_left(_name: str) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(_name: str) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(os, "memfd_create", none_left)
-    problem = random_problem(0, NUM_OPS, 2, "fifo")
-    with pytest.raises(ExecutionError, match=r"^devices: no process for each: .*Too many open"):
-        Executor(problem, NumericStep(problem.graph), cpus(2)).execute(HALVES)
+@pytest.mark.parametrize(
+    ("owner", "name", "instead", "line"),
+    [
+        (processes, "get_all_start_methods", lambda: ["spawn"], "expected a system that forks pr"),
+        (os, "memfd_create", none_left, "no process for each: .*Too many open"),
+    ],
+)
+def test_a_system_that_has_no_processes_or_files(
+    owner: Any, name: str, instead: Any, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, instead)
+    with pytest.raises(ExecutionError, match=f"^devices: {line}"):
+        executor_of().execute(HALVES)
 
 
 ORPHANS = """

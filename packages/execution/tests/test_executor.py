@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from numeric_step import (
     NumericStep,
     cpus,
     expected_results,
-    gpus,
     problems,
     random_problem,
 )
@@ -100,25 +100,14 @@ def test_processes_compute_what_one_device_computes(
             check_timeline(executed.timeline)
 
 
-@settings(max_examples=60)
-@given(problems, seeds)
-def test_one_process_with_streams_computes_the_same(problem: PlacementProblem, seed: int) -> None:
-    check_streams(problem, seed, gpus(problem.num_devices))
-
-
-@settings(max_examples=12)
-@given(problems, seeds, st.lists(st.booleans(), min_size=4, max_size=4))
-def test_gpus_beside_processes_compute_the_same(
-    problem: PlacementProblem, seed: int, are_gpus: list[bool]
+@settings(max_examples=40)
+@given(problems, seeds, st.lists(st.sampled_from(["cuda", "cuda", "cpu"]), min_size=4, max_size=4))
+def test_gpus_and_processes_beside_them_compute_the_same(
+    problem: PlacementProblem, seed: int, kinds: list[str]
 ) -> None:
-    kinds = ["cuda" if is_gpu else "cpu" for is_gpu in are_gpus]
-    check_streams(problem, seed, [f"{kind}:{n}" for n, kind in enumerate(kinds)])
-
-
-def check_streams(problem: PlacementProblem, seed: int, names: list[str]) -> None:
     schedule = topological_schedule(problem, random_placement(problem, seed))
     program, step = compile_step(schedule), NumericStep(problem.graph)
-    names = names[: problem.num_devices]
+    names = [f"{kind}:{number}" for number, kind in enumerate(kinds[: problem.num_devices])]
     with host_streams():
         devices = StreamedDevices(step, program, names, schedule.op_device)
         for _ in range(2):
@@ -154,16 +143,12 @@ class SilentDevice(NumericDevice):
         return [torch.empty(0) for _ in buffers], more
 
 
-@pytest.mark.parametrize("is_emulated", [False, True])
-def test_a_tensor_without_bytes_is_waited_for(
-    is_emulated: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tensor_without_bytes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what comes first, and that other messages need not say it."""
     monkeypatch.setattr(numeric_step, "NumericDevice", SilentDevice)
     problem = random_problem(3, 25, 2, "fifo")
     step = NumericStep(problem.graph, lambda what, _: time.sleep(2e-3 * (what == "run")))
-    emulated = problem.cluster if is_emulated else None
-    with Executor(problem, step, cpus(2), emulated_links=emulated) as executor:
+    with Executor(problem, step, cpus(2), emulated_links=problem.cluster) as executor:
         check_timeline(executor.execute(random_placement(problem, 0)).timeline)
 
 
@@ -180,9 +165,8 @@ def test_ops_run_in_the_order_of_the_schedule() -> None:
     problem = random_problem(3, 25, 2, "fifo")
     placement = random_placement(problem, 0)
     scheduled = topological_schedule(problem, placement)
-    with Executor(
-        problem, NumericStep(problem.graph), cpus(2), schedule=lambda _: scheduled
-    ) as executor:
+    step = NumericStep(problem.graph)
+    with Executor(problem, step, cpus(2), schedule=lambda _: scheduled) as executor:
         timeline = executor.execute(placement).timeline
     for device in range(2):
         here = timeline.op_device == device
@@ -203,22 +187,16 @@ def test_the_protocols_are_met() -> None:
     assert found.peak_memory.shape == (3, 2)
 
 
-def test_a_result_that_is_not_there_is_refused_and_the_processes_stay() -> None:
-    problem = random_problem(1, 12, 2, "fifo")
-    with Executor(problem, NumericStep(problem.graph), cpus(2)) as executor:
-        executed = executor.execute(random_placement(problem, 0))
-        before = multiprocessing.active_children()
-        with pytest.raises(ExecutionError, match=r"^results: expected names of this step, got 'x'"):
-            executed.results(["op0", "x"])
-        assert executed.results(["op0"]) == {"op0": expected_results(problem.graph)["op0"]}
-        assert multiprocessing.active_children() == before
-
-
-def test_processes_end_with_the_executor() -> None:
+def test_processes_end_with_the_executor_and_not_for_a_result_that_is_not_there() -> None:
     problem = random_problem(1, 12, 3, "fifo")
     with Executor(problem, NumericStep(problem.graph), cpus(3)) as executor:
         first = executor.execute(np.zeros(12, np.int32))
-        assert len(multiprocessing.active_children()) == 3
+        before = multiprocessing.active_children()
+        assert len(before) == 3
+        with pytest.raises(ExecutionError, match=r"^results: expected names of this step, got 'x'"):
+            first.results(["op0", "x"])
+        assert first.results(["op0"]) == {"op0": expected_results(problem.graph)["op0"]}
+        assert multiprocessing.active_children() == before
         executor.execute(np.ones(12, np.int32))
         assert len(multiprocessing.active_children()) == 3
         with pytest.raises(ExecutionError, match=r"^results: expected to be asked for before the"):
@@ -247,22 +225,6 @@ def test_an_executor_that_nothing_holds_leaves_no_process_and_no_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "line"),
-    [
-        (["cpu:0"], r"^devices: expected 2, as many as the cluster has, got 1$"),
-        (["cpu:0", "tpu:1"], r"^devices\[1\]: expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1'$"),
-        (["cpu", "cpu:1"], r"^devices\[0\]: expected cpu:NUMBER or cuda:NUMBER, got 'cpu'$"),
-        (["cpu:0", "cpu:0"], r"^devices\[1\]: expected each device once, got 'cpu:0'$"),
-        (["cpu:0", "cuda:99"], r"^devices: no cuda:99$"),
-    ],
-)
-def test_devices_that_cannot_be(names: list[str], line: str) -> None:
-    problem = random_problem(1, 12, 2, "fifo")
-    with pytest.raises(ExecutionError, match=line):
-        Executor(problem, NumericStep(problem.graph), names)
-
-
-@pytest.mark.parametrize(
     ("names", "sharing"),
     [
         (["cpu:0", "cpu:1"], ""),
@@ -282,21 +244,38 @@ def test_processes_that_share_a_core_are_warned_of(
     assert [str(each.message).partition(", so")[0] for each in caught] == expected
 
 
-def test_what_an_executor_cannot_have_is_refused() -> None:
-    problem, other = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fifo")
-    step, gpu = NumericStep(problem.graph), ["cuda:0", "cpu:0"]
-    with pytest.raises(ExecutionError, match=r"^repeats: expected at least 1, got 0$"):
-        Executor(problem, step, cpus(2), repeats=0)
-    with pytest.raises(ExecutionError, match=r"^emulated_links: expected none with a GPU"):
-        Executor(problem, step, gpu, emulated_links=problem.cluster)
-    with pytest.raises(ExecutionError, match=r"^step: expected one of the problem's graph"):
-        Executor(problem, NumericStep(other.graph), cpus(2))
+PROBLEM, OTHER = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fifo")
+
+
+@pytest.mark.parametrize(
+    ("names", "how", "line"),
+    [
+        (["cpu:0"], {}, r"^devices: expected 2, as many as the cluster has, got 1$"),
+        (
+            ["cpu:0", "tpu:1"],
+            {},
+            r"^devices\[1\]: expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1'",
+        ),
+        (["cpu", "cpu:1"], {}, r"^devices\[0\]: expected cpu:NUMBER or cuda:NUMBER, got 'cpu'$"),
+        (["cpu:0", "cpu:0"], {}, r"^devices\[1\]: expected each device once, got 'cpu:0'$"),
+        (["cpu:0", "cuda:99"], {}, r"^devices: no cuda:99$"),
+        (cpus(2), {"repeats": 0}, r"^repeats: expected at least 1, got 0$"),
+        (cpus(2), {"step": NumericStep(OTHER.graph)}, r"^step: expected one of the problem's"),
+        (
+            ["cuda:0", "cpu:0"],
+            {"emulated_links": PROBLEM.cluster},
+            r"^emulated_links: expected none with a GPU",
+        ),
+    ],
+)
+def test_what_an_executor_cannot_have(names: list[str], how: dict[str, Any], line: str) -> None:
+    with pytest.raises(ExecutionError, match=line):
+        Executor(PROBLEM, devices=names, **{"step": NumericStep(PROBLEM.graph), **how})
 
 
 def test_a_placement_for_other_devices_is_refused() -> None:
-    problem = random_problem(1, 12, 2, "fifo")
     with (
-        Executor(problem, NumericStep(problem.graph), cpus(2)) as executor,
+        Executor(PROBLEM, NumericStep(PROBLEM.graph), cpus(2)) as executor,
         pytest.raises(ExecutionError, match=r"^placement\[3\]: expected .* from 0 to 1, got 2$"),
     ):
         executor.execute(np.array([0, 0, 0, 2] + [0] * 8, np.int32))

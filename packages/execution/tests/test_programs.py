@@ -1,6 +1,6 @@
 """Programs are complete, never deadlock over any channels, and free what is no longer used."""
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from dataclasses import replace
 
 import numpy as np
@@ -45,55 +45,43 @@ def random_schedule(problem: PlacementProblem, seed: int) -> StepTimeline:
     )
 
 
-def simulate(program: StepProgram, num_devices: int, channel: str) -> list[tuple[int, Instruction]]:
-    """Follow the programs, one instruction of a random device after the other, until none can.
+def rendezvous(program: StepProgram, num_devices: int) -> list[tuple[int, Instruction]]:
+    """Follow the programs as long as one can go on, over channels that buffer nothing.
 
-    ``"unbounded"``: a Send never waits. ``"posted"``: it waits for the Receive to be posted, and
-    the device with it. ``"rendezvous"``: Send and Receive wait for each other, each pair of
-    devices has one channel, and a message has arrived as both are there.
+    Send and Receive wait for each other, and each pair of devices has one channel.
     """
     left = {device: deque(program.of_device(device)) for device in range(num_devices)}
     sent: set[int] = set()
-    received: set[int] = set()
-    done = []
-    moved = True
-    while moved:
-        moved = False
+    done: list[tuple[int, Instruction]] = []
+    count = -1
+    while len(done) > count:
+        count = len(done)
         for device, instructions in left.items():
             while instructions:
                 instruction = instructions[0]
-                if isinstance(instruction, Run):
-                    if not sent.issuperset(instruction.messages):
-                        break
-                elif isinstance(instruction, Send) and channel == "posted":
-                    if instruction.message not in received:
-                        break
-                elif isinstance(instruction, Receive) and channel == "rendezvous":
+                if isinstance(instruction, Run) and not sent.issuperset(instruction.messages):
+                    break
+                if isinstance(instruction, Send):
+                    break
+                if isinstance(instruction, Receive):
                     source = program.messages[instruction.message].source
                     if not left[source] or left[source][0] != Send(instruction.message):
                         break
                     done.append((source, left[source].popleft()))
                     sent.add(instruction.message)
-                elif isinstance(instruction, Send) and channel == "rendezvous":
-                    break
-                if isinstance(instruction, Send):
-                    sent.add(instruction.message)
-                if isinstance(instruction, Receive):
-                    received.add(instruction.message)
                 done.append((device, instructions.popleft()))
-                moved = True
     assert not any(left.values()), f"deadlock: {left}"
     return done
 
 
 @settings(max_examples=150)
-@given(problems, seeds, st.sampled_from(["unbounded", "posted", "rendezvous"]))
-def test_programs_run_to_their_end_over_any_channel(
-    problem: PlacementProblem, seed: int, channel: str
+@given(problems, seeds)
+def test_programs_run_to_their_end_though_nothing_is_buffered(
+    problem: PlacementProblem, seed: int
 ) -> None:
     schedule = random_schedule(problem, seed)
     program = compile_step(schedule)
-    done = simulate(program, problem.num_devices, channel)
+    done = rendezvous(program, problem.num_devices)
     assert len(done) == len(program.instructions)
     ops = [(device, each.op) for device, each in done if isinstance(each, Run)]
     assert sorted(op for _, op in ops) == list(range(problem.graph.num_ops))
@@ -104,6 +92,9 @@ def test_programs_run_to_their_end_over_any_channel(
     for device in range(problem.num_devices):
         starts = [schedule.op_start[op] for where, op in ops if where == device]
         assert starts == sorted(starts)
+    sent = [each for each in program.messages if each.tensor is not None]
+    expected = zip(schedule.transfer_tensor, schedule.transfer_destination, strict=True)
+    assert sorted((each.tensor, each.destination) for each in sent) == sorted(expected)
 
 
 @settings(max_examples=150)
@@ -179,30 +170,6 @@ def test_a_tensor_is_there_until_its_last_use_and_no_longer(
             assert all(isinstance(each, Free | Send | Receive) for each in between)
 
 
-@settings(max_examples=80)
-@given(problems, seeds)
-def test_each_pair_of_devices_sends_and_receives_in_one_order(
-    problem: PlacementProblem, seed: int
-) -> None:
-    schedule = random_schedule(problem, seed)
-    program = compile_step(schedule)
-    orders: defaultdict[type, defaultdict[tuple[int, int], list[int]]]
-    orders = defaultdict(lambda: defaultdict(list))
-    for device in range(problem.num_devices):
-        for instruction in program.of_device(device):
-            if isinstance(instruction, Send | Receive):
-                message = program.messages[instruction.message]
-                pair = message.source, message.destination
-                assert device == pair[isinstance(instruction, Receive)]
-                orders[type(instruction)][pair].append(instruction.message)
-    assert orders[Send] == orders[Receive]
-    sent = Counter(number for pair in orders[Send].values() for number in pair)
-    assert sent == Counter(range(len(program.messages)))
-    with_tensors = [each for each in program.messages if each.tensor is not None]
-    expected = zip(schedule.transfer_tensor, schedule.transfer_destination, strict=True)
-    assert sorted((each.tensor, each.destination) for each in with_tensors) == sorted(expected)
-
-
 def test_news_that_another_message_brings_is_not_sent() -> None:
     """An op that waits for a reader on another device knows from the gradient that it is done."""
     problem = random_problem(0, 12, 2, "fifo")
@@ -239,9 +206,5 @@ def test_a_schedule_that_cannot_be_kept_is_refused() -> None:
         transfer_start=schedule.transfer_start[1:],
         transfer_end=schedule.transfer_end[1:],
     )
-    count = len(schedule.transfer_tensor)
-    line = (
-        rf"^schedule: expected the {count} transfers of this placement, each once, got {count - 1}"
-    )
-    with pytest.raises(ExecutionError, match=line):
+    with pytest.raises(ExecutionError, match=r"^schedule: expected the \d+ transfers of this pl"):
         compile_step(lacking)

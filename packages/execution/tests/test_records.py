@@ -1,11 +1,13 @@
-"""The timeline of what devices have noted, by hand."""
+"""The timeline of what devices have noted, and the time between ops, by hand."""
 
 from dataclasses import replace
 
 import networkx as nx
 import numpy as np
+import pytest
 
 from placeto_execution import compile_step
+from placeto_execution.measuring import StepProfile
 from placeto_execution.programs import topological_schedule
 from placeto_execution.records import Record, timeline_of
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
@@ -36,3 +38,10 @@ def test_a_transfer_has_both_copies_and_its_source_the_tensor_until_it_has_left(
     assert [each.tolist() for each in timeline.memory(0)] == [[0, 1, 2, 4], [0, 48, 8, 0]]
     assert [each.tolist() for each in timeline.memory(1)] == [[0, 3, 6], [0, 8, 0]]
     assert timeline.peak_memory.tolist() == [48, 8]
+
+
+def test_the_time_between_ops_is_shared_by_those_that_compute() -> None:
+    """Four ops of which one computes nothing: 3 s of ops and twice 0.5 s between them."""
+    seconds = np.array([[0.0, 1.0, 1.0, 1.0]] * 3)
+    profile = StepProfile(op_seconds=seconds, runtimes=np.full(3, 4.0))
+    assert profile.between_ops == pytest.approx(0.5)

@@ -5,7 +5,7 @@ which only events count.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from numeric_step import (
 )
 from placeto_execution import compile_step, streams
 from placeto_execution.programs import topological_schedule
-from placeto_graphs import OpGraph, PlacementProblem
+from placeto_graphs import PlacementProblem
 
 
 @dataclass
@@ -52,11 +52,7 @@ class LazyStream:
         buffer.keepers.append(self)
 
     def do(self, work: Callable[[], object]) -> None:
-        def done() -> bool:
-            work()
-            return True
-
-        self.issued.append(done)
+        self.issued.append(lambda: work() is None)
 
     def go_on(self) -> bool:
         """Do the next thing, unless it has to wait or there is none."""
@@ -82,16 +78,11 @@ class LazyMoment:
 current: list[LazyStream] = []  # one stream
 
 
-@dataclass
-class LazyMemory:
-    value: int | None = None
-
-
 class LazyBuffer:
     """Memory of a number that is free, after its streams have gone so far, when the buffer ends."""
 
     def __init__(self) -> None:
-        self.memory = LazyMemory()
+        self.memory: list[int] = []  # the number, once there is one
         self.stream = current[0]
         self.keepers: list[LazyStream] = []
 
@@ -100,45 +91,37 @@ class LazyBuffer:
         source, target = other.memory, self.memory
 
         def copy() -> None:
-            assert source.value is not None
-            target.value = source.value
+            assert source
+            target[:] = source
 
         current[0].do(copy)
 
     def __del__(self) -> None:
         for keeper in self.keepers:
             self.stream.wait(keeper.mark())
-        memory = self.memory
-        self.stream.do(lambda: setattr(memory, "value", None))
+        self.stream.do(self.memory.clear)
 
 
-class LazyStep:
-    """A step whose ops are done by streams."""
+class LazyStep(NumericStep):
+    """A step whose ops are done by streams, and which is its only device."""
 
-    def __init__(self, graph: OpGraph) -> None:
-        self.graph = graph
-        self.done: dict[str, int] = {}
-
-    def on_device(self, _number: int, _devices: Sequence[str], _places: object) -> "LazyDevice":
+    def on_device(self, _number: int, _devices: object, _places: object) -> Any:
         return LazyDevice(self)
-
-    def feed(self) -> None:
-        """Nothing."""
 
 
 class LazyDevice:
     def __init__(self, step: LazyStep) -> None:
-        self.step = step
+        self.graph = step.graph
         self.buffer: dict[int, LazyBuffer] = {}
 
     def entered(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def begin(self, _feed: None) -> None:
+    def begin(self, _feed: int) -> None:
         self.buffer.clear()
 
     def run(self, op: int) -> int:
-        graph, done = self.step.graph, self.step.done
+        graph = self.graph
         read = [self.buffer[tensor].memory for tensor in graph.inputs_of_op[op].tolist()]
         buffers = {tensor: LazyBuffer() for tensor in graph.tensors_of_op[op].tolist()}
         made = {tensor: buffer.memory for tensor, buffer in buffers.items()}
@@ -147,11 +130,9 @@ class LazyDevice:
 
         def compute() -> None:
             assert all(graph.op_names[before] in done for before in waits)
-            values = [memory.value for memory in read if memory.value is not None]
-            assert len(values) == len(read)
-            done[graph.op_names[op]] = computed(op, values)
+            value = done[graph.op_names[op]] = computed(op, [number for (number,) in read])
             for tensor, memory in made.items():
-                memory.value = done[graph.op_names[op]] + tensor
+                memory[:] = [value + tensor]
 
         current[0].do(compute)
         return 0
@@ -161,9 +142,7 @@ class LazyDevice:
 
     def expect(self, tensor: int) -> tuple[list[LazyBuffer], int]:
         room = self.buffer[tensor] = LazyBuffer()
-        memory = room.memory
-        # Until then others use it.
-        current[0].do(lambda: setattr(memory, "value", None))
+        current[0].do(room.memory.clear)  # until then others use it
         return [room], 0
 
     def arrived(self, _tensor: int) -> None:
@@ -173,8 +152,8 @@ class LazyDevice:
         self.buffer.pop(tensor)
         return 0
 
-    def pieces(self, _names: Collection[str]) -> Mapping[Any, Any]:
-        return {}
+
+done: dict[str, int] = {}  # what ops have computed
 
 
 @settings(max_examples=150)
@@ -197,15 +176,18 @@ def test_any_order_that_events_allow_gives_the_same(problem: PlacementProblem, s
             stuck = stuck and not any(stream.go_on() for stream in made)
         assert all(stream.num_done == len(stream.issued) for stream in made)
 
-    step: Any = LazyStep(problem.graph)
+    done.clear()
     with host_streams(new_stream) as patch:
         patch.setattr(streams.StreamedDevices, "_finish", finish)
         devices = streams.StreamedDevices(
-            step, compile_step(schedule), gpus(problem.num_devices), schedule.op_device
+            LazyStep(problem.graph),
+            compile_step(schedule),
+            gpus(problem.num_devices),
+            schedule.op_device,
         )
-        devices.run(step.feed())
+        devices.run(FEED)
         devices.close()
-    assert step.done == expected_results(problem.graph)
+    assert done == expected_results(problem.graph)
 
 
 class BehindStream(HostStream):
@@ -218,22 +200,17 @@ class BehindStream(HostStream):
     def mark(self) -> HostMoment:
         return HostMoment(max(time.monotonic() + self.delay, self.not_before))
 
-    def wait(self, moment: HostMoment) -> None:
+    def wait(self, moment: HostMoment) -> None:  # type: ignore[override]
         self.not_before = max(self.not_before, moment.time)
 
 
 def test_a_tensor_that_waits_for_room_on_a_gpu_is_not_copied_for_as_long() -> None:
     problem = random_problem(0, 20, 2, "fifo")
     schedule = topological_schedule(problem, np.array([0, 1] * 10, np.int32))
+    step, program = NumericStep(problem.graph), compile_step(schedule)
     with host_streams(BehindStream):
-        devices = streams.StreamedDevices(
-            NumericStep(problem.graph),
-            compile_step(schedule),
-            ["cuda:0", "cpu:1"],
-            schedule.op_device,
-        )
+        devices = streams.StreamedDevices(step, program, ["cuda:0", "cpu:1"], schedule.op_device)
         (record, _), _ = devices.run(FEED)
         devices.close()
     seconds = [end - begun for _, begun, end in record.taken]
-    assert seconds
     assert 0.0 < min(seconds) <= max(seconds) < 0.5

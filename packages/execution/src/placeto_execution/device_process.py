@@ -19,10 +19,9 @@ from typing import Any
 import torch
 
 from placeto_execution.devices import pin_to_cores
-from placeto_execution.links import EmulatedLinks
 from placeto_execution.programs import Receive, Run, Send, StepProgram
 from placeto_execution.records import Record
-from placeto_execution.shared_messages import SharedMessages
+from placeto_execution.shared_messages import EmulatedLinks, SharedMessages
 from placeto_graphs import DeviceStep, OpGraph, error_line
 
 PARENT_INTERVAL = 0.5  # seconds after which a process looks again whether its parent is there
@@ -36,14 +35,7 @@ class Failure(str):
 
 
 class DeviceProcess:
-    """Runs the program of a device, in a process that is forked from the one that makes this.
-
-    Attributes
-    ----------
-    progress : array of 2 int
-        Number of the instruction that the device is at, counted from 1, or 0 between two steps; and
-        the message that it waits for, or `NOT_WAITING`. All processes share this memory.
-    """
+    """Runs the program of a device, in a process that is forked from the one that makes this."""
 
     def __init__(
         self,
@@ -56,6 +48,8 @@ class DeviceProcess:
         links: EmulatedLinks | None,
     ) -> None:
         self.name = name
+        # The instruction that the device is at, counted from 1, or 0 between two steps; and the
+        # message that it waits for. All processes share this memory.
         self.progress: Any = RawArray("q", [0, NOT_WAITING])
         self._step = step
         self._graph = graph
@@ -68,7 +62,6 @@ class DeviceProcess:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the device waits for a message."""
         return bool(self.progress[1] != NOT_WAITING)
 
     def doing(self) -> str:
@@ -110,7 +103,6 @@ class DeviceProcess:
         self._step.begin(feed)
 
     def pieces(self, names: Any) -> Any:
-        """Return the device's pieces of results."""
         return self._step.pieces(names)
 
     def run(self, start: float) -> Record:

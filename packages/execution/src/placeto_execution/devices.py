@@ -20,32 +20,17 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
 
 @dataclass(frozen=True)
 class RealDevices:
-    """The devices of this machine that a step runs on.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Names such as ``"cpu:0"`` and ``"cuda:1"``.
-    threads : int
-        Number of threads of one op on each CPU.
-
-    Examples
-    --------
-    >>> RealDevices(("cpu:0", "cuda:0")).kinds
-    ('cpu', 'cuda')
-    """
+    """The devices of this machine that a step runs on, such as ``"cpu:0"`` and ``"cuda:1"``."""
 
     names: tuple[str, ...]
-    threads: int = 1
+    threads: int = 1  # of one op on each CPU
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kind of each device, ``"cpu"`` or ``"cuda"``."""
         return tuple(name.partition(":")[0] for name in self.names)
 
     @property
     def are_cpus(self) -> bool:
-        """Whether all of them are CPUs."""
         return set(self.kinds) == {CPU}
 
     @property
@@ -55,13 +40,7 @@ class RealDevices:
 
 
 def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:
-    """Return names of devices, one for each device of a cluster.
-
-    Examples
-    --------
-    >>> check_device_names(["cpu:0", "cuda:1"], 2)
-    ('cpu:0', 'cuda:1')
-    """
+    """Return names of devices, one for each device of a cluster."""
     if len(names) != num_devices:
         raise ExecutionError(
             f"devices: expected {num_devices}, as many as the cluster has, got {len(names)}"
@@ -81,11 +60,6 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
             stacklevel=3,
         )
     return tuple(names)
-
-
-def num_cpus(names: Sequence[str]) -> int:
-    """Return how many devices are CPUs."""
-    return sum(not is_cuda(name) for name in names)
 
 
 def sharing_cores(names: Sequence[str]) -> list[str]:

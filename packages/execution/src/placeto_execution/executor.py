@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from placeto_execution.devices import check_device_names, is_cuda
 from placeto_execution.errors import ExecutionError
-from placeto_execution.links import EmulatedLinks
 from placeto_execution.programs import StepProgram, compile_step, topological_schedule
 from placeto_execution.records import timeline_of
 from placeto_graphs import (
@@ -18,7 +17,6 @@ from placeto_graphs import (
     EvaluationBatch,
     ExecutableStep,
     GraphError,
-    OpGraph,
     PlacementProblem,
     StepTimeline,
 )
@@ -131,7 +129,10 @@ class Executor:
     ) -> None:
         if repeats < 1:
             raise ExecutionError(f"repeats: expected at least 1, got {repeats}")
-        _check_same_graph(problem.graph, step.graph)
+        if replace(problem.graph, measured_time={}) != replace(step.graph, measured_time={}):
+            raise ExecutionError(
+                f"step: expected one of the problem's graph, {problem.graph!r}, got {step.graph!r}"
+            )
         self.problem = problem
         self.step = step
         self.devices = check_device_names(devices, problem.num_devices)
@@ -160,9 +161,6 @@ class Executor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"Executor({self.problem!r}, devices={list(self.devices)})"
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Run a batch of placements, one after the other, each first once without counting it.
@@ -245,10 +243,10 @@ class Executor:
         return ExecutedStep(timeline, partial(self._results, self._num_runs))
 
     def _place(self, placement: NDArray[np.int32]) -> "_Placed":
-        """Return the devices with the programs of a placement."""
         if self._placed is not None and np.array_equal(self._placed.placement, placement):
             return self._placed
         from placeto_execution.processes import DeviceProcesses  # noqa: PLC0415, torch is slow
+        from placeto_execution.shared_messages import EmulatedLinks  # noqa: PLC0415
         from placeto_execution.streams import StreamedDevices  # noqa: PLC0415
 
         self.close()
@@ -300,8 +298,3 @@ class _Placed:
     op_device: NDArray[np.int32]
     program: StepProgram
     devices: "DeviceProcesses | StreamedDevices"
-
-
-def _check_same_graph(graph: OpGraph, other: OpGraph) -> None:
-    if replace(graph, measured_time={}) != replace(other, measured_time={}):
-        raise ExecutionError(f"step: expected one of the problem's graph, {graph!r}, got {other!r}")

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from placeto_execution.device_process import DeviceProcess, Failure
 from placeto_execution.devices import is_cuda, sharing_cores
 from placeto_execution.errors import ExecutionError
-from placeto_execution.links import EmulatedLinks
 from placeto_execution.programs import StepProgram
 from placeto_execution.records import Record
-from placeto_execution.shared_messages import SharedMessages
+from placeto_execution.shared_messages import EmulatedLinks, SharedMessages
 from placeto_graphs import ExecutableStep
 
 LEAD = 2e-3  # seconds from when devices are told to start until they do
@@ -57,8 +56,8 @@ class DeviceProcesses:
         share_cores = bool(sharing_cores(devices))
         shared = SharedMessages(program.messages, len(devices), share_cores=share_cores)
         self.shared = shared
-        # It is called at the latest when nothing holds this object any more.
-        self._end = weakref.finalize(self, _end, os.getpid(), self._processes, self._pipes, shared)
+        # Ends the processes; it is called at the latest when nothing holds this object any more.
+        self.close = weakref.finalize(self, _end, os.getpid(), self._processes, self._pipes, shared)
         try:
             with _without_interrupts():
                 for number, name in enumerate(devices):
@@ -92,12 +91,7 @@ class DeviceProcesses:
         return list(records.values()), min(record.began for record in records.values())
 
     def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
-        """Return the pieces of results of all devices."""
         return ChainMap(*self.ask("pieces", list(names)).values())
-
-    def close(self) -> None:
-        """End the processes."""
-        self._end()
 
     def ask(self, what: str, value: Any) -> dict[int, Any]:
         """Tell all processes to do something, and return the answer for each device."""

@@ -5,14 +5,13 @@ sends, and its destination receives. No device can therefore wait for one that w
 if nothing is buffered. Each two devices send and receive in the same order.
 """
 
-import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,23 +20,13 @@ from placeto_graphs import OpGraph, PlacementProblem, StepTimeline
 
 
 class Message(NamedTuple):
-    """A tensor that one device sends to another, or only the news that an op is done.
+    """A tensor that one device sends to another, or only the news that an op is done."""
 
-    Attributes
-    ----------
-    op : int
-        Op that makes the tensor, or is done.
-    tensor : int or None
-        Tensor; None for the news alone.
-    source, destination, link : int
-        Devices and link; news take the link, too, but no time of an emulated one.
-    """
-
-    op: int
-    tensor: int | None
+    op: int  # that makes the tensor, or is done
+    tensor: int | None  # None for the news alone
     source: int
     destination: int
-    link: int
+    link: int  # news take it, too, but no time of an emulated one
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,7 @@ Instruction: TypeAlias = Run | Send | Receive | Free
 
 @dataclass(frozen=True)
 class StepProgram:
-    """The programs of D devices in a step.
+    """The programs of D devices in a step; `compile_step` makes them.
 
     Attributes
     ----------
@@ -82,25 +71,6 @@ class StepProgram:
         Messages, by their numbers.
     instructions : tuple of (int, `Instruction`)
         Instructions with their devices, in an order in which they could run one after the other.
-
-    Examples
-    --------
-    `compile_step` makes one:
-
-    >>> import networkx as nx
-    >>> from placeto_execution.programs import topological_schedule
-    >>> from placeto_graphs import from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.path_graph(2, create_using=nx.DiGraph))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xcpu"),
-    ...     compute_time=np.zeros((2, 2)),
-    ... )
-    >>> program = compile_step(topological_schedule(problem, np.array([0, 1], np.int32)))
-    >>> program.of_device(0)
-    (Run(op=0, messages=()), Send(message=0), Free(tensor=0))
-    >>> program.of_device(1)
-    (Receive(message=0), Run(op=1, messages=(0,)), Free(tensor=0))
     """
 
     messages: tuple[Message, ...]
@@ -146,13 +116,13 @@ def compile_step(schedule: StepTimeline) -> StepProgram:
     ExecutionError
         If the schedule lacks a transfer or has one too many, or if its order cannot be kept.
     """
-    step = _PlacedStep(schedule)
-    order = step.order()
-    return step.program(order, step.news(order))
+    compiler = _Compiler(schedule)
+    order = compiler.order()
+    return compiler.program(order, compiler.news(order))
 
 
-class _PlacedStep:
-    """A step with the devices of its ops. Its events are V ops, and then its transfers."""
+class _Compiler:
+    """Compiles a step with the devices of its ops. Its events are V ops, and then its transfers."""
 
     def __init__(self, schedule: StepTimeline) -> None:
         self.schedule = schedule
@@ -192,46 +162,27 @@ class _PlacedStep:
         late = np.concatenate([self.graph.topological_index, np.full(len(self.transfers), num_ops)])
         rank = np.empty(len(starts), np.int64)
         rank[np.lexsort((late, ends, starts))] = np.arange(len(starts))
-        leads_to: list[list[int]] = [[] for _ in starts]
-        num_before = [0] * len(starts)
-
-        def follows(before: int, after: int) -> None:
-            leads_to[before].append(after)
-            num_before[after] += 1
-
-        for ops in self._ops_of_devices(rank[:num_ops]):
-            for before, after in pairwise(ops):
-                follows(before, after)
+        follow = nx.DiGraph()
+        follow.add_nodes_from(range(len(starts)))
+        by_rank = np.argsort(rank[:num_ops])
+        for device in range(self.num_devices):
+            nx.add_path(follow, by_rank[self.schedule.op_device[by_rank] == device].tolist())
         event_of = {transfer: num_ops + number for number, transfer in enumerate(self.transfers)}
-        for (tensor, _), event in event_of.items():
-            follows(self.producer[tensor], event)
-        for tensor, op in self.edges:
-            follows(event_of.get((tensor, self.op_device[op]), self.producer[tensor]), op)
-        for op, others in self.waits.items():
-            for before in others:
-                follows(before, op)
-        ready = [(int(rank[event]), event) for event, count in enumerate(num_before) if not count]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            _, event = heapq.heappop(ready)
-            order.append(event)
-            for after in leads_to[event]:
-                num_before[after] -= 1
-                if not num_before[after]:
-                    heapq.heappush(ready, (int(rank[after]), after))
-        if len(order) < len(starts):
+        follow.add_edges_from(
+            (self.producer[tensor], event) for (tensor, _), event in event_of.items()
+        )
+        follow.add_edges_from(
+            (event_of.get((tensor, self.op_device[op]), self.producer[tensor]), op)
+            for tensor, op in self.edges
+        )
+        follow.add_edges_from((before, op) for op, before in self.graph.waits.tolist())
+        try:
+            return list(nx.lexicographical_topological_sort(follow, key=rank.__getitem__))
+        except nx.NetworkXUnfeasible:
             raise ExecutionError(
-                "schedule: expected one that runs each op after its inputs, got one in which "
-                f"{len(starts) - len(order)} ops and transfers wait forever"
-            )
-        return order
-
-    def _ops_of_devices(self, rank: NDArray[np.int64]) -> list[list[int]]:
-        ops: list[list[int]] = [[] for _ in range(self.num_devices)]
-        for op in np.argsort(rank).tolist():
-            ops[self.op_device[op]].append(op)
-        return ops
+                "schedule: expected one that runs each op after its inputs, got one in which ops "
+                "and transfers wait for each other"
+            ) from None
 
     def news(self, order: Sequence[int]) -> set[tuple[int, int]]:
         """Return the (op, device) of which a device has to be told that the op is done.
@@ -265,64 +216,47 @@ class _PlacedStep:
         return news
 
     def program(self, order: Sequence[int], news: set[tuple[int, int]]) -> StepProgram:
-        """Write down the instructions of all devices in one order."""
-        return StepProgram(*_Writer(self, news).write(order))
-
-
-class _Writer:
-    """Writes instructions, and counts who still needs what."""
-
-    def __init__(self, step: _PlacedStep, news: set[tuple[int, int]]) -> None:
-        self._step = step
+        """Write down the instructions of all devices in one order, counting who needs what."""
         self._news: defaultdict[int, list[int]] = defaultdict(list)
         for op, device in sorted(news):
             self._news[op].append(device)
         self._messages: list[Message] = []
         self._instructions: list[tuple[int, Instruction]] = []
-        self._to_await: dict[tuple[int, int], int] = {}  # a message, by tensor and destination
-        self._news_to_await: dict[tuple[int, int], int] = {}  # a message, by op and destination
-        self._uses = Counter((tensor, step.op_device[op]) for tensor, op in step.edges)
-        home = [step.op_device[producer] for producer in step.producer]
-        self._uses.update((tensor, home[tensor]) for tensor, _ in step.transfers)
-        self._uses.update((tensor, home[tensor]) for tensor in step.graph.held_tensors.tolist())
-
-    def write(
-        self, order: Sequence[int]
-    ) -> tuple[tuple[Message, ...], tuple[tuple[int, Instruction], ...]]:
-        num_ops = self._step.graph.num_ops
+        # Messages, by tensor or by op whose news they are, and destination.
+        self._to_await: dict[tuple[int, int], int] = {}
+        self._news_to_await: dict[tuple[int, int], int] = {}
+        self._uses = Counter((tensor, self.op_device[op]) for tensor, op in self.edges)
+        home = [self.op_device[producer] for producer in self.producer]
+        self._uses.update((tensor, home[tensor]) for tensor, _ in self.transfers)
+        self._uses.update((tensor, home[tensor]) for tensor in self.graph.held_tensors.tolist())
         for event in order:
-            if event < num_ops:
+            if event < self.graph.num_ops:
                 self._run(event)
             else:
-                tensor, destination = self._step.transfers[event - num_ops]
-                op = self._step.producer[tensor]
+                tensor, destination = self.transfers[event - self.graph.num_ops]
+                op = self.producer[tensor]
                 self._to_await[tensor, destination] = self._send(op, tensor, destination)
-                self._used(tensor, self._step.op_device[op])
-        return tuple(self._messages), tuple(self._instructions)
+                self._used(tensor, self.op_device[op])
+        return StepProgram(tuple(self._messages), tuple(self._instructions))
 
     def _run(self, op: int) -> None:
-        step, device = self._step, self._step.op_device[op]
-        self._instructions.append((device, Run(op, tuple(self._awaited(op, device)))))
+        device, read = self.op_device[op], self.graph.inputs_of_op[op].tolist()
+        # The messages of which this op is the first on its device to need them.
+        awaited = [self._to_await.pop((tensor, device), None) for tensor in read]
+        awaited += [self._news_to_await.pop((each, device), None) for each in self.waits[op]]
+        messages = tuple(number for number in awaited if number is not None)
+        self._instructions.append((device, Run(op, messages)))
         for destination in self._news[op]:
             self._news_to_await[op, destination] = self._send(op, None, destination)
-        for tensor in step.graph.inputs_of_op[op].tolist():
+        for tensor in read:
             self._used(tensor, device)
-        for tensor in step.graph.tensors_of_op[op].tolist():
+        for tensor in self.graph.tensors_of_op[op].tolist():
             if (tensor, device) not in self._uses:
                 self._instructions.append((device, Free(tensor)))
 
-    def _awaited(self, op: int, device: int) -> Iterator[int]:
-        """Yield the messages of which an op is the first on its device to need them."""
-        for tensor in self._step.graph.inputs_of_op[op].tolist():
-            if (tensor, device) in self._to_await:
-                yield self._to_await.pop((tensor, device))
-        for before in self._step.waits[op]:
-            if (before, device) in self._news_to_await:
-                yield self._news_to_await.pop((before, device))
-
     def _send(self, op: int, tensor: int | None, destination: int) -> int:
-        source, number = self._step.op_device[op], len(self._messages)
-        link = self._step.link[source][destination]
+        source, number = self.op_device[op], len(self._messages)
+        link = self.link[source][destination]
         self._messages.append(Message(op, tensor, source, destination, link))
         self._instructions.append((destination, Receive(number)))
         self._instructions.append((source, Send(number)))
@@ -339,15 +273,7 @@ def _latest(one: Sequence[int], other: Sequence[int]) -> list[int]:
 
 
 def topological_schedule(problem: PlacementProblem, placement: NDArray[np.int32]) -> StepTimeline:
-    """Return a schedule in topological order, in which each tensor is sent when it was made.
-
-    Parameters
-    ----------
-    problem
-        Problem that is placed; its times do not count.
-    placement : int32[G]
-        Device of each group.
-    """
+    """Return a schedule in topological order, in which each tensor is sent when it was made."""
     graph, op_device = problem.graph, problem.expand(placement)
     start = graph.topological_index.astype(np.float64)
     home = op_device[graph.tensor_producer]

@@ -12,31 +12,18 @@ from placeto_graphs import PlacementProblem, StepTimeline
 
 @dataclass
 class Record:
-    """The notes of one device; times are seconds of the clock that all devices share.
+    """The notes of one device; times are seconds of the clock that all devices share."""
 
-    Attributes
-    ----------
-    began : float
-        Time at which the device began; the step began when the first device did.
-    ops : list of (int, float, float)
-        Ops, with start and end.
-    sent, left : list of (int, float)
-        Messages, with the times when their link took them, and when all of them had left. A GPU
-        does not note the second of what it sends to another one.
-    taken : list of (int, float, float)
-        Messages, with the times when the device began to copy them to where they belong, which may
-        be long after they were there, and when that was done.
-    made : list of (float, int)
-        Times, and the bytes that the device then holds more.
-    freed : list of (int, float, int)
-        Tensors, with the times of their `Free`, and the bytes that the device holds fewer.
-    """
-
-    began: float = 0.0
-    ops: list[tuple[int, float, float]] = field(default_factory=list)
+    began: float = 0.0  # the step began when the first device did
+    ops: list[tuple[int, float, float]] = field(default_factory=list)  # with start and end
+    # Messages, with the times when their link took them, and when all of them had left. A GPU does
+    # not note the second of what it sends to another one.
     sent: list[tuple[int, float]] = field(default_factory=list)
     left: list[tuple[int, float]] = field(default_factory=list)
+    # Messages, with the times when the device began to copy them to where they belong, which may be
+    # long after they were there, and when that was done.
     taken: list[tuple[int, float, float]] = field(default_factory=list)
+    # Bytes that the device holds more from a time on, and fewer from that of a `Free` on.
     made: list[tuple[float, int]] = field(default_factory=list)
     freed: list[tuple[int, float, int]] = field(default_factory=list)
 

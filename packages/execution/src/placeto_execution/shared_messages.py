@@ -1,4 +1,4 @@
-"""Messages of a step, in memory that all processes share."""
+"""Messages of a step and emulated links, in memory that all processes share."""
 
 import mmap
 import os
@@ -13,6 +13,7 @@ import torch
 
 from placeto_execution.devices import semaphores
 from placeto_execution.programs import Message
+from placeto_graphs import Cluster
 
 ALIGNMENT = 64  # bytes
 SPIN = 1e-3  # seconds for which a waiting process keeps its core, as it takes time to wake one
@@ -27,21 +28,6 @@ class SharedMessages:
 
     The memory has no name that could be left behind, and is given back when all processes have
     ended.
-
-    Examples
-    --------
-    >>> shared = SharedMessages([Message(op=0, tensor=0, source=0, destination=1, link=0)], 2)
-    >>> numbers, room = torch.arange(3.0), torch.zeros(3)
-    >>> shared.put(0, [numbers])
-    >>> shared.has_come(0)
-    False
-    >>> shared.announce(0, time.monotonic())
-    >>> shared.has_come(0)
-    True
-    >>> shared.take(0, [room])
-    >>> room
-    tensor([0., 1., 2.])
-    >>> shared.close()
     """
 
     def __init__(
@@ -115,7 +101,6 @@ class SharedMessages:
             room.copy_(values)
 
     def close(self) -> None:
-        """Give up the memory in this process."""
         self._tensors.clear()
         self._mapped.clear()
         while self._files:
@@ -135,6 +120,39 @@ class SharedMessages:
                 place += _aligned(each.nbytes)
             self._tensors[number] = tensors
         return self._tensors[number]
+
+
+class EmulatedLinks:
+    """The links of a cluster, which the processes of all its devices share.
+
+    Transfers of a link follow each other. Each takes the latency, and its bytes the time that the
+    bandwidth gives them. If the real transfer takes longer, the tensor arrives with that.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._latency: list[list[float]] = cluster.latency.tolist()
+        self._bandwidth: list[list[float]] = cluster.bandwidth.tolist()
+        self._overhead = [device.transfer_overhead for device in cluster.devices]
+        self._free_at: Any = RawArray("d", cluster.num_links)
+        self._locks = semaphores(cluster.num_links, 1)
+
+    def reserve(self, message: Message, num_bytes: int, ready: float) -> tuple[float, float]:
+        """Reserve the link of a tensor that is ready; return when it is sent, and when it arrives.
+
+        Times are those of `time.monotonic`.
+        """
+        source, destination, link = message.source, message.destination, message.link
+        with self._locks[link]:
+            start = max(ready, self._free_at[link])
+            seconds = num_bytes / self._bandwidth[source][destination]
+            end = start + self._latency[source][destination] + seconds
+            self._free_at[link] = end + self._overhead[source]
+        return start, end
+
+    @property
+    def are_busy(self) -> bool:
+        """Whether a link carries something now."""
+        return max(self._free_at, default=0.0) > time.monotonic()
 
 
 def _nameless_file() -> int:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,14 +98,6 @@ class _Stream:
         return event
 
 
-class _Leaving(NamedTuple):
-    """A message to a CPU, which is there for its process from a moment on."""
-
-    number: int
-    staging: Sequence[torch.Tensor]
-    moment: _Moment
-
-
 class StreamedDevices:
     """GPUs, run by this process, and processes of the CPUs of the step; they run one placement."""
 
@@ -137,10 +129,10 @@ class StreamedDevices:
         self._last: dict[int, _Moment] = {}  # moment of the last op of each device
         self._rooms: dict[int, tuple[Sequence[torch.Tensor], _Moment]] = {}
         self._arrivals: dict[int, _Moment] = {}
-        self._leaving: deque[_Leaving] = deque()
+        # Messages to CPUs, which are there for their processes from a moment on.
+        self._leaving: deque[tuple[int, Sequence[torch.Tensor], _Moment]] = deque()
 
     def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
-        """Return the pieces of results of all devices."""
         of_gpus: list[Any] = [step.pieces(names) for step in self._steps.values()]
         return ChainMap(*of_gpus, dict(self._processes.pieces(names)))
 
@@ -232,7 +224,7 @@ class StreamedDevices:
         if is_to_gpu:
             self._arrivals[number] = arrival
         else:
-            self._leaving.append(_Leaving(number, targets, arrival))
+            self._leaving.append((number, targets, arrival))
 
     def _take(self, number: int, message: Message) -> None:
         """Get a message of the process of a CPU, which the GPU could not do without anyway."""
@@ -291,7 +283,7 @@ class StreamedDevices:
 
     def _announce(self) -> None:
         """Give processes of CPUs what has left the GPUs."""
-        while self._leaving and self._leaving[0].moment.has_come:
+        while self._leaving and self._leaving[0][2].has_come:
             number, staging, _ = self._leaving.popleft()
             self._processes.shared.put(number, staging)
             arrival = time.monotonic()

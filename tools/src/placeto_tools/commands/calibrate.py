@@ -8,8 +8,8 @@ import click
 from placeto.errors import writing
 from placeto.texts import TextTable, bytes_text, seconds_text
 from placeto_capture import executable_step
+from placeto_execution.calibration import WORKS, Calibration
 from placeto_execution.devices import RealDevices
-from placeto_execution.measuring.calibration import WORKS, Calibration
 from placeto_graphs import save_cluster
 from placeto_tools.options import (
     Command,

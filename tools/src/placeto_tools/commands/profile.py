@@ -12,7 +12,7 @@ from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.texts import counted, seconds_text, share_text
 from placeto_execution.devices import RealDevices
-from placeto_execution.measuring.profiles import (
+from placeto_execution.measuring import (
     StepProfile,
     profile_in_place,
     with_measured_times,

@@ -11,7 +11,7 @@ from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.texts import TextTable, bytes_text, counted, seconds_text, share_text
 from placeto_execution import Executor
 from placeto_execution.devices import RealDevices
-from placeto_execution.measuring.measured_steps import MeasuredSteps, Report, steps_report
+from placeto_execution.measuring import MeasuredSteps, Report, steps_report
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     Command,

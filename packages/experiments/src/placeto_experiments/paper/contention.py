@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.measuring.profiles import StepProfile, executor_on, profile_in_place
+from placeto_execution.measuring import StepProfile, executor_on, profile_in_place
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
 from placeto_simulator import Simulator
 

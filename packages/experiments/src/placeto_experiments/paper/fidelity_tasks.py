@@ -16,10 +16,14 @@ from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
 from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name
 from placeto_capture import executable_step
 from placeto_execution import Executor
+from placeto_execution.calibration import Calibration
 from placeto_execution.devices import RealDevices
-from placeto_execution.measuring.calibration import Calibration
-from placeto_execution.measuring.measured_steps import MeasuredSteps
-from placeto_execution.measuring.profiles import StepProfile, profile_in_place, with_overheads
+from placeto_execution.measuring import (
+    MeasuredSteps,
+    StepProfile,
+    profile_in_place,
+    with_overheads,
+)
 from placeto_experiments.paper.contention import contended_timeline, profile_beside
 from placeto_graphs import ExecutableStep, PlacementProblem, save_problem
 from placeto_simulator import Simulator

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # each is loaded by the method that needs it
     from placeto.exporting.device_map import DeviceMap
     from placeto.exporting.pipeline_stages import PipelineStages
     from placeto.placing.explanation import GroupExplanation
-    from placeto_execution.measuring.measured_steps import MeasuredSteps
+    from placeto_execution.measuring import MeasuredSteps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -210,7 +210,7 @@ class ModelPlacement:
         """
         from placeto.problems.runnable_steps import executable  # noqa: PLC0415
         from placeto_execution import Executor  # noqa: PLC0415
-        from placeto_execution.measuring.measured_steps import MeasuredSteps  # noqa: PLC0415
+        from placeto_execution.measuring import MeasuredSteps  # noqa: PLC0415
 
         if len(devices) != self.problem.num_devices:
             raise InputError(

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from placeto_execution.devices import is_cuda, num_cpus
-from placeto_execution.measuring.profiles import executor_on
+from placeto_execution.devices import is_cuda
+from placeto_execution.measuring import executor_on
 from placeto_graphs import Cluster, Device, ExecutableStep, StepTimeline
 
 BYTES_PER_NUMBER = 4
@@ -22,26 +22,16 @@ LARGE = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """Times of tensors from one device to another.
-
-    Attributes
-    ----------
-    source, destination : int
-        Devices.
-    num_bytes : N of int
-        Sizes of tensors, ascending.
-    seconds : N of float
-        Median seconds from the end of the op that makes a tensor to the start of its reader.
-    """
+    """Times of tensors from one device to another."""
 
     source: int
     destination: int
-    num_bytes: tuple[int, ...]
+    num_bytes: tuple[int, ...]  # of tensors, ascending
+    # Medians from the end of the op that makes a tensor to the start of its reader.
     seconds: tuple[float, ...]
 
     @property
     def latency(self) -> float:
-        """Seconds of the smallest."""
         return self.seconds[0]
 
     @property
@@ -69,7 +59,6 @@ class Chains(nn.Module):
         self.length = length
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the result for each input."""
         results = []
         for numbers in inputs:
             made = numbers
@@ -140,16 +129,11 @@ class Calibration:
         for device, chain in enumerate(np.array_split(_ops(together), count)):
             place[chain] = device
         place[:count] = np.arange(count)  # its inputs
+        here = np.zeros(alone.graph.num_ops, np.int32)
+        seconds_alone = [self._seconds(alone, here, [device]) for device in range(count)]
         return Slowdown(
             what,
-            alone=float(
-                np.mean(
-                    [
-                        self._seconds(alone, np.zeros(alone.graph.num_ops, np.int32), [device])
-                        for device in range(count)
-                    ]
-                )
-            ),
+            alone=float(np.mean(seconds_alone)),
             together=self._seconds(together, place, range(count)),
         )
 
@@ -219,7 +203,8 @@ class Calibration:
 
 def memory_of(devices: Sequence[str]) -> dict[str, int]:
     """Return the bytes that each device may hold; CPUs share those of the machine equally."""
-    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // max(1, num_cpus(devices))
+    num_cpus = sum(not is_cuda(name) for name in devices)
+    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // max(1, num_cpus)
     return {
         name: torch.cuda.get_device_properties(name).total_memory if is_cuda(name) else share
         for name in devices

@@ -1,1 +1,0 @@
-"""Measurements of this machine: times of ops and links."""
