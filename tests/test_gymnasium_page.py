@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path("docs/gymnasium.md")
+PAGE = Path("packages/policy/README.md")
 
 
 def test_the_agent_of_the_page_places_better_than_chance_and_than_one_device() -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    *_, block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102
     first, *_, last = names["curve"]

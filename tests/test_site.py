@@ -50,13 +50,13 @@ def test_every_public_name_is_in_the_reference_once(site: Path, package: str) ->
 
 
 @pytest.mark.slow
-def test_every_page_is_there_and_the_index_leads_to_all_but_results(site: Path) -> None:
+def test_every_page_is_there_and_the_readme_leads_to_all_but_results(site: Path) -> None:
     pages = {path.relative_to("docs") for path in Path("docs").rglob("*.md")}
     assert [
         page for page in pages if not (site / "docs" / page.with_suffix(".html")).exists()
     ] == []
-    linked = set(re.findall(r"\]\(([\w./-]+\.md)", Path("docs/index.md").read_text()))
-    wanted = {page.as_posix() for page in pages if page.parts[0] not in {"results", "index.md"}}
+    linked = set(re.findall(r"\]\(docs/([\w./-]+\.md)", Path("README.md").read_text()))
+    wanted = {page.as_posix() for page in pages if page.parts[0] != "results"}
     assert wanted - linked == set()
 
 
