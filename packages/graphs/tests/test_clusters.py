@@ -96,7 +96,7 @@ def test_a_wrong_device_is_named(changes: dict[str, Any], message: str) -> None:
             {"devices": [device(name=f"{number}") for number in range(1025)]},
             "devices: expected at most 1024 devices, got 1025",
         ),
-        ({"link": [[-1, 0.0], [1.0, -1]]}, "link: expected integers, got floating-point numbers"),
+        ({"link": [[-1, 0.0], [1.0, -1]]}, "link: expected integers, got float64"),
         ({"link": [[0, 0], [0, -1]]}, "link[0, 0]: expected -1 from a device to itself, got 0"),
         ({"link": [[-1, -1], [0, -1]]}, "link[0, 1]: expected a link, got -1"),
         ({"link": [[-1, 2], [0, -1]]}, "link[0, 1]: expected an integer from -1 to 1, got 2"),

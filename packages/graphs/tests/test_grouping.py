@@ -369,7 +369,7 @@ def test_hubs_and_long_chains_of_costless_ops_are_merged(edges: list[tuple[int, 
     [
         ({}, "num_groups, min_output_bytes: expected one of the two, got neither"),
         ({"num_groups": 0}, "num_groups: expected an integer from 1 to"),
-        ({"num_groups": 1.5}, "num_groups: expected integers, got floating-point"),
+        ({"num_groups": 1.5}, "num_groups: expected integers, got float64"),
         ({"min_output_bytes": -1}, "min_output_bytes: expected an integer from 1 to"),
     ],
 )

@@ -454,7 +454,7 @@ def test_names_stay_unique() -> None:
     ("count", "message"),
     [
         (0, "num_micro_batches: expected an integer from 1 to 9223372036854775807, got 0"),
-        (2.0, "num_micro_batches: expected integers, got floating-point numbers"),
+        (2.0, "num_micro_batches: expected integers, got float64"),
     ],
 )
 def test_a_wrong_number_of_micro_batches_is_named(count: Any, message: str) -> None:

@@ -104,7 +104,7 @@ ATTRIBUTES = (
         (nx.DiGraph(), "op_names: expected at least one op, got none"),
         (nx.DiGraph([(0, 1), (1, 0)]), "edges: expected no cycle, got '0' -> '1' -> '0'"),
         (nx.DiGraph([("1", 1)]), "op_names[1]: '1' repeats op_names[0]"),
-        (pair({"flops": "many"}, {}), "flops: expected numbers, got text"),
+        (pair({"flops": "many"}, {}), "flops: expected numbers, got str"),
         (pair({"outputs": 3}, {}), "node 'a': outputs: expected a mapping of tensors to bytes"),
         (pair({"outputs": {"x": -1}}, {}), "node 'a': outputs['x']: bytes: expected an integer fr"),
         (

@@ -114,7 +114,7 @@ def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("group_of", "message"),
     [
-        ([0, np.nan], "group_of: expected integers, got floating-point numbers"),
+        ([0, np.nan], "group_of: expected integers, got float64"),
         ([[0, 1]], "group_of: expected shape (any,), got (1, 2)"),
         ([0, 2], "group_of[1]: expected an integer from 0 to 1, got 2"),
     ],
@@ -127,7 +127,7 @@ def test_a_wrong_group_is_named(group_of: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0.5, 1.0, 1.0, 1.0], "labels: expected integers, got floating-point numbers"),
+        ([0.5, 1.0, 1.0, 1.0], "labels: expected integers, got float64"),
     ],
 )
 def test_a_wrong_label_is_named(labels: Any, message: str) -> None:

@@ -148,7 +148,7 @@ def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None
     [
         (-1, 1.0, "limit: expected a number >= 0, or infinity (no limit), got -1.0"),
         ([10, np.nan], 1.0, "limit[1]: expected a number >= 0, or infinity (no limit), got nan"),
-        (True, 1.0, "limit: expected numbers, got booleans"),
+        (True, 1.0, "limit: expected numbers, got bool"),
         ([40, 10, 10], 1.0, "limit: expected shape (2,), got (3,)"),
         (10, np.nan, "scale: expected a finite number >= 0, got nan"),
         (10, -2.0, "scale: expected a finite number >= 0, got -2.0"),

@@ -11,8 +11,8 @@ MAX_MESSAGE = 1000
 class GraphError(ValueError):
     """A graph, cluster, grouping, problem or file that is not what it must be.
 
-    The message is one line that names the file (where there is one), the field, the index and the
-    value, and what was expected.
+    Classes raise it when a field is not as they describe it. The message is one line that names the
+    file (where there is one), the field, the index and the value, and what was expected.
 
     Examples
     --------

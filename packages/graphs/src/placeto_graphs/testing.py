@@ -13,8 +13,10 @@ run pytest::
 A placer that passes works with ``placeto compare`` and with every evaluator.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
+from typing import Any
 from unittest import SkipTest
 
 import numpy as np
@@ -51,11 +53,9 @@ class LoadEvaluator:
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
-        self.evaluated = 0
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the load of the busiest device, and the parameters that each device holds."""
-        self.evaluated += len(placements)
         groups, devices = self.problem.group_graph, range(self.problem.num_devices)
         rows = [self.problem.check_placement(placement) for placement in placements]
         loads = np.zeros((len(rows), len(devices)))
@@ -98,18 +98,16 @@ def example_problem(
         tensor_bytes=generator.integers(0, 10**6, num_ops),
         edges=edges.astype(np.int32),
     )
-    names = tuple(f"{kind}:{number}" for number, kind in enumerate(kinds))
     seconds = generator.uniform(0.001, 0.01, (num_ops, 1))
     slower = np.array([4.0 if kind == "cpu" else 1.0 for kind in kinds])
+    devices = [
+        Device(f"{kind}:{number}", kind, memory_bytes, 1e-5, 1e-5)
+        for number, kind in enumerate(kinds)
+    ]
     return PlacementProblem(
         graph=graph,
         cluster=Cluster(
-            devices=tuple(
-                Device(name, kind, memory_bytes, 1e-5, 1e-5)
-                for name, kind in zip(names, kinds, strict=True)
-            ),
-            bandwidth=np.full(shape, 1e9),
-            latency=np.full(shape, 1e-5),
+            devices=tuple(devices), bandwidth=np.full(shape, 1e9), latency=np.full(shape, 1e-5)
         ),
         compute_time=seconds * slower,
         grouping=Grouping(
@@ -120,13 +118,7 @@ def example_problem(
 
 
 def example_problems() -> Iterator[PlacementProblem]:
-    """Yield small problems of every kind: one group, one device, scarce memory, devices barred.
-
-    Examples
-    --------
-    >>> [problem.num_groups for problem in example_problems()]
-    [8, 1, 5, 8, 8]
-    """
+    """Yield small problems of every kind: one group, one device, scarce memory, devices barred."""
     yield example_problem()
     yield example_problem(1)
     yield example_problem(5, ("k80",))
@@ -135,14 +127,7 @@ def example_problems() -> Iterator[PlacementProblem]:
 
 
 def problem_with_barred_devices() -> PlacementProblem:
-    """Return a problem whose first group runs on the CPU only, and its last one on the last device.
-
-    Examples
-    --------
-    >>> problem = problem_with_barred_devices()
-    >>> np.isinf(problem.group_graph.compute_time).sum(axis=1)
-    array([2, 0, 0, 0, 0, 0, 0, 2])
-    """
+    """Return a problem whose first group runs on the CPU only, its last on the last device."""
     problem = example_problem()
     compute_time = problem.compute_time.copy()
     compute_time[0, 1:] = np.inf
@@ -151,48 +136,33 @@ def problem_with_barred_devices() -> PlacementProblem:
 
 
 def random_placements(problem: PlacementProblem, count: int, seed: int = SEED) -> NDArray[np.int32]:
-    """Return int32[count, G], random placements of groups on devices that can run them.
-
-    Examples
-    --------
-    >>> random_placements(example_problem(), 3).shape
-    (3, 8)
-    """
-    generator = np.random.default_rng(seed)
+    """Return int32[count, G], random placements of groups on devices that can run them."""
     can_run = np.isfinite(problem.group_graph.compute_time)
-    chances = generator.random((count, *can_run.shape)) * can_run
+    chances = np.random.default_rng(seed).random((count, *can_run.shape)) * can_run
     placements: NDArray[np.int32] = chances.argmax(axis=2).astype(np.int32)
     return placements
 
 
-def _penalised(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:
-    return memory_penalised_runtime(batch, problem.cluster.memory_bytes)
+class _Suite:
+    def problems(self) -> Iterator[PlacementProblem]:
+        """Yield the problems that are tested: by default those of `example_problems`."""
+        yield from example_problems()
 
 
-def _refuses(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except Exception:  # of whatever type: placers and evaluators have errors of their own
-        return True
-    return False
-
-
-class PlacerSuite:
+class PlacerSuite(_Suite):
     """Tests that every placer passes; subclass it and define `make_placer`.
 
     Examples
     --------
+    >>> from placeto_graphs import BestSoFar
     >>> class FirstThatRuns:
     ...     name = "first-that-runs"
     ...
     ...     def place(self, problem, evaluator, *, seed=0):
-    ...         placement = np.isfinite(problem.group_graph.compute_time).argmax(axis=1)
-    ...         found = evaluator.evaluate(placement[None].astype(np.int32))
-    ...         cost = _penalised(problem, found)[0]
-    ...         return PlacementResult(
-    ...             placement=placement, runtime=found.runtime[0], peak_memory=found.peak_memory[0],
-    ...             evaluations=1, seconds=0.0, curve=[[1, cost]],
-    ...         )
+    ...         devices = np.isfinite(problem.group_graph.compute_time).argmax(axis=1)
+    ...         best, placements = BestSoFar(problem), devices[None].astype(np.int32)
+    ...         best.add(placements, evaluator.evaluate(placements))
+    ...         return best.result(seconds=0.0)
     >>> class TestFirstThatRuns(PlacerSuite):
     ...     def make_placer(self, problem):
     ...         return FirstThatRuns()
@@ -206,10 +176,6 @@ class PlacerSuite:
     def make_evaluator(self, problem: PlacementProblem) -> Evaluator:
         """Return the evaluator that placers get: by default a `LoadEvaluator`."""
         return LoadEvaluator(problem)
-
-    def problems(self) -> Iterator[PlacementProblem]:
-        """Yield the problems that are placed: by default those of `example_problems`."""
-        yield from example_problems()
 
     def place(self, problem: PlacementProblem, seed: int = 0) -> PlacementResult:
         """Return what the placer finds with a new evaluator."""
@@ -233,7 +199,8 @@ class PlacerSuite:
             assert result.peak_memory.tolist() == batch.peak_memory[0].tolist()
             assert result.seconds >= 0
             assert result.curve[-1, 0] <= result.evaluations
-            np.testing.assert_allclose(result.curve[-1, 1], _penalised(problem, batch)[0])
+            cost = memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0]
+            np.testing.assert_allclose(result.curve[-1, 1], cost)
             rises = int((np.diff(result.curve[:, 1]) > 0).sum())
             most = int(result.fits(problem.cluster))  # where the first that fits costs more
             assert rises <= most, "the best so far never gets worse"
@@ -249,9 +216,7 @@ class PlacerSuite:
         """All random choices follow from the seed."""
         problem = example_problem()
         first, again = (self.place(problem, seed=5) for _ in range(2))
-        assert first.placement.tolist() == again.placement.tolist()
-        assert first.curve.tolist() == again.curve.tolist()
-        assert first.evaluations == again.evaluations
+        assert replace(first, seconds=0.0) == replace(again, seconds=0.0)
 
     def test_a_placer_can_be_used_again(self) -> None:
         """Earlier problems make no difference, and the problem is unchanged."""
@@ -264,7 +229,7 @@ class PlacerSuite:
         assert problem == example_problem()
 
 
-class EvaluatorSuite:
+class EvaluatorSuite(_Suite):
     """Tests that every evaluator passes; subclass it and define `make_evaluator`.
 
     One that also is a `SchedulingEvaluator`, a `MoveEvaluator` or a `CriticalEvaluator` is tested
@@ -282,10 +247,6 @@ class EvaluatorSuite:
         """Return the evaluator that is tested, for a problem."""
         raise NotImplementedError("make_evaluator: define it in your subclass")
 
-    def problems(self) -> Iterator[PlacementProblem]:
-        """Yield the problems whose placements are evaluated: those of `example_problems`."""
-        yield from example_problems()
-
     def test_it_is_an_evaluator_of_its_problem(self) -> None:
         """Placers check that an evaluator is one of the problem that they place."""
         problem = example_problem()
@@ -295,17 +256,16 @@ class EvaluatorSuite:
 
     def test_results_have_a_row_for_each_placement(self) -> None:
         """Runtimes are positive seconds, or infinite; memory is counted for each device."""
-        for problem in self.problems():
-            for count in (0, 1, 5):
-                batch = self.make_evaluator(problem).evaluate(random_placements(problem, count))
+        for count in (0, 1, 5):
+            for problem, evaluator, rows in self._cases(count):
+                batch = evaluator.evaluate(rows)
                 assert batch.runtime.shape == (count,)
                 assert batch.peak_memory.shape == (count, problem.num_devices)
                 assert (batch.runtime > 0).all()
 
     def test_a_batch_is_its_placements_one_by_one(self) -> None:
         """A placement costs the same in every batch, and at every call."""
-        for problem in self.problems():
-            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 6)
+        for _, evaluator, rows in self._cases(6):
             batch = evaluator.evaluate(rows)
             for row, placement in enumerate(rows):
                 single = evaluator.evaluate(placement[None])
@@ -314,25 +274,24 @@ class EvaluatorSuite:
 
     def test_placements_stay_as_they_are(self) -> None:
         """An evaluator writes into nothing that it is given."""
-        problem = example_problem()
-        rows = random_placements(problem, 4)
-        before = rows.copy()
-        self.make_evaluator(problem).evaluate(rows)
-        assert rows.tolist() == before.tolist()
+        for _, evaluator, rows in self._cases(4):
+            before = rows.copy()
+            evaluator.evaluate(rows)
+            assert rows.tolist() == before.tolist()
 
     def test_wrong_placements_are_refused(self) -> None:
         """So are rows of another length, devices that are not there, and those that are barred."""
         problem = problem_with_barred_devices()
         evaluator, right = self.make_evaluator(problem), random_placements(problem, 1)
         for wrong in (right[:, :-1], right + 3, right - 3, np.full_like(right, 1)):
-            assert _refuses(lambda wrong=wrong: evaluator.evaluate(wrong)), f"took {wrong.tolist()}"  # type: ignore[misc]
+            found = None
+            with suppress(Exception):  # of whatever type: evaluators have errors of their own
+                found = evaluator.evaluate(wrong)
+            assert found is None, f"took {wrong.tolist()}"
 
     def test_a_schedule_costs_what_the_placement_does(self) -> None:
         """When groups run lies within the step; skipped if the evaluator has no schedules."""
-        for problem in self.problems():
-            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 3)
-            if not isinstance(evaluator, SchedulingEvaluator):
-                raise SkipTest("it has no schedule(placements)")
+        for _, evaluator, rows in self._cases(3, SchedulingEvaluator, "schedule(placements)"):
             schedule, batch = evaluator.schedule(rows), evaluator.evaluate(rows)
             assert schedule.runtime.tolist() == batch.runtime.tolist()
             assert schedule.peak_memory.tolist() == batch.peak_memory.tolist()
@@ -342,21 +301,16 @@ class EvaluatorSuite:
 
     def test_a_walk_is_one_evaluation_after_the_other(self) -> None:
         """Moves in one call end as `plain_walk` does; skipped if the evaluator has none."""
-        for problem in self.problems():
-            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 2)
-            if not isinstance(evaluator, MoveEvaluator):
-                raise SkipTest("it has no walk(placements, moves)")
+        for problem, evaluator, rows in self._cases(2, MoveEvaluator, "walk(placements, moves)"):
             moves = _random_moves(problem, len(rows))
             if isinstance(evaluator, CriticalEvaluator):
-                moves = with_critical_moves(moves, problem)
+                moves = _with_critical_moves(moves, problem)
             check_walks(evaluator.walk(rows, moves), plain_walk(evaluator, rows, moves))
 
     def test_some_groups_of_each_placement_are_critical(self) -> None:
         """The same ones in every batch; skipped if the evaluator does not say which."""
-        for problem in self.problems():
-            evaluator, rows = self.make_evaluator(problem), random_placements(problem, 3)
-            if not isinstance(evaluator, CriticalEvaluator):
-                raise SkipTest("it has no critical_groups(placements)")
+        cases = self._cases(3, CriticalEvaluator, "critical_groups(placements)")
+        for problem, evaluator, rows in cases:
             critical = evaluator.critical_groups(rows)
             assert critical.dtype == np.bool_
             assert critical.shape == (3, problem.num_groups)
@@ -364,6 +318,16 @@ class EvaluatorSuite:
             for row, placement in enumerate(rows):
                 single = evaluator.critical_groups(placement[None])
                 assert single[0].tolist() == critical[row].tolist()
+
+    def _cases(
+        self, count: int, protocol: type = Evaluator, method: str = ""
+    ) -> Iterator[tuple[PlacementProblem, Any, NDArray[np.int32]]]:
+        """Yield problems, their evaluators if these follow a protocol, and so many placements."""
+        for problem in self.problems():
+            evaluator = self.make_evaluator(problem)
+            if not isinstance(evaluator, protocol):
+                raise SkipTest(f"it has no {method}")
+            yield problem, evaluator, random_placements(problem, count)
 
 
 def check_walks(found: Walks, expected: Walks) -> None:
@@ -375,7 +339,7 @@ def check_walks(found: Walks, expected: Walks) -> None:
         )
 
 
-def with_critical_moves(moves: Moves, problem: PlacementProblem) -> Moves:
+def _with_critical_moves(moves: Moves, problem: PlacementProblem) -> Moves:
     """Return the same moves with every second one a critical move of single groups."""
     generator = np.random.default_rng(SEED)
     is_critical = np.arange(moves.num_moves) % 2 == 1

@@ -21,8 +21,8 @@ from placeto_graphs.clusters.spec import joined
 from placeto_graphs.errors import GraphError, one_of, shown, within
 from placeto_graphs.files.decoding import checked, opened_toml
 from placeto_graphs.files.storage import write_atomically
-from placeto_graphs.schema.arrays import number
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE, NO_LINK, Cluster, is_cpu
+from placeto_graphs.schema.arrays import above_0, number
+from placeto_graphs.schema.cluster import DEFAULT_QUEUE, FREE, NO_LINK, Cluster, is_cpu
 
 CLUSTER_FORMAT = "placeto-cluster"
 VERSION = 3
@@ -199,7 +199,7 @@ def _links(
 ) -> dict[str, Any]:
     """Return the links of all pairs of devices, as a `Cluster` has them."""
     if document.bandwidth is not None:
-        _more_than_0("bandwidth", document.bandwidth)
+        above_0("bandwidth", document.bandwidth, infinity_is=FREE)
     number("latency", document.latency)
     shape = (len(names), len(names))
     link, entry_of = np.full(shape, NO_LINK, np.int32), np.full(shape, NO_LINK)
@@ -220,7 +220,7 @@ def _links(
             given = document.bandwidth if entry.bandwidth is None else entry.bandwidth
             if given is None:
                 raise GraphError(".bandwidth: expected one, here or of the whole file, got none")
-            bandwidth[at] = _more_than_0(".bandwidth", given)
+            bandwidth[at] = above_0(".bandwidth", given, infinity_is=FREE)
             given = document.latency if entry.latency is None else entry.latency
             latency[at] = number(".latency", given)
             for source, destination in pairs.tolist():
@@ -274,12 +274,6 @@ def _pairs(entry: _Link, members: Mapping[str, Sequence[int]]) -> NDArray[np.int
     if not pairs:
         raise GraphError(": expected a pair of different devices, got none")
     return np.array(pairs)
-
-
-def _more_than_0(field: str, bandwidth: float) -> float:
-    if not bandwidth > 0:  # also where NaN
-        raise GraphError(f"{field}: expected more than 0 B/s, got {bandwidth}")
-    return bandwidth
 
 
 def _link_name(entry: _Link, source: str, destination: str) -> str:

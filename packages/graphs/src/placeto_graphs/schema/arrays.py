@@ -6,7 +6,7 @@ raises a `GraphError` that names the field, the index and the value.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,6 @@ from placeto_graphs.errors import GraphError, shown
 INT64_MAX = int(np.iinfo(np.int64).max)
 FLOAT64_MAX = float(np.finfo(np.float64).max)
 MAX_SUM = 2**60  # of one field: int64 holds parameters, workspace and tensors of all ops together
-
-_KIND_WORDS = {
-    "b": "booleans",
-    "f": "floating-point numbers",
-    "c": "complex numbers",
-    "U": "text",
-    "S": "bytes",
-    "O": "mixed objects",
-    "M": "dates",
-    "m": "durations",
-    "V": "records",
-}
 
 
 class Record:
@@ -47,7 +35,9 @@ class Record:
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {name: getattr(self, name) for name in self._names()}
-        return _rebuilt, (type(self), {k: _plain(value) for k, value in values.items()})
+        for name, value in values.items():
+            values[name] = dict(value) if isinstance(value, Mapping) else value
+        return partial(type(self), **values), ()
 
     @classmethod
     def _names(cls) -> list[str]:
@@ -73,14 +63,6 @@ def _equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, MappingProxyType) else value
-
-
-def _rebuilt(record_type: type[Record], values: dict[str, Any]) -> Record:
-    return record_type(**values)
-
-
 def int_array(
     field: str,
     values: Any,
@@ -94,14 +76,12 @@ def int_array(
     array = _as_array(field, values)
     if array.shape == (0,) and len(shape) == 2:
         array = array.reshape(0, shape[1] or 0)
-    # NumPy makes floats and objects of integers beyond its own.
-    is_whole = array.size > 0 and array.dtype.kind in "fO" and _are_whole(values)
-    if is_whole:
-        array = np.array(values, dtype=object)
     if array.size == 0:
         array = array.astype(dtype)
-    elif array.dtype.kind not in "iu" and not is_whole:
-        raise GraphError(f"{field}: expected integers, got {_kind(array)}")
+    elif array.dtype.kind in "fO" and _are_whole(values):
+        array = np.array(values, dtype=object)  # NumPy makes floats of integers beyond its own
+    elif array.dtype.kind not in "iu":
+        raise GraphError(f"{field}: expected integers, got {array.dtype.name}")
     _check_shape(field, array, shape)
     largest = int(np.iinfo(dtype).max) if maximum is None else maximum
     if array.size and (array.min() < minimum or array.max() > largest):
@@ -129,7 +109,7 @@ def float_array(
     if array.size == 0 or (array.dtype.kind == "O" and _are_whole(values, most=FLOAT64_MAX)):
         array = array.astype(np.float64)
     elif array.dtype.kind not in "iuf":
-        raise GraphError(f"{field}: expected numbers, got {_kind(array)}")
+        raise GraphError(f"{field}: expected numbers, got {array.dtype.name}")
     _check_shape(field, array, shape)
     result: NDArray[np.float64] = _frozen(array, np.float64, values)
     largest = FLOAT64_MAX if infinity_is is None else np.inf
@@ -146,6 +126,14 @@ def number(field: str, value: Any, *, infinity_is: str | None = None) -> float:
     return float(float_array(field, value, (), infinity_is=infinity_is))
 
 
+def above_0(field: str, value: Any, *, infinity_is: str | None = None) -> float:
+    """Check one number > 0."""
+    checked = number(field, value, infinity_is=infinity_is)
+    if checked == 0:
+        raise GraphError(f"{field}: expected more than 0, got {checked}")
+    return checked
+
+
 def integer(field: str, value: Any, *, minimum: int = 0) -> int:
     """Check one integer that fits int64."""
     return int(int_array(field, value, np.int64, (), minimum=minimum))
@@ -160,26 +148,30 @@ def texts(
     items = tuple(values)
     if length is not None and len(items) != length:
         raise GraphError(f"{field}: expected {length} texts, got {len(items)}")
-    if set(map(type, items)) - {str}:
-        items = tuple(_plain_text(f"{field}[{index}]", item) for index, item in enumerate(items))
-    if not empty and "" in items:
-        raise GraphError(f"{field}[{items.index('')}]: expected a text that is not empty, got ''")
-    _check_encodable(field, items)
+    for index, item in enumerate(items):
+        if not (item or empty) or type(item) is not str or not item.isascii():
+            text(f"{field}[{index}]", item, empty=empty)
     if unique and len(set(items)) != len(items):
         first: dict[str, int] = {}
         for index, item in enumerate(items):
             if first.setdefault(item, index) != index:
                 raise GraphError(f"{field}[{index}]: {shown(item)} repeats {field}[{first[item]}]")
-    return items
+    return tuple(map(str, items))  # of a subclass, such as NumPy's, only the text
 
 
-def text(field: str, value: Any) -> str:
-    """Check one text that is not empty."""
-    plain = _plain_text(field, value)
-    if not plain:
+def text(field: str, value: Any, *, empty: bool = False) -> str:
+    """Check one text that a UTF-8 file can hold."""
+    if not isinstance(value, str):
+        raise GraphError(f"{field}: expected a text, got {shown(value)}")
+    if not (value or empty):
         raise GraphError(f"{field}: expected a text that is not empty, got ''")
-    _check_encodable(field, (plain,))
-    return plain
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise GraphError(
+            f"{field}: expected text that UTF-8 can hold, got {shown(value)}"
+        ) from None
+    return str(value)
 
 
 def check_rows_differ(field: str, rows: NDArray[np.int32], what: str) -> None:
@@ -224,12 +216,6 @@ def sums_by_key(
     return result
 
 
-def _plain_text(field: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise GraphError(f"{field}: expected a text, got {shown(value)}")
-    return str(value)  # of a subclass, such as NumPy's, only the text
-
-
 def _as_array(field: str, values: Any) -> NDArray[Any]:
     try:
         return np.asarray(values)
@@ -262,24 +248,9 @@ def _frozen(array: NDArray[Any], dtype: DTypeLike, given: Any) -> NDArray[Any]:
     return result
 
 
-def _kind(array: NDArray[Any]) -> str:
-    return f"{_KIND_WORDS.get(array.dtype.kind, 'something else')} ({array.dtype})"
-
-
 def _first_index(mask: NDArray[np.bool_]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
 
 
 def _subscript(index: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, index))}]" if index else ""
-
-
-def _check_encodable(field: str, items: tuple[str, ...]) -> None:
-    try:
-        "".join(items).encode()
-    except UnicodeEncodeError:
-        for index, item in enumerate(items):
-            if any("\ud800" <= character <= "\udfff" for character in item):
-                raise GraphError(
-                    f"{field}[{index}]: expected text that UTF-8 can hold, got {shown(item)}"
-                ) from None

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from placeto_graphs.errors import GraphError, shown
-from placeto_graphs.schema.arrays import Record, integer, number, text
+from placeto_graphs.errors import GraphError, one_of, shown
+from placeto_graphs.schema.arrays import Record, above_0, integer, number, text
 
 PRECISIONS = (
     *("tf32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"),
@@ -21,11 +21,6 @@ class Efficiency:
     """The part of a device's peak FLOP/s and memory bandwidth that each class of op reaches.
 
     All are above 0 and at most 1.
-
-    Raises
-    ------
-    GraphError
-        When a number is out of range.
 
     Examples
     --------
@@ -74,11 +69,6 @@ class DeviceKind(Record):
     efficiency : `Efficiency`
         Parts of the peak and the bandwidth that each class of op reaches, in any precision.
 
-    Raises
-    ------
-    GraphError
-        When a field is not as described.
-
     Examples
     --------
     >>> from dataclasses import replace
@@ -102,8 +92,8 @@ class DeviceKind(Record):
     def __post_init__(self) -> None:
         self._check("name", text)
         self._check("memory_bytes", integer, minimum=1)
-        self._check("memory_bandwidth", _above_0)
-        self._check("peak_flops", _above_0)
+        self._check("memory_bandwidth", above_0)
+        self._check("peak_flops", above_0)
         self._check("peak_flops_in", _peaks)
         for overhead in ("launch_overhead", "op_overhead", "transfer_overhead"):
             self._check(overhead, number)
@@ -114,12 +104,7 @@ class DeviceKind(Record):
         return f"DeviceKind({self.name!r})"
 
     def at_speed(self, speed: float) -> "DeviceKind":
-        """Return the kind with all of its ops, and what passes between them, so much faster.
-
-        Parameters
-        ----------
-        speed
-            Measured speed of a device as a fraction of the one that is simulated; more than 0.
+        """Return the kind with all of its ops, and what is between them, so many times as fast.
 
         Examples
         --------
@@ -127,7 +112,7 @@ class DeviceKind(Record):
         >>> DEVICE_KINDS["rtx3090"].at_speed(0.5).memory_bandwidth
         468000000000.0
         """
-        if _above_0("speed", speed) == 1:
+        if above_0("speed", speed) == 1:
             return self
         return replace(
             self,
@@ -139,17 +124,9 @@ class DeviceKind(Record):
         )
 
 
-def _above_0(field: str, given: Any) -> float:
-    value = number(field, given)
-    if value == 0:
-        raise GraphError(f"{field}: expected more than 0, got {value}")
-    return value
-
-
 def _peaks(field: str, given: Any) -> Mapping[str, float]:
     if not isinstance(given, Mapping):
         raise GraphError(f"{field}: expected a mapping of dtypes to numbers, got {shown(given)}")
     for name in given:
-        if name not in PRECISIONS:
-            raise GraphError(f"{field}: expected {', '.join(PRECISIONS)}, got {shown(name)}")
-    return MappingProxyType({name: _above_0(f"{field}.{name}", given[name]) for name in given})
+        one_of(field, name, PRECISIONS)
+    return MappingProxyType({name: above_0(f"{field}.{name}", given[name]) for name in given})

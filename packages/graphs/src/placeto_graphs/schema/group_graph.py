@@ -41,11 +41,6 @@ class GroupGraph(Record):
     edge_bytes : int64[M]
         Bytes of the tensors that flow between the two groups, both ways, each tensor once.
 
-    Raises
-    ------
-    GraphError
-        When a field is not as described, or the graph has a cycle.
-
     Examples
     --------
     >>> graph = GroupGraph(

@@ -24,11 +24,6 @@ class Grouping(Record):
     group_names : G texts
         Names, unique and not empty.
 
-    Raises
-    ------
-    GraphError
-        When a field is not as described.
-
     Examples
     --------
     >>> grouping = Grouping(group_of=[0, 1, 0], group_names=["embedding", "softmax"])

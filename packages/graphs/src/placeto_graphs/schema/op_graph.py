@@ -107,11 +107,6 @@ class OpGraph(Record):
         outputs do that a training loop keeps; each once, kept in ascending order; none unless
         given.
 
-    Raises
-    ------
-    GraphError
-        When a field is not as described, or the graph has a cycle.
-
     Examples
     --------
     >>> graph = OpGraph(

@@ -43,11 +43,6 @@ class PlacementProblem(Record):
         The groupings of which ``grouping`` is one, from coarse to fine: what is together in one of
         them is so in all coarser ones. None if nothing finer is known; see `levels`.
 
-    Raises
-    ------
-    GraphError
-        When a field is not as described.
-
     Examples
     --------
     >>> import networkx as nx

@@ -21,11 +21,6 @@ class EvaluationBatch(Record):
     peak_memory : int64[B, D]
         The most bytes that each device holds at one time.
 
-    Raises
-    ------
-    GraphError
-        When a field is not as described.
-
     Examples
     --------
     >>> EvaluationBatch(runtime=[0.5, 0.25], peak_memory=[[100, 0], [60, 40]]).peak_memory.shape
@@ -50,11 +45,6 @@ class ScheduleBatch(EvaluationBatch):
         Start of the first op of each group, seconds.
     end : float64[B, G]
         End of the last op of each group, seconds.
-
-    Raises
-    ------
-    GraphError
-        When a field is not as described.
 
     Examples
     --------
@@ -92,11 +82,6 @@ class PlacementResult(Record):
         Wall time of the search.
     curve : float64[K, 2]
         Rows of (evaluations so far, best runtime so far in seconds); the first column never falls.
-
-    Raises
-    ------
-    GraphError
-        When a field is not as described.
 
     Examples
     --------
