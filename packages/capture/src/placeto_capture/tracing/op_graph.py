@@ -30,7 +30,8 @@ nothing is held. A write then reads a tensor of 0 bytes of each op that it waits
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,6 @@ from placeto_capture.tracing.lifetimes import SMALLEST_BLOCK
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, views_in
 from placeto_graphs import OpGraph, Phase
 
-LONGEST_SEARCH = 1_000  # ops that `EarlierOps` looks at before the answer is no
 FREE = -1  # the colocation id of an op that may be anywhere
 
 
@@ -85,43 +85,6 @@ class Version:
     held: bool = False  # until the end of the step
 
 
-class EarlierOps:
-    """The ops that come before one by the edges of a graph, queried from the last to the first.
-
-    The search begins with the earliest ops. From a gradient op, the way to the inputs of its
-    forward op is short by way of what that has kept. After some steps the answer is no, which is
-    safe: a further edge only says what other edges say already.
-    """
-
-    def __init__(self, before: Sequence[Iterable[int]], inputs: Iterable[int]) -> None:
-        self._before = before  # for each op those right before it
-        self._seen = set(inputs)
-        self._waiting: list[int] = []  # a heap of ops after the one that was asked for
-        self._further = [-op for op in self._seen]  # a heap of ops before it, the last one first
-        heapify(self._further)
-
-    def has(self, op: int) -> bool:
-        """Return whether an op is among them."""
-        while self._further and -self._further[0] >= op:
-            heappush(self._waiting, -heappop(self._further))
-        for _ in range(LONGEST_SEARCH):
-            if op in self._seen or not self._waiting:
-                break
-            for before in self._before[heappop(self._waiting)]:
-                if before not in self._seen:
-                    self._seen.add(before)
-                    if before > op:
-                        heappush(self._waiting, before)
-                    else:
-                        heappush(self._further, -before)
-        return op in self._seen
-
-    def add(self, op: int) -> None:
-        """Add an op that was not among them."""
-        self._seen.add(op)
-        heappush(self._waiting, op)
-
-
 class TensorsOfTrace:
     """The tensors of the graph of a trace, ``made``, who reads them, ``edges``, and ``waits``."""
 
@@ -133,12 +96,12 @@ class TensorsOfTrace:
         self._trace = trace
         self._last_backward_ops: dict[int, None] = {}  # from which no other one is reached
         self._barrier: int | None = None
-        self._before_barrier: set[int] = set()
-        self._after_barrier: set[int] = set()  # it and the ops that come after it
+        # Sets of ops are bits of whole numbers.
+        self._before: list[tuple[int, ...]] = []  # for each op those right before it
+        self._ancestors: list[int] = []  # of each op, with itself
         self._homes: dict[int, int] = {}  # the first tensor of each resident storage
         self._current: dict[int, int] = {}  # the last tensor of each storage
         self._readers: defaultdict[int, list[int]] = defaultdict(list)  # of these
-        self._before: list[tuple[int, ...]] = []  # for each op those right before it
         for op, made in enumerate(trace.ops):
             if isinstance(made, Placeholder):
                 self._add_placeholder(op, made)
@@ -159,6 +122,7 @@ class TensorsOfTrace:
 
     def _add_placeholder(self, op: int, placeholder: Placeholder) -> None:
         self._before.append(())
+        self._ancestors.append(1 << op)
         first, *_ = placeholder.storages
         home = self._add(op, first, self._trace.bytes_before([first]))
         self._current.update(dict.fromkeys(placeholder.storages, home))
@@ -181,11 +145,9 @@ class TensorsOfTrace:
             self._last_backward_ops.pop(earlier, None)
         if call.phase == Phase.BACKWARD:
             self._last_backward_ops[op] = None
+        self._ancestors.append(self._ancestors_of(before) | 1 << op)
         if call.is_barrier:
-            self._barrier, self._before_barrier = op, self._ancestors(op)
-            self._after_barrier = {op}
-        elif not self._after_barrier.isdisjoint(before):
-            self._after_barrier.add(op)
+            self._barrier = op
 
         for storage in looked_at:
             self._readers[storage].append(op)
@@ -218,17 +180,21 @@ class TensorsOfTrace:
                 earlier.update(self._right_before(last, inputs))
         elif not self.is_dataflow:
             earlier.update(call.waits_for)
+        known = self._ancestors_of(inputs)
         if self._barrier is not None:
-            earlier -= self._before_barrier
-            if self._after_barrier.isdisjoint((*inputs, *earlier)):
+            earlier = {op for op in earlier if not self._ancestors[self._barrier] >> op & 1}
+            if not (known | self._ancestors_of(earlier)) >> self._barrier & 1:
                 earlier.add(self._barrier)
         to_wait_for: list[int] = []
-        earlier_ops = EarlierOps(self._before, inputs)
         for other in sorted(earlier, reverse=True):
-            if not earlier_ops.has(other):
-                earlier_ops.add(other)
+            if not known >> other & 1:
+                known |= self._ancestors[other]
                 to_wait_for.append(other)
         return to_wait_for
+
+    def _ancestors_of(self, ops: Iterable[int]) -> int:
+        """Return some ops and all that come before them."""
+        return reduce(or_, (self._ancestors[op] for op in ops), 0)
 
     def _right_before(self, last: int, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return what a free has to wait for to queue right behind the last op that it is for.
@@ -237,13 +203,6 @@ class TensorsOfTrace:
         """
         before = self._before[last]
         return before if max(before, default=-1) > max(inputs) else (last,)
-
-    def _ancestors(self, op: int) -> set[int]:
-        found = {op}
-        for other in range(op, -1, -1):
-            if other in found:
-                found.update(self._before[other])
-        return found
 
 
 def _looked_at(call: Call, storage_bytes: Sequence[int] | Mapping[int, int]) -> set[int]:
