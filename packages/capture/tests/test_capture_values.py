@@ -169,27 +169,6 @@ def test_a_mask_picks_its_part(name: str) -> None:
     assert trace.results["output.0"].size == (3, 4)
 
 
-@pytest.mark.parametrize("dearer_first", [False, True])
-def test_the_dearer_branch_of_a_condition_is_recorded(dearer_first: bool) -> None:
-    def branches(model: Deciding, x: torch.Tensor) -> torch.Tensor:
-        def dear(y: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = model.other(model.layer(y))
-            return result
-
-        order = (dear, model.layer) if dearer_first else (model.layer, dear)
-        chosen: torch.Tensor = torch.cond(x.sum() > 0, order[0], order[1], (x,))
-        return chosen
-
-    given = example(branches)
-    before = torch.cond
-    graph = capture(given.model, given.inputs)
-    assert torch.cond is before
-    assert [name for name in graph.op_names if name.endswith("addmm")] == [
-        "layer/aten.addmm",
-        "other/aten.addmm",
-    ]
-
-
 class Experts(nn.Module):
     """Each row goes to one of three experts, rows of one expert side by side."""
 

@@ -124,7 +124,7 @@ def _late(holder: Any, name: str) -> Callable[..., Any]:
     return run
 
 
-# By the functions that capture replaces: by kernels of a GPU, and by the dearer of two branches.
+# By the functions that capture replaces, such as by kernels of a GPU.
 REPLACED: dict[Any, Any] = {
     torch.ops.aten.dropout.default: _late(functional, "dropout"),
     torch.ops.aten.scaled_dot_product_attention.default: _late(

@@ -63,7 +63,7 @@ def capture(
 
     If a step uses a value, it is computed if it follows from constants, buffers, random draws, or
     whole or boolean numbers among the inputs. For other values it is assumed that numbers are
-    finite and choices fair. `torch.cond` on a tensor takes the branch with more FLOPs.
+    finite and choices fair.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ class _Step:
         """
         self.part = part
         with (
-            patched_torch(self.options.target, self._fake_mode),  # one step at a time
+            patched_torch(self.options.target),  # one step at a time
             put_back([*called, *self.modules.values()]),
         ):
             objects = FakeObjects(

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,14 +21,10 @@ PLAIN = torch.Tensor, nn.Parameter
 NamedTensors = Sequence[tuple[str, torch.Tensor]]
 
 
-@dataclass(frozen=True)
-class Span:
-    """The bytes from the first element of a tensor to its last, in a space of addresses.
+class Span(NamedTuple):
+    """The bytes from the first element of a tensor to its last, in a space of addresses."""
 
-    The space is a device, or one storage where tensors have no addresses.
-    """
-
-    space: Hashable
+    space: Hashable  # a device, or one storage where tensors have no addresses
     start: int
     end: int
 
@@ -60,11 +56,6 @@ class Region:
             self._fake_of_base[id(base)] = fake.set_(self.storage, 0, (length,), (1,))
         return self._fake_of_base[id(base)]
 
-    def free_name(self, name: str) -> str:
-        """Return a name that no tensor has here."""
-        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
-        return next(candidate for candidate in names if candidate not in self.tensors)
-
 
 class FakeMemory:
     """The memory of all tensors that are there before a step.
@@ -85,19 +76,25 @@ class FakeMemory:
         for group in _overlapping([_span(name, tensor) for name, tensor in named]):
             self._add_region([named[index] for index in group])
 
-    def add_constant(self, name: str, tensor: torch.Tensor) -> tuple[Region, str, list[Region]]:
-        """Add a tensor that was not given before, to the region that contains it or to a new one.
+    def add_constant(self, name: str, tensor: torch.Tensor) -> tuple[Region, str]:
+        """Add a tensor that was not given before; return its region, and its name there.
 
-        Returned are its region, its name there, and the other regions that it overlaps.
+        The region is that which contains it, or a new one.
         """
         span = _span(name, tensor)
         met = [region for region in self.regions if region.span.overlaps(span)]
-        if len(met) == 1 and met[0].span.contains(span):
-            key = met[0].free_name(name)
-            met[0].tensors[key] = self._fake(name, tensor, met[0]), tensor
-            return met[0], key, []
-        self._add_region([(name, tensor)])
-        return self.regions[-1], name, met
+        if not met:
+            self._add_region([(name, tensor)])
+            return self.regions[-1], name
+        if len(met) > 1 or not met[0].span.contains(span):
+            raise CaptureError(
+                f"{name}: expected memory that is shared with parameters, buffers and inputs only, "
+                "got a tensor that overlaps with a part of it; register that as a buffer"
+            )
+        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        key = next(candidate for candidate in names if candidate not in met[0].tensors)
+        met[0].tensors[key] = self._fake(name, tensor, met[0]), tensor
+        return met[0], key
 
     def _add_region(self, named: NamedTensors) -> None:
         tensors = [tensor for _, tensor in named]

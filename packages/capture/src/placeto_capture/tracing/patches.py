@@ -19,8 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.backends import mha
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.flop_counter import FlopCounterMode
 
 from placeto_capture.errors import CaptureError, CaptureWarning, StepError
 from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
@@ -32,7 +30,7 @@ _PATCHING = threading.RLock()
 
 
 @contextmanager
-def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
+def patched_torch(target: Target) -> Iterator[None]:
     """Let PyTorch run a step as on a device, apart from the caller's modes and random numbers.
 
     Attention is one op forward and one backward: flash attention, whose kernel for CPUs has the
@@ -64,7 +62,7 @@ def patched_torch(target: Target, fake_mode: FakeTensorMode) -> Iterator[None]:
         stack.callback(distribution.set_default_validate_args, distribution._validate_args)
         distribution.set_default_validate_args(False)  # values that are not known pass
 
-        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond(fake_mode)]
+        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond()]
         patches += [patch_flex_attention(), patch_refused()]
         if target == "gpu":
             patches += [patch_autocast(), patch_dropout(), patch_attention()]
@@ -225,25 +223,10 @@ class _RMSNorm(torch.autograd.Function):
         return of_values, None, of_weight, None
 
 
-def patch_cond(fake_mode: FakeTensorMode) -> Any:
-    """Let `torch.cond` on a tensor run the branch with more FLOPs, the first one of two equal ones.
+def patch_cond() -> Any:
+    """Let `torch.cond` be an ``if``, so that its condition is a known value or refused."""
 
-    A graph has one way through the step. Which one a step takes depends on values that are not
-    known; the dearer one is an upper bound for all of them. FLOPs are those of the forward pass, of
-    what torch has formulas for (`torch.utils.flop_counter`).
-    """
-
-    def flops(branch: Callable[..., Any], operands: Any) -> int:
-        without_modes = _disable_current_modes()
-        with without_modes, fake_mode, FlopCounterMode(display=False) as counter:
-            branch(*operands)
-        return int(counter.get_total_flops())
-
-    def cond(
-        pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
-    ) -> Any:
-        if isinstance(pred, torch.Tensor):
-            pred = flops(true_fn, operands) >= flops(false_fn, operands)
+    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
         return true_fn(*operands) if pred else false_fn(*operands)
 
     return mock.patch.object(torch, "cond", cond)
@@ -275,31 +258,19 @@ def patch_module_apply() -> Any:
         module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> nn.Module:
         for part in module.modules() if recurse else (module,):
-            _convert(part, convert)
+            for name, weight in part._parameters.items():
+                with torch.no_grad():
+                    converted = None if weight is None else convert(weight)
+                if converted is not weight:
+                    raise CaptureError(
+                        f"{type(part).__name__}.{name}: expected a weight that stays as it is "
+                        "during a step, got one that is converted; convert the model before"
+                    )
+            for name, buffer in part._buffers.items():
+                part._buffers[name] = None if buffer is None else convert(buffer)
         return module
 
     return mock.patch.object(nn.Module, "_apply", apply)
-
-
-def _convert(module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    for name, weight in module._parameters.items():
-        if weight is None:
-            continue
-        with torch.no_grad():
-            converted = convert(weight)
-        if converted is not weight:
-            raise CaptureError(
-                f"{type(module).__name__}.{name}: expected a weight that stays as it is during a "
-                f"step, got a conversion from {_kind(weight)} to {_kind(converted)}; convert the "
-                "model before"
-            )
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            module._buffers[name] = convert(buffer)
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype} on {tensor.device}"
 
 
 @contextmanager
@@ -329,8 +300,6 @@ def patch_flex_attention() -> Iterator[None]:
         for each in (*variables.nonlocals.values(), *variables.globals.values()):
             if isinstance(each, torch.Tensor) and each.requires_grad:
                 raise StepError("flex_attention: expected a score_mod without weights, got one")
-        if query.shape[1] == key.shape[1]:
-            return (*kernel(query, key, value, scale=scale), query.new_empty(0))
         # Queries of heads that share their keys are queries of one head.
         heads = query.reshape(len(query), key.shape[1], -1, query.shape[3])
         out, lse = kernel(heads, key, value, scale=scale)

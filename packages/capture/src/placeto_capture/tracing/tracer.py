@@ -77,7 +77,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._nodes = AutogradNodes()
         self.passes = BackwardPasses(self._makers_of)
         self._draws = RandomDraws()
-        self._cut_storages: set[int] = set()  # that overlap with others in a way not followed
         self._known_values = KnownValues(self._storages)
         self._owner_of_storage: dict[int, int] = {}  # in updates: the op of its parameter
         self._lifetimes = Lifetimes(self._storages)
@@ -265,8 +264,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.reads = tuple(read)
         call.creates = tuple(dict.fromkeys((*call.creates, *first_written)))
         call.writes = tuple(s for s in written_storages if s not in call.creates)
-        if not self._cut_storages.isdisjoint(call.writes):
-            raise self._cannot_follow()
         call.belongs_to, call.scope = self._owner(call)
         call.waits_for = tuple(self.passes.comes_after)
 
@@ -353,7 +350,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._memory.fake_of[id(value)]
 
     def _add_constant(self, tensor: torch.Tensor) -> None:
-        region, name, cut = self._memory.add_constant(self._constant_name, tensor)
+        region, name = self._memory.add_constant(self._constant_name, tensor)
         index = self._index_of_storage.get(region.storage._cdata, -1)
         if index in self._placeholder_of_storage:
             _, placeholder = self._placeholder_of_storage[index]
@@ -362,12 +359,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             placeholder.values[name] = tensor
         else:
             self._add_placeholder(name, self._current_scope, region)
-        if cut:
-            storages = {self._index_of_storage[r.storage._cdata] for r in (region, *cut)}
-            self._cut_storages |= storages
-            for storage in storages:
-                if isinstance(self.ops[self._maker_of_storage[storage]], Call):
-                    raise self._cannot_follow()
 
     def _add_placeholder(self, name: str, scope: str, region: Region) -> None:
         """Record an op that holds the tensors of a region."""
@@ -378,13 +369,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             placeholder.values[key] = value
             self._placeholder_of_storage[placeholder.tensors[key].storage] = op, placeholder
         self._known_values.add(placeholder)
-
-    def _cannot_follow(self) -> CaptureError:
-        return CaptureError(
-            f"{self._place}: expected that what is written shares its memory with parameters, "
-            "buffers and inputs only, got another tensor that overlaps with a part of it; register "
-            "that as a buffer"
-        )
 
     def _described(self, value: Any) -> Any:
         return self._look_up(value) if isinstance(value, FakeTensor) else value
