@@ -1,11 +1,18 @@
 """Options that describe a problem: the source, its sizes, the devices, the groups."""
 
-import click
+from typing import NamedTuple
 
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.placing.placements import resolve_placement
+from placeto.problems.making import read_problem
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
-from placeto_graphs import NAMED_RULES
+from placeto_graphs import NAMED_RULES, PlacementProblem
 from placeto_tools.options import KEY_VALUE, NearestChoice, gathered, link_option
+from placeto_tools.progress import showing_progress
 
 
 def _choice(
@@ -158,4 +165,24 @@ problem_options = gathered(
     source_options,
     micro_batches_option,
     grouping_options,
+)
+
+
+class Named(NamedTuple):
+    """A problem and a placement, as a user names them."""
+
+    problem: str
+    placement: str
+    asked: ProblemOptions
+
+    def read(self) -> tuple[PlacementProblem, NDArray[np.int32]]:
+        """Return the placement, and the problem at its level."""
+        with showing_progress(self.problem) as progress:
+            read = read_problem(self.problem, self.asked)
+            return resolve_placement(self.placement, read, progress)
+
+
+# The arguments PROBLEM and PLACEMENT with these options, which make one argument ``named``.
+placed_options = gathered(
+    "named", Named, click.argument("problem"), click.argument("placement"), problem_options
 )

@@ -15,14 +15,10 @@ from placeto.placing.explanation import (
     seconds_on_path,
     waits,
 )
-from placeto.placing.placements import resolve_placement
-from placeto.problems.making import read_problem
-from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
-from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
+from placeto_tools.problem_options import Named, placed_options
 from placeto_tools.tables import number_text, show_report, table_of
 
 Report = dict[str, Any]
@@ -31,14 +27,10 @@ NUM_WAITS = 10
 
 
 @click.command(cls=Command)
-@click.argument("problem")
-@click.argument("placement")
+@placed_options
 @click.argument("group", required=False)
-@problem_options
 @json_option
-def explain(
-    problem: str, placement: str, group: str | None, asked: ProblemOptions, as_json: bool
-) -> None:
+def explain(named: Named, group: str | None, as_json: bool) -> None:
     """Show the costs of groups on other devices, and their waits.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. A cost is a simulated runtime, plus 2 s for
@@ -51,8 +43,7 @@ def explain(
     placeto explain problem.json.gz placement.json
     placeto explain problem.json.gz placement.json encoder/layer0
     """
-    with showing_progress(problem) as progress:
-        read, found = resolve_placement(placement, read_problem(problem, asked), progress)
+    read, found = named.read()
     simulator = Simulator(read)
     timeline = Simulator(read, num_threads=1).timeline(found)
     if group is None:

@@ -9,9 +9,6 @@ from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
 from placeto.outputs import check_file, write_text
 from placeto.placing.evaluators import STEP, evaluator_spec
-from placeto.placing.placements import resolve_placement
-from placeto.problems.making import read_problem
-from placeto.problems.options import ProblemOptions
 from placeto_tools.options import (
     Command,
     NearestChoice,
@@ -21,14 +18,12 @@ from placeto_tools.options import (
     json_option,
     output_option,
 )
-from placeto_tools.problem_options import problem_options
+from placeto_tools.problem_options import Named, placed_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_json
 
 
 @click.command(cls=Command)
-@click.argument("problem")
-@click.argument("placement")
 @click.option(
     "--to",
     "form",
@@ -39,7 +34,7 @@ from placeto_tools.tables import show_json
     "or graphml, the graph of groups.",
 )
 @evaluator_option
-@problem_options
+@placed_options
 @output_option(
     "File to write: .json for accelerate and torch; .sh for vllm and llama.cpp; .py for "
     "deepspeed; .dot, .gv or .graphml.  [default: standard output]",
@@ -48,11 +43,9 @@ from placeto_tools.tables import show_json
 @json_option
 @force_option
 def export(
-    problem: str,
-    placement: str,
     form: str,
     objective: str | None,
-    asked: ProblemOptions,
+    named: Named,
     output: Path | None,
     as_json: bool,
     force: bool,
@@ -74,8 +67,8 @@ def export(
     if objective and not FORMATS[form].is_priced:
         raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
     priced_by = evaluator_spec(objective or STEP.name)
-    with showing_progress(problem) as progress:
-        read, found = resolve_placement(placement, read_problem(problem, asked), progress)
+    read, found = named.read()
+    with showing_progress() as progress:
         progress.update(f"{form} ...")
         exported = FORMATS[form].export(read, found, priced_by)
     if output is not None:

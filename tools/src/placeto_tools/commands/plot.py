@@ -10,9 +10,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from placeto.outputs import save_png
-from placeto.placing.placements import resolve_placement
-from placeto.problems.making import read_problem
-from placeto.problems.options import ProblemOptions
 from placeto.texts import seconds_text
 from placeto.trials.curve_files import read_curves
 from placeto_simulator import Simulator, Timeline
@@ -21,8 +18,7 @@ from placeto_tools.options import Command, decorated, output_option, overwrite_o
 from placeto_tools.plots.curves import curves_figure
 from placeto_tools.plots.placement import placement_figure
 from placeto_tools.plots.timeline import timeline_figure
-from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
+from placeto_tools.problem_options import Named, placed_options
 
 
 @click.group(cls=Group)
@@ -47,19 +43,15 @@ Drawing = Callable[[Timeline, NDArray[np.int32], str], Figure]
 def _step_command(name: str, draw: Drawing, text: str) -> None:
     """Add a command that draws a simulated step."""
 
-    def command(
-        problem: str, placement: str, asked: ProblemOptions, output: Path, title: str | None
-    ) -> None:
-        with showing_progress(problem) as progress:
-            read, found = resolve_placement(placement, read_problem(problem, asked), progress)
+    def command(named: Named, output: Path, title: str | None) -> None:
+        read, found = named.read()
         timeline = Simulator(read, num_threads=1).timeline(found)
-        title = title or f"{problem}, {placement}: {seconds_text(timeline.runtime)}"
+        title = title or f"{named.problem}, {named.placement}: {seconds_text(timeline.runtime)}"
         save_png(draw(timeline, found, title), output)
         click.echo(output)
 
-    arguments = (click.argument("problem"), click.argument("placement"), problem_options)
-    function = decorated(command, [*arguments, *picture_options])
-    plot.command(name, cls=Command, help=text)(function)
+    add = plot.command(name, cls=Command, help=text)
+    decorated(command, [add, placed_options, *picture_options])
 
 
 _step_command(

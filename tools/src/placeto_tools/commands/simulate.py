@@ -6,23 +6,17 @@ from typing import Any
 import click
 
 from placeto.errors import writing
-from placeto.placing.placements import resolve_placement
 from placeto.placing.simulation import speed_of_kind, timeline_report
-from placeto.problems.making import read_problem
-from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
 from placeto_tools.options import Command, json_option, overwrite_option, trace_option
-from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
+from placeto_tools.problem_options import Named, placed_options
 from placeto_tools.tables import number_text, show_report, table_of
 
 NUM_LINKS = 15
 
 
 @click.command(cls=Command)
-@click.argument("problem")
-@click.argument("placement")
 @trace_option
 @click.option(
     "--longest",
@@ -38,16 +32,14 @@ NUM_LINKS = 15
     help="Measured rate of the model on the device that PLACEMENT names, in steps per second; with "
     "it, the speed of its kind is printed for a cluster file.  [default: none]",
 )
-@problem_options
+@placed_options
 @json_option
 @overwrite_option
 def simulate(
-    problem: str,
-    placement: str,
     trace: Path | None,
     longest: int,
     measured: float | None,
-    asked: ProblemOptions,
+    named: Named,
     as_json: bool,
 ) -> None:
     """Simulate a step: runtime, memory, busy devices, critical path.
@@ -61,8 +53,7 @@ def simulate(
     placeto simulate problem.json.gz heft --json
     placeto simulate problem.json.gz rtx3090:0 --measured 18.5
     """
-    with showing_progress(problem) as progress:
-        read, found = resolve_placement(placement, read_problem(problem, asked), progress)
+    read, found = named.read()
     timeline = Simulator(read, num_threads=1).timeline(found)
     report = timeline_report(read, found, timeline, longest)
     speed = ""

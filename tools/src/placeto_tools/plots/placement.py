@@ -25,11 +25,19 @@ def placement_figure(
     """
     groups = problem.group_graph
     positions = layered_positions(groups)
-    num_layers = int(positions[:, 0].max()) + 1
-    tallest = np.ptp(positions[:, 1]) + 1
-    figure = new_figure(_within(0.22 * num_layers + 2, 6, 30), _within(0.5 * tallest + 1.5, 4, 16))
+    width = 0.22 * (positions[:, 0].max() + 1) + 2
+    height = 0.5 * (np.ptp(positions[:, 1]) + 1) + 1.5
+    figure = new_figure(float(np.clip(width, 6, 30)), float(np.clip(height, 4, 16)))
     axes = figure.add_subplot()
-    _draw_edges(axes, groups.edges, groups.edge_bytes, positions, placement)
+    widths = THINNEST_EDGE + (THICKEST_EDGE - THINNEST_EDGE) * _shares(groups.edge_bytes)
+    cut = placement[groups.edges[:, 0]] != placement[groups.edges[:, 1]]
+    lines = LineCollection(
+        list(positions[groups.edges]),
+        linewidths=widths.tolist(),
+        colors=np.where(cut, "#333333", "#BBBBBB").tolist(),
+        zorder=1,
+    )
+    axes.add_collection(lines)
     seconds = groups.compute_time[np.arange(problem.num_groups), placement]
     axes.scatter(
         positions[:, 0],
@@ -40,7 +48,12 @@ def placement_figure(
         linewidths=0.5,
         zorder=2,
     )
-    axes.legend(handles=_legend(problem, placement), loc="upper left", fontsize="small")
+    counts = np.bincount(placement, minlength=problem.num_devices).tolist()
+    handles = [
+        Line2D([], [], marker="o", linestyle="", color=colour(d), label=f"{name}: {counts[d]}")
+        for d, name in enumerate(problem.cluster.device_names)
+    ]
+    axes.legend(handles=handles, loc="upper left", fontsize="small")
     sizes = f"{counted(problem.num_groups, 'group')} on {counted(problem.num_devices, 'device')}"
     axes.set_title(title or sizes)
     axes.margins(0.03, 0.08)
@@ -48,37 +61,6 @@ def placement_figure(
     return figure
 
 
-def _draw_edges(
-    axes: object,
-    edges: NDArray[np.int32],
-    edge_bytes: NDArray[np.int64],
-    positions: NDArray[np.float64],
-    placement: NDArray[np.int32],
-) -> None:
-    widths = THINNEST_EDGE + (THICKEST_EDGE - THINNEST_EDGE) * _shares(edge_bytes)
-    cut = placement[edges[:, 0]] != placement[edges[:, 1]]
-    lines = LineCollection(
-        list(positions[edges]),
-        linewidths=widths.tolist(),
-        colors=np.where(cut, "#333333", "#BBBBBB").tolist(),
-        zorder=1,
-    )
-    axes.add_collection(lines)  # type: ignore[attr-defined]
-
-
-def _legend(problem: PlacementProblem, placement: NDArray[np.int32]) -> list[Line2D]:
-    counts = np.bincount(placement, minlength=problem.num_devices).tolist()
-    return [
-        Line2D([], [], marker="o", linestyle="", color=colour(d), label=f"{name}: {counts[d]}")
-        for d, name in enumerate(problem.cluster.device_names)
-    ]
-
-
 def _shares(values: NDArray[np.generic]) -> NDArray[np.float64]:
     numbers = np.asarray(values, np.float64)
-    largest = numbers.max(initial=0.0)
-    return numbers / largest if largest > 0 else numbers
-
-
-def _within(value: float, least: float, most: float) -> float:
-    return float(min(max(value, least), most))
+    return numbers / (numbers.max(initial=0.0) or 1.0)

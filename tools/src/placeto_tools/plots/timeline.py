@@ -13,7 +13,6 @@ from placeto_tools.plots import colour, new_figure
 
 BAR = 0.8  # of the height of a row
 GIGABYTE = 1e9
-TRANSFER = len(Phase)  # the number of its colour, after those of the phases
 
 
 def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
@@ -31,12 +30,18 @@ def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
 def _draw_bars(axes: Axes, timeline: Timeline) -> None:
     phases = timeline.problem.graph.phases
     names, device_rows, link_rows = chart_rows(timeline.problem.cluster)
-    for phase in Phase:
-        chosen = phases == phase
-        rows = device_rows[timeline.op_device[chosen]]
-        _add(axes, timeline.op_start[chosen], timeline.op_end[chosen], rows, colour(phase))
-    rows = link_rows[timeline.transfer_link]
-    _add(axes, timeline.transfer_start, timeline.transfer_end, rows, colour(TRANSFER))
+    op_rows = device_rows[timeline.op_device]
+    bars = [
+        (timeline.op_start[chosen], timeline.op_end[chosen], op_rows[chosen])
+        for chosen in (phases == phase for phase in Phase)
+    ]
+    sent_over = link_rows[timeline.transfer_link]
+    bars.append((timeline.transfer_start, timeline.transfer_end, sent_over))
+    for number, (start, end, row) in enumerate(bars):
+        low, high = row - BAR / 2, row + BAR / 2
+        corners = np.stack([start, low, start, high, end, high, end, low], axis=1)
+        boxes = list(corners.reshape(-1, 4, 2))
+        axes.add_collection(PolyCollection(boxes, facecolors=colour(number), edgecolors="none"))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, max(timeline.runtime, 1e-9))
@@ -60,18 +65,6 @@ def chart_rows(cluster: Cluster) -> tuple[list[str], NDArray[np.int64], NDArray[
     labels = [*cluster.device_names, *cluster.link_names]
     rows = np.argsort(order)
     return [labels[item] for item in order], rows[:count], rows[count:]
-
-
-def _add(
-    axes: Axes,
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-    row: NDArray[np.integer],
-    face: str,
-) -> None:
-    low, high = row - BAR / 2, row + BAR / 2
-    corners = np.stack([start, low, start, high, end, high, end, low], axis=1).reshape(-1, 4, 2)
-    axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors="none"))
 
 
 def _draw_memory(axes: Axes, timeline: Timeline) -> None:
