@@ -36,16 +36,7 @@ from placeto_simulator import Simulator
 
 MODULE = '''
 import numpy as np
-from placeto_graphs import EvaluationBatch, PlacementResult, plain_walk
-
-
-def result_of(placement, evaluator):
-    placement = np.asarray(placement, np.int32)
-    found = evaluator.evaluate(placement[None])
-    return PlacementResult(
-        placement=placement, runtime=found.runtime[0], peak_memory=found.peak_memory[0],
-        evaluations=1, seconds=0.0, curve=[[1, found.runtime[0]]],
-    )
+from placeto_graphs import EvaluationBatch, Moves, PlacementResult, plain_walk
 
 
 class Spread:
@@ -57,7 +48,12 @@ class Spread:
         self.width = width
 
     def place(self, problem, evaluator, *, seed=0):
-        return result_of(np.arange(problem.num_groups) % self.width, evaluator)
+        placement = np.arange(problem.num_groups, dtype=np.int32) % self.width
+        found = evaluator.evaluate(placement[None])
+        return PlacementResult(
+            placement=placement, runtime=found.runtime[0], peak_memory=found.peak_memory[0],
+            evaluations=1, seconds=0.0, curve=[[1, found.runtime[0]]],
+        )
 
 
 class Endless(Spread):
@@ -73,33 +69,26 @@ class Endless(Spread):
 
 
 class Limited(Spread):
-    """Heeds its limits: evaluates one placement less than it may."""
+    """Heeds its limit: evaluates one placement less than it may."""
 
-    def __init__(self, max_evaluations, seconds=None):
+    def __init__(self, max_evaluations):
+        super().__init__()
         self.evaluations = max_evaluations - 1
 
     def place(self, problem, evaluator, *, seed=0):
         for _ in range(self.evaluations - 1):
             evaluator.evaluate(np.zeros((1, problem.num_groups), np.int32))
-        found = result_of(np.zeros(problem.num_groups), evaluator)
-        return PlacementResult(
-            placement=found.placement, runtime=found.runtime, peak_memory=found.peak_memory,
-            evaluations=self.evaluations, seconds=0.0, curve=[[self.evaluations, found.runtime]],
-        )
+        return super().place(problem, evaluator)
 
 
 class Walker(Spread):
     """Tries more moves in one call than it may."""
 
     def place(self, problem, evaluator, *, seed=0):
-        from placeto_graphs import Moves
-
-        count = 100
+        tries, groups = np.arange(100)[None], np.arange(problem.num_groups + 1)
         moves = Moves(
-            set_of=np.arange(count)[None] % problem.num_groups,
-            device=np.arange(count)[None] // problem.num_groups % 2,
-            allowance=np.full((1, count), 9.0),
-            first_member=np.arange(problem.num_groups + 1), members=np.arange(problem.num_groups),
+            set_of=tries % problem.num_groups, device=tries // problem.num_groups % 2,
+            allowance=np.full((1, 100), 9.0), first_member=groups, members=groups[:-1],
         )
         evaluator.walk(np.ones((1, problem.num_groups), np.int32), moves)
 
@@ -114,10 +103,20 @@ class Boasts(Spread):
         )
 
 
+class Fails(Spread):
+    def place(self, problem, evaluator, *, seed=0):
+        raise KeyError("no such  group")
+
+
+class FailsWithASeed(Fails):
+    def place(self, problem, evaluator, *, seed=0):
+        return (super() if seed else Spread()).place(problem, evaluator)
+
+
 class MaxLoad:
     """The seconds of the busiest device, and nothing else."""
 
-    objective = "largest load"
+    objective, unit = "largest load", "$"
 
     def __init__(self, problem, factor=1.0):
         self.problem = problem
@@ -131,38 +130,8 @@ class MaxLoad:
             runtime=loads.max(axis=1, initial=0.0), peak_memory=np.zeros(loads.shape, np.int64)
         )
 
-
-class Walking(MaxLoad):
-    objective, unit = "cost", "$"
-
     def walk(self, placements, moves):
         return plain_walk(self, placements, moves)
-
-
-class NoPlace:
-    name = "no-place"
-    place = None
-
-
-class NoEvaluate(MaxLoad):
-    evaluate = None
-
-
-class FailsWithASeed(Spread):
-    def place(self, problem, evaluator, *, seed=0):
-        if seed:
-            raise KeyError("seed")
-        return super().place(problem, evaluator)
-
-
-class Fails(Spread):
-    def place(self, problem, evaluator, *, seed=0):
-        raise KeyError("no such  group")
-
-
-class Breaks(MaxLoad):
-    def evaluate(self, placements):
-        return 1 / 0
 
 
 class OfFewGroups(MaxLoad):
@@ -192,103 +161,74 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return write_module(tmp_path, monkeypatch, MODULE)
 
 
+def runs_of(problem: Any) -> dict[str, Any]:
+    """Return the first run of each placer of a problem of a report."""
+    return {placer["name"]: placer["runs"][0] for placer in problem["placers"]}
+
+
 def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) -> None:
     placers = f"--placers=single,local-search,multilevel,{own}:Spread,{own}:Spread:width=[1]"
     compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=200"]
-    report = succeed_json(*compare, f"--objective={own}:MaxLoad:factor=2")
+    text = succeed(*compare, f"--objective={own}:MaxLoad:factor=2", "-o", "results")
+    report = json.loads(Path("results/results.json").read_text())
     told = {(problem["objective"], problem["unit"]) for problem in report["problems"]}
-    assert told == {("largest load", "s")}
-    runtimes = {
-        placer["name"]: [
-            one["runs"][0]["runtime"]
-            for problem in report["problems"]
-            for one in problem["placers"]
-            if one["name"] == placer["name"]
-        ]
-        for placer in report["problems"][0]["placers"]
-    }
-    assert runtimes == {  # twice the seconds of the busiest device; 4 + 1 and 3 + 2 are the best
-        "single": [20.0, 16.0],
-        "multilevel": [10.0, 8.0],
-        "local-search": [10.0, 8.0],
-        f"{own}:Spread": [12.0, 8.0],
-        f"{own}:Spread:width=[1]": [20.0, 16.0],
+    assert told == {("largest load", "$")}
+    uneven, even = map(runs_of, report["problems"])
+    # Twice the seconds of the busiest device; 4 + 1 and 3 + 2 are the best.
+    assert {name: (run["runtime"], even[name]["runtime"]) for name, run in uneven.items()} == {
+        "single": (20.0, 16.0),
+        "multilevel": (10.0, 8.0),
+        "local-search": (10.0, 8.0),
+        f"{own}:Spread": (12.0, 8.0),
+        f"{own}:Spread:width=[1]": (20.0, 16.0),
     }
     profiles = {one["name"]: one for one in report["profiles"]}
     spread = profiles[f"{own}:Spread"]
-    assert spread["ratios"] == [1.2, 1.0]
-    assert spread["mean_ratio"] == pytest.approx(1.2**0.5)
+    assert (spread["ratios"], spread["mean_ratio"]) == ([1.2, 1.0], pytest.approx(1.2**0.5))
     assert list(spread["within"].values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
-    assert profiles["single"]["ratios"] == [2.0, 2.0]
     assert set(profiles["single"]["within"].values()) == {0.0}
-    text = succeed(*compare, f"--objective={own}:MaxLoad:factor=2", "-o", "results")
     assert "lower bound" not in text
     assert "no report.html: it shows when ops run" in text
     rows = [line.split() for line in text.splitlines() if line.startswith(f"{own}:Spread ")]
     assert rows[0][1:3] == ["1.095", "50.0"]
-    assert [row[1:4] for row in rows[1:]] == [["12.00", "s", "1.200"], ["8.000", "s", "1.000"]]
+    assert [row[1:4] for row in rows[1:]] == [["12", "$", "1.200"], ["8", "$", "1.000"]]
     placed = Path("results/placements/uneven-2xv100", f"{own}:Spread.json")
     assert load_placement(placed, load_problem("uneven.json")).tolist() == [0, 1, 0, 1]
+    place = ["place", "uneven.json", "--max-evaluations=100", f"--objective={own}:MaxLoad"]
+    assert succeed(*place, "-o", "p.json").startswith("p.json: multilevel, largest load 5 $;")
 
 
-def test_a_unit_of_ones_own_stands_in_tables(own: str) -> None:
-    compare = ["compare", "uneven.json", f"--objective={own}:Walking", "--max-evaluations=100"]
-    text = succeed(*compare, "--placers=multilevel,local-search")
-    (head,) = (line for line in text.splitlines() if line.startswith("placer"))
-    assert head.split()[1] == "cost"
-    assert text.count(" 5 $ ") == 2
-    printed = succeed("place", "uneven.json", "--max-evaluations=100", compare[2], "-o", "p.json")
-    assert printed.startswith("p.json: multilevel, cost 5 $;")
-    assert sorted(load_placement("p.json", load_problem("uneven.json")).tolist()) == [0, 0, 1, 1]
-
-
-def test_throughput_is_compared_and_searched_for(own: str) -> None:
-    report = succeed_json(
-        "compare", "uneven.json", "--placers=single,heft,multilevel", "--objective=throughput"
-    )
-    (problem,) = report["problems"]
-    best = {one["name"]: [run["runtime"] for run in one["runs"]] for one in problem["placers"]}
+@pytest.mark.usefixtures("own")
+def test_throughput_is_compared_and_searched_for() -> None:
+    compare = ["compare", "uneven.json", "--objective=throughput"]
+    (problem,) = succeed_json(*compare, "--placers=single,heft,multilevel")["problems"]
     # HEFT takes the largest first: 4 | 3 + 2, then 4 + 1; after each op a V100 rests.
     rest = DEVICE_KINDS["v100"].op_overhead
-    halves = pytest.approx([5 + 2 * rest], rel=1e-12)
-    assert best == {
-        "single": pytest.approx([10 + 4 * rest], rel=1e-12),
-        "heft": halves,
-        "multilevel": halves,
+    assert {name: run["runtime"] for name, run in runs_of(problem).items()} == {
+        "single": pytest.approx(10 + 4 * rest, rel=1e-12),
+        "heft": pytest.approx(5 + 2 * rest, rel=1e-12),
+        "multilevel": pytest.approx(5 + 2 * rest, rel=1e-12),
     }
-    assert report["problems"][0]["objective"] == "time per sample"
-    place = ["place", "uneven.json", "--objective=throughput", "-o", "placement.json"]
-    found = succeed_json(*place, "--max-evaluations=100")
-    assert found["placer"] == "multilevel"
-    assert [found["runtime"]] == halves
-    assert found["objective"] == "time per sample"
-    assert "lower_bound" not in found
-    assert "--start pretrained: excludes --objective" in fail(
-        *place, "--force", "--start=pretrained"
-    )
-    failed = invoke("compare", "uneven.json", "--placers=placeto", "--objective=throughput")
+    assert problem["objective"] == "time per sample"
+    failed = invoke(*compare, "--placers=placeto")
     assert failed.exit_code == 1
     assert "(a SchedulingEvaluator)" in failed.stderr.splitlines()[-1]
-    assert own
 
 
-def test_every_placer_ends_at_the_limits(own: str) -> None:
-    chosen = ",".join(f"{own}:{name}" for name in ("Endless", "Limited", "Walker"))
+def test_every_placer_ends_at_the_limits_and_costs_what_the_evaluator_says(own: str) -> None:
+    chosen = ",".join(f"{own}:{name}" for name in ("Endless", "Limited", "Walker", "Boasts"))
     compare = ["compare", "uneven.json", f"--placers={chosen},random"]
     (problem,) = succeed_json(*compare, "--max-evaluations=50")["problems"]
-    runs = {one["title"]: one["runs"][0] for one in problem["placers"]}
-    assert {title: run["evaluations"] for title, run in runs.items()} == {
-        "Random": 50,
-        f"{own}:Endless": 50,
-        f"{own}:Limited": 49,
-        # Of 49 moves after the start a quarter take a group to where it is.
-        f"{own}:Walker": runs[f"{own}:Walker"]["evaluations"],
-    }
-    assert 20 <= runs[f"{own}:Walker"]["evaluations"] <= 50
-    assert runs[f"{own}:Endless"]["runtime"] == runs["Random"]["runtime"]
-    assert runs["Random"]["runtime"] == pytest.approx(5.0, rel=1e-5)  # and the overheads of ops
+    runs = {name.rpartition(":")[2]: run for name, run in runs_of(problem).items()}
+    counts = {name: run["evaluations"] for name, run in runs.items()}
+    # Of 49 moves after the start a quarter take a group to where it is.
+    assert 20 <= counts.pop("Walker") <= 50
+    assert counts == {"random": 50, "Endless": 50, "Limited": 49, "Boasts": 10}
+    assert runs["Endless"]["runtime"] == runs["random"]["runtime"]
+    assert runs["random"]["runtime"] == pytest.approx(5.0, rel=1e-5)  # and the overheads of ops
+    assert runs["Boasts"]["runtime"] == pytest.approx(10.0, rel=1e-5)
     for run in runs.values():
-        assert run["curve"][-1][0] == run["evaluations"]
+        assert run["curve"][-1] == [run["evaluations"], run["runtime"]]
 
 
 def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
@@ -298,32 +238,10 @@ def test_seconds_end_every_placer_and_searches_use_them_all(own: str) -> None:
     compare = ["compare", "many.json", f"--placers=random,local-search,multilevel,{own}:Endless"]
     succeed(*compare, "--seconds=0.01")  # code for levels is compiled once on a machine
     (problem,) = succeed_json(*compare, "--seconds=0.25")["problems"]
-    for placer in problem["placers"]:
-        (run,) = placer["runs"]
+    for name, run in runs_of(problem).items():
         at_the_bound = run["runtime"] <= problem["lower_bound"] * 1.001
-        assert 0.24 <= run["seconds"] < 1.0 or at_the_bound, placer["name"]
+        assert 0.24 <= run["seconds"] < 1.0 or at_the_bound, name
         assert run["runtime"] >= problem["lower_bound"]
-    assert "excludes --max-evaluations" in fail(*compare, "--seconds=1", "--max-evaluations=9")
-    assert "--seconds: needs one of" in fail(
-        "compare", "many.json", "--placers=heft", "--seconds=1"
-    )
-    place = ["place", "many.json", f"--placer={own}:Endless", "--seconds=0.1", "-o", "p.json"]
-    assert succeed_json(*place)["evaluations"] > 7
-
-
-def test_costs_are_those_of_the_evaluator_whatever_a_placer_says(own: str) -> None:
-    place = ["place", "uneven.json", f"--placer={own}:Boasts", "-o", "placement.json"]
-    found = succeed_json(*place)
-    assert found["runtime"] == pytest.approx(10.0, rel=1e-5)
-    assert found["evaluations"] == 10
-    report = succeed_json("compare", "uneven.json", f"--placers={own}:Boasts,{own}:Spread")
-    boasts, spread = (one["runs"][0] for one in report["problems"][0]["placers"])
-    assert (boasts["evaluations"], spread["evaluations"]) == (10, 1)
-    assert [point[0] for point in boasts["curve"]] == [1, 10]
-    assert boasts["curve"][-1][1] == boasts["runtime"] == found["runtime"]
-    # 4 + 2 seconds on one device, 3 + 1 on the other.
-    simulated = succeed_json("simulate", "uneven.json", f"{own}:Spread")["runtime"]
-    assert simulated == pytest.approx(6.0, rel=1e-5)
 
 
 class Returns:
@@ -339,10 +257,11 @@ class Returns:
             raise self.found
         return self.found
 
-    place = evaluate
+    place = walk = evaluate
 
-    def walk(self, *_: object) -> Any:
-        return self.found
+
+class Lacks:
+    name, problem, place, evaluate = "own", None, None, None
 
 
 def placed_on(*devices: int) -> PlacementResult:
@@ -356,84 +275,80 @@ def placed_on(*devices: int) -> PlacementResult:
     )
 
 
-WRONG_PLACERS = {
-    "no_such_module:P": "expected a module that can be imported, got ModuleNotFoundError",
-    "OWN:Missing": "expected OWN to have 'Missing'",
-    "OWN:np.pi": "expected something that can be called",
-    "OWN:Spread:depth=3": "OWN:Spread:depth=3: TypeError: Spread.__init__() got an unexpected",
-    "OWN:Spread:width=1:width=2": "OWN:Spread:width=1:width=2: width: expected it once, got it",
-    "OWN:NoPlace": "OWN:NoPlace: expected a placer, got one without 'place'",
-    "OWN:Limited": "missing 1 required positional argument: 'max_evaluations'",
-    "heft:depth=3": "heft:depth=3: expected no arguments of heft; its class takes them",
-    "hefty": "expected heft, or another of",
-}
-WRONG_EVALUATORS = {
-    "no_such_module:E": "expected a module that can be imported",
-    "OWN:MaxLoad:power=2": "MaxLoad.__init__() got an unexpected keyword argument 'power'",
-    "OWN:NoEvaluate": "expected an evaluator, got one without 'evaluate'",
-    "latencies": "expected latency, or another of latency, throughput",
-}
-WRONG_RESULTS: list[tuple[Any, str]] = [
-    (None, "own: expected place to return a PlacementResult, got NoneType"),
-    (placed_on(0), "own: placement: expected shape (4,), got (1,)"),
-    (placed_on(0, 0, 0, 2), "own: placement[3]: expected an integer from 0 to 1, got 2"),
-    (SystemExit(0), "own: SystemExit: 0"),
-]
-WRONG_COSTS: list[tuple[Any, str]] = [
-    ([1.0], "own: expected evaluate to return EvaluationBatch, got list"),
-    (
-        EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), np.int64)),
-        "own: expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
-    ),
-    (ZeroDivisionError("division by zero"), "own: ZeroDivisionError: division by zero"),
-]
+PROBLEM = independent_ops(4.0, 3.0, 2.0, 1.0)
+COSTS_OF_ONE = EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), np.int64))
 
 
-@pytest.mark.parametrize("text", WRONG_PLACERS)
-def test_a_wrong_placer_is_said(text: str, own: str) -> None:
-    name, expected = (one.replace("OWN", own) for one in (text, WRONG_PLACERS[text]))
-    with pytest.raises(InputError, match=re.escape(expected)):
-        placer_spec(name).make(load_problem("uneven.json"), Budget(0))
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("no_such_module:P", "expected a module that can be imported, got ModuleNotFoundError"),
+        ("OWN:Missing", "expected OWN to have 'Missing'"),
+        ("OWN:np.pi", "expected something that can be called"),
+        ("OWN:Spread:depth=3", "OWN:Spread:depth=3: TypeError: Spread.__init__() got an unexp"),
+        ("OWN:Spread:width=1:width=2", "OWN:Spread:width=1:width=2: width: expected it once, got"),
+        ("OWN:MaxLoad", "OWN:MaxLoad: TypeError: MaxLoad.__init__() missing 1 required"),
+        ("OWN:Limited", "missing 1 required positional argument: 'max_evaluations'"),
+        ("heft:depth=3", "heft:depth=3: expected no arguments of heft; its class takes them"),
+        ("hefty", "expected heft, or another of"),
+        (Lacks(), "own: expected a placer, got one without 'place'"),
+        (Returns(PROBLEM, None), "own: expected place to return a PlacementResult, got NoneType"),
+        (Returns(PROBLEM, placed_on(0)), "own: placement: expected shape (4,), got (1,)"),
+        (
+            Returns(PROBLEM, placed_on(0, 0, 0, 2)),
+            "own: placement[3]: expected an integer from 0 to 1, got 2",
+        ),
+        (Returns(PROBLEM, SystemExit(0)), "own: SystemExit: 0"),
+    ],
+)
+def test_what_is_wrong_with_a_placer_is_said(found: Any, message: str, own: str) -> None:
+    def place() -> None:
+        if isinstance(found, str):
+            placer_spec(found.replace("OWN", own)).make(PROBLEM, Budget(0))
+        CheckedPlacer("own", found).place(PROBLEM, Simulator(PROBLEM))
+
+    with pytest.raises(InputError, match=re.escape(message.replace("OWN", own))):
+        place()
 
 
-@pytest.mark.parametrize("text", WRONG_EVALUATORS)
-def test_a_wrong_evaluator_is_said(text: str, own: str) -> None:
-    with pytest.raises(InputError, match=re.escape(WRONG_EVALUATORS[text])):
-        evaluator_spec(text.replace("OWN", own)).make(load_problem("uneven.json"), None)
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("no_such_module:E", "expected a module that can be imported"),
+        ("OWN:MaxLoad:power=2", "MaxLoad.__init__() got an unexpected keyword argument 'power'"),
+        ("latencies", "expected latency, or another of latency, throughput"),
+        (Lacks(), "own: expected an evaluator, got one without 'problem'"),
+        (
+            Returns(independent_ops(1.0), None),
+            "own: expected an evaluator of the problem that it is made with",
+        ),
+        (Returns(PROBLEM, [1.0]), "own: expected evaluate to return EvaluationBatch, got list"),
+        (
+            Returns(PROBLEM, COSTS_OF_ONE),
+            "own: expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
+        ),
+        (Returns(PROBLEM, ValueError("no")), "own: ValueError: no"),
+    ],
+)
+def test_what_is_wrong_with_an_evaluator_is_said(found: Any, message: str, own: str) -> None:
+    def evaluate() -> None:
+        if isinstance(found, str):
+            evaluator_spec(found.replace("OWN", own)).make(PROBLEM, None)
+        checked_evaluator("own", found, PROBLEM).evaluate(np.zeros((2, 4), np.int32))
 
-
-def test_a_wrong_result_is_said() -> None:
-    problem = independent_ops(4.0, 3.0, 2.0, 1.0)
-    evaluator = Simulator(problem)
-    for found, expected in WRONG_RESULTS:
-        with pytest.raises(InputError, match=re.escape(expected)):
-            CheckedPlacer("own", Returns(problem, found)).place(problem, evaluator)
-    placements = np.zeros((2, 4), np.int32)
-    for found, expected in WRONG_COSTS:
-        with pytest.raises(InputError, match=re.escape(expected)):
-            checked_evaluator("own", Returns(problem, found), problem).evaluate(placements)
-    walker: Any = checked_evaluator("own", Returns(problem, None), problem)
-    with pytest.raises(InputError, match="own: expected walk to return Walks, got NoneType"):
-        walker.walk(placements)
-    with pytest.raises(InputError, match="expected an evaluator of the problem that it is made"):
-        checked_evaluator("own", Returns(problem, None), independent_ops(1.0))
+    with pytest.raises(InputError, match=re.escape(message)):
+        evaluate()
+    if isinstance(found, Returns) and found.problem is PROBLEM:
+        walker: Any = checked_evaluator("own", found, PROBLEM)
+        with pytest.raises(InputError, match=r"own: (expected \w+ to return Walks|ValueError)"):
+            walker.walk(None)
 
 
 def test_what_fails_is_one_line_and_the_others_go_on(own: str) -> None:
-    place = ["place", "uneven.json", "-o", "placement.json"]
-    assert "expected heft, or another of" in fail(*place, "--placer=hefty")
-    assert "expected heft, or another of" in fail(
-        "compare", "uneven.json", "--placers=single,hefty"
-    )
-    broken = f"{own}:Breaks: ZeroDivisionError: division by zero ({own}.py, line "
-    for placer in ([], ["--placer=heft"], [f"--placer={own}:Spread"]):
-        assert broken in fail(*place, *placer, f"--objective={own}:Breaks")
     expected = f"{own}:Fails: KeyError: 'no such group' ({own}.py, line "
-    assert f"placeto: error: {expected}" in fail(*place, f"--placer={own}:Fails")
-    assert (
-        'raise KeyError("no such  group")'
-        in invoke(*place, f"--placer={own}:Fails", "--debug").stderr
-    )
+    shown = invoke("place", "uneven.json", "-o", "p.json", f"--placer={own}:Fails", "--debug")
+    assert 'raise KeyError("no such  group")' in shown.stderr
+    assert shown.stderr.splitlines()[-1].startswith(f"placeto: error: {expected}")
     result = invoke("compare", "uneven.json", f"--placers=single,{own}:Fails")
     assert result.exit_code == 1
     last = result.stderr.splitlines()[-1]
@@ -448,25 +363,19 @@ def test_an_evaluator_that_refuses_a_problem_fails_on_that_one(own: str) -> None
     refused = f"{own}:OfFewGroups: ValueError: expected few groups ("
     result = invoke(*compare, "many.json", "uneven.json", "--json")
     assert result.exit_code == 1
-    many, uneven = json.loads(result.stdout)["problems"]
-    assert refused in json.dumps(many)
-    assert refused not in json.dumps(uneven)
-    of_none = invoke(*compare, "many.json")
-    assert of_none.exit_code == 2
-    assert of_none.stderr.startswith(f"placeto: error: {refused}")
-    assert of_none.stdout == ""
+    many, uneven = map(json.dumps, json.loads(result.stdout)["problems"])
+    assert refused in many
+    assert refused not in uneven
+    assert f"placeto: error: {refused}" in fail(*compare, "many.json")
 
 
 def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:
-    result = invoke("compare", "uneven.json", f"--placers={own}:FailsWithASeed", "--seeds=2")
+    placer = f"{own}:FailsWithASeed"
+    result = invoke("compare", "uneven.json", f"--placers={placer}", "--seeds=2", "-o", "out")
     assert result.exit_code == 1
-    (row,) = (line for line in result.stdout.splitlines() if line.startswith(f"{own}:Fails"))
-    assert row.split()[1:] == ["6.000", "s", "1", "of", "2", "failed", *row.split()[7:]]
-    report = json.loads(
-        invoke(
-            "compare", "uneven.json", f"--placers={own}:FailsWithASeed", "--seeds=2", "--json"
-        ).stdout
-    )
+    (row,) = (line for line in result.stdout.splitlines() if line.startswith(placer))
+    assert row.split()[1:7] == ["6.000", "s", "1", "of", "2", "failed"]
+    report = json.loads(Path("out/results.json").read_text())
     assert report["profiles"][0]["ratios"] == [None]
     assert report["problems"][0]["placers"][0]["failed"] == 1
 
@@ -475,14 +384,12 @@ def test_what_fails_with_one_seed_is_no_median_of_the_others(own: str) -> None:
 def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) -> None:
     placers = f"--placers=heft,random,local-search,{own}:Spread,{own}:Fails"
     compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=50"]
-    results = [
-        invoke(*compare, f"--objective={own}:MaxLoad", f"--jobs={jobs}", "--json")
-        for jobs in (1, 2)
-    ]
-    reports = [json.loads(result.stdout)["problems"] for result in results]
-    for result, problems in zip(results, reports, strict=True):
+    reports = []
+    for jobs in (1, 2):
+        result = invoke(*compare, f"--objective={own}:MaxLoad", f"--jobs={jobs}", "--json")
         assert "KeyError: 'no such group'" in result.stderr.splitlines()[-1]
-        runs = [run for one in problems for found in one["placers"] for run in found["runs"]]
+        reports.append(json.loads(result.stdout)["problems"])
+        runs = [run for one in reports[-1] for found in one["placers"] for run in found["runs"]]
         assert len(runs) == 2 * 4
         for run in runs:
             del run["seconds"]
@@ -492,23 +399,21 @@ def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) ->
 def test_an_edit_of_a_placer_or_of_what_it_imports_runs_it_anew(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trials() -> list[dict[str, object]]:
-        placers = f"--placers=heft,{own}:Spread"
+    def trials() -> list[Any]:
         for name in [name for name in sys.modules if name.startswith(own)]:
             monkeypatch.delitem(sys.modules, name)
         files_digest.cache_clear()  # each command is a process of its own
         imports_digest.cache_clear()
-        succeed("compare", "uneven.json", placers, "-o", "results")
-        return [json.loads(line) for line in Path("results/trials.jsonl").read_text().splitlines()]
+        succeed("compare", "uneven.json", f"--placers=heft,{own}:Spread", "-o", "results")
+        lines = Path("results/trials.jsonl").read_text().splitlines()
+        return [json.loads(line)["placement"] for line in lines[1:]]
 
-    first = trials()
-    assert [one["placement"] for one in first[1:]] == [[0, 1, 1, 0], [0, 1, 0, 1]]
-    assert trials() == first
+    found = [[0, 1, 1, 0], [0, 1, 0, 1]]
+    assert trials() == found
     file = tmp_path / f"{own}.py"
     file.write_text(file.read_text().replace("% self.width", "// self.width"))
-    *same, new = trials()
-    assert same == first
-    assert new["placement"] == [0, 0, 1, 1]
+    found.append([0, 0, 1, 1])
+    assert trials() == found
     # A package beside it, which it imports when it is called, and which has parts of its own.
     package = tmp_path / f"{own}_parts"
     package.mkdir()
@@ -517,18 +422,18 @@ def test_an_edit_of_a_placer_or_of_what_it_imports_runs_it_anew(
     (package / "sizes.py").write_text("WIDTH = 4\n")
     imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"
     file.write_text(file.read_text().replace("        self.width = width\n", imports, 1))
-    assert trials()[-1]["placement"] == [0, 0, 0, 0]
+    found.append([0, 0, 0, 0])
+    assert trials() == found
     (package / "other.py").write_text("WIDTH = 3\n")
-    count = len(trials())
     (package / "sizes.py").write_text("WIDTH = 1 + 1\n")
-    *before, last = trials()
-    assert len(before) == count
-    assert last["placement"] == [0, 0, 1, 1]
+    found.append([0, 0, 1, 1])
+    assert trials() == found
+    assert trials() == found
 
 
-@pytest.fixture
-def plugin(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the module of a package that is installed, and names what it has."""
+def test_an_installed_package_gives_its_placers_names(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     described = tmp_path / "own-0.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 0\n")
@@ -537,41 +442,28 @@ def plugin(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         f"[placeto.evaluators]\nmax-load = {own}:MaxLoad\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    return own
-
-
-def test_an_installed_package_gives_its_placers_names(plugin: str) -> None:
     compare = ["compare", "uneven.json", "--objective=max-load:factor=3"]
-    report = succeed_json(*compare, "--placers=spread:width=1,spread,heft")
-    placers = report["problems"][0]["placers"]
-    assert [one["name"] for one in placers] == ["heft", "spread:width=1", "spread"]
-    assert [one["runs"][0]["runtime"] for one in placers] == [15.0, 30.0, 18.0]
+    (problem,) = succeed_json(*compare, "--placers=spread:width=1,spread,heft")["problems"]
+    found = [(name, run["runtime"]) for name, run in runs_of(problem).items()]
+    assert found == [("heft", 15.0), ("spread:width=1", 30.0), ("spread", 18.0)]
     assert "expected spread, or another of" in fail(*compare, "--placers=spred")
-    assert placer_spec("spread").modules == (plugin,)
+    assert placer_spec("spread").modules == (own,)
 
 
 def test_python_takes_placers_and_evaluators(own: str) -> None:
     module = __import__(own)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    given: dict[str, Any] = {"cluster": "2xv100", "quiet": True}
     arguments = (model, torch.ones(4, 8))
-    for placer in (module.Spread(1), f"{own}:Spread:width=1"):
-        placed = placeto.place(*arguments, cluster="2xv100", placer=placer, quiet=True)
-        assert set(placed.placement.tolist()) == {0}
-        assert placed.lower_bound <= placed.runtime
-    for evaluator in (module.MaxLoad, f"{own}:MaxLoad"):
-        placed = placeto.place(
-            *arguments, cluster="2xv100", evaluator=evaluator, seconds=0.2, quiet=True
-        )
-        loads = np.zeros(2)
-        seconds = placed.problem.group_graph.compute_time[:, 0]
-        np.add.at(loads, placed.placement, seconds)
-        assert placed.runtime == pytest.approx(loads.max())
-        assert placed.runtime == pytest.approx(seconds.max())  # of three, of which one takes none
-        assert placed.lower_bound == 0
-    with pytest.raises(InputError, match="expected a placer, got one without 'place'"):
-        placeto.place(*arguments, cluster="2xv100", placer=module.NoPlace(), quiet=True)
+    placed = placeto.place(*arguments, placer=module.Spread(1), **given)
+    assert set(placed.placement.tolist()) == {0}
+    assert placed.lower_bound <= placed.runtime
+    placed = placeto.place(*arguments, evaluator=module.MaxLoad, seconds=0.2, **given)
+    # Of three groups, of which one takes no time, two are apart.
+    assert placed.runtime == pytest.approx(placed.problem.group_graph.compute_time[:, 0].max())
+    assert placed.lower_bound == 0
     with pytest.raises(InputError, match="placer: expected heft, or another of"):
-        placeto.place(*arguments, cluster="2xv100", placer="hefty", quiet=True)
+        placeto.place(*arguments, placer="hefty", **given)
 
 
 @pytest.mark.parametrize("name", ["local-search", "multilevel", "random", "OWN:Endless"])

@@ -128,7 +128,8 @@ class WatchedEvaluator:
             most = allowed // len(placements) - 1  # besides the start of each walk
             if most < 0:
                 raise SpentError
-            moves = moves.first(most)
+            of_each = ("set_of", "device", "allowance", "pick")
+            moves = replace(moves, **{name: getattr(moves, name)[:, :most] for name in of_each})
         walks = walk(placements, moves)
         self._best.add_walks(walks, moves)
         self._tell()
