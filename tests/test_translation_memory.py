@@ -3,7 +3,7 @@
 import pytest
 
 from placeto import load_model_graph
-from placeto.placing.expert_scopes import expert_scopes
+from placeto.placing.placers import expert_scopes
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_baselines import ExpertPlacer, LocalSearch, SingleDevice

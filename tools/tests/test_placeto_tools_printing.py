@@ -4,7 +4,7 @@ import time
 import pytest
 
 from placeto.errors import one_line
-from placeto.placing.expert_scopes import expert_scopes
+from placeto.placing.placers import expert_scopes
 from placeto.texts import TextTable
 from placeto_tools import progress
 from placeto_tools.tables import show, show_json

@@ -22,7 +22,7 @@ from numba.core.event import install_recorder
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
 from placeto.placing.placers import make_placer
-from placeto.placing.warming import warm_up
+from placeto.placing.placers import warm_up
 
 problem = two_chains(5, 3)
 for name in sys.argv[1:]:

@@ -9,7 +9,7 @@ import click
 
 from placeto.placing.costs import bound_text
 from placeto.placing.evaluators import evaluator_spec
-from placeto.problems.inspection import inspect_problem
+from placeto.placing.reports import inspect_problem
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, cost_text, counted, flops_text, seconds_text

@@ -25,7 +25,7 @@ from placeto.placing.placements import (
     place_problem,
 )
 from placeto.placing.placers import PLACERS, placer_spec
-from placeto.placing.simulation import is_inference
+from placeto.placing.reports import is_inference
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import SECONDS, bytes_text, counted, rate_text

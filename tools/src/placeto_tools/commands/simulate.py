@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from placeto.errors import writing
-from placeto.placing.simulation import speed_of_kind, timeline_report
+from placeto.placing.reports import speed_of_kind, timeline_report
 from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
 from placeto_tools.options import Command, json_option, overwrite_option, trace_option

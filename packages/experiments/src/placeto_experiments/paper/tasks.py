@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from placeto.json_files import decode_json
-from placeto.placing.costs import costs_of
-from placeto.placing.placers import fitting
-from placeto.placing.warming import warm_up
+from placeto.placing.placers import fitting, warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
@@ -20,7 +18,7 @@ from placeto.trials.records import Episode, Outcome, Record, Trained
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_experiments.paper.orders import FixedOrders, PlaceInOrder, read_by_rnn, run_greedily
-from placeto_graphs import PlacementProblem, Placer
+from placeto_graphs import PlacementProblem, Placer, memory_penalised_runtime
 from placeto_policy import (
     JsonLinesLog,
     PlacementEnvironment,
@@ -99,7 +97,7 @@ class PlaceAtRandom(Place):
         generator = np.random.default_rng(self.seed or 0)
         placements = generator.integers(problem.num_devices, size=shape, dtype=np.int32)
         batch = Simulator(problem, 1).evaluate(placements)
-        costs = costs_of(problem, batch)
+        costs = memory_penalised_runtime(batch, problem.cluster.memory_bytes)
         watch.update("done")
         return Outcome(
             runtime=float(batch.runtime.mean()),

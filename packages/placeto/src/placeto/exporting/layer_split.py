@@ -17,9 +17,14 @@ from placeto.errors import InputError
 from placeto.exporting.forms import Price, price, steepest_descent
 from placeto.exporting.layers import LayerChain, chain_modules
 from placeto.exporting.module_scopes import ModuleScopes
-from placeto.placing.costs import costs_of
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_graphs import SECONDS_PER_BYTE, OpGraph, Phase, PlacementProblem
+from placeto_graphs import (
+    SECONDS_PER_BYTE,
+    OpGraph,
+    Phase,
+    PlacementProblem,
+    memory_penalised_runtime,
+)
 
 MOST_ROUNDS = 20
 NO_TIME = 1e-15  # seconds, so that ops without any count at all
@@ -136,7 +141,7 @@ def _fastest(chain: LayerChain, start: Stages | None, devices: Sequence[int]) ->
     def costs(stages: Sequence[Stages]) -> NDArray[np.float64]:
         batch = chain.evaluate(np.stack([each.device_of_layer() for each in stages]))
         gains = 1 + LEAST_GAIN * np.array([len(each.devices) for each in stages])
-        return costs_of(chain.problem, batch) * gains
+        return memory_penalised_runtime(batch, chain.problem.cluster.memory_bytes) * gains
 
     def possible(stages: list[Stages]) -> list[Stages]:
         return [each for each in stages if _can_be(chain, each, devices)]

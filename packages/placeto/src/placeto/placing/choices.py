@@ -28,51 +28,45 @@ AS_FAST = 1.01  # times the cost: a split that gains less is not worth it
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A placement on some of the devices.
+    """A placement on some of the devices, and what it costs."""
 
-    Attributes
-    ----------
-    devices : tuple of int
-        The devices that may be used.
-    how : text
-        ``"alone"``: all on one device; ``"in-order"``: devices filled one after the other, as far
-        as their memory allows; ``"searched"``: the best placement of a short search.
-    result : `PlacementResult`
-        The placement, and what it costs.
-    """
-
-    devices: tuple[int, ...]
-    how: str
+    devices: tuple[int, ...]  # that may be used
+    how: str  # `ALONE` on one device; filled `IN_ORDER`; or the best of a short search, `SEARCHED`
     result: PlacementResult
 
 
 def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return each device alone and all filled in order; none where there is one device."""
+    """Return each device that can run all alone, and all devices filled in order.
+
+    Of equal devices the first one is taken. There is no choice where there is one device.
+    """
     if problem.num_devices == 1:
         return []
-    return [*on_one_device(problem, evaluator), in_order(problem, evaluator)]
+    runs_all = np.isfinite(problem.group_graph.compute_time).all(axis=0)
+    alone = [
+        Choice((device,), ALONE, _evaluated(evaluator, np.full(problem.num_groups, device)))
+        for (device,) in unlike_subsets(problem, 1)
+        if runs_all[device]
+    ]
+    return [*alone, _in_order(problem, evaluator)]
 
 
-def on_one_device(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return all groups on each device that can run them; of equal devices, on the first."""
-    runs = np.isfinite(problem.group_graph.compute_time)
-    found = []
-    for (device,) in unlike_subsets(problem, 1):
-        if runs[:, device].all():
-            placement = np.full(problem.num_groups, device, np.int32)
-            found.append(Choice((device,), ALONE, _evaluated(evaluator, placement)))
-    return found
-
-
-def in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
+def _in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
     """Return a placement that fills the devices one after the other, accelerators first.
 
     ``device_map="auto"`` places models that fit no device so: groups in the order in which they
     run, as many on a device as fit there. The last device takes the rest. A group that a device
     cannot run goes to the device where it runs fastest.
     """
+    graph = problem.graph
     devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
-    order = _running_order(problem)
+    # The order in which the first op of each group that takes time runs.
+    works = (problem.compute_time > 0).any(axis=1)
+    position = np.full(problem.num_groups, graph.num_ops)
+    np.minimum.at(
+        position, problem.grouping.group_of[works], np.asarray(graph.topological_index)[works]
+    )
+    order = np.argsort(position, kind="stable")
     seconds = problem.group_graph.compute_time
     fastest = seconds.argmin(axis=1).astype(np.int32)
 
@@ -97,6 +91,18 @@ def in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
         placement = filled(placement, first, least, device)
         first = least
     return Choice(tuple(devices), IN_ORDER, _evaluated(evaluator, placement))
+
+
+def _evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> PlacementResult:
+    batch = evaluator.evaluate(placement[None].astype(np.int32))
+    return PlacementResult(
+        placement=placement.astype(np.int32),
+        runtime=float(batch.runtime[0]),
+        peak_memory=batch.peak_memory[0],
+        evaluations=1,
+        seconds=0.0,
+        curve=np.array([[1.0, float(batch.runtime[0])]]),
+    )
 
 
 def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
@@ -195,17 +201,16 @@ def choices_table(
     """Return the costs of the choices as a table; its title names the used devices."""
     used = used_devices(problem, result.placement)
     names = problem.cluster.device_names
-    as_fast = [
+    if len(used) == 1:
+        fitting = fits(problem, result.peak_memory)
+        title = f"All on {used[0]}" + (": do not split" if fitting else "")
+    elif as_fast := [
         names[choice.devices[0]]
         for choice in choices
         if choice.how == ALONE
         and fits(problem, choice.result.peak_memory)
         and choice.result.runtime <= AS_FAST * result.runtime
-    ]
-    if len(used) == 1:
-        fitting = fits(problem, result.peak_memory)
-        title = f"All on {used[0]}" + (": do not split" if fitting else "")
-    elif as_fast:
+    ]:
         title = f"{as_fast[0]} alone is within 1 % of this: do not split"
     else:
         title = f"Split over {', '.join(used)}"
@@ -213,41 +218,13 @@ def choices_table(
     for choice in choices:
         devices = "+".join(names[device] for device in choice.devices)
         label = {ALONE: f"{devices} alone", IN_ORDER: "in order of memory", SEARCHED: devices}
-        lacking = _lacking(problem, choice.result.peak_memory)
+        lack = choice.result.peak_memory - problem.cluster.memory_bytes
+        most = int(lack.argmax())
+        lacking = f"out of memory: {names[most]} lacks {bytes_text(lack[most])}"
+        lacking = lacking if lack[most] > 0 else ""
         compared = result.runtime and not lacking
         relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
         rows.append([label[choice.how], evaluator.text(choice.result.runtime), relative, lacking])
     return TextTable(
         f"{title}. Other choices", ["devices", f">{evaluator.objective}", ">relative", ""], rows
-    )
-
-
-def _lacking(problem: PlacementProblem, peak_memory: NDArray[np.int64]) -> str:
-    lack = peak_memory - problem.cluster.memory_bytes
-    device = int(lack.argmax())
-    if lack[device] <= 0:
-        return ""
-    return f"out of memory: {problem.cluster.device_names[device]} lacks {bytes_text(lack[device])}"
-
-
-def _running_order(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Return the groups in the order in which their first op that takes time runs."""
-    graph = problem.graph
-    works = (problem.compute_time > 0).any(axis=1)
-    position = np.full(problem.num_groups, graph.num_ops)
-    np.minimum.at(
-        position, problem.grouping.group_of[works], np.asarray(graph.topological_index)[works]
-    )
-    return np.argsort(position, kind="stable")
-
-
-def _evaluated(evaluator: Evaluator, placement: NDArray[np.int32]) -> PlacementResult:
-    batch = evaluator.evaluate(placement[None])
-    return PlacementResult(
-        placement=placement,
-        runtime=float(batch.runtime[0]),
-        peak_memory=batch.peak_memory[0],
-        evaluations=1,
-        seconds=0.0,
-        curve=np.array([[1.0, float(batch.runtime[0])]]),
     )

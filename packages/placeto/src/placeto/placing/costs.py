@@ -26,18 +26,10 @@ MOST_SHOWN = 4  # devices in one line
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
     parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
-    problem = evaluator.problem
-    return np.concatenate([costs_of(problem, evaluator.evaluate(part)) for part in parts])
-
-
-def cost_of(evaluator: Evaluator, placement: NDArray[np.int32]) -> float:
-    """Return the memory-penalised runtime of one placement int32[G], in seconds."""
-    return float(costs(evaluator, placement[None])[0])
-
-
-def costs_of(problem: PlacementProblem, batch: EvaluationBatch) -> NDArray[np.float64]:
-    """Return float64[B], the costs of evaluated placements."""
-    return memory_penalised_runtime(batch, problem.cluster.memory_bytes)
+    memory = evaluator.problem.cluster.memory_bytes
+    return np.concatenate(
+        [memory_penalised_runtime(evaluator.evaluate(part), memory) for part in parts]
+    )
 
 
 def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline) -> float:
@@ -45,7 +37,7 @@ def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline)
     batch = EvaluationBatch(
         runtime=np.array([found.runtime]), peak_memory=np.array([found.peak_memory])
     )
-    return float(costs_of(problem, batch)[0])
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0])
 
 
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:

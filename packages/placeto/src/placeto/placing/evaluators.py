@@ -21,11 +21,7 @@ class EvaluatorSpec:
     make: Callable[[PlacementProblem, int | None], Evaluator]
     unit: str = SECONDS
     modules: tuple[str, ...] = ()  # of one of a user's own: modules whose files decide what it does
-
-    @property
-    def simulates(self) -> bool:
-        """True if it is the simulator of a step, for which there are bounds and policies."""
-        return self.name == STEP.name
+    simulates: bool = False  # a step; for that there are bounds and policies
 
     def text(self, cost: float) -> str:
         """Return a cost with its unit."""
@@ -48,7 +44,7 @@ def _throughput(problem: PlacementProblem, _num_threads: int | None) -> Evaluato
     return ThroughputEvaluator(problem)
 
 
-STEP = EvaluatorSpec(OF_A_STEP, "runtime", _simulator)
+STEP = EvaluatorSpec(OF_A_STEP, "runtime", _simulator, simulates=True)
 THROUGHPUT = EvaluatorSpec(OF_A_PIPELINE, "time per sample", _throughput)
 EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 

@@ -8,52 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import cost_of, costs
+from placeto.placing.costs import costs
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_simulator import Timeline
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """The cost of a group on a device.
-
-    Attributes
-    ----------
-    device : text
-        The device.
-    alone : float or None
-        The memory-penalised runtime, in seconds, with the group there and all others where they
-        are; None where the device cannot run it.
-    with_neighbours : float or None
-        The same with all groups there that share tensors with it, where they can run there.
-    """
+    """The cost of a group on a device, in seconds; None where the device cannot run it."""
 
     device: str
-    alone: float | None
-    with_neighbours: float | None
+    alone: float | None  # with the group there and all others where they are
+    with_neighbours: float | None  # with all groups there, too, that share tensors with it
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Idle time of a device before ops of one group, until a tensor of another group arrived.
+    """Idle time of a device before ops of one group, until a tensor of another group arrived."""
 
-    Attributes
-    ----------
-    group, for_group : text
-        Group that waited, and the group whose tensor arrived last.
-    ops : int
-        Number of ops that waited.
-    transferred : int
-        Number of them whose tensor arrived over a link.
-    idle : float
-        Seconds for which the device of the group was idle right before them.
-    """
-
-    group: str
-    for_group: str
-    ops: int
-    transferred: int
-    idle: float
+    group: str  # that waited
+    for_group: str  # whose tensor arrived last
+    ops: int  # number of ops that waited
+    transferred: int  # number of them whose tensor arrived over a link
+    idle: float  # seconds for which the device of the group was idle right before them
 
 
 @dataclass(frozen=True)
@@ -98,10 +75,10 @@ def explain_group(
         group=name,
         device=problem.cluster.device_names[placement[group]],
         runtime=timeline.runtime,
-        cost=cost_of(evaluator, placement),
+        cost=float(costs(evaluator, placement[None])[0]),
         critical_seconds=float(seconds_on_path(timeline)[group]),
         ops=int((problem.grouping.group_of == group).sum()),
-        devices=tuple(alternatives(evaluator, placement, group)),
+        devices=tuple(_alternatives(evaluator, placement, group)),
         waits=tuple(wait for wait in waited if wait.group == name),
         waited_for=tuple(wait for wait in waited if wait.for_group == name),
     )
@@ -121,7 +98,7 @@ def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArr
 
     It is infinite where a device cannot run a group.
     """
-    possible = _possible(evaluator.problem)
+    possible = np.isfinite(evaluator.problem.group_graph.compute_time)
     groups, devices = np.nonzero(possible)
     moved = np.repeat(placement[None], len(groups), axis=0)
     moved[np.arange(len(groups)), groups] = devices
@@ -130,17 +107,17 @@ def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArr
     return result
 
 
-def alternatives(
+def _alternatives(
     evaluator: Evaluator, placement: NDArray[np.int32], group: int
 ) -> list[Alternative]:
-    """Return the cost of a group on each device, alone and together with its neighbours."""
     problem = evaluator.problem
-    possible = _possible(problem)
-    near = neighbours(problem, group)
+    possible = np.isfinite(problem.group_graph.compute_time)
+    near = problem.group_graph.edges[(problem.group_graph.edges == group).any(axis=1)]
+    near = near[near != group]  # the groups that share tensors with it
     devices = np.flatnonzero(possible[group])
     moved = np.repeat(placement[None], 2 * len(devices), axis=0)
+    moved[:, group] = devices.repeat(2)
     for row, device in enumerate(devices.tolist()):
-        moved[[2 * row, 2 * row + 1], group] = device
         moved[2 * row + 1, near[possible[near, device]]] = device
     pairs = dict(zip(devices.tolist(), costs(evaluator, moved).reshape(-1, 2), strict=True))
     return [
@@ -149,13 +126,6 @@ def alternatives(
         else Alternative(name, None, None)
         for device, name in enumerate(problem.cluster.device_names)
     ]
-
-
-def neighbours(problem: PlacementProblem, group: int) -> NDArray[np.int32]:
-    """Return the groups that share tensors with a group, in order."""
-    edges = problem.group_graph.edges
-    touching = edges[(edges == group).any(axis=1)]
-    return np.unique(touching[touching != group])
 
 
 def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
@@ -191,11 +161,6 @@ def waits(timeline: Timeline) -> list[Wait]:
         for (group, other), (ops, transferred, seconds) in found.items()
     ]
     return sorted(listed, key=lambda wait: -wait.idle)
-
-
-def _possible(problem: PlacementProblem) -> NDArray[np.bool_]:
-    """Return bool[G, D], which devices can run which groups."""
-    return np.isfinite(problem.group_graph.compute_time)
 
 
 def _idle_before(timeline: Timeline) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,9 @@ from placeto.placing.placers import (
     PlacerSpec,
     placer_spec,
     start_of_search,
+    warm_up,
+    warm_up_evaluator,
 )
-from placeto.placing.warming import warm_up, warm_up_evaluator
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import Progress, Shows, how_far, left_text
 from placeto.stopping import InterruptNote
@@ -99,31 +100,31 @@ def place_problem(
     a search, with the best so far. The code of the evaluator is compiled before seconds count.
     """
     evaluator, seed = settings.evaluator, settings.seed
+    limits = Limits(settings.max_evaluations, settings.seconds)
     if settings.placer is not None:
         spec = placer_spec(settings.placer)
-        limits = Limits(settings.max_evaluations, settings.seconds)
         result = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator, limits=limits)
         return PlacedProblem(problem, result, spec.name)
     finest = problem if settings.keeps_groups else search_problem(problem)
-    name, seconds = MultilevelSearch.name, settings.seconds
+    name = MultilevelSearch.name
     if settings.policy is not None:
         spec = _policy_spec(problem, settings.policy, settings)
         found = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator)
-        if seconds is None:
+        if settings.seconds is None:
             return PlacedProblem(problem, found, spec.name)
-        search = _prepared_search(finest, settings, progress)
-        result = search.after(problem, found, seconds, None)
+        search = _Search(finest, settings, progress)
+        result = search.after(problem, found, Limits(seconds=settings.seconds))
         return PlacedProblem(finest, result, f"{spec.name}, {name}", search.bound)
-    if seconds is None and settings.max_evaluations is None:
-        seconds = DEFAULT_SECONDS
-    search = _prepared_search(finest, settings, progress)
+    if limits == Limits():
+        limits = Limits(seconds=DEFAULT_SECONDS)
+    search = _Search(finest, settings, progress)
     choices = placements_without_search(finest, search.priced)
     if settings.start == PRETRAINED:
         name = f"{PRETRAINED}, {name}"
-        result = _from_pretrained(search, seconds, settings.max_evaluations)
+        result = search.from_pretrained(limits)
         results = [result]
     else:
-        searched, whole = _with_subsets(search, seconds, settings.max_evaluations)
+        searched, whole = search.with_subsets(limits)
         choices += searched
         results = [choice.result for choice in searched] + ([whole] if whole else [])
         result = whole or best_of(finest, results)
@@ -273,46 +274,41 @@ def _policy_spec(
     )
 
 
-class _Search(NamedTuple):
+class _Search:
     """A multilevel search of a problem, whose evaluator is compiled."""
 
-    priced: Evaluator
-    evaluator: EvaluatorSpec
-    bound: float
-    progress: Progress
-    seed: int
+    def __init__(
+        self, problem: PlacementProblem, settings: PlaceSettings, progress: Progress
+    ) -> None:
+        self._evaluator, self._seed, self._progress = settings.evaluator, settings.seed, progress
+        progress.update("lower bound ...")
+        self.bound = self._evaluator.lower_bound(problem)
+        self.priced = self._evaluator.make(problem, None)
+        progress.update("compiling, once ...")
+        warm_up_evaluator(self.priced)  # a first search would spend all its seconds on this
 
-    def run(
-        self,
-        seconds: float | None,
-        max_evaluations: int | None,
-        start: NDArray[np.int32] | None = None,
-    ) -> PlacementResult:
+    def run(self, limits: Limits, start: NDArray[np.int32] | None = None) -> PlacementResult:
         """Search; the result is no worse than a ``start``."""
         began = time.monotonic()
 
         def report(count: int, best: float) -> None:
-            far = how_far(count, max_evaluations, time.monotonic() - began)
-            self.progress.update(f"best {self.evaluator.text(best)}, evaluated {far}")
+            far = how_far(count, limits.evaluations, time.monotonic() - began)
+            self._progress.update(f"best {self._evaluator.text(best)}, evaluated {far}")
 
         # A second core costs no time, but its evaluations count.
         cores = self.priced.num_threads if isinstance(self.priced, Simulator) else 1
-        chains = 1 if max_evaluations else min(CHAINS, cores)
+        chains = 1 if limits.evaluations else min(CHAINS, cores)
         placer = MultilevelSearch(
-            seconds, max_evaluations, bound=self.bound, report=report, chains=chains
+            limits.seconds, limits.evaluations, bound=self.bound, report=report, chains=chains
         )
-        return placer.place(self.priced.problem, self.priced, seed=self.seed, start=start)
+        return placer.place(self.priced.problem, self.priced, seed=self._seed, start=start)
 
     def after(
-        self,
-        problem: PlacementProblem,
-        found: PlacementResult,
-        seconds: float | None,
-        max_evaluations: int | None,
+        self, problem: PlacementProblem, found: PlacementResult, limits: Limits
     ) -> PlacementResult:
         """Search from what a policy found at another level; the result counts what both did."""
         start = self.priced.problem.placement_of_ops(problem.expand(found.placement))
-        result = self.run(seconds, max_evaluations, start)
+        result = self.run(limits, start)
         return replace(
             result,
             evaluations=found.evaluations + result.evaluations,
@@ -320,68 +316,46 @@ class _Search(NamedTuple):
             curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
         )
 
-
-def _prepared_search(
-    problem: PlacementProblem, settings: PlaceSettings, progress: Progress
-) -> _Search:
-    evaluator = settings.evaluator
-    progress.update("lower bound ...")
-    bound = evaluator.lower_bound(problem)
-    priced = evaluator.make(problem, None)
-    progress.update("compiling, once ...")
-    warm_up_evaluator(priced)  # a first search would spend all its seconds on this
-    return _Search(priced, evaluator, bound, progress, settings.seed)
-
-
-def _from_pretrained(
-    search: _Search, seconds: float | None, max_evaluations: int | None
-) -> PlacementResult:
-    """Search from the placement of the policy, unless that would leave nothing to the search."""
-    placed = None
-    if max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY:
-        placed = zero_shot(search.priced.problem, search.progress, seed=search.seed)
-    if placed is None:
-        return search.run(seconds, max_evaluations)
-    found = placed[1]
-    return search.after(
-        *placed,
-        seconds and max(seconds - found.seconds, seconds / 2),
-        max_evaluations and max_evaluations - found.evaluations,
-    )
-
-
-def _with_subsets(
-    search: _Search, seconds: float | None, max_evaluations: int | None
-) -> tuple[list[Choice], PlacementResult | None]:
-    """Search on some of the devices, and then on all from the best of these.
-
-    Ctrl-C during one of the former ends all of them, and there is no search on all devices.
-    """
-    problem = search.priced.problem
-    subsets = [
-        (devices, smaller)
-        for devices in subsets_to_search(problem)
-        for smaller in [restricted(problem, devices)]
-        if np.isfinite(smaller.group_graph.compute_time).any(axis=1).all()
-    ]
-    share = SHARE_OF_SUBSETS / max(len(subsets), 1)
-    if max_evaluations is not None and max_evaluations * share < FEWEST_EVALUATIONS:
-        subsets = []
-    found: list[Choice] = []
-    for devices, smaller in subsets:
-        names = "+".join(problem.cluster.device_names[device] for device in devices)
-        search.progress.update(f"on {names} ...")
-        placer = MultilevelSearch(
-            seconds and seconds * share, max_evaluations and int(max_evaluations * share)
+    def from_pretrained(self, limits: Limits) -> PlacementResult:
+        """Search from the placement of the policy, unless that leaves nothing to the search."""
+        placed, seconds, most = None, limits.seconds, limits.evaluations
+        if most is None or most > EVALUATIONS_OF_POLICY:
+            placed = zero_shot(self.priced.problem, self._progress, seed=self._seed)
+        if placed is None:
+            return self.run(limits)
+        found = placed[1]
+        left = Limits(
+            most and most - found.evaluations, seconds and max(seconds - found.seconds, seconds / 2)
         )
-        with InterruptNote() as interrupt:
-            result = placer.place(smaller, search.evaluator.make(smaller, None), seed=search.seed)
-        found.append(Choice(devices, SEARCHED, result))
-        if interrupt.noted:
-            return found, None
-    if not found:
-        return [], search.run(seconds, max_evaluations)
-    rest = 1 - SHARE_OF_SUBSETS
-    start = best_of(problem, [choice.result for choice in found]).placement
-    evaluations = max_evaluations and int(max_evaluations * rest)
-    return found, search.run(seconds and seconds * rest, evaluations, start)
+        return self.after(*placed, left)
+
+    def with_subsets(self, limits: Limits) -> tuple[list[Choice], PlacementResult | None]:
+        """Search on some of the devices, and then on all from the best of these.
+
+        Ctrl-C during one of the former ends all of them, and there is no search on all devices.
+        """
+        problem = self.priced.problem
+        subsets = [
+            (devices, smaller)
+            for devices in subsets_to_search(problem)
+            for smaller in [restricted(problem, devices)]
+            if np.isfinite(smaller.group_graph.compute_time).any(axis=1).all()
+        ]
+        each = limits.part(SHARE_OF_SUBSETS / max(len(subsets), 1))
+        if each.evaluations is not None and each.evaluations < FEWEST_EVALUATIONS:
+            subsets = []
+        found: list[Choice] = []
+        for devices, smaller in subsets:
+            names = "+".join(problem.cluster.device_names[device] for device in devices)
+            self._progress.update(f"on {names} ...")
+            placer = MultilevelSearch(each.seconds, each.evaluations)
+            with InterruptNote() as interrupt:
+                priced = self._evaluator.make(smaller, None)
+                result = placer.place(smaller, priced, seed=self._seed)
+            found.append(Choice(devices, SEARCHED, result))
+            if interrupt.noted:
+                return found, None
+        if not found:
+            return [], self.run(limits)
+        start = best_of(problem, [choice.result for choice in found]).placement
+        return found, self.run(limits.part(1 - SHARE_OF_SUBSETS), start)

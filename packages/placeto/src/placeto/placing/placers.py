@@ -1,17 +1,23 @@
-"""Placers by name, with their default budgets, and placers of users."""
+"""Placers by name, with their default budgets, and placers of users; `warm_up` compiles theirs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import networkx as nx
+import numpy as np
+
 from placeto.errors import InputError, not_among
-from placeto.placing.expert_scopes import expert_scopes
+from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own, own_class
 from placeto.progress import cpu_seconds
 from placeto_baselines import (
     CpuOnly,
     CriticalPathPlacer,
     ExpertPlacer,
+    ExpertScopes,
     Heft,
     LocalSearch,
     MEtf,
@@ -25,10 +31,19 @@ from placeto_baselines import (
     ScotchPlacer,
     SingleDevice,
 )
-from placeto_graphs import PlacementProblem, Placer
+from placeto_graphs import (
+    Evaluator,
+    MoveEvaluator,
+    Moves,
+    PlacementProblem,
+    Placer,
+    SchedulingEvaluator,
+    from_networkx,
+    parse_cluster,
+)
 
 if TYPE_CHECKING:
-    from placeto_policy import PlacementPolicy, PlacetoPlacer, Settings, UpdateSummary
+    from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 
     OnUpdate = Callable[[UpdateSummary, int], None]
 
@@ -41,8 +56,7 @@ ROLLOUTS_OF_PRETRAINED = 15  # sampled, besides the greedy one
 STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
 ROUNDS_OF_PRETRAINED = 2  # after the best of them, where no search follows
 MOST_EVALUATIONS_OF_ROUND = 4096  # beyond, a round takes longer than a search that finds more
-
-
+BUDGET_OF_WARMING = 200  # placements: an update of every policy, and a few moves of every search
 # A search that is to end after some seconds gets more evaluations than it can make.
 ENDLESS = 10**9
 EVALUATIONS_OF_START = 12_500  # of a start of local search, as it has them by default
@@ -83,8 +97,27 @@ class PlacerSpec:
         return self.full_budget is not None
 
 
-def _expert(problem: PlacementProblem, _budget: Budget) -> Placer:
-    return ExpertPlacer(expert_scopes(problem.graph.scopes))
+# Scopes of registered models and profiles that an expert takes for layers and branches.
+KNOWN_SCOPES = (
+    # Inception: the parallel branches of each module.
+    ExpertScopes(branch=r"(network\.(?:modules|reduction)_\w+(?:\.\d+)?)\.(\w+)"),
+    # NASNet and ENAS: the blocks of each cell.
+    ExpertScopes(branch=r"(network\.cells\.cell\d+)\.blocks\.(block\d+)"),
+    # Translation: its layers, as Wu et al. (2016) place them.
+    ExpertScopes(layer=r"(?:encoder|decoder)\.layer(\d+)", with_last_layer=r"attention|softmax"),
+    # A profile that PipeDream's optimizer has placed: its stages.
+    ExpertScopes(layer=r"stage(\d+)$"),
+)
+
+
+def expert_scopes(scopes: Sequence[str]) -> ExpertScopes | None:
+    """Return the layers and branches that the scopes of a graph name, or None if they do not."""
+    different = set(scopes)
+    for known in KNOWN_SCOPES:
+        pattern = known.branch or known.layer or ""
+        if any(re.match(pattern, scope) for scope in different):
+            return known
+    return None
 
 
 def trained(
@@ -108,32 +141,20 @@ def _paper(problem: PlacementProblem, budget: Budget) -> Placer:
 
 def _pretrained(problem: PlacementProblem, _budget: Budget) -> Placer:
     """Return the bundled pretrained policy, beside others whose placements count, too."""
-    return replace(pretrained(problem), starts=STARTS_OF_PRETRAINED)
-
-
-def pretrained(
-    problem: PlacementProblem, policy: "PlacementPolicy | None" = None
-) -> "PlacetoPlacer":
-    """Return the bundled pretrained policy, or another one, as it places without a search."""
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_ROUND
-    return start_of_search(policy, ROUNDS_OF_PRETRAINED if is_quick else 0)
+    placer = start_of_search(ROUNDS_OF_PRETRAINED if is_quick else 0)
+    return replace(placer, starts=STARTS_OF_PRETRAINED)
 
 
-def start_of_search(
-    policy: "PlacementPolicy | None" = None, refinement_rounds: int = 0
-) -> "PlacetoPlacer":
-    """Return the bundled pretrained policy, or another one, as it places before a search."""
+def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
+    """Return the bundled pretrained policy, as it places before a search."""
     from placeto_policy import PlacetoPlacer, load_pretrained  # noqa: PLC0415
 
     return PlacetoPlacer(
-        policy=policy or load_pretrained(),
+        policy=load_pretrained(),
         num_rollouts=ROLLOUTS_OF_PRETRAINED,
         refinement_rounds=refinement_rounds,
     )
-
-
-def _random(_problem: PlacementProblem, budget: Budget) -> Placer:
-    return RandomPlacer(ENDLESS if budget.seconds else budget.evaluations)
 
 
 def _multilevel(_problem: PlacementProblem, budget: Budget) -> Placer:
@@ -147,16 +168,16 @@ def _local_search(_problem: PlacementProblem, budget: Budget) -> Placer:
     return LocalSearch(budget.evaluations)
 
 
-def _rnn(problem: PlacementProblem, budget: Budget) -> Placer:
-    return RnnPlacer(fitting(RnnSettings(evaluations=budget.evaluations, **NARROW_RNN), [problem]))
-
-
 # In the order of the seconds that they take on Inception-V3, the least first: comparisons run and
 # show them in it, so that there is something to see at once.
 _SPECS = (
     PlacerSpec("cpu", "CPU only", lambda _problem, _budget: CpuOnly()),
     PlacerSpec("single", "Single GPU", lambda _problem, _budget: SingleDevice()),
-    PlacerSpec("expert", "Expert", _expert),
+    PlacerSpec(
+        "expert",
+        "Expert",
+        lambda problem, _budget: ExpertPlacer(expert_scopes(problem.graph.scopes)),
+    ),
     PlacerSpec("scotch", "Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
     PlacerSpec("metis", "METIS", lambda _problem, _budget: MetisPlacer(), random=True),
     PlacerSpec("m-topo", "m-TOPO", lambda _problem, _budget: MTopo()),
@@ -165,7 +186,13 @@ _SPECS = (
     PlacerSpec("m-etf", "m-ETF", lambda _problem, _budget: MEtf()),
     PlacerSpec("m-sct", "m-SCT", lambda _problem, _budget: MSct()),
     PlacerSpec("pretrained", "Placeto, pretrained", _pretrained, random=True),
-    PlacerSpec("random", "Random", _random, budget=10_000, random=True),
+    PlacerSpec(
+        "random",
+        "Random",
+        lambda _problem, budget: RandomPlacer(ENDLESS if budget.seconds else budget.evaluations),
+        budget=10_000,
+        random=True,
+    ),
     PlacerSpec("multilevel", "Multilevel search", _multilevel, budget=50_000, random=True),
     PlacerSpec("local-search", "Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
@@ -185,16 +212,19 @@ _SPECS = (
         random=True,
         full_budget=100_000,
     ),
-    PlacerSpec("rnn", "RNN", _rnn, budget=5_000, random=True, full_budget=100_000),
+    PlacerSpec(
+        "rnn",
+        "RNN",
+        lambda problem, budget: RnnPlacer(
+            fitting(RnnSettings(evaluations=budget.evaluations, **NARROW_RNN), [problem])
+        ),
+        budget=5_000,
+        random=True,
+        full_budget=100_000,
+    ),
 )
 PLACERS: Mapping[str, PlacerSpec] = {spec.name: spec for spec in _SPECS}
 PLACER_NAMES = tuple(PLACERS)
-
-
-def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
-    """Return the hyperparameters with sequences as long as the graphs need."""
-    longest = max(problem.num_groups for problem in problems)
-    return replace(settings, max_groups=max(settings.max_groups, longest))
 
 
 def placer_spec(given: str | Placer) -> PlacerSpec:
@@ -240,3 +270,59 @@ def make_placer(
     """Return a placer for a problem, with a number of evaluations or of CPU seconds."""
     spec = placer_spec(name)
     return spec.make(problem, Budget(budget or spec.budget or 0, seconds))
+
+
+def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
+    """Return the hyperparameters with sequences as long as the graphs need."""
+    longest = max(problem.num_groups for problem in problems)
+    return replace(settings, max_groups=max(settings.max_groups, longest))
+
+
+def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
+    """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
+
+    The first call of a placer in a process compiles code and loads libraries. That takes up to many
+    seconds, which would count for the first placer. Placers without a name in the command and
+    evaluators of users are left cold. If a library is missing, the error of the placer is raised.
+    """
+    if name in PLACERS:
+        _place_a_few_ops(name, STEP if evaluator.modules else evaluator)
+
+
+def warm_up_evaluator(evaluator: Evaluator) -> None:
+    """Let an evaluator evaluate a placement and try a move: its problem decides the code."""
+    can_run = np.isfinite(evaluator.problem.group_graph.compute_time)
+    placements = can_run.argmax(axis=1).astype(np.int32)[None]
+    evaluator.evaluate(placements)
+    if isinstance(evaluator, SchedulingEvaluator):
+        evaluator.schedule(placements)
+    if isinstance(evaluator, MoveEvaluator):
+        moves = Moves(
+            set_of=np.zeros((1, 1), np.int32),
+            device=placements[:, :1],
+            allowance=np.zeros((1, 1)),
+            first_member=np.arange(2, dtype=np.int32),
+            members=np.zeros(1, np.int32),
+        )
+        evaluator.walk(placements, moves)
+
+
+@cache
+def _place_a_few_ops(name: str, evaluator: EvaluatorSpec) -> None:
+    priced = _of_a_few_ops(evaluator)
+    evaluator.lower_bound(priced.problem)
+    make_placer(name, priced.problem, BUDGET_OF_WARMING).place(priced.problem, priced)
+
+
+@cache
+def _of_a_few_ops(evaluator: EvaluatorSpec) -> Evaluator:
+    """Return an evaluator of two chains of three ops, on a CPU and two GPUs."""
+    chains = nx.DiGraph()
+    for chain in "ab":
+        nx.add_path(chains, [f"{chain}{position}" for position in range(3)], bytes=1000)
+    problem = PlacementProblem(
+        graph=from_networkx(chains),
+        cluster=parse_cluster("1xcpu+2xk80"),
+        compute_time=np.ones((6, 3)),
+    )
+    return evaluator.make(problem, None)

@@ -37,6 +37,13 @@ class Limits:
     evaluations: int | None = None
     seconds: float | None = None  # CPU seconds; what comes first is evaluated in any case
 
+    def part(self, share: float) -> "Limits":
+        """Return a part of the limits."""
+        return Limits(
+            self.evaluations and int(self.evaluations * share),
+            self.seconds and self.seconds * share,
+        )
+
 
 class SpentError(BaseException):
     """A placer is at its limit; no `Exception`, so that no placer continues after it."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from placeto.outputs import Picture
 from placeto.placing.evaluators import EvaluatorSpec
-from placeto.placing.warming import warm_up_evaluator
+from placeto.placing.placers import warm_up_evaluator
 from placeto.texts import TextTable
 from placeto.trials.records import Record, Trained
 from placeto_graphs import Evaluator, PlacementProblem, load_problem

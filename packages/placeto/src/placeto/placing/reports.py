@@ -1,0 +1,222 @@
+"""Reports of a problem and of a simulated step: plain values in SI units."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError
+from placeto.placing.costs import cost_of_result, fits
+from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto_baselines import least_excess
+from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem, sums_by_key
+from placeto_simulator import PathStep, Timeline
+
+Report = dict[str, Any]
+NUM_LARGEST = 10
+
+
+def timeline_report(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    timeline: Timeline,
+    num_longest: int = NUM_LARGEST,
+) -> Report:
+    """Return the report of a simulated step, with the longest parts of its critical path."""
+    peak, path = timeline.peak_memory, timeline.critical_path
+    sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]
+    links = problem.cluster.link_names
+    transfers = np.bincount(timeline.transfer_link, minlength=len(links))
+    sent = sums_by_key(timeline.transfer_link, sizes, len(links))
+    op_seconds, transfer_seconds = (
+        [step.end - step.start for step in path if step.kind == kind] for kind in ("op", "transfer")
+    )
+    busy = sum(op_seconds), sum(transfer_seconds)
+    longest = sorted(path, key=lambda step: step.start - step.end)[:num_longest]
+    return {
+        "runtime": timeline.runtime,
+        "inference": is_inference(problem.graph),
+        "penalised_runtime": cost_of_result(problem, timeline),
+        "fits": fits(problem, peak),
+        "transfers": len(timeline.transfer_start),
+        "transferred_bytes": int(sizes.sum()),
+        "devices": [
+            {
+                "device": device.name,
+                "groups": int((placement == index).sum()),
+                "ops": int((timeline.op_device == index).sum()),
+                "busy": float(timeline.device_busy[index]),
+                "peak_memory": int(peak[index]),
+                "memory_bytes": device.memory_bytes,
+                "fits": bool(peak[index] <= device.memory_bytes),
+            }
+            for index, device in enumerate(problem.cluster.devices)
+        ],
+        "links": [
+            {
+                "link": name,
+                "transfers": int(transfers[index]),
+                "transferred_bytes": int(sent[index]),
+                "busy": float(timeline.link_busy[index]),
+            }
+            for index, name in enumerate(links)
+        ],
+        "critical_path": {
+            "ops": len(op_seconds),
+            "transfers": len(transfer_seconds),
+            "op_seconds": busy[0],
+            "transfer_seconds": busy[1],
+            "waiting_seconds": max(0.0, timeline.runtime - busy[0] - busy[1]),
+            "longest": [_path_step(timeline, step) for step in longest],
+        },
+    }
+
+
+def _path_step(timeline: Timeline, step: PathStep) -> Report:
+    graph, cluster = timeline.problem.graph, timeline.problem.cluster
+    if step.kind == "op":
+        name = graph.op_names[step.index]
+        where = cluster.device_names[timeline.op_device[step.index]]
+    else:
+        name = timeline.transfer_name(step.index)
+        where = cluster.link_names[timeline.transfer_link[step.index]]
+    seconds = step.end - step.start
+    return {
+        "kind": step.kind,
+        "name": name,
+        "where": where,
+        "start": step.start,
+        "seconds": seconds,
+    }
+
+
+def is_inference(graph: OpGraph) -> bool:
+    """Return True if a step has neither a backward pass nor updates."""
+    return not graph.phases.any()
+
+
+def speed_of_kind(
+    problem: PlacementProblem, placement: NDArray[np.int32], runtime: float, measured: float
+) -> dict[str, float]:
+    """Return the speed of the only kind of device of a placement, from measured steps/s."""
+    used = [problem.cluster.devices[device] for device in np.unique(placement)]
+    if len(used) > 1:
+        names = ", ".join(device.name for device in used)
+        raise InputError(f"--measured: expected everything on one device, got {names}")
+    (device,) = used
+    if device.kind in problem.graph.measured_time:
+        raise InputError(
+            f"--measured: expected a kind whose times are modelled, got {device.kind}, whose ops "
+            "were measured"
+        )
+    return {device.kind: measured * runtime}
+
+
+def inspect_problem(
+    problem: PlacementProblem, scope_depth: int = 2, evaluator: EvaluatorSpec = STEP
+) -> Report:
+    """Return the report of a problem; ops are added up by the first parts of their scopes."""
+    graph, groups = problem.graph, problem.group_graph
+    ops_of: dict[str, list[int]] = defaultdict(list)
+    for op, scope in enumerate(graph.scopes):
+        ops_of[".".join(scope.split(".")[:scope_depth])].append(op)
+    scopes = [{"scope": scope, **_totals(problem, ops)} for scope, ops in ops_of.items()]
+    seconds = groups.compute_time.min(axis=1)
+    sizes = np.bincount(problem.grouping.group_of, minlength=problem.num_groups)
+    return {
+        "ops": graph.num_ops,
+        "tensors": graph.num_tensors,
+        "edges": graph.num_edges,
+        **_totals(problem, range(graph.num_ops)),
+        "phases": [
+            {"phase": phase.name.lower(), **_totals(problem, np.flatnonzero(graph.phases == phase))}
+            for phase in Phase
+        ],
+        "scopes": sorted(scopes, key=lambda row: -row["compute_time"]),
+        "groups": {
+            "count": problem.num_groups,
+            "edges": groups.num_edges,
+            "edge_bytes": int(groups.edge_bytes.sum()),
+            "levels": [level.num_groups for level in problem.levels],
+            "largest": [
+                {
+                    "group": problem.grouping.group_names[group],
+                    "ops": int(sizes[group]),
+                    "compute_time": float(seconds[group]),
+                    "output_bytes": int(groups.output_bytes[group]),
+                    "parameter_bytes": int(groups.parameter_bytes[group]),
+                }
+                for group in np.argsort(-seconds, kind="stable")[:NUM_LARGEST].tolist()
+            ],
+        },
+        "devices": _devices(problem, evaluator),
+        "links": _links(problem.cluster),
+        "objective": evaluator.objective,
+        "unit": evaluator.unit,
+        "lower_bound": evaluator.lower_bound(problem),
+        "least_excess": least_excess(problem) if evaluator.simulates else 0,
+    }
+
+
+def _totals(problem: PlacementProblem, ops: Sequence[int] | NDArray[np.intp]) -> Report:
+    graph = problem.graph
+    chosen = np.zeros(graph.num_ops, np.bool_)
+    chosen[ops] = True
+    return {
+        "op_count": int(chosen.sum()),
+        "flops": float(graph.flops[chosen].sum()),
+        "bytes_accessed": float(graph.bytes_accessed[chosen].sum()),
+        "parameter_bytes": int(graph.parameter_bytes[chosen].sum()),
+        "output_bytes": int(graph.tensor_bytes[chosen[graph.tensor_producer]].sum()),
+        "compute_time": float(problem.compute_time.min(axis=1)[chosen].sum()),
+    }
+
+
+def _links(cluster: Cluster) -> list[Report]:
+    """Return what each link carries, and how fast: the least and the most of its pairs."""
+    names = cluster.device_names
+    reports = []
+    for name, pairs in zip(cluster.link_names, cluster.link_pairs, strict=True):
+        bandwidth, latency = cluster.bandwidth[tuple(pairs.T)], cluster.latency[tuple(pairs.T)]
+        reports.append(
+            {
+                "link": name,
+                "pairs": len(pairs),
+                "sources": [names[device] for device in np.unique(pairs[:, 0]).tolist()],
+                "destinations": [names[device] for device in np.unique(pairs[:, 1]).tolist()],
+                "bandwidth": [bandwidth.min(), bandwidth.max()],
+                "latency": [float(latency.min()), float(latency.max())],
+            }
+        )
+    return reports
+
+
+def _devices(problem: PlacementProblem, evaluator: EvaluatorSpec) -> list[Report]:
+    """Return what each device is, and what becomes of the whole step on it alone."""
+    able = np.flatnonzero(np.isfinite(problem.group_graph.compute_time).all(axis=0))
+    alone = np.repeat(able[:, None].astype(np.int32), problem.num_groups, axis=1)
+    found = evaluator.make(problem, None).evaluate(alone)
+    runtimes = dict(zip(able.tolist(), found.runtime.tolist(), strict=True))
+    peaks = dict(
+        zip(able.tolist(), found.peak_memory[np.arange(len(able)), able].tolist(), strict=True)
+    )
+    reports = []
+    for index, device in enumerate(problem.cluster.devices):
+        too_large = problem.group_graph.parameter_bytes > device.memory_bytes
+        reports.append(
+            {
+                "device": device.name,
+                "kind": device.kind,
+                "memory_bytes": device.memory_bytes,
+                "runtime": runtimes.get(index),
+                "peak_memory": peaks.get(index),
+                "fits": index in peaks and peaks[index] <= device.memory_bytes,
+                "too_large_groups": [
+                    problem.grouping.group_names[group]
+                    for group in np.flatnonzero(too_large).tolist()
+                ],
+            }
+        )
+    return reports
