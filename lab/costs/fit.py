@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from placeto import load_model_graph
 from placeto_capture.costs.op_classes import OpClass
-from placeto_capture.costs.roofline import overhead_between, work_of
+from placeto_capture.costs.roofline import work_of
 from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph, Phase
 
 WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
@@ -123,7 +123,7 @@ def step_of(published: PublishedStep, graph: OpGraph, device: DeviceKind) -> Ste
     by_class = np.zeros(len(OpClass))
     np.add.at(by_class, work.op_class[counted], work.seconds[counted])
     num_ops = np.count_nonzero(counted)
-    overhead = num_ops * device.launch_overhead + overhead_between(num_ops, device.name)
+    overhead = num_ops * device.launch_overhead + max(num_ops - 1, 0) * device.op_overhead
     return Step(published, overhead, by_class)
 
 

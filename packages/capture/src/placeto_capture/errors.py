@@ -2,27 +2,11 @@
 
 
 class CaptureError(ValueError):
-    """A model, input, op or name that this package cannot work with, said in one line.
-
-    Examples
-    --------
-    >>> from placeto_capture import CaptureError
-    >>> raise CaptureError("kind: expected one of cpu, k80, got 'abacus'")
-    Traceback (most recent call last):
-    ...
-    placeto_capture.errors.CaptureError: kind: expected one of cpu, k80, got 'abacus'
-    """
+    """A model, input, op or name that this package cannot work with, said in one line."""
 
 
 class CaptureWarning(UserWarning):
-    """An assumption that this package had to make, said in one line.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from placeto_capture import CaptureWarning
-    >>> warnings.simplefilter("ignore", CaptureWarning)
-    """
+    """An assumption that this package had to make, said in one line."""
 
 
 class StepError(Exception):

@@ -141,11 +141,8 @@ CLASS_OF_TYPE: dict[str, OpClass] = {
     f"aten.{name}": op_class for op_class, names in NAMES_OF_CLASS.items() for name in names.split()
 }
 
-# Types that this project makes itself: sums of gradients, with all terms at once and one by one.
-CLASS_OF_OWN_TYPE = {
-    "placeto.update": OpClass.ELEMENTWISE,
-    "placeto.add_gradients": OpClass.ELEMENTWISE,
-}
+# Types that this project makes itself.
+CLASS_OF_OWN_TYPE = dict.fromkeys(("placeto.update", "placeto.add_gradients"), OpClass.ELEMENTWISE)
 
 
 def class_of_type(op_type: str) -> OpClass | None:

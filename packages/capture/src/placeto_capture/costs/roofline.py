@@ -87,40 +87,18 @@ def cost_model(
     >>> cost_model(from_networkx(ops), "k80").round(3)
     array([0.   , 0.002, 0.352])
     """
-    (seconds,) = _times(graph, [kind], tf32).values()
+    (seconds,) = cost_models(graph, [kind], tf32=tf32).values()
     return seconds
 
 
 def cost_models(
     graph: OpGraph, kinds: Iterable[str | DeviceKind], *, tf32: Tf32 = "convolutions"
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the seconds that each op of a graph takes on each of some kinds of devices.
+    """Return the seconds that each op of a graph takes on each of some kinds of devices, by name.
 
     Parameters and errors are those of `cost_model`. There is one warning for all kinds, with the
     largest share of each type.
-
-    Returns
-    -------
-    dict of str to float64[V]
-        Seconds on each kind by its name.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph()
-    >>> ops.add_node("sum", op_type="aten.add", bytes_accessed=360e6)
-    >>> {kind: times.round(4).tolist() for kind, times in
-    ...     cost_models(from_networkx(ops), ["k80", "v100"]).items()}
-    {'k80': [0.002], 'v100': [0.0005]}
     """
-    return _times(graph, kinds, tf32)
-
-
-def _times(
-    graph: OpGraph, kinds: Iterable[str | DeviceKind], tf32: Tf32
-) -> dict[str, NDArray[np.float64]]:
-    """Return the seconds of each op on each kind; warns on behalf of who called the caller."""
     if tf32 not in TF32_CHOICES:
         raise CaptureError(f"tf32: expected one of {', '.join(TF32_CHOICES)}, got {tf32!r}")
     seconds: dict[str, NDArray[np.float64]] = {}
@@ -140,7 +118,7 @@ def _times(
             "ops of types in no class are costed by their bytes, or as matrix products where they "
             f"do many FLOPs; their share of the time of all ops: {listed}",
             CaptureWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
     return seconds
 
@@ -159,10 +137,7 @@ def _described(kind: str | DeviceKind, graph: OpGraph) -> DeviceKind:
 def _shares_without_class(
     graph: OpGraph, seconds: Mapping[str, NDArray[np.float64]]
 ) -> dict[str, tuple[float, str]]:
-    """Return the largest share of the time of each type in no class, and on which kind it is that.
-
-    The type that takes the largest share is the first one.
-    """
+    """Return the largest share of time of each type in no class with its kind, largest first."""
     types = np.array(graph.op_types)
     shares: dict[str, tuple[float, str]] = {}
     for op_type in dict.fromkeys(graph.op_types):
@@ -188,7 +163,7 @@ class Work:
 
 
 def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
-    """Return the work of each op of a graph on a device; ``tf32`` is as for `cost_model`."""
+    """Return the work of each op of a graph on a device."""
     flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
@@ -233,25 +208,14 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
 
 
 def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:
-    """Return the seconds of one step with all ops on one device: nothing to wait for but ops.
-
-    Between two ops passes the ``op_overhead`` of the kind, one of ``DEVICE_KINDS``.
-    """
+    """Return the seconds of one step on one device, with its ``op_overhead`` between two ops."""
     seconds = cost_model(graph, kind, tf32=tf32)
-    return float(seconds.sum() + overhead_between(np.count_nonzero(seconds), kind))
-
-
-def overhead_between(num_ops: int | np.integer, kind: str) -> float:
-    """Return the seconds that pass between some ops on one device of a kind."""
-    return max(int(num_ops) - 1, 0) * DEVICE_KINDS[kind].op_overhead
+    num_gaps = max(int(np.count_nonzero(seconds)) - 1, 0)
+    return float(seconds.sum() + num_gaps * DEVICE_KINDS[kind].op_overhead)
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
-    """Return the precision of an op of a dtype and a class: the name of a dtype, or ``"tf32"``.
-
-    An op that is no product is bound by its bytes, and counts as float32. So does an op without a
-    dtype.
-    """
+    """Return the name of a dtype, or ``"tf32"``; what is no product is bound by its bytes."""
     if op_class not in PRODUCTS:
         return DEFAULT_DTYPE
     dtype = PARTS_OF_COMPLEX.get(dtype, dtype or DEFAULT_DTYPE)

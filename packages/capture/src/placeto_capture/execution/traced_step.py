@@ -1,6 +1,6 @@
 """A traced step as an executable one (`placeto_graphs.ExecutableStep`)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,20 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.device_memory import DeviceMemory, storages_of_tensors
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
-from placeto_capture.tracing.replay import PreparedCall, Slots, prepared, view_of
-from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
-from placeto_capture.tracing.trace import (
-    Call,
-    Placeholder,
-    Trace,
-    Updates,
-    View,
-    whole_storage,
-)
+from placeto_capture.tracing.replay import PreparedCall, Slots, StorageMemory, prepared, view_of
+from placeto_capture.tracing.step_spec import StepSpec
+from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, whole_storage
 from placeto_graphs import ExecutableStep, OpGraph
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]  # before the step, by name and view
@@ -46,9 +37,11 @@ class TracedStep:
         seed: int = 0,
         threads_per_device: int = 1,
     ) -> None:
+        if threads_per_device < 1:
+            raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
         tensors = TensorsOfTrace(trace)
         self.graph: OpGraph = op_graph_of(trace, tensors)
-        self.storages_of_tensor = storages_of_tensors(trace, tensors)
+        self.storages_of_tensor = _storages_of_tensors(trace, tensors)
         self.trace = trace
         self.seed = seed
         self.threads_per_device = threads_per_device
@@ -72,7 +65,10 @@ class TracedStep:
             if placeholder.is_resident:
                 self._result_views |= {**placeholder.tensors, **placeholder.state}
         self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
-            op: _values_of(placeholder, value_of)
+            op: [
+                (view, value_of(placeholder, name, view).clone())
+                for name, view in (*placeholder.tensors.items(), *placeholder.state.items())
+            ]
             for op, placeholder in enumerate(trace.ops)
             if isinstance(placeholder, Placeholder)
         }
@@ -115,7 +111,7 @@ class TracedStep:
     def take(self, feed: Any) -> None:
         """Take what `feed` has returned, on the other side."""
 
-    def run_own(self, op: int, memory: DeviceMemory) -> None:
+    def run_own(self, op: int, memory: StorageMemory) -> None:
         """Do what a step does in place of the calls of an op."""
 
     @property
@@ -156,6 +152,38 @@ class TracedStep:
         return self._resident[storage, device]
 
 
+class DeviceMemory(StorageMemory):
+    """The storages of a step on a device, and how many tensors of the graph hold each.
+
+    A storage is there while a tensor holds it. Several versions of one, which an op in place makes
+    of each other, are the same memory. Each device has a storage of its own.
+    """
+
+    def __init__(self, device: torch.device, step: TracedStep) -> None:
+        super().__init__(device, step.trace.storage_bytes, step.slots)
+        self._num_holds: Counter[int] = Counter()
+
+    def drop_unless_held(self, storage: int) -> None:
+        if not self._num_holds[storage]:
+            self.drop(storage)
+
+    def hold(self, storage: int) -> int:
+        """Count one more that holds a storage; return the bytes that are held more."""
+        self._num_holds[storage] += 1
+        if self._num_holds[storage] > 1:
+            return 0
+        self.owner(storage)
+        return self._storage_bytes[storage]
+
+    def release(self, storage: int) -> int:
+        """Count one fewer, and drop what nobody holds; return the bytes that are held fewer."""
+        self._num_holds[storage] -= 1
+        if self._num_holds[storage]:
+            return 0
+        self.drop(storage)
+        return self._storage_bytes[storage]
+
+
 class TracedDevice:
     """The part of a traced step that is on one device (`placeto_graphs.DeviceStep`)."""
 
@@ -167,7 +195,7 @@ class TracedDevice:
         self._device = device
         self._op_device = op_device
         self._generator = torch.Generator(device)
-        self._memory = self._new_memory()
+        self._memory = DeviceMemory(device, step)
         self._carried_storages: dict[tuple[int, int], Sequence[int]] = {}
 
     @contextmanager
@@ -187,7 +215,7 @@ class TracedDevice:
         """Put what is there before the step where it belongs."""
         step = self._step
         step.take(feed)
-        memory = self._memory = self._new_memory()
+        memory = self._memory = DeviceMemory(self._device, step)
         for op, placeholder in enumerate(step.trace.ops):
             if isinstance(placeholder, Placeholder) and self._op_device[op] == self._number:
                 for storage in placeholder.storages if placeholder.is_resident else ():
@@ -244,9 +272,6 @@ class TracedDevice:
     def _whole(self, storage: int) -> torch.Tensor:
         num_bytes = self._step.trace.storage_bytes[storage]
         return self._memory.tensor(whole_storage(storage, num_bytes))
-
-    def _new_memory(self) -> DeviceMemory:
-        return DeviceMemory(self._device, self._step.trace.storage_bytes, self._step.slots)
 
     def _carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the storages of a tensor on a device; on another one only what is read."""
@@ -311,9 +336,21 @@ def example_values(generator: torch.Generator) -> ValueOf:
     return value_of
 
 
-def _values_of(placeholder: Placeholder, value_of: ValueOf) -> list[tuple[View, torch.Tensor]]:
-    tensors = {**placeholder.tensors, **placeholder.state}
-    return [(view, value_of(placeholder, name, view).clone()) for name, view in tensors.items()]
+def _storages_of_tensors(trace: Trace, tensors: TensorsOfTrace) -> list[tuple[int, ...]]:
+    """Return the storages of each tensor of the graph.
+
+    What an optimizer keeps for a weight belongs to the weight's first tensor.
+    """
+    storages_of: list[tuple[int, ...]] = []
+    with_state: set[int] = set()  # placeholders
+    for version in tensors.made:
+        storages: tuple[int, ...] = () if version.storage is None else (version.storage,)
+        placeholder = trace.ops[version.producer]
+        if isinstance(placeholder, Placeholder) and version.producer not in with_state:
+            with_state.add(version.producer)
+            storages = placeholder.storages
+        storages_of.append(storages)
+    return storages_of
 
 
 def _touched(op: Placeholder | Call) -> tuple[int, ...]:
@@ -339,19 +376,11 @@ def executable_step(
     model: nn.Module,
     example_inputs: Any,
     *,
-    loss_fn: LossFunction | None = None,
-    optimizer: OptimizerFactory | None = None,
-    mode: str = "training",
-    target: Target = "gpu",
-    mask_fraction: float | None = None,
-    autocast: torch.dtype | None = None,
-    updates: Updates = "after-backward",
-    parameter_bytes: Mapping[str, int] | None = None,
-    experts_per_token: int = 1,
     values: Mapping[str, torch.Tensor] | None = None,
     results: Collection[str] | None = None,
     seed: int = 0,
     threads_per_device: int = 1,
+    **step: Any,
 ) -> ExecutableStep:
     """Return one step of a model that can be run on several devices, op by op.
 
@@ -361,11 +390,9 @@ def executable_step(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, mode, target, mask_fraction, autocast, updates
-        As for `capture`. Tensors on the meta device get random values from
-        ``seed`` where they hold floating-point numbers, else zeros.
-    parameter_bytes, experts_per_token
-        As for `capture`, for the graph of the step; what runs has weights of their dtype.
+    model, example_inputs
+        As for `capture`. Tensors on the meta device get random values from ``seed`` where they hold
+        floating-point numbers, else zeros.
     values
         Values to begin with, by name, in place of those of the model, such as the optimizer's state
         (``"layer.weight.exp_avg"``), which is zero otherwise.
@@ -378,6 +405,9 @@ def executable_step(
         of the draw, on whatever device and in whatever order it runs.
     threads_per_device
         Number of threads of one op on each ``"cpu:N"``.
+    **step
+        Further parameters of `capture`. What runs has weights of their dtype, whatever
+        ``parameter_bytes`` says.
 
     Raises
     ------
@@ -395,22 +425,7 @@ def executable_step(
     >>> step.results(["output.0"], device.pieces(["output.0"]))["output.0"].shape
     torch.Size([8, 2])
     """
-    if threads_per_device < 1:
-        raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
-    spec = StepSpec(
-        model,
-        example_inputs,
-        loss_fn=loss_fn,
-        optimizer=optimizer,
-        mode=mode,
-        target=target,
-        mask_fraction=mask_fraction,
-        autocast=autocast,
-        updates=updates,
-        parameter_bytes=parameter_bytes,
-        experts_per_token=experts_per_token,
-    )
-    trace = trace_step(spec)
+    trace = trace_step(StepSpec(model, example_inputs, **step))
     given = dict(values or {})
     known = {
         name

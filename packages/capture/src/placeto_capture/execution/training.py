@@ -11,11 +11,10 @@ from torch.utils import _pytree as pytree
 from placeto_capture.errors import CaptureError
 from placeto_capture.execution.traced_step import GRADIENT, TracedStep, example_values
 from placeto_capture.tracing.capture import trace_step
-from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
 from placeto_capture.tracing.replay import StorageMemory, view_of
-from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, Updates, View
+from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
+from placeto_capture.tracing.trace import Call, Placeholder, View
 from placeto_graphs import Phase
 
 SWITCHES = ("foreach", "fused", "capturable")  # that are off in a trace, too
@@ -48,15 +47,9 @@ class ExecutableTraining(TracedStep):
     """
 
     def __init__(
-        self,
-        trace: Trace,
-        example_inputs: Any,
-        weights: Mapping[str, nn.Parameter],
-        factory: OptimizerFactory,
-        *,
-        seed: int = 0,
-        threads_per_device: int = 1,
+        self, spec: StepSpec, factory: OptimizerFactory, seed: int, threads_per_device: int
     ) -> None:
+        trace = trace_step(spec)
         super().__init__(
             trace,
             example_values(torch.Generator().manual_seed(seed)),
@@ -70,7 +63,7 @@ class ExecutableTraining(TracedStep):
             (part.rng_index or 0 for call in trace.calls for part in call.single_calls),
             default=0,
         )
-        self._example = _leaves(example_inputs)
+        self._example = _leaves(spec.example_inputs)
         self._batch: dict[str, Any] = {}
         self._next_feed: _Feed | None = None
         self._is_spoiled = False
@@ -91,7 +84,7 @@ class ExecutableTraining(TracedStep):
                 self._tensor(self._kept[name]) if name in self._kept else weight.detach(),
                 weight.requires_grad,
             )
-            for name, weight in weights.items()
+            for name, weight in spec.model.named_parameters()
         }
         self.optimizer = _optimizer_of(factory, list(parameters.values()))
         self._settings = self._present_settings()
@@ -386,14 +379,10 @@ def executable_training(
     model: nn.Module,
     example_inputs: Any,
     *,
-    loss_fn: LossFunction | None = None,
     optimizer: OptimizerFactory | None = None,
-    target: Target = "gpu",
-    mask_fraction: float | None = None,
-    autocast: torch.dtype | None = None,
-    updates: Updates = "after-backward",
     seed: int = 0,
     threads_per_device: int = 1,
+    **step: Any,
 ) -> ExecutableTraining:
     """Return a training step that can be run on several devices, op by op, batch after batch.
 
@@ -403,11 +392,13 @@ def executable_training(
 
     Parameters
     ----------
-    model, example_inputs, loss_fn, optimizer, target, mask_fraction, autocast, updates
-        As for `capture`. The optimizer's schedule of learning rates, if any, is
-        made for the ``optimizer`` of what is returned.
+    model, example_inputs, optimizer
+        As for `capture`. The optimizer's schedule of learning rates, if any, is made for the
+        ``optimizer`` of what is returned.
     seed, threads_per_device
         As for `executable_step`.
+    **step
+        Further parameters of `capture`.
 
     Raises
     ------
@@ -431,26 +422,6 @@ def executable_training(
     >>> torch.equal(step.state()["weight"], model.weight)
     False
     """
-    if threads_per_device < 1:
-        raise CaptureError(f"threads_per_device: expected at least 1, got {threads_per_device}")
     factory = optimizer or torch.optim.Adam
-    spec = StepSpec(
-        model,
-        example_inputs,
-        loss_fn=loss_fn,
-        optimizer=factory,
-        target=target,
-        mask_fraction=mask_fraction,
-        autocast=autocast,
-        updates=updates,
-    )
-    trace = trace_step(spec)
-    weights = dict(model.named_parameters())
-    return ExecutableTraining(
-        trace,
-        example_inputs,
-        weights,
-        factory,
-        seed=seed,
-        threads_per_device=threads_per_device,
-    )
+    spec = StepSpec(model, example_inputs, optimizer=factory, mode="training", **step)
+    return ExecutableTraining(spec, factory, seed, threads_per_device)

@@ -11,17 +11,7 @@ from placeto_graphs import error_line
 
 
 class ProgramStep(NamedTuple):
-    """A model that was read from a file, and the inputs of a step of it.
-
-    It begins as the tuple does that a factory of a user's own returns.
-
-    Attributes
-    ----------
-    model
-        In training mode.
-    example_inputs
-        Its positional arguments as a tuple, or its keyword arguments as a mapping.
-    """
+    """A model that was read from a file, in training mode, and its arguments or keywords."""
 
     model: nn.Module
     example_inputs: Any
@@ -52,14 +42,6 @@ def program_step(
         computes what this package does not know.
     OSError
         If it cannot be read.
-
-    Examples
-    --------
-    >>> program_step("model.safetensors")
-    Traceback (most recent call last):
-    ...
-    placeto_capture.errors.CaptureError: model.safetensors: expected a file that ends in .pt2 \
-or .onnx
     """
     suffix = Path(path).suffix
     if suffix == ".pt2":

@@ -59,11 +59,8 @@ def capture(
     The step runs on fake tensors (`torch._subclasses.FakeTensorMode`), which have a shape and a
     dtype, but neither memory nor values. Each ATen op of its forward pass, loss, backward pass and
     optimizer update is recorded in the order in which it runs. Nothing is computed, and the model
-    stays as it is.
-
-    If a step uses a value, it is computed if it follows from constants, buffers, random draws, or
-    whole or boolean numbers among the inputs. For other values it is assumed that numbers are
-    finite and choices fair.
+    stays as it is. A value that the step uses is computed if it follows from constants, buffers,
+    random draws, or whole or boolean numbers among the inputs.
 
     Parameters
     ----------
@@ -78,8 +75,7 @@ def capture(
         whole and boolean numbers that the model makes decisions by.
     loss_fn
         Function from the model's outputs to the loss. The default is what the model itself calls
-        the loss, ``outputs.loss`` or ``outputs["loss"]``; else the one scalar that it returns, if
-        all weights are behind it that are behind its other outputs; else, if it returns no scalar,
+        the loss, ``outputs.loss`` or ``outputs["loss"]``; else the one scalar that it returns; else
         the sum of the means of its floating-point tensors.
     optimizer
         Function from a list of parameters to a `torch.optim.Optimizer`, such as
@@ -116,25 +112,10 @@ def capture(
     Returns
     -------
     OpGraph
-        The V ops in the order in which they ran. What is there before the step comes as ops of type
-        ``"parameter"`` (with ``parameter_bytes`` for the weights and what the optimizer keeps for
-        them), ``"buffer"`` and ``"input"``, which take no time; those that overlap in memory, as
-        tied weights do, are one op. Tensors are storages: views, aliases and uninitialised memory
-        are part of the op that writes them. `placeto_capture.tracing.op_graph` says how in-place
-        ops appear, and `placeto_capture.tracing.work` what ``flops`` and ``bytes_accessed``
-        count.
-        ``colocation`` ties gradient ops to the forward op they belong to, updates to their
-        parameter, and ops that write a buffer to the buffer. ``scopes`` are paths of modules,
-        ``"loss"`` for what the loss function runs, and ``"optimizer"`` for what is of no weight.
-        ``waits`` say what comes first where tensors do not: an op of type ``"placeto.barrier"``,
-        which takes no time, waits for the end of the backward pass, and updates wait for it; a
-        gradient op of saved values alone, such as one that computes activations again, waits until
-        the backward pass has come to it; so do gradients of slices, and of a weight that is used
-        several times; a write waits for what reads the values that it replaces. ``held_tensors``
-        are inputs, outputs, loss and gradients, and what else something refers to, such as lists
-        that hooks fill, which stay until the end of the step. What variables and slices keep in
-        memory at the peak is read by ops of type ``"placeto.free"``, which take no time.
-        ``workspace_bytes`` of an update are those of an optimizer with ``foreach=False``.
+        The V ops in the order in which they ran, with what is there before the step as ops of type
+        ``"parameter"``, ``"buffer"`` and ``"input"``, which take no time. The page on capture says
+        what ops, tensors, ``waits``, ``held_tensors``, ``scopes`` and ``colocation`` are, and
+        `placeto_capture.tracing.work` what ``flops`` and ``bytes_accessed`` count.
 
     Raises
     ------
@@ -170,7 +151,7 @@ def capture(
         parameter_bytes=parameter_bytes,
         experts_per_token=experts_per_token,
     )
-    return op_graph_of(trace_step(spec))
+    return capture_step(spec)
 
 
 def capture_step(spec: StepSpec) -> OpGraph:
@@ -180,13 +161,6 @@ def capture_step(spec: StepSpec) -> OpGraph:
     ------
     CaptureError
         As of `capture`.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> from placeto_capture import StepSpec
-    >>> capture_step(StepSpec(nn.Linear(4, 2), torch.ones(8, 4), mode="inference"))
-    OpGraph(ops=4, tensors=4, edges=3)
     """
     return op_graph_of(trace_step(spec))
 
@@ -227,21 +201,14 @@ def capture_function(
     others
         Other objects that the function changes, which are put back: lists, dictionaries, and
         objects with attributes. Those that the code of the function names, or a module's, are put
-        back anyway (`placeto_capture.tracing.reached_objects` says which), but for what is in
-        objects of libraries that hold no tensors.
-    target, mask_fraction
-        As of `capture`.
-    autocast
-        As of `capture`; around all of the function.
+        back anyway, but for what is in objects of libraries that hold no tensors.
+    target, mask_fraction, autocast
+        As of `capture`; autocast is around all of the function.
 
     Returns
     -------
     OpGraph
-        As of `capture`. An op is in the backward phase if it runs inside of ``backward()``, or of
-        `torch.autograd.grad` that is called outside of modules without ``create_graph``. It is in
-        the update phase if it runs inside of an optimizer's ``step()``, or, outside of modules and
-        without gradients, between the last backward pass and that, or after the last step. What
-        runs outside of modules has the scope ``"loss"``.
+        As of `capture`. What runs outside of modules has the scope ``"loss"``.
 
     Raises
     ------
@@ -274,13 +241,12 @@ def capture_function(
 def trace_function(
     step_fn: Callable[..., Any],
     modules: Modules,
-    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
-    example_inputs: Any = (),
-    others: Sequence[Any] = (),
-    options: TracingOptions | None = None,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    example_inputs: Any,
+    others: Sequence[Any],
+    options: TracingOptions,
 ) -> Trace:
     """Return what ran in a step; the parameters are those of `capture_function`."""
-    options = options or TracingOptions()
     given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     step = _Step(_named_modules(modules), given, others, example_inputs, options)
     around = autocast_around(options.target, options.autocast)
