@@ -146,28 +146,6 @@ def test_overlapping_weights_are_trained_as_in_pytorch(
     assert step.graph.op_types.count("parameter") == 2
 
 
-def test_gradients_go_through_writes_into_a_part() -> None:
-    def write(model: Any, whole: torch.Tensor, part: torch.Tensor) -> Any:
-        part.copy_(torch.tanh(model.weight))
-        return whole * model.weight.sum()
-
-    weight, base = numbers(4), numbers(9)
-    for begin in (0, 1):  # the whole, or another view of it
-
-        def cut(whole: torch.Tensor, begin: int = begin) -> tuple[torch.Tensor, torch.Tensor]:
-            return whole[begin:] if begin else whole, whole[2:6]
-
-        model = Holder(write, weight=nn.Parameter(weight.clone()))
-        trace = trace_step(StepSpec(model, cut(base.clone()), optimizer=SGD))
-        state = {"weight.momentum_buffer": torch.zeros(4)}
-        replayed = [
-            replay(trace, state, order=random_order(op_graph_of(trace), seed)) for seed in ORDERS
-        ]
-        model(*cut(base.clone())).mean().backward()
-        for results in replayed:
-            torch.testing.assert_close(results["weight.grad"], model.weight.grad)
-
-
 def test_what_only_the_model_keeps_overlaps_as_a_whole() -> None:
     def read(model: Any) -> Any:
         return torch.exp(model.kept[0]) + model.part

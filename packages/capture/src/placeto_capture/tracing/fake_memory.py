@@ -46,15 +46,6 @@ class Region:
     storage: torch.UntypedStorage  # of the fake tensors
     # Fake and real tensors by name.
     tensors: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    _fake_of_base: dict[int, torch.Tensor] = field(default_factory=dict)
-
-    def part_of(self, base: torch.Tensor) -> torch.Tensor:
-        """Return what stands here for a tensor of which there are but views."""
-        if id(base) not in self._fake_of_base:
-            length = (self.span.end - self.span.start) // base.itemsize
-            fake = torch.empty(0, dtype=base.dtype, device="cpu")
-            self._fake_of_base[id(base)] = fake.set_(self.storage, 0, (length,), (1,))
-        return self._fake_of_base[id(base)]
 
 
 class FakeMemory:
@@ -102,10 +93,7 @@ class FakeMemory:
         with self._fake_mode:
             memory = torch.empty(span.end - span.start, dtype=torch.uint8, device="cpu")
         region = Region(self._op_type(tensors), span, memory.untyped_storage())
-        # A tensor comes before the views of it.
-        for name, tensor in sorted(named, key=lambda item: item[1]._base is not None):
-            self._fake(name, tensor, region)
-        region.tensors.update({name: (self.fake_of[id(t)], t) for name, t in named})
+        region.tensors |= {name: (self._fake(name, each, region), each) for name, each in named}
         self.regions.append(region)
 
     def _op_type(self, tensors: list[torch.Tensor]) -> str:
@@ -118,35 +106,17 @@ class FakeMemory:
         fake = self.fake_of.get(id(tensor))
         if fake is None:
             with self._fake_mode, torch.enable_grad():
-                fake = self._view_of_base(name, tensor, region)
-                if fake is None:
-                    fake = self._alias(name, tensor, region)
+                fake = torch.empty(0, dtype=tensor.dtype, device="cpu")
+                offset = _offset(name, tensor, region)
+                fake.set_(region.storage, offset, tensor.size(), tensor.stride())
+                fake = torch._conj(fake) if tensor.is_conj() else fake
+                fake = torch._neg_view(fake) if tensor.is_neg() else fake
                 if isinstance(tensor, nn.Parameter):
                     fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
                 elif tensor.requires_grad and id(tensor) not in self._resident:
                     fake.requires_grad_()
             self.fake_of[id(tensor)] = fake
         return fake
-
-    def _view_of_base(self, name: str, tensor: torch.Tensor, region: Region) -> Any:
-        """Return what is a view to autograd, too, so that gradients of writes find their way."""
-        base = tensor._base
-        if base is None or base.dtype != tensor.dtype or not tensor.numel():
-            return None
-        if tensor.is_conj() or tensor.is_neg():
-            return None
-        fake = self.fake_of.get(id(base))
-        if fake is None:
-            fake = region.part_of(base)
-        return fake.as_strided(tensor.size(), tensor.stride(), _offset(name, tensor, region))
-
-    def _alias(self, name: str, tensor: torch.Tensor, region: Region) -> torch.Tensor:
-        fake = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        offset = _offset(name, tensor, region)
-        fake.set_(region.storage, offset, tensor.size(), tensor.stride())
-        if tensor.is_conj():
-            fake = torch._conj(fake)
-        return torch._neg_view(fake) if tensor.is_neg() else fake
 
 
 def _span(name: str, tensor: torch.Tensor) -> Span:

@@ -153,33 +153,27 @@ def _tensors_in(inputs: Any) -> list[tuple[str, torch.Tensor]]:
     """Return the tensors in inputs, also those in objects of any class, each once."""
     named: dict[int, tuple[str, torch.Tensor]] = {}
     for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
-        name = input_name(path)
-        if isinstance(leaf, torch.Tensor):
-            named.setdefault(id(leaf), (name, leaf))
-            continue
-        inside: list[torch.Tensor] = []
-        _copied(name, leaf, {}, inside)
-        paths: dict[int, str] = {}
-        _find_paths(leaf, name, paths, MAX_DEPTH)
-        for number, tensor in enumerate(inside):
-            named.setdefault(id(tensor), (paths.get(id(tensor), f"{name}.{number}"), tensor))
+        for name, tensor in _tensors_inside(leaf, input_name(path), MAX_DEPTH, set()):
+            named.setdefault(id(tensor), (name, tensor))
     return list(named.values())
 
 
-def _find_paths(holder: Any, path: str, found: dict[int, str], depth: int) -> None:
-    """Add the path of each object in another one, such as ``"input.cache.layers.0.keys"``."""
-    if depth < 0 or id(holder) in found:
+def _tensors_inside(
+    holder: Any, path: str, depth: int, seen: set[int]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in an object by paths, such as ``"input.cache.layers.0.keys"``."""
+    if isinstance(holder, torch.Tensor):
+        yield path, holder
+    if depth < 0 or id(holder) in seen or isinstance(holder, torch.Tensor | nn.Module):
         return
-    found[id(holder)] = path
-    if isinstance(holder, torch.Tensor | nn.Module):
-        return
+    seen.add(id(holder))
     inner: Iterable[tuple[Any, Any]] = getattr(holder, "__dict__", {}).items()
     if isinstance(holder, (list, tuple)):
         inner = enumerate(holder)
     elif isinstance(holder, dict):
         inner = holder.items()
     for key, each in inner:
-        _find_paths(each, f"{path}.{key}", found, depth - 1)
+        yield from _tensors_inside(each, f"{path}.{key}", depth - 1, seen)
 
 
 def tensors_in_state(name: str, state: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -199,18 +193,14 @@ def _key(key: Any) -> str:
     return str(getattr(key, next(names, ""), key))
 
 
-def _copied(
-    name: str, value: Any, memo: dict[int, Any], met: list[torch.Tensor] | None = None
-) -> Any:
-    """Return a deep copy that shares the tensors which are not in the memo; these are also listed.
+def _copied(name: str, value: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy that shares the tensors which are not in the memo.
 
     They may be of any size, and PyTorch copies none that autograd has made. A leaf that gets a
     gradient is the same tensor, so that its use is refused.
     """
 
     def shared(tensor: torch.Tensor, _memo: Any) -> torch.Tensor:
-        if met is not None:
-            met.append(tensor)
         if isinstance(tensor, FakeTensor):
             return tensor
         return tensor if tensor.requires_grad and tensor.is_leaf else tensor.detach()

@@ -7,7 +7,6 @@ what they could be. Of others torch's formula is that of one kind of device.
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,49 +14,31 @@ import torch
 from torch._C import DispatchKey
 
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.functions import Function
 
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
+# Returns how many elements a mask picks, or how many of a number of elements are picked.
+Picked = Callable[[torch.Tensor | int], int]
 
 
 class UnknownCountError(Exception):
     """Nothing says how many elements are picked."""
 
 
-@dataclass(frozen=True)
-class Picking:
-    """How many elements are picked: the fraction is of those of masks that are not known."""
-
-    fraction: float | None
-    known_count: Callable[[torch.Tensor], int | None]
-
-    def of(self, count: int) -> int:
-        """Return how many of some elements are picked."""
-        if self.fraction is None:
-            raise UnknownCountError
-        return math.ceil(self.fraction * count)
-
-    def of_mask(self, mask: torch.Tensor) -> int:
-        """Return how many elements a mask picks."""
-        known = self.known_count(mask)
-        return self.of(mask.numel()) if known is None else known
-
-
 def picked_result(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], picking: Picking, place: str
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], picked: Picked, place: str
 ) -> Any:
     """Return fake tensors for a function whose shape depends on values."""
-    make, result = _PICKED.get(func), None
+    make = _PICKED.get(function.overload)
     if make is not None:
         with suppress(UnknownCountError):
-            result = make(picking, *args, **kwargs)
-    if result is None:
-        raise CaptureError(
-            f"{place}: the shape of what {func.overloadpacket} gives depends on the values of a "
-            "tensor, and capture has none; use a mask of fixed shape, or say with mask_fraction "
-            "which part of the elements a mask picks"
-        ) from None
-    return result
+            return make(picked, **function.named(args, kwargs))
+    raise CaptureError(
+        f"{place}: the shape of what {function.name} gives depends on the values of a tensor, and "
+        "capture has none; use a mask of fixed shape, or say with mask_fraction which part of the "
+        "elements a mask picks"
+    ) from None
 
 
 def list_function(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
@@ -77,61 +58,50 @@ def _unscale(gradients: Any, found_inf: torch.Tensor, inverse_scale: torch.Tenso
         UNSCALE([gradient], found_inf, inverse_scale)
 
 
-def own_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def own_result(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what a function gives, as fake tensors; None where torch knows it."""
-    make = _OWN.get(func)
-    return None if make is None else make(*args, **kwargs)
+    make = _OWN.get(function.name)
+    return None if make is None else make(**function.named(args, kwargs))
 
 
-def _nonzero(picking: Picking, tensor: torch.Tensor) -> Any:
-    size = (picking.of_mask(tensor), tensor.dim())
+def _nonzero(picked: Picked, self: torch.Tensor) -> Any:
     # As torch lays it out: column by column.
-    return tensor.new_empty(size[::-1], dtype=torch.int64).t()
+    return self.new_empty((self.dim(), picked(self)), dtype=torch.int64).t()
 
 
-def _masked_select(picking: Picking, tensor: torch.Tensor, mask: torch.Tensor) -> Any:
-    shape: torch.Size = torch.broadcast_shapes(tensor.shape, mask.shape)  # type: ignore[no-untyped-call]
-    times = math.prod(shape) // max(mask.numel(), 1)
-    return tensor.new_empty(picking.of_mask(mask) * times)
+def _masked_select(picked: Picked, self: torch.Tensor, mask: torch.Tensor) -> Any:
+    times = _shape(self, mask).numel() // max(mask.numel(), 1)
+    return self.new_empty(picked(mask) * times)
 
 
-def _index(picking: Picking, tensor: torch.Tensor, indices: Any) -> Any:
+def _index(picked: Picked, self: torch.Tensor, indices: Any) -> Any:
     """Return what rows of ``nonzero`` of each mask in its place pick."""
     numbers: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in {torch.bool, torch.uint8}:
-            rows = index.new_empty(picking.of_mask(index), dtype=torch.int64)
+            rows = index.new_empty(picked(index), dtype=torch.int64)
             numbers += [rows] * index.dim()
         else:
             numbers.append(index)
-    return aten.index.Tensor(tensor, numbers)
+    return aten.index.Tensor(self, numbers)
 
 
 def _unique(
-    picking: Picking,
-    tensor: torch.Tensor,
-    _sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-) -> Any:
-    count = picking.of(tensor.numel())
-    return (
-        tensor.new_empty(count),
-        tensor.new_empty(tensor.shape if return_inverse else 0, dtype=torch.int64),
-        tensor.new_empty(count if return_counts else 0, dtype=torch.int64),
-    )
-
-
-def _unique_consecutive(
-    picking: Picking,
-    tensor: torch.Tensor,
+    picked: Picked,
+    self: torch.Tensor,
     return_inverse: bool = False,
     return_counts: bool = False,
     dim: int | None = None,
+    **_: Any,
 ) -> Any:
     if dim is not None:
-        return None
-    return _unique(picking, tensor, True, return_inverse, return_counts)
+        raise UnknownCountError
+    count = picked(self.numel())
+    return (
+        self.new_empty(count),
+        self.new_empty(self.shape if return_inverse else 0, dtype=torch.int64),
+        self.new_empty(count if return_counts else 0, dtype=torch.int64),
+    )
 
 
 _PICKED: dict[Any, Callable[..., Any]] = {
@@ -139,36 +109,40 @@ _PICKED: dict[Any, Callable[..., Any]] = {
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,
     aten._unique2.default: _unique,
-    aten.unique_consecutive.default: _unique_consecutive,
+    aten.unique_consecutive.default: _unique,
 }
 
 
+def _shape(*tensors: torch.Tensor) -> torch.Size:
+    shapes = (tensor.shape for tensor in tensors)
+    shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return shape
+
+
 def _grouped_product(
-    left: torch.Tensor,
-    right: torch.Tensor,
+    self: torch.Tensor,
+    mat2: torch.Tensor,
     offs: torch.Tensor | None = None,
-    _bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    **_: Any,
 ) -> torch.Tensor:
     """Return what products of groups of rows, each with a matrix of its own, give.
 
     torch's formula has the dtypes of one kind of GPU. Of two matrices the groups are of what is
     summed up, so that there is a product for each.
     """
-    size = [left.shape[-2], right.shape[-1]]
-    if left.dim() == right.dim():
-        groups = left.shape[0] if left.dim() == 3 or offs is None else offs.shape[0]
+    size = [self.shape[-2], mat2.shape[-1]]
+    if self.dim() == mat2.dim():
+        groups = self.shape[0] if self.dim() == 3 or offs is None else offs.shape[0]
         size.insert(0, groups)
-    dtype = out_dtype or left.dtype
+    dtype = out_dtype or self.dtype
     whole_rows = 16 // dtype.itemsize  # rows begin at whole 16 bytes
     padded = math.ceil(size[-1] / whole_rows) * whole_rows
     stride = [size[-2] * padded, padded, 1][-len(size) :]
-    return left.new_empty_strided(size, stride, dtype=dtype)
+    return self.new_empty_strided(size, stride, dtype=dtype)
 
 
-def _ctc_loss(
-    log_probs: torch.Tensor, targets: torch.Tensor, *_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, **_: Any) -> Any:
     """Return the losses, and the probabilities of each symbol and of a blank around each.
 
     Targets are taken to be equally long: those of one dimension stand one behind the other.
@@ -179,25 +153,17 @@ def _ctc_loss(
     return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, states)
 
 
-def _averaged_loss(values: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> Any:
+def _averaged_loss(self: torch.Tensor, target: torch.Tensor, reduction: int = 1, **_: Any) -> Any:
     """Return the loss, a number where the losses of all elements have been before."""
     if not reduction:
         return None
-    shape: torch.Size = torch.broadcast_shapes(values.shape, target.shape)  # type: ignore[no-untyped-call]
-    dtype = torch.promote_types(values.dtype, target.dtype)
-    return values.new_empty(shape, dtype=dtype).as_strided((), ())
+    dtype = torch.promote_types(self.dtype, target.dtype)
+    return self.new_empty(_shape(self, target), dtype=dtype).as_strided((), ())
 
 
-_OWN: dict[Any, Callable[..., Any]] = {
-    aten._grouped_mm.default: _grouped_product,
-    aten._ctc_loss.default: _ctc_loss,
-    aten._ctc_loss.Tensor: _ctc_loss,
-    aten.binary_cross_entropy.default: lambda values, target, _weight=None, reduction=1: (
-        _averaged_loss(values, target, reduction)
-    ),
-    aten.mse_loss.default: _averaged_loss,
-    aten.smooth_l1_loss.default: lambda values, target, reduction=1, _beta=1.0: _averaged_loss(
-        values, target, reduction
-    ),
-    aten.soft_margin_loss.default: _averaged_loss,
+_LOSSES = "binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"
+_OWN: dict[str, Callable[..., Any]] = {
+    "aten._grouped_mm": _grouped_product,
+    "aten._ctc_loss": _ctc_loss,
+    **{f"aten.{name}": _averaged_loss for name in _LOSSES},
 }

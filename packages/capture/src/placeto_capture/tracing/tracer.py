@@ -6,6 +6,7 @@ storages, not tensors, and keeps them alive so that no two share an address. It 
 tensor, because autograd looks at how many references there are.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.backward_passes import BackwardPasses
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
-from placeto_capture.tracing.fake_results import Picking, list_function, own_result, picked_result
+from placeto_capture.tracing.fake_results import (
+    UnknownCountError,
+    list_function,
+    own_result,
+    picked_result,
+)
 from placeto_capture.tracing.functions import (
     COPIES,
     ZEROS,
@@ -204,7 +210,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self._nodes.before_op(args, kwargs)
         rng_index = self._draws.number(func)
         try:
-            result = own_result(func, args, kwargs)
+            result = own_result(function, args, kwargs)
             result = func(*args, **kwargs) if result is None else result
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             result = self._known_values.answer(func, arguments, keywords)
@@ -216,8 +222,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     "tensors"
                 ) from None
             if result is None:
-                picking = Picking(self._mask_fraction, self._count_of_known_mask)
-                result = picked_result(func, args, kwargs, picking, self._place)
+                result = picked_result(function, args, kwargs, self._picked, self._place)
 
         storages_before = len(self._storages)
         outputs = tuple(self._made(leaf) for leaf in tensor_leaves(result))
@@ -323,9 +328,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._owner_of_storage.update(dict.fromkeys(call.creates, owner))
         return owner, self.ops[owner].scope
 
-    def _count_of_known_mask(self, mask: torch.Tensor) -> int | None:
-        count: int | None = self._known_values.result(_count_of, (self._look_up(mask),), {})
-        return count
+    def _picked(self, elements: torch.Tensor | int) -> int:
+        """Return how many elements a mask picks, or how many of so many are picked."""
+        if isinstance(elements, torch.Tensor):
+            known = self._known_values.result(_count_of, (self._look_up(elements),), {})
+            if known is not None:
+                return int(known)
+            elements = elements.numel()
+        if self._mask_fraction is None:
+            raise UnknownCountError
+        return math.ceil(self._mask_fraction * elements)
 
     @property
     def _constant_name(self) -> str:
