@@ -5,7 +5,7 @@ import pytest
 from small_problems import small_problem
 
 from placeto_baselines import LocalSearch, exhaustive_search, lower_bound
-from placeto_baselines.bounds.lower_bound import fork_join_bound
+from placeto_baselines.bounds.fork_join import fork_join_bound
 from placeto_baselines.bounds.paths import longest_paths
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator

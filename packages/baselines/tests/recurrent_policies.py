@@ -5,8 +5,15 @@ import torch
 
 from baseline_problems import cluster, op_graph, problem_of
 from placeto_baselines import RnnSettings
-from placeto_baselines.rnn.graphs import GraphBatch, GroupEmbedding, batch_of
-from placeto_baselines.rnn.model import Encoded, PlacementModel, Written, chosen
+from placeto_baselines.rnn.model import (
+    Encoded,
+    GraphBatch,
+    GroupEmbedding,
+    PlacementModel,
+    Written,
+    batch_of,
+    chosen,
+)
 from placeto_graphs import PlacementProblem
 
 SMALL = RnnSettings(

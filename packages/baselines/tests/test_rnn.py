@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from baseline_problems import cluster, op_graph, problem_of, two_chains
 from placeto_baselines import BaselineError, RnnPlacer, RnnSettings, TrainedRnnPlacer
-from placeto_baselines.rnn.graphs import GroupEmbedding, batch_of, placements_of
-from placeto_baselines.rnn.model import entropy
+from placeto_baselines.rnn.model import GroupEmbedding, batch_of, entropy, placements_of
 from placeto_baselines.rnn.policy import Trainer, train_policy
 from placeto_baselines.trials import Trials
 from placeto_graphs import EvaluationBatch

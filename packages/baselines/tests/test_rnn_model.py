@@ -9,8 +9,7 @@ import torch
 
 from baseline_problems import two_chains
 from placeto_baselines.rnn import gradients
-from placeto_baselines.rnn.graphs import GraphBatch
-from placeto_baselines.rnn.model import PlacementModel, entropy
+from placeto_baselines.rnn.model import GraphBatch, PlacementModel, entropy
 from recurrent_policies import SMALL, chains, log_probability, model_of, unequal_problems
 
 

@@ -10,8 +10,7 @@ from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.expert import ExpertPlacer, ExpertScopes
 from placeto_baselines.fixed import CpuOnly, RandomPlacer, SingleDevice
 from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
-from placeto_baselines.rnn.placer import RnnPlacer, TrainedRnnPlacer
-from placeto_baselines.rnn.settings import RnnSettings
+from placeto_baselines.rnn.placer import RnnPlacer, RnnSettings, TrainedRnnPlacer
 from placeto_baselines.scheduling.baechi import MEtf, MSct, MTopo
 from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
 from placeto_baselines.search.local_search import LocalSearch, exhaustive_search

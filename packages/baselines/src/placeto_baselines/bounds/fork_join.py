@@ -1,8 +1,8 @@
 """Fork-join regions and energetic reasoning: ops that must run in an interval have to fit into it.
 
-`relax_ops` leaves out on which devices ops run. `region_lags` returns the least time between two
-ops on any number of devices, with the transfers that more devices need. `heads` and `window_bound`
-are energetic reasoning over a whole step. The loops are compiled.
+`fork_join_bound` joins the parts: `relax_ops` leaves out on which devices ops run. `region_lags`
+returns the least time between two ops on any number of devices, with the transfers that more
+devices need. `heads` and `window_bound` are energetic reasoning over a whole step.
 """
 
 from functools import partial
@@ -54,6 +54,22 @@ class RelaxedOps(NamedTuple):
             producers=last - consumers[order],
             transfer=self.transfer[order],
         )
+
+
+def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
+    """Return a lower bound from regions between ops and from windows of time.
+
+    Only the number and the speeds of the devices count. The bound therefore holds for any links,
+    and for any order in which a device runs its ops. It needs no solver.
+    """
+    ops = relax_ops(problem, paths)
+    lags = region_lags(ops, min(BAND, problem.graph.num_ops), LARGEST_REGION, LEVELS)
+    head = heads(ops, lags)
+    tail = heads(ops.reversed(), lags.reversed())[::-1].copy()
+    # Some of the tails, evenly over all ops.
+    parts = np.linspace(0, 1, min(len(tail), MAX_WINDOW_ENDS))
+    ends = np.unique(np.quantile(tail, parts, method="lower"))
+    return window_bound(ops, head, tail, np.argsort(-head), ends)
 
 
 def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
@@ -230,32 +246,28 @@ def split_lag(
     ``shared`` says whether the two ends share a device.
     """
     share = np.zeros(levels)
-    into_near, into_far = np.full(levels, np.inf), np.full(levels, np.inf)
-    out_near, out_far = np.full(levels, np.inf), np.full(levels, np.inf)
+    least = np.full((4, levels), np.inf)  # into the region and out of it, near and far
     for u in region:
         detour = apart[a, u - a] + apart[u, v - u]
         level = int(levels * detour / lag) if detour < lag else levels - 1
         level = min(level, levels - 1)
         share[level] += ops.share[u]
-        into_near[level] = min(into_near[level], together[a, u - a])
-        into_far[level] = min(into_far[level], apart[a, u - a])
-        out_near[level] = min(out_near[level], together[u, v - u])
-        out_far[level] = min(out_far[level], apart[u, v - u])
+        least[0, level] = min(least[0, level], together[a, u - a])
+        least[1, level] = min(least[1, level], apart[a, u - a])
+        least[2, level] = min(least[2, level], together[u, v - u])
+        least[3, level] = min(least[3, level], apart[u, v - u])
     for level in range(levels - 1, -1, -1):
         if level < levels - 1:
             share[level] += share[level + 1]
-            into_near[level] = min(into_near[level], into_near[level + 1])
-            into_far[level] = min(into_far[level], into_far[level + 1])
-            out_near[level] = min(out_near[level], out_near[level + 1])
-            out_far[level] = min(out_far[level], out_far[level + 1])
+            least[:, level] = np.minimum(least[:, level], least[:, level + 1])
         if share[level] > 0:
-            longest = into_far[level] + out_far[level]
+            into_near, into_far, out_near, out_far = least[:, level]
+            longest = into_far + out_far
             if shared:
-                first, second = into_near[level] + out_near[level], longest
+                first, second = into_near + out_near, longest
             else:
-                one = into_near[level] + out_far[level]
-                other = into_far[level] + out_near[level]
-                first, second = min(one, other), max(one, other)
+                first = min(into_near + out_far, into_far + out_near)
+                second = max(into_near + out_far, into_far + out_near)
             lag = max(lag, least_length(ops, share[level], first, second, longest))
     return lag
 
@@ -349,12 +361,3 @@ def window_bound(
                 longest = max(share, group_seconds[group]) - ops.overhead
                 bound = max(bound, head[op] + longest + end)
     return float(bound)
-
-
-def window_ends(tail: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return some of the tails, evenly over all ops."""
-    count = min(len(tail), MAX_WINDOW_ENDS)
-    chosen: NDArray[np.float64] = np.unique(
-        np.quantile(tail, np.linspace(0, 1, count), method="lower")
-    )
-    return chosen

@@ -76,6 +76,9 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
         raise BaselineError(f"scale: expected a number >= 0, got {scale}")
     paths = longest_paths(problem)
     programme = work_programme(problem, paths, scale)
+    # Numba takes half a second to import.
+    from placeto_baselines.bounds.fork_join import fork_join_bound  # noqa: PLC0415
+
     is_small = problem.graph.num_ops <= MOST_OPS_OF_FORK_JOIN
     penalty = scale * programme.needs.least_excess
     parts = {
@@ -104,38 +107,28 @@ def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramm
         shape=(groups.num_groups, groups.num_groups),
     )
     num_parts, part_of = connected_components(joined, directed=False)
-    together = _on_one_device(problem, programme, part_of, num_parts).min(axis=1)
+    together = _on_one_device(problem, programme, part_of).min(axis=1)
     apart = _least_transfers(problem, paths, part_of, num_parts)
     apart += programme.scale * programme.needs.least_excess
     return float(np.minimum(together, apart).max())
 
 
 def _on_one_device(
-    problem: PlacementProblem,
-    programme: WorkProgramme,
-    part_of: NDArray[np.int32],
-    num_parts: int,
+    problem: PlacementProblem, programme: WorkProgramme, part_of: NDArray[np.int32]
 ) -> NDArray[np.float64]:
     """Return float64[P, D], what each part costs on each device alone."""
-    graph, needs = problem.graph, programme.needs
-    shape = (num_parts, programme.work.shape[1])
-    work, path = np.zeros(shape), np.zeros(shape)
-    running = np.zeros(shape, np.int64)
-    resident = np.zeros(num_parts, np.int64)
-    np.add.at(work, part_of, programme.work)
-    np.maximum.at(path, part_of, programme.path)
-    np.maximum.at(running, part_of, needs.running)
-    np.add.at(resident, part_of, needs.resident)
+    graph, parts = problem.graph, programme.of_sets(part_of)
+    needs, running = parts.needs, parts.needs.running
     if needs.held is not None:
         part_of_op = part_of[problem.grouping.group_of]
         part = part_of_op[needs.held.op]
         of_part = needs.held.tensors & (part_of_op[graph.tensor_producer] == part)
         held = HeldTensors(needs.held.op, of_part).num_bytes(graph)
         running[part] = np.maximum(running[part], held)
-    excess = np.maximum(resident[:, None] + running - needs.memory, needs.least_excess)
-    costs: NDArray[np.float64] = np.maximum(work - programme.overhead, path)
-    costs += programme.scale * excess
-    return costs
+    least = programme.needs.least_excess
+    excess = np.maximum(needs.resident[:, None] + running - needs.memory, least)
+    costs: NDArray[np.float64] = np.maximum(parts.work - parts.overhead, parts.path)
+    return costs + programme.scale * excess
 
 
 def _least_transfers(
@@ -155,21 +148,3 @@ def _least_transfers(
             part = part_of[group_of[reader]]
             least[part] = min(least[part], shortest)
     return least
-
-
-def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
-    """Return a lower bound from regions between ops and from windows of time.
-
-    Only the number and the speeds of the devices count. The bound therefore holds for any links,
-    and for any order in which a device runs its ops. It needs no solver.
-    """
-    # Numba takes half a second to import.
-    from placeto_baselines.bounds import fork_join  # noqa: PLC0415
-
-    ops = fork_join.relax_ops(problem, paths)
-    band = min(fork_join.BAND, problem.graph.num_ops)
-    lags = fork_join.region_lags(ops, band, fork_join.LARGEST_REGION, fork_join.LEVELS)
-    head = fork_join.heads(ops, lags)
-    tail = fork_join.heads(ops.reversed(), lags.reversed())[::-1].copy()
-    order = np.argsort(-head)
-    return fork_join.window_bound(ops, head, tail, order, fork_join.window_ends(tail))

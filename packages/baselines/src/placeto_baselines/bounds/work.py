@@ -50,9 +50,10 @@ class WorkProgramme:
         For more groups than `MOST_SOLVED` they are those of as many sets of similar groups, because
         the time of the solver grows faster than the square of the groups.
         """
-        if len(self.work) <= MOST_SOLVED:
-            return self.bound(*self.solver_multipliers())
-        return self.bound(*self.multipliers_of_sets(MOST_SOLVED))
+        is_small = len(self.work) <= MOST_SOLVED
+        return self.bound(
+            *(self.solver_multipliers() if is_small else self.multipliers_of_sets(MOST_SOLVED))
+        )
 
     def multipliers_of_sets(self, count: int) -> tuple[NDArray[np.float64], ...]:
         """Return the multipliers of a programme of about ``count`` sets of groups, for `bound`.
@@ -69,22 +70,26 @@ class WorkProgramme:
         place = np.empty_like(order)
         place[order] = np.arange(len(order)) * count // len(order)
         _, set_of = np.unique(np.stack([where, place], axis=1), axis=0, return_inverse=True)
-        shape = (set_of.max() + 1, self.work.shape[1])
-        work, path, running = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
-        resident = np.zeros(shape[0], np.int64)
-        np.add.at(work, set_of, self.work)
-        np.maximum.at(path, set_of, self.path)
-        np.maximum.at(running, set_of, self.needs.running)
-        np.add.at(resident, set_of, self.needs.resident)
-        needs = replace(self.needs, resident=resident, running=running)
-        sets = replace(self, work=work, path=path, needs=needs)
-        of_work, set_path, set_memory, set_lack = sets.solver_multipliers()
+        of_work, set_path, set_memory, set_lack = self.of_sets(set_of).solver_multipliers()
         of_path, of_lack = np.zeros(len(order)), np.zeros(len(order))
         of_memory = np.zeros(self.work.shape)
         of_path[_greatest(self.path.min(axis=1), set_of)] = set_path
         of_memory[_greatest(self.needs.running.max(axis=1), set_of)] = set_memory
         of_lack[self.needs.lack.min(axis=1).argmax()] = set_lack.sum()
         return of_work, of_path, of_memory, of_lack
+
+    def of_sets(self, set_of: NDArray[np.integer]) -> "WorkProgramme":
+        """Return the programme in which the groups of each set are one group."""
+        shape = (int(set_of.max()) + 1, self.work.shape[1])
+        work, path, running = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
+        resident = np.zeros(shape[0], np.int64)
+        # Sums of infinities are infinite, and so is the work of a set that cannot run.
+        np.add.at(work, set_of, self.work)
+        np.maximum.at(path, set_of, self.path)
+        np.maximum.at(running, set_of, self.needs.running)
+        np.add.at(resident, set_of, self.needs.resident)
+        needs = replace(self.needs, resident=resident, running=running)
+        return replace(self, work=work, path=path, needs=needs)
 
     def bound(
         self,
@@ -200,10 +205,4 @@ def work_programme(problem: PlacementProblem, paths: Paths, scale: float) -> Wor
     np.add.at(work, group_of, problem.busy_time)
     # The ops of a group share its device, so the longest of the paths through any of them counts.
     np.maximum.at(path, group_of, paths.end + paths.tail)
-    return WorkProgramme(
-        work=work,
-        path=path,
-        overhead=overhead,
-        needs=memory_needs(problem),
-        scale=scale,
-    )
+    return WorkProgramme(work, path, overhead, memory_needs(problem), scale)

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from placeto_baselines.errors import BaselineError
-from placeto_baselines.rnn.graphs import GraphBatch, GroupEmbedding, batch_of, placements_of
-from placeto_baselines.rnn.model import Encoded, PlacementModel, Written, chosen, entropy
-from placeto_baselines.rnn.settings import RnnSettings
+from placeto_baselines.rnn.model import (
+    GraphBatch,
+    GroupEmbedding,
+    PlacementModel,
+    batch_of,
+    chosen,
+    entropy,
+    placements_of,
+)
+from placeto_baselines.rnn.placer import RnnSettings
 from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, write_atomically
 
@@ -183,19 +190,35 @@ class Trainer:
 
     def update(self, rows: Sequence[int], samples: int) -> None:
         """Update the policy once with so many placements of each of some graphs."""
-        graphs = self.graphs.rows(rows)
-        encoded = self.model.encode(graphs)
+        encoded = self.model.encode(self.graphs.rows(rows))
         written = self.model.sample(encoded, samples, self.generator)
-        rewards = np.empty((len(rows), samples))
+        advantages = np.zeros((len(rows), samples))
+        counts = np.zeros(advantages.shape, np.bool_)  # those that can run
         for position, row in enumerate(rows):
-            trials = self.trials[row]
-            placements = placements_of(trials.problem, written.devices[position])
-            rewards[position] = np.sqrt(trials.evaluate(placements))
-        counts = np.isfinite(rewards)  # that can run
-        advantages = self._advantages(rows, rewards, counts)
-        if counts.any():
-            scale = np.nan_to_num(self.baseline[list(rows)])  # 0 where nothing has counted yet
-            self._descend(encoded, written, advantages, counts, self.entropy_weight * scale)
+            placements = placements_of(self.trials[row].problem, written.devices[position])
+            rewards = np.sqrt(self.trials[row].evaluate(placements))
+            counts[position] = np.isfinite(rewards)
+            if counts[position].any():
+                mean = rewards[counts[position]].mean()
+                if np.isnan(self.baseline[row]):
+                    self.baseline[row] = mean
+                advantages[position] = rewards - self.baseline[row]
+                decay = self.settings.baseline_decay
+                self.baseline[row] = decay * self.baseline[row] + (1 - decay) * mean
+        if not counts.any():
+            return
+        every = self.model.log_probabilities(encoded, written.devices, written)
+        weight = torch.from_numpy(np.where(counts, advantages, 0.0) / counts.sum()).float()
+        loss = (weight * chosen(every, written.devices, encoded)).sum()
+        # 0 where nothing has counted yet
+        entropy_weights = self.entropy_weight * np.nan_to_num(self.baseline[list(rows)])
+        if entropy_weights.any():
+            spread = entropy(every, encoded).mean(dim=1)
+            loss = loss - (torch.from_numpy(entropy_weights).float() * spread).mean()
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
+        self.optimizer.step()
 
     def _turns(self) -> Iterator[list[int]]:
         number = min(self.settings.graphs_per_update, len(self.trials))
@@ -206,37 +229,3 @@ class Trainer:
             turn = sorted(set(waiting[:number]))
             waiting = waiting[number:]
             yield turn
-
-    def _advantages(
-        self, rows: Sequence[int], rewards: NDArray[np.float64], counts: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
-        """Return float64[N, B], what rewards differ by from the average; and move the average."""
-        advantages = np.zeros_like(rewards)
-        for position, row in enumerate(rows):
-            if counts[position].any():
-                mean = rewards[position, counts[position]].mean()
-                if np.isnan(self.baseline[row]):
-                    self.baseline[row] = mean
-                advantages[position] = rewards[position] - self.baseline[row]
-                decay = self.settings.baseline_decay
-                self.baseline[row] = decay * self.baseline[row] + (1 - decay) * mean
-        return advantages
-
-    def _descend(
-        self,
-        encoded: Encoded,
-        written: Written,
-        advantages: NDArray[np.float64],
-        counts: NDArray[np.bool_],
-        entropy_weights: NDArray[np.float64],
-    ) -> None:
-        every = self.model.log_probabilities(encoded, written.devices, written)
-        weight = torch.from_numpy(np.where(counts, advantages, 0.0) / counts.sum()).float()
-        loss = (weight * chosen(every, written.devices, encoded)).sum()
-        if entropy_weights.any():
-            spread = entropy(every, encoded).mean(dim=1)
-            loss = loss - (torch.from_numpy(entropy_weights).float() * spread).mean()
-        self.optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
-        self.optimizer.step()

@@ -1,20 +1,17 @@
 """The placers of Baechi (Jeon et al. 2020): list scheduling and filling, within the memory."""
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, diags_array, eye_array
 
-from placeto_baselines.devices import accelerated, allowed_devices
+from placeto_baselines.devices import NOWHERE, accelerated, allowed_devices
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.scheduling.list_schedulers import ListScheduler
 from placeto_baselines.scheduling.timetable import Schedule, TaskGraph, Timetable
 from placeto_baselines.trials import RulePlacer
 from placeto_graphs import PlacementProblem
 
-NOBODY = -1
 THRESHOLD = 0.5  # at most one child of a task, and one parent, is below it
 
 
@@ -39,7 +36,7 @@ class MEtf(ListScheduler):
 
     def schedule(self, problem: PlacementProblem) -> Schedule:
         tasks = TaskGraph(problem, accelerated(problem))
-        return earliest_first(problem, tasks)
+        return with_favourites(problem, tasks, [NOWHERE] * tasks.num_tasks)
 
 
 class MSct(ListScheduler):
@@ -131,132 +128,88 @@ def demand(problem: PlacementProblem) -> tuple[NDArray[np.int64], NDArray[np.int
     return permanent, temporary
 
 
-class Frontier:
-    """A schedule that grows: the tasks that are ready, and the memory that is left.
-
-    Groups go to devices that can take their memory.
-    """
+class Frontier(Timetable):
+    """A schedule that grows from the tasks that are ready; groups go where their memory fits."""
 
     def __init__(self, problem: PlacementProblem, tasks: TaskGraph) -> None:
-        self.tasks = tasks
-        self.timetable = Timetable(tasks)
-        self.ready: list[int] = []  # tasks all of whose predecessors are scheduled
-        # Of these: when all their inputs can be on each device.
-        self.arrival = np.zeros((tasks.num_tasks, tasks.num_devices))
+        super().__init__(tasks)
         self.now = 0.0  # no task starts before one that was scheduled earlier
         self.scheduled = tasks.is_data.copy()
-        self.missing = [len(sources) for sources in tasks.predecessors]
+        # Of ready tasks: when all their inputs can be on each device.
+        self.arrivals = np.zeros((tasks.num_tasks, tasks.num_devices))
         self._ops_left = np.bincount(tasks.group_of[tasks.order], minlength=tasks.num_groups)
         permanent, self._temporary = demand(problem)
         self._total = permanent + self._temporary
         self._free_bytes = problem.cluster.memory_bytes
-        self._candidates = tasks.candidates.copy()  # until a group has been placed
+        self._known = tasks.candidates.copy()  # one device once a group has been placed
         self._find_room()
-        for task in tasks.order:
-            if not self.missing[task]:
-                self._make_ready(task)
+        for task in self.ready:
+            self.arrivals[task] = self.arrival(task)
 
     def starts(self, tasks: int | list[int]) -> NDArray[np.float64]:
         """Return float64[..., D], when ready tasks could start on each device."""
         starts: NDArray[np.float64] = np.maximum(
-            self.arrival[tasks], np.maximum(self.timetable.free, self.now)
+            self.arrivals[tasks], np.maximum(self.free, self.now)
         )
         return starts
 
-    def eligible(self) -> NDArray[np.bool_]:
-        """Return bool[R, D], the devices that each ready task may go to."""
-        return self.timetable.candidates[self.tasks.group_of[self.ready]]
-
-    def add_earliest(
-        self,
-        start: NDArray[np.float64],
-        preference: Callable[[int, int], tuple[float, ...]],
-    ) -> tuple[int, int]:
-        """Schedule the ready task of the least float64[R, D] start; return it and its device.
-
-        Of several pairs of task and device the one of the least preference.
-        """
-        earliest = start.min()
-        rows, devices = np.nonzero(start == earliest)
-        pairs = [(self.ready[row], device) for row, device in np.stack([rows, devices], 1).tolist()]
-        task, device = min(pairs, key=lambda pair: (*preference(*pair), *pair))
-        self._add(task, device, float(earliest))
-        return task, device
-
-    def _make_ready(self, task: int) -> None:
-        self.ready.append(task)
-        self.arrival[task] = self.timetable.arrival(task)
-
-    def _add(self, task: int, device: int, start: float) -> None:
-        settled = self.timetable.add(task, device, start)
+    def add(self, task: int, device: int, start: float) -> list[int]:
+        num_ready = len(self.ready) - 1
+        settled = super().add(task, device, start)
         self.now = start
         self.scheduled[task] = True
-        self.ready.remove(task)
-        for reader, _ in self.tasks.successors[task]:
-            self.missing[reader] -= 1
-            if not self.missing[reader]:
-                self._make_ready(reader)
-        placement = self.timetable.placement
+        for reader in self.ready[num_ready:]:
+            self.arrivals[reader] = self.arrival(reader)
         for other in settled:
-            self._free_bytes[placement[other]] -= self._total[other]
-            self._candidates[other] = np.arange(self.tasks.num_devices) == placement[other]
+            self._free_bytes[self.placement[other]] -= self._total[other]
+            self._known[other] = np.arange(self.tasks.num_devices) == self.placement[other]
         group = self.tasks.group_of[task]
         self._ops_left[group] -= 1
         if not self._ops_left[group]:
-            self._free_bytes[placement[group]] += self._temporary[group]
+            self._free_bytes[self.placement[group]] += self._temporary[group]
         if settled or not self._ops_left[group]:
             self._find_room()
+        return settled
 
     def _find_room(self) -> None:
         """Find the devices that groups may go to, and with that where data can be.
 
         Where no candidate has the memory, the one with the most to spare has to take a group.
         """
-        fits = self._candidates & (self._total[:, None] <= self._free_bytes)
-        spare = np.where(self._candidates, self._free_bytes, np.iinfo(np.int64).min)
+        fits = self._known & (self._total[:, None] <= self._free_bytes)
+        spare = np.where(self._known, self._free_bytes, np.iinfo(np.int64).min)
         fits[np.arange(len(fits)), spare.argmax(axis=1)] |= ~fits.any(axis=1)
-        self.timetable.candidates = fits
+        self.candidates = fits
         for task in self.ready:
             if self.tasks.data[task]:
-                self.arrival[task] = self.timetable.arrival(task)
-
-
-def earliest_first(problem: PlacementProblem, tasks: TaskGraph) -> Schedule:
-    """Return the schedule that grows by the pair of task and device that can start earliest.
-
-    Of several pairs the task with the longest path of work to an exit counts, then the device where
-    it finishes first.
-    """
-    level = tasks.upward_rank(with_transfers=False)
-    frontier = Frontier(problem, tasks)
-    while frontier.ready:
-        start = np.where(frontier.eligible(), frontier.starts(frontier.ready), np.inf)
-        frontier.add_earliest(
-            start, lambda task, device: (-level[task], tasks.seconds[task, device])
-        )
-    return frontier.timetable.schedule()
+                self.arrivals[task] = self.arrival(task)
 
 
 def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> Schedule:
     """Return the schedule of SCT (Hanen and Munier 1995; Jeon et al. 2020, section 3).
 
+    It grows by the pair of a ready task and a device that can start earliest. Of several pairs the
+    task with the longest path of work to an exit counts, then the device where it finishes first.
+
     A device that has run ``i`` is *awake* from then until what ``i`` sends to its favourite child
     ``j`` could be anywhere. As long as ``j`` can still become ready here within that time, the
     device only takes ``j`` and *urgent* tasks, and these first. A task is urgent if its inputs
-    could by then be on any device that it may go to. All else is as in `earliest_first`.
+    could by then be on any device that it may go to.
     """
     level = tasks.upward_rank(with_transfers=False)
     frontier = Frontier(problem, tasks)
     awake: dict[int, tuple[int, float]] = {}  # by device: the child, and until when
 
-    def preference(task: int, device: int) -> tuple[float, ...]:
+    def preference(pair: tuple[int, int]) -> tuple[float, ...]:
+        task, device = pair
         is_child = device in awake and awake[device][0] == task
-        return is_child, -level[task], device in awake, tasks.seconds[task, device]
+        return is_child, -level[task], device in awake, tasks.seconds[task, device], *pair
 
     while frontier.ready:
-        ready, eligible = np.array(frontier.ready), frontier.eligible()
+        ready = np.array(frontier.ready)
+        eligible = frontier.candidates[tasks.group_of[ready]]
         start = frontier.starts(frontier.ready)
-        urgent = np.where(eligible, frontier.arrival[ready], 0.0).max(axis=1)
+        urgent = np.where(eligible, frontier.arrivals[ready], 0.0).max(axis=1)
         for device, (child, until) in list(awake.items()):
             if _first_start(frontier, child, device) > until:
                 del awake[device]
@@ -265,23 +218,26 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
             first = np.minimum(urgent[others], until)
             start[others, device] = np.maximum(start[others, device], first)
         start[~eligible] = np.inf
-        task, device = frontier.add_earliest(start, preference)
+        rows, devices = np.nonzero(start == start.min())
+        pairs = zip(ready[rows].tolist(), devices.tolist(), strict=True)
+        task, device = min(pairs, key=preference)
+        frontier.add(task, device, float(start.min()))
         awake.pop(device, None)
         child = favourite[task]
-        if child != NOBODY:
+        if child != NOWHERE:
             (size,) = (size for source, size in tasks.predecessors[child] if source == task)
             slowest = float(tasks.transfers(size)[device].max())
-            awake[device] = child, float(frontier.timetable.finish[task]) + slowest
-    return frontier.timetable.schedule()
+            awake[device] = child, float(frontier.finish[task]) + slowest
+    return frontier.schedule()
 
 
 def _first_start(frontier: Frontier, task: int, device: int) -> float:
     """Return a time before which a task cannot start on a device; infinity for never."""
     tasks = frontier.tasks
-    if frontier.scheduled[task] or not frontier.timetable.candidates[tasks.group_of[task], device]:
+    if frontier.scheduled[task] or not frontier.candidates[tasks.group_of[task], device]:
         return np.inf
     if not frontier.missing[task]:
-        return float(frontier.arrival[task, device])
+        return float(frontier.arrivals[task, device])
     return max(
         _first_sent(frontier, source, size, device) for source, size in tasks.predecessors[task]
     )
@@ -291,10 +247,10 @@ def _first_sent(frontier: Frontier, task: int, size: int | None, device: int) ->
     """Return a time before which so many bytes of a task cannot be on a device."""
     seconds = frontier.tasks.seconds[task]
     if frontier.scheduled[task]:
-        return float(frontier.timetable.sent(task, size)[device])
+        return float(frontier.sent(task, size)[device])
     if frontier.missing[task]:
         return frontier.now + float(seconds.min())
-    finish = (frontier.starts(task) + seconds)[frontier.timetable.devices(task)]
+    finish = (frontier.starts(task) + seconds)[frontier.devices(task)]
     return float(finish.min())
 
 
@@ -318,35 +274,21 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
         for task, readers in enumerate(tasks.successors)
         for reader, sent in readers
     ]
-    favourite = [NOBODY] * tasks.num_tasks
+    favourite = [NOWHERE] * tasks.num_tasks
     if not any(sent for _, _, sent in edges):
         return favourite
     parents, children = np.array([edge[:2] for edge in edges]).T
     communication = np.array([edge[2] for edge in edges])
     unit = max(float(tasks.mean_seconds.max()), float(communication.max()))
-    local = _local_parts(tasks.mean_seconds / unit, parents, children, communication / unit)
-    near = (communication > 0) & (local < THRESHOLD - 1e-6)
-    for edge in np.flatnonzero(near).tolist():
-        favourite[int(parents[edge])] = int(children[edge])
-    return favourite
-
-
-def _local_parts(
-    seconds: NDArray[np.float64],
-    parents: NDArray[np.intp],
-    children: NDArray[np.intp],
-    communication: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Solve the programme; return x, float64[M]."""
-    num_tasks, num_edges = len(seconds), len(parents)
-    edges, ones = np.arange(num_edges), np.ones(num_edges)
-    of_parent = csr_array((ones, (parents, edges)), shape=(num_tasks, num_edges))
-    of_child = csr_array((ones, (children, edges)), shape=(num_tasks, num_edges))
-    makespan = np.ones((num_tasks, 1))
+    seconds = tasks.mean_seconds / unit
+    num_tasks, num_edges = len(seconds), len(edges)
+    ones, numbers = np.ones(num_edges), np.arange(num_edges)
+    of_parent = csr_array((ones, (parents, numbers)), shape=(num_tasks, num_edges))
+    of_child = csr_array((ones, (children, numbers)), shape=(num_tasks, num_edges))
     matrix = block_array(
         [
-            [diags_array(communication), (of_parent - of_child).T, None],
-            [None, eye_array(num_tasks), -makespan],
+            [diags_array(communication / unit), (of_parent - of_child).T, None],
+            [None, eye_array(num_tasks), -np.ones((num_tasks, 1))],
             [-of_parent, None, None],
             [-of_child, None, None],
         ],
@@ -366,4 +308,7 @@ def _local_parts(
     )
     if solution.status != 0:
         raise BaselineError(f"favourite children: expected an optimum, got {solution.message}")
-    return np.asarray(solution.x[:num_edges])
+    near = (communication > 0) & (solution.x[:num_edges] < THRESHOLD - 1e-6)
+    for edge in np.flatnonzero(near).tolist():
+        favourite[int(parents[edge])] = int(children[edge])
+    return favourite

@@ -1,6 +1,7 @@
 """HEFT and the longest path first: the order of ops, then a device for each group."""
 
-import heapq
+from bisect import bisect_right
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,19 +43,34 @@ class Heft(ListScheduler):
     def schedule(self, problem: PlacementProblem) -> Schedule:
         tasks = TaskGraph(problem, allowed_devices(problem))
         timetable = Timetable(tasks)
+        gaps = [[(0.0, np.inf)] for _ in range(problem.num_devices)]  # without work, in their order
         order = np.array(tasks.order, np.int64)
         # Ops without costs may rank as high as what waits for them: ties in topological order.
         falling = np.argsort(-tasks.upward_rank()[order], kind="stable")
         for task in order[falling].tolist():
             arrival = timetable.arrival(task).tolist()
             seconds = tasks.seconds[task].tolist()
-            starts = {
-                device: timetable.gaps[device].first(arrival[device], seconds[device])
+            first = {
+                device: first_gap(gaps[device], arrival[device], seconds[device])
                 for device in timetable.devices(task).tolist()
             }
-            device = min(starts, key=lambda device: (starts[device] + seconds[device], device))
-            timetable.add(task, device, starts[device])
+            device = min(first, key=lambda device: (first[device][1] + seconds[device], device))
+            gap, start = first[device]
+            timetable.add(task, device, start)
+            if seconds[device] > 0:
+                begin, end = gaps[device][gap]
+                parts = (begin, start), (start + seconds[device], end)
+                gaps[device][gap : gap + 1] = [part for part in parts if part[0] < part[1]]
         return timetable.schedule()
+
+
+def first_gap(
+    gaps: list[tuple[float, float]], earliest: float, seconds: float
+) -> tuple[int, float]:
+    """Return the first gap in which so many seconds are free, and when; no earlier than asked."""
+    first = bisect_right(gaps, earliest, key=itemgetter(1))
+    starts = ((gap, max(earliest, gaps[gap][0])) for gap in range(first, len(gaps)))
+    return next((gap, start) for gap, start in starts if start + seconds <= gaps[gap][1])
 
 
 class CriticalPathPlacer(ListScheduler):
@@ -77,19 +93,13 @@ class CriticalPathPlacer(ListScheduler):
     def schedule(self, problem: PlacementProblem) -> Schedule:
         tasks = TaskGraph(problem, accelerated(problem))
         timetable = Timetable(tasks)
-        rank = tasks.upward_rank().tolist()
-        missing = [len(sources) for sources in tasks.predecessors]
-        ready = [(-rank[task], task) for task in tasks.order if not missing[task]]
-        heapq.heapify(ready)
-        while ready:
-            _, task = heapq.heappop(ready)
+        order = np.lexsort((np.arange(tasks.num_tasks), -tasks.upward_rank()))
+        place = np.argsort(order).tolist()
+        while timetable.ready:
+            task = min(timetable.ready, key=place.__getitem__)
             devices = timetable.devices(task)
             start = np.maximum(timetable.arrival(task), timetable.free)[devices]
             finish = start + tasks.seconds[task, devices]
             first = int(np.lexsort((finish, start))[0])
             timetable.add(task, int(devices[first]), float(start[first]))
-            for reader, _ in tasks.successors[task]:
-                missing[reader] -= 1
-                if not missing[reader]:
-                    heapq.heappush(ready, (-rank[reader], reader))
         return timetable.schedule()

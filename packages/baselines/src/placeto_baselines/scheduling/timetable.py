@@ -1,13 +1,12 @@
 """The graph of ops as list schedulers read it, and the schedule that they make of it."""
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import NOWHERE, mean_seconds
-from placeto_graphs import PlacementProblem
+from placeto_graphs import PlacementProblem, sums_by_key
 
 
 class TaskGraph:
@@ -49,7 +48,10 @@ class TaskGraph:
         kind_of = kind_of_group.ravel()[self.group_of]
         latency = _mean_over_pairs(cluster.latency, kinds)
         seconds_per_byte = _mean_over_pairs(self._seconds_per_byte, kinds)
-        for source, reader, size in _traffic(problem):
+        pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
+        found, pair_of = np.unique(pairs, axis=0, return_inverse=True)
+        sizes = sums_by_key(pair_of.ravel(), graph.tensor_bytes[graph.edges[:, 0]], len(found))
+        for (source, reader), size in zip(found.tolist(), sizes.tolist(), strict=True):
             apart = self.group_of[source] != self.group_of[reader]
             if not self.is_data[source]:
                 self.predecessors[reader].append((source, size))
@@ -96,43 +98,6 @@ def _mean_over_pairs(between: NDArray[np.float64], kinds: NDArray[np.bool_]) -> 
     return mean
 
 
-def _traffic(problem: PlacementProblem) -> list[tuple[int, int, int]]:
-    """Return (producer, consumer, bytes) of each pair of ops between which tensors flow."""
-    graph = problem.graph
-    pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
-    found, pair_of_edge = np.unique(pairs, axis=0, return_inverse=True)
-    total = np.zeros(len(found), np.int64)
-    np.add.at(total, pair_of_edge.ravel(), graph.tensor_bytes[graph.edges[:, 0]])
-    return [(*pair, size) for pair, size in zip(found.tolist(), total.tolist(), strict=True)]
-
-
-class Gaps:
-    """The times in which nothing has been scheduled on a device, in their order."""
-
-    def __init__(self) -> None:
-        self._starts = [0.0]
-        self._ends = [float("inf")]
-
-    def first(self, earliest: float, seconds: float) -> float:
-        """Return when so many seconds first are free, no earlier than asked."""
-        gap = bisect_right(self._ends, earliest)
-        while True:
-            start = max(earliest, self._starts[gap])
-            if start + seconds <= self._ends[gap]:
-                return start
-            gap += 1
-
-    def take(self, start: float, end: float) -> None:
-        """Let something run from a time in a gap to another one in it."""
-        if end <= start:
-            return
-        gap = bisect_right(self._starts, start) - 1
-        parts = ((self._starts[gap], start), (end, self._ends[gap]))
-        left = [(begin, until) for begin, until in parts if begin < until]
-        self._starts[gap : gap + 1] = [begin for begin, _ in left]
-        self._ends[gap : gap + 1] = [until for _, until in left]
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The schedule of V ops that a list scheduler makes: device, start and end of each.
@@ -147,11 +112,6 @@ class Schedule:
     start: NDArray[np.float64]
     finish: NDArray[np.float64]
 
-    @property
-    def makespan(self) -> float:
-        """When the last op finishes, in seconds."""
-        return float(self.finish.max())
-
 
 class Timetable:
     """A schedule in the making.
@@ -164,10 +124,11 @@ class Timetable:
         self.tasks = tasks
         self.candidates = tasks.candidates  # devices that each group may go to, as things stand
         self.placement = np.full(tasks.num_groups, NOWHERE, np.int32)
-        self.start = np.zeros(tasks.num_tasks)
-        self.finish = np.zeros(tasks.num_tasks)
+        self.start, self.finish = np.zeros((2, tasks.num_tasks))
         self.free = np.zeros(tasks.num_devices)  # end of all that is scheduled on each device
-        self.gaps = [Gaps() for _ in range(tasks.num_devices)]
+        self.missing = [len(sources) for sources in tasks.predecessors]
+        # Tasks that are not scheduled, but all of whose predecessors are.
+        self.ready = [task for task in tasks.order if not self.missing[task]]
 
     def devices(self, task: int) -> NDArray[np.intp]:
         """Return the devices that a task may go to: that of its group, if it has one."""
@@ -200,15 +161,19 @@ class Timetable:
         return arrival
 
     def add(self, task: int, device: int, start: float) -> list[int]:
-        """Schedule a task; return the groups that have got their device by that."""
+        """Schedule a ready task; return the groups that have got their device by that."""
         settled = self._settle(int(self.tasks.group_of[task]), device)
         for data, _ in self.tasks.data[task]:
             group = int(self.tasks.group_of[data])
             settled += self._settle(group, self._home(group, device))
         seconds = float(self.tasks.seconds[task, device])
         self.start[task], self.finish[task] = start, start + seconds
-        self.gaps[device].take(start, start + seconds)
         self.free[device] = max(self.free[device], self.finish[task])
+        self.ready.remove(task)
+        for reader, _ in self.tasks.successors[task]:
+            self.missing[reader] -= 1
+            if not self.missing[reader]:
+                self.ready.append(reader)
         return settled
 
     def schedule(self) -> Schedule:
