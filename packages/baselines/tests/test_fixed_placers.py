@@ -67,15 +67,6 @@ def test_random_placements_are_uniform_over_the_devices_that_can_run_a_group() -
     assert result.runtime == 2.0
 
 
-def test_the_runtimes_of_random_placements_have_a_mean_and_a_best() -> None:
-    problem = two_chains()
-    placer = RandomPlacer(samples=300)
-    runtimes = placer.runtimes(problem, PlainEvaluator(problem), seed=4)
-    assert runtimes.shape == (300,)
-    assert runtimes.min() == placer.place(problem, PlainEvaluator(problem), seed=4).runtime
-    assert runtimes.mean() > runtimes.min()
-
-
 def test_random_placement_needs_a_sample() -> None:
     with pytest.raises(BaselineError, match="samples: expected at least 1, got 0"):
         RandomPlacer(samples=0)

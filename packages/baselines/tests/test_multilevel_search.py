@@ -20,7 +20,7 @@ from baseline_problems import (
 )
 from placeto_baselines import BaselineError, MultilevelSearch, StoppedSearchError, lower_bound
 from placeto_baselines.search import multilevel_search
-from placeto_baselines.search.move_sets import move_sets
+from placeto_baselines.search.multilevel_search import move_sets
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
     EvaluationBatch,

@@ -11,14 +11,6 @@ class BaselineError(ValueError):
     """A setting, problem or installation that a placer cannot work with.
 
     The message is one line that names what was given and what was expected.
-
-    Examples
-    --------
-    >>> from placeto_baselines import LocalSearch
-    >>> LocalSearch(budget=0)
-    Traceback (most recent call last):
-    ...
-    placeto_baselines.errors.BaselineError: budget: expected at least 1 evaluation, got 0
     """
 
 
@@ -26,13 +18,6 @@ class StoppedSearchError(BaselineError):
     """A search whose evaluator failed in the middle; what it had found is not lost.
 
     Its ``result`` is the best placement until then.
-
-    Examples
-    --------
-    >>> try:
-    ...     found = MultilevelSearch(evaluations=200).place(problem, evaluator)
-    ... except StoppedSearchError as error:
-    ...     found = error.result
     """
 
     def __init__(self, error: Exception, result: PlacementResult) -> None:

@@ -1,6 +1,7 @@
 """Placements as a person makes them who knows the model: layers, and parallel branches."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -69,21 +70,22 @@ class ExpertScopes:
             if found < groups:
                 raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {found}")
 
-    def devices(self, scopes: list[str] | tuple[str, ...], num_devices: int) -> NDArray[np.int64]:
+    def devices(self, scopes: Sequence[str], num_devices: int) -> NDArray[np.int64]:
         """Return int64[V], the device of each op of given scopes, or -1."""
         layers = [self._layer(scope) for scope in scopes]
         num_layers = max(layers, default=NOWHERE) + 1
         device_of = np.full(len(scopes), NOWHERE)
-        turn: dict[str, dict[str, int]] = {}
+        turn: dict[str, dict[str, int]] = {}  # of each branch of each module
         for op, (scope, layer) in enumerate(zip(scopes, layers, strict=True)):
             match = re.match(self.branch, scope) if self.branch else None
             if match:
                 branches = turn.setdefault(match[1], {})
                 device_of[op] = branches.setdefault(match[2], len(branches)) % num_devices
             elif layer != NOWHERE:
-                device_of[op] = _device_of_layer(layer, num_layers, num_devices)
+                device_of[op] = layer * num_devices // max(num_layers, num_devices)
             elif num_layers and self.with_last_layer and re.match(self.with_last_layer, scope):
-                device_of[op] = _device_of_layer(num_layers - 1, num_layers, num_devices)
+                last = num_layers - 1
+                device_of[op] = last * num_devices // max(num_layers, num_devices)
         return device_of
 
     def _layer(self, scope: str) -> int:
@@ -96,10 +98,6 @@ class ExpertScopes:
                 f"got {match[1]!r} in {scope!r}"
             )
         return int(match[1])
-
-
-def _device_of_layer(layer: int, num_layers: int, num_devices: int) -> int:
-    return layer if num_layers <= num_devices else layer * num_devices // num_layers
 
 
 class ExpertPlacer(RulePlacer):
@@ -158,14 +156,13 @@ def forward_graph(problem: PlacementProblem) -> nx.DiGraph:
     graph, group_of = problem.graph, problem.grouping.group_of
     is_forward = graph.phases == Phase.FORWARD
     both = is_forward[graph.edge_producers] & is_forward[graph.edge_consumers]
-    pairs = np.stack([group_of[graph.edge_producers[both]], group_of[graph.edge_consumers[both]]])
-    joined = {(min(pair), max(pair)) for pair in pairs.T.tolist()}
+    pairs = group_of[np.stack([graph.edge_producers[both], graph.edge_consumers[both]])]
+    joined = set(map(frozenset, pairs.T.tolist()))
     result = nx.DiGraph()
-    result.add_nodes_from(sorted(set(group_of[is_forward].tolist())))
+    result.add_nodes_from(np.unique(group_of[is_forward]).tolist())
     # The graph of groups says which of two comes first.
-    for source, reader in problem.group_graph.edges.tolist():
-        if (min(source, reader), max(source, reader)) in joined:
-            result.add_edge(source, reader)
+    edges = problem.group_graph.edges.tolist()
+    result.add_edges_from(edge for edge in edges if frozenset(edge) in joined)
     return result
 
 

@@ -1,7 +1,5 @@
 """Placements that no search finds: one device, the CPU, chance."""
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -70,8 +68,7 @@ class RandomPlacer:
     Parameters
     ----------
     samples
-        Number of placements that are sampled. The best is the result; `runtimes` returns the
-        runtimes of all.
+        Number of placements that are sampled.
 
     Raises
     ------
@@ -80,11 +77,8 @@ class RandomPlacer:
 
     Examples
     --------
-    >>> placer = RandomPlacer(samples=100)
-    >>> placer.place(problem, evaluator, seed=1).runtime
+    >>> RandomPlacer(samples=100).place(problem, evaluator, seed=1).runtime
     1.0
-    >>> float(placer.runtimes(problem, evaluator, seed=1).mean())
-    3.76
     """
 
     name = "random"
@@ -98,18 +92,8 @@ class RandomPlacer:
     ) -> PlacementResult:
         """Return the best of the placements that the seed gives."""
         trials = Trials(problem, evaluator)
-        for placements in self._drawn(problem, seed):
-            trials.evaluate(placements)
-        return trials.result()
-
-    def runtimes(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
-    ) -> NDArray[np.float64]:
-        """Return float64[samples], the runtime in seconds of each of the same placements."""
-        batches = [evaluator.evaluate(placements) for placements in self._drawn(problem, seed)]
-        return np.concatenate([batch.runtime for batch in batches])
-
-    def _drawn(self, problem: PlacementProblem, seed: int) -> Iterator[NDArray[np.int32]]:
         generator = np.random.default_rng(seed)
         for start in range(0, self.samples, BATCH):
-            yield random_placements(problem, min(BATCH, self.samples - start), generator)
+            count = min(BATCH, self.samples - start)
+            trials.evaluate(random_placements(problem, count, generator))
+        return trials.result()

@@ -4,10 +4,9 @@ import contextlib
 import io
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ Nodes = Literal["groups", "ops"]
 TOTAL_WORK = 2**30
 TOTAL_TRAFFIC = 2**29
 DETERMINISTIC = 0  # SCOTCH_OPTIONNUMDETERMINISTIC of scotch.h
+STRATEGIES = 0, 1  # SCOTCH_STRATDEFAULT and SCOTCH_STRATQUALITY
 SPEED_UNITS = 1000  # the fastest device
 DISTANCE_UNITS = 100  # the nearest two devices
 MAX_DISTANCE = 10_000
@@ -81,8 +81,7 @@ class Partitioner:
         return trials.result()
 
 
-@dataclass(frozen=True, eq=False)
-class WeightedGraph:
+class WeightedGraph(NamedTuple):
     """N nodes and the M edges between them, each in both directions."""
 
     offsets: NDArray[np.int64]  # [N + 1], start of the neighbours of each node
@@ -155,38 +154,23 @@ class MetisPlacer(Partitioner):
         devices: NDArray[np.intp],  # noqa: ARG002
         seed: int,
     ) -> Iterator[NDArray[np.int64]]:
+        pymetis = import_extra("pymetis", "metis", ["pymetis"])
         shares = speeds(graph.compute_time)
-        yield metis_parts(weighted_graph(graph), shares / shares.sum(), self.imbalance, seed)
-
-
-def metis_parts(
-    graph: WeightedGraph, shares: NDArray[np.float64], imbalance: float, seed: int
-) -> NDArray[np.int64]:
-    """Partition a graph with METIS; return int64[N], the part of each node.
-
-    ``shares`` float64[D] are the parts of the work that each is to get; they sum to 1.
-    """
-    pymetis = import_extra("pymetis", "metis", ["pymetis"])
-    if len(graph.work) <= len(shares):
-        order = np.argsort(-shares, kind="stable")
-        return order[: len(graph.work)]
-    dtype = pymetis.zero_copy_dtype()
-    found = pymetis.part_graph(
-        len(shares),
-        pymetis.CSRAdjacency(graph.offsets.astype(dtype), graph.neighbours.astype(dtype)),
-        vweights=graph.work.astype(dtype),
-        eweights=graph.traffic.astype(dtype),
-        tpwgts=shares.tolist(),
-        options=pymetis.Options(seed=seed % 2**31, ufactor=round(imbalance * 1000)),
-    )
-    return np.asarray(found.vertex_part, np.int64)
-
-
-class Strategy(IntEnum):
-    """Strategies of Scotch, numbered as in scotch.h."""
-
-    DEFAULT = 0
-    QUALITY = 1
+        shares = shares / shares.sum()
+        if graph.num_groups <= len(shares):
+            yield np.argsort(-shares, kind="stable")[: graph.num_groups]
+            return
+        weighted, dtype = weighted_graph(graph), pymetis.zero_copy_dtype()
+        offsets, neighbours, work, traffic = (array.astype(dtype) for array in weighted)
+        found = pymetis.part_graph(
+            len(shares),
+            pymetis.CSRAdjacency(offsets, neighbours),
+            vweights=work,
+            eweights=traffic,
+            tpwgts=shares.tolist(),
+            options=pymetis.Options(seed=seed % 2**31, ufactor=round(self.imbalance * 1000)),
+        )
+        yield np.asarray(found.vertex_part, np.int64)
 
 
 class ScotchPlacer(Partitioner):
@@ -200,14 +184,9 @@ class ScotchPlacer(Partitioner):
 
     Parameters
     ----------
-    imbalance
-        Largest work of a device beyond its share, as a fraction of the share.
-    nodes
-        Nodes that are mapped: ``"groups"``, or ``"ops"``: each group then goes to where most of its
-        work was mapped.
-    only_accelerators
-        True if CPUs get only groups that no accelerator can run: "MinCut" of Mirhoseini et al.
-        (2017), whose "Scotch" maps to the CPU, too.
+    imbalance, nodes, only_accelerators
+        Those of `MetisPlacer`; an imbalance may be 0. With accelerators only, it is "MinCut" of
+        Mirhoseini et al. (2017), whose "Scotch" maps to the CPU, too.
 
     Raises
     ------
@@ -230,7 +209,7 @@ class ScotchPlacer(Partitioner):
         weighted = weighted_graph(graph)
         device_speeds = whole_speeds(speeds(graph.compute_time))
         distances = whole_distances(cluster, devices, tensor_bytes)
-        for strategy in Strategy:
+        for strategy in STRATEGIES:
             yield scotch_map(weighted, device_speeds, distances, self.imbalance, seed, strategy)
 
 
@@ -240,15 +219,22 @@ def scotch_map(
     distances: NDArray[np.int64],
     imbalance: float,
     seed: int,
-    strategy: Strategy = Strategy.DEFAULT,
+    strategy: int = STRATEGIES[0],
 ) -> NDArray[np.int64]:
     """Map a graph with Scotch; return int64[N], the device of each node.
 
     ``device_speeds`` int64[D] are weights, and ``distances`` int64[D, D] say how often traffic
     between two devices counts.
     """
-    pyscotch = _pyscotch()
-    _settle(pyscotch)
+    with contextlib.redirect_stderr(io.StringIO()):  # what loading the library prints is of no use
+        pyscotch = import_extra("pyscotch", "scotch", ["pyscotch"])
+        bits = pyscotch.get_scotch_int_size()
+    if bits != 64:
+        raise BaselineError(f"PYSCOTCH_INT_SIZE: expected 64, got {bits}")
+    # The first context of a process draws otherwise than all others: use it up.
+    with pyscotch.Graph() as single, pyscotch.Context() as first:
+        single.build(np.array([0, 0]), np.array([], np.int64))
+        first.bind_graph(single).close()
     with (
         pyscotch.Architecture() as architecture,
         pyscotch.Strategy() as requested,
@@ -266,13 +252,6 @@ def scotch_map(
             return np.asarray(bound.map(architecture, requested), np.int64)
 
 
-def _settle(pyscotch: Any) -> None:
-    """Use up the first context of a process: Scotch draws otherwise in it than in all others."""
-    with pyscotch.Graph() as single, pyscotch.Context() as first:
-        single.build(np.array([0, 0]), np.array([], np.int64))
-        first.bind_graph(single).close()
-
-
 def _describe(
     architecture: Any, device_speeds: NDArray[np.int64], distances: NDArray[np.int64]
 ) -> None:
@@ -287,15 +266,6 @@ def _describe(
         architecture.complete_weighted(len(device_speeds), device_speeds)
     else:
         architecture.complete(len(device_speeds))
-
-
-def _pyscotch() -> Any:
-    with contextlib.redirect_stderr(io.StringIO()):  # what loading the library prints is of no use
-        pyscotch = import_extra("pyscotch", "scotch", ["pyscotch"])
-        bits = pyscotch.get_scotch_int_size()
-    if bits != 64:
-        raise BaselineError(f"PYSCOTCH_INT_SIZE: expected 64, got {bits}")
-    return pyscotch
 
 
 def whole_speeds(speeds: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,23 +1,24 @@
 """Multilevel search: simulated annealing at coarse levels of groups first, then at finer ones.
 
-Read `MultilevelSearch.place` and `_search` first, then how `_Chains` move.
+Read `MultilevelSearch.place` and `_search` first, then how the chains of a `_Search` move.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import DeviceChoices, allowed_devices
 from placeto_baselines.errors import BaselineError, check_at_least
 from placeto_baselines.search.local_search import (
     FEW_PLACEMENTS,
     all_placements,
     num_placements,
 )
-from placeto_baselines.search.move_sets import MoveSets, move_sets
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
     SECONDS_PER_BYTE,
@@ -40,17 +41,8 @@ USUAL_UPHILL = 0.01  # part of the cost, where no move uphill was seen
 RISE_OF_PENALTY = 2.0  # for memory, at each level at the end of which nothing fits
 
 Report = Callable[[int, float], None]
-
-
-@dataclass(frozen=True)
-class Temperatures:
-    """First and last temperature, in units of the mean cost of a random uphill move."""
-
-    first: float
-    last: float
-
-    def at(self, share: float) -> float:  # of the cooling
-        return float(self.first * (self.last / self.first) ** share)
+# First and last temperature, in units of the mean cost of a random uphill move.
+Temperatures = tuple[float, float]
 
 
 class MultilevelSearch:
@@ -106,9 +98,9 @@ class MultilevelSearch:
     coarsest = 32
     first = 128  # groups of the level at which chains begin
     hot_share = 0.5  # of the budget
-    hot = Temperatures(3.0, 0.03)
-    warm = Temperatures(0.3, 0.03)  # from a placement that is given
-    cold = Temperatures(0.03, 3e-3)
+    hot = 3.0, 0.03
+    warm = 0.3, 0.03  # from a placement that is given
+    cold = 0.03, 3e-3
 
     def __init__(
         self,
@@ -157,104 +149,104 @@ class MultilevelSearch:
             there, the last of several or a second one, at a lower temperature than from a random
             placement.
         """
-        trials = Trials(problem, evaluator)
-        seconds = math.inf if self.seconds is None else self.seconds
-        evaluations = math.inf if self.evaluations is None else self.evaluations
-        budget = _Budget(trials, seconds, evaluations, self.bound, self.clock)
+        search = _Search(self, Trials(problem, evaluator), seed)
+        trials = search.trials
         try:
             if start is not None:
                 trials.evaluate(np.asarray(start)[None])
-            _start_on_one_device(trials, budget)
-            if num_placements(problem) <= min(FEW_PLACEMENTS, budget.evaluations_left):
+            search.start_on_one_device()
+            if num_placements(problem) <= min(FEW_PLACEMENTS, search.evaluations_left):
                 for placements in all_placements(problem):
-                    if budget.is_spent:
+                    if search.is_spent:
                         break
                     trials.evaluate(placements)
             else:
-                self._search(trials, budget, seed, start)
+                self._search(search, start)
         except KeyboardInterrupt:
             if not trials.count:
                 raise
         return trials.result()
 
-    def _search(
-        self, trials: Trials, budget: "_Budget", seed: int, start: NDArray[np.int32] | None
-    ) -> None:
-        sets = move_sets(trials.problem, self.coarsest)
-        first = max(n for n, size in enumerate(sets.sizes) if n == 0 or size <= self.first)
-        chains = _Chains(sets, trials, budget, np.random.default_rng(seed), self.report)
+    def _search(self, search: "_Search", start: NDArray[np.int32] | None) -> None:
+        sizes = search.sets.sizes
+        first = max(n for n, size in enumerate(sizes) if n == 0 or size <= self.first)
         num_random = self.chains if start is None else max(1, self.chains - 1)
-        chains.start(first, num_random, start)
-        chains.measure(first)
-        chains.anneal(first, [self.hot] * num_random + [self.warm], self.hot_share)
-        finer = range(first + 1, sets.num_levels) or [first]
+        placements = [search.random_placement(first) for _ in range(num_random)]
+        search.placements = np.stack(placements if start is None else [*placements, start])
+        search.measure(first)
+        search.anneal(first, [self.hot] * num_random + [self.warm], self.hot_share)
+        finer = range(first + 1, len(sizes)) or [first]
         for number, level in enumerate(finer, start=1):
-            chains.gather(self.chains)
+            # All chains go on from the best placement of all that were evaluated.
+            search.placements = np.repeat(search.trials.result().placement[None], self.chains, 0)
             share = self.hot_share + (1 - self.hot_share) * number / len(finer)
-            chains.anneal(level, [self.cold] * self.chains, share)
+            search.anneal(level, [self.cold] * self.chains, share)
 
 
-@dataclass
-class _Budget:
-    """The budget of seconds and evaluations, and the bound."""
+class _Search:
+    """One search: what is left of its budget, the placements of its chains, and their moves."""
 
-    trials: Trials
-    seconds: float
-    evaluations: float
-    bound: float
-    clock: Callable[[], float]
+    placements: NDArray[np.int32]  # of the chains
 
-    def __post_init__(self) -> None:
-        self.start = self.clock()
+    def __init__(self, settings: MultilevelSearch, trials: Trials, seed: int) -> None:
+        self.settings, self.trials = settings, trials
+        self.generator = np.random.default_rng(seed)
+        self.seconds = math.inf if settings.seconds is None else settings.seconds
+        self.evaluations = math.inf if settings.evaluations is None else settings.evaluations
+        self.num_moves = MOVES_OF_FIRST_ROUND
+        self.uphill = USUAL_UPHILL
+        self.seconds_per_byte = SECONDS_PER_BYTE
+        edges = trials.problem.group_graph.edges
+        self.neighbours = np.concatenate([edges, edges[:, ::-1]])
+        knows_critical = isinstance(trials.evaluator, CriticalEvaluator)
+        self.share_of_critical = SHARE_OF_CRITICAL if knows_critical else 0.0
+        self.began = settings.clock()
+
+    @cached_property
+    def sets(self) -> "MoveSets":
+        return move_sets(self.trials.problem, self.settings.coarsest)
+
+    @cached_property
+    def choices(self) -> DeviceChoices:
+        return DeviceChoices(self.sets.allowed)
 
     @property
-    def share(self) -> float:  # that is spent
-        elapsed = self.clock() - self.start if self.seconds < math.inf else 0.0
+    def share(self) -> float:  # of the budget that is spent
+        elapsed = self.settings.clock() - self.began if self.seconds < math.inf else 0.0
         return min(1.0, max(elapsed / self.seconds, self.trials.count / self.evaluations))
 
     @property
     def is_spent(self) -> bool:
-        trials = self.trials  # what does not fit may cost less than all that does
-        is_best = trials.best.fits and trials.best.cost <= self.bound * AT_THE_BOUND
-        return self.share >= 1 or is_best
+        best = self.trials.best  # what does not fit may cost less than all that does
+        return self.share >= 1 or (best.fits and best.cost <= self.settings.bound * AT_THE_BOUND)
 
     @property
     def evaluations_left(self) -> float:
         return self.evaluations - self.trials.count
 
+    @property
+    def can_walk(self) -> bool:
+        return not self.is_spent and self.evaluations_left >= FEWEST_OF_WALK
 
-@dataclass
-class _Chains:
-    """The placements of all chains, their level, and their temperatures."""
+    def start_on_one_device(self) -> None:
+        """Evaluate everything on one device, for each that can run it."""
+        problem = self.trials.problem
+        devices = np.flatnonzero(allowed_devices(problem).all(axis=0)).astype(np.int32)
+        devices = devices[: int(min(self.evaluations_left, problem.num_devices))]
+        if len(devices):
+            self.trials.evaluate(np.repeat(devices[:, None], problem.num_groups, axis=1))
 
-    sets: MoveSets
-    trials: Trials
-    budget: _Budget
-    generator: np.random.Generator
-    report: Report | None
-
-    def __post_init__(self) -> None:
-        self.num_moves = MOVES_OF_FIRST_ROUND
-        self.uphill = USUAL_UPHILL
-        self.seconds_per_byte = SECONDS_PER_BYTE
-        edges = self.trials.problem.group_graph.edges
-        self.neighbours = np.concatenate([edges, edges[:, ::-1]])
-        knows_critical = isinstance(self.trials.evaluator, CriticalEvaluator)
-        self.share_of_critical = SHARE_OF_CRITICAL if knows_critical else 0.0
-
-    def start(self, level: int, num_random: int, given: NDArray[np.int32] | None) -> None:
-        """Go to random placements of a level, and to one that is given."""
-        self.placements = np.stack(
-            [self.sets.random_placement(level, self.generator) for _ in range(num_random)]
-        )
-        if given is not None:
-            self.placements = np.append(self.placements, given[None], axis=0)
+    def random_placement(self, level: int) -> NDArray[np.int32]:
+        """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
+        first, end = self.sets.first_set[level : level + 2]
+        device = self.choices.draw(np.arange(first, end), self.generator)
+        return device[self.sets.set_with[level] - first]
 
     def measure(self, level: int) -> None:
         """Find out by how much random moves uphill raise the cost, on average, in parts of it."""
-        if not self._can_walk:
+        if not self.can_walk:
             return
-        num_moves = int(min(MOVES_OF_FIRST_ROUND, self.budget.evaluations_left - 1))
+        num_moves = int(min(MOVES_OF_FIRST_ROUND, self.evaluations_left - 1))
         moves = self._moves(level, [math.inf], num_moves)
         costs = self.trials.walk(self.placements[:1], moves).cost[0]
         costs = costs[np.isfinite(costs)]
@@ -262,41 +254,31 @@ class _Chains:
         if (steps > 0).any():
             self.uphill = float(steps[steps > 0].mean() / costs.mean())
 
-    def gather(self, num_chains: int) -> None:
-        """Go on in some chains, all from the best placement of all that were evaluated."""
-        best = self.trials.result().placement
-        self.placements = np.repeat(best[None], num_chains, axis=0)
-
     def anneal(self, level: int, cooling: Sequence[Temperatures], until: float) -> None:
         """Try moves at a level, cooling, until a share of the budget is spent."""
-        begin = self.budget.share
-        while self.budget.share < until and self._can_walk:
-            began = self.budget.clock()
-            way = (self.budget.share - begin) / (until - begin)
-            self._round(level, [each.at(way) for each in cooling[: len(self.placements)]])
-            if self.budget.seconds < math.inf:
-                self._pace(self.budget.clock() - began)
-            if self.report:
-                self.report(self.trials.count, self.trials.best.cost)
+        begin = self.share
+        while self.share < until and self.can_walk:
+            began = self.settings.clock()
+            way = (self.share - begin) / (until - begin)
+            left = self.evaluations_left
+            chains = len(self.placements) if left >= len(self.placements) * FEWEST_OF_WALK else 1
+            temperatures = [hot * (cold / hot) ** way for hot, cold in cooling[:chains]]
+            moves = self._moves(level, temperatures, int(min(self.num_moves, left // chains - 1)))
+            walked = self.trials.walk(self.placements[:chains], moves)
+            self.placements[:chains] = walked.placement
+            if self.seconds < math.inf:
+                self._pace(self.settings.clock() - began)
+            if self.settings.report:
+                self.settings.report(self.trials.count, self.trials.best.cost)
         if not self.trials.best.fits:
             self.seconds_per_byte *= RISE_OF_PENALTY
-
-    @property
-    def _can_walk(self) -> bool:
-        return not self.budget.is_spent and self.budget.evaluations_left >= FEWEST_OF_WALK
-
-    def _round(self, level: int, temperatures: list[float]) -> None:
-        left = self.budget.evaluations_left
-        chains = len(self.placements) if left >= len(self.placements) * FEWEST_OF_WALK else 1
-        num_moves = int(min(self.num_moves, left // chains - 1))
-        moves = self._moves(level, temperatures[:chains], num_moves)
-        walked = self.trials.walk(self.placements[:chains], moves)
-        self.placements[:chains] = walked.placement
 
     def _moves(self, level: int, temperatures: list[float], num_moves: int) -> Moves:
         shape = len(temperatures), num_moves
         levels = self._levels_of_moves(level, shape)
-        set_of, device = self.sets.draw(levels, self.generator)
+        first_set = self.sets.first_set
+        set_of = self.generator.integers(first_set[levels], first_set[levels + 1]).astype(np.int32)
+        device = self.choices.draw(set_of, self.generator)
         is_critical = self.generator.random(shape) < self.share_of_critical
         return Moves(
             set_of=np.where(is_critical, levels, set_of),
@@ -327,11 +309,40 @@ class _Chains:
         self.num_moves = min(max(self.num_moves, 1), MOST_MOVES_OF_ROUND)
 
 
-def _start_on_one_device(trials: Trials, budget: _Budget) -> None:
-    """Evaluate everything on one device, for each that can run it."""
-    problem = trials.problem
-    runs_all = np.isfinite(problem.group_graph.compute_time).all(axis=0)
-    devices = np.flatnonzero(runs_all)[: int(min(budget.evaluations_left, problem.num_devices))]
-    if len(devices):
-        placements = np.repeat(devices.astype(np.int32)[:, None], problem.num_groups, axis=1)
-        trials.evaluate(placements)
+class MoveSets(NamedTuple):
+    """The groups of L levels, from coarse to fine: S sets of the groups of the finest one."""
+
+    sizes: tuple[int, ...]  # number of groups of each level
+    first_set: NDArray[np.int64]  # [L + 1], of each level
+    first_member: NDArray[np.int32]  # [S + 1], start of each set in the members: see `Moves`
+    members: NDArray[np.int32]
+    set_with: NDArray[np.int32]  # [L, G], the set of each level with each group
+    allowed: NDArray[np.bool_]  # [S, D], where all groups of a set can run
+
+
+def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
+    """Return the sets of the levels of a problem, from a coarse one to its own.
+
+    Coarse levels of fewer groups than ``coarsest`` are left out.
+    """
+    levels = [
+        level
+        for number, level in enumerate(problem.levels[: problem.level + 1])
+        if number == problem.level or level.num_groups >= coarsest
+    ]
+    sizes = tuple(level.num_groups for level in levels)
+    first_set = np.cumsum([0, *sizes])
+    first_ops = np.unique(problem.grouping.group_of, return_index=True)[1]
+    of_level = [level.group_of[first_ops] for level in levels]
+    set_with = np.stack(of_level) + first_set[:-1, None]
+    first_member = np.append(0, np.cumsum(np.bincount(set_with.ravel())))
+    members = np.concatenate([np.argsort(group_of, kind="stable") for group_of in of_level])
+    can_run = allowed_devices(problem)[members]
+    return MoveSets(
+        sizes,
+        first_set,
+        first_member.astype(np.int32),
+        members.astype(np.int32),
+        set_with.astype(np.int32),
+        np.logical_and.reduceat(can_run, first_member[:-1], axis=0),
+    )
