@@ -1,12 +1,20 @@
 """Small problems to place: one to read in examples, and random ones of every kind."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster, Device, OpGraph, PlacementProblem, grouping_of_labels
+from placeto_graphs import (
+    Cluster,
+    Device,
+    Grouping,
+    OpGraph,
+    PlacementProblem,
+    grouping_of_labels,
+)
 
 
 def op_graph(num_ops: int, edges: list[tuple[int, int]], **fields: Any) -> OpGraph:
@@ -38,6 +46,33 @@ def cluster(
 def problem_of(graph: OpGraph, on: Cluster, compute_time: Any) -> PlacementProblem:
     """Return the problem in which every op is a group of its own."""
     return PlacementProblem(graph=graph, cluster=on, compute_time=compute_time)
+
+
+def gpus(
+    seconds: Any,
+    edges: Sequence[tuple[int, int]] = (),
+    *,
+    count: int = 2,
+    memory: int = 10**9,
+    bandwidth: float = 1.0,
+    overhead: float = 0.0,
+    groups: Sequence[int] | None = None,
+    **fields: Any,
+) -> PlacementProblem:
+    """Return ops of some seconds on all GPUs, or on each; tensors have one byte, of a second."""
+    times = np.array(seconds, float)
+    if times.ndim == 1:
+        times = np.tile(times[:, None], (1, count))
+    fields = {name: np.array(values) for name, values in fields.items()}
+    graph = op_graph(len(times), list(edges), **fields)
+    kinds = ["k80"] * times.shape[1]
+    on = cluster(kinds, memory=memory, bandwidth=bandwidth, overhead=overhead)
+    problem = problem_of(graph, on, times)
+    if groups is None:
+        return problem
+    names = tuple(map(str, range(max(groups) + 1)))
+    grouping = Grouping(group_of=np.array(groups, np.int32), group_names=names)
+    return replace(problem, grouping=grouping)
 
 
 def two_chains(**changes: Any) -> PlacementProblem:

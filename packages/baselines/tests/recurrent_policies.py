@@ -21,14 +21,11 @@ SMALL = RnnSettings(
 )
 
 
-def chains(length: int, order: list[int] | None = None) -> PlacementProblem:
-    """Two chains of ops of half a second on two GPUs, in the order of their links or another."""
+def chains(length: int) -> PlacementProblem:
+    """Two chains of ops of half a second on two GPUs."""
     count = 2 * length
-    place = order or list(range(count))
-    edges = [(place[op], place[op + 2]) for op in range(count - 2)]
-    return problem_of(
-        op_graph(count, edges), cluster(["k80", "k80"], bandwidth=10.0), np.full((count, 2), 0.5)
-    )
+    graph = op_graph(count, [(op, op + 2) for op in range(count - 2)])
+    return problem_of(graph, cluster(["k80", "k80"], bandwidth=10.0), np.full((count, 2), 0.5))
 
 
 def model_of(problems: list[PlacementProblem], seed: int) -> tuple[PlacementModel, GraphBatch]:
@@ -43,6 +40,11 @@ def log_probability(
 ) -> torch.Tensor:
     """Return float32[N, B], the log-probability of placements int64[N, B, L]."""
     return chosen(model.log_probabilities(encoded, devices, written), devices, encoded)
+
+
+def all_devices(num_devices: int, length: int) -> torch.Tensor:
+    """Return int64[1, D ** L, L], all placements of a graph."""
+    return torch.cartesian_prod(*[torch.arange(num_devices)] * length)[None]
 
 
 def unequal_problems() -> list[PlacementProblem]:

@@ -1,45 +1,20 @@
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from baseline_problems import cluster, op_graph, problem_of, random_problems, slow_on_the_cpu
+from baseline_problems import cluster, gpus, op_graph, problem_of, random_problems, slow_on_the_cpu
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.devices import accelerated, allowed_devices
 from placeto_baselines.scheduling.baechi import favourite_children, with_favourites
 from placeto_baselines.scheduling.list_schedulers import ListScheduler, first_gap
 from placeto_baselines.scheduling.timetable import Schedule, TaskGraph
-from placeto_graphs import Grouping, PlacementProblem
+from placeto_graphs import PlacementProblem
 from plain_evaluator import PlainEvaluator
 
 SCHEDULERS: list[ListScheduler] = [Heft(), CriticalPathPlacer(), MEtf(), MSct()]
 every_scheduler = pytest.mark.parametrize("placer", SCHEDULERS, ids=lambda placer: placer.name)
 N = np.inf  # seconds where an op cannot run
-
-
-def two_gpus(
-    seconds: Any,
-    edges: Any = (),
-    *,
-    groups: Any = None,
-    memory: int = 10**9,
-    bandwidth: float = 1.0,
-    **fields: Any,
-) -> PlacementProblem:
-    """Return ops of some seconds on both GPUs, or on each; tensors have one byte, of a second."""
-    times = np.array(seconds, float)
-    if times.ndim == 1:
-        times = np.stack([times, times], axis=1)
-    fields = {name: np.array(values) for name, values in fields.items()}
-    graph = op_graph(len(times), list(edges), **fields)
-    on = cluster(["k80", "k80"], memory=memory, bandwidth=bandwidth)
-    problem = problem_of(graph, on, times)
-    if groups is None:
-        return problem
-    names = tuple(map(str, range(max(groups) + 1)))
-    group_of = np.array(groups, np.int32)
-    return replace(problem, grouping=Grouping(group_of=group_of, group_names=names))
 
 
 def tasks_of(problem: PlacementProblem) -> TaskGraph:
@@ -95,32 +70,32 @@ def test_the_textbook_example_of_heft() -> None:
 
 BY_HAND = {
     "gradients after what is between, not with their layer as one block in time": (
-        two_gpus([1] * 4, [(0, 1), (1, 2), (2, 3)], groups=[0, 1, 1, 0], phases=[0, 0, 1, 1]),
+        gpus([1] * 4, [(0, 1), (1, 2), (2, 3)], groups=[0, 1, 1, 0], phases=[0, 0, 1, 1]),
         [0.0, 1.0, 2.0, 3.0],
         [0, 0, 0, 0],
     ),
     "a group where its first op is, though op 2 could start on the other GPU": (
-        two_gpus([3, 2, 1], [(0, 1)], groups=[0, 0, 0], tensor_bytes=[9, 1, 1]),
+        gpus([3, 2, 1], [(0, 1)], groups=[0, 0, 0], tensor_bytes=[9, 1, 1]),
         [0.0, 3.0, 5.0],
         [0, 0, 0],
     ),
     "waits without a transfer; op 1 takes no time, but is no weight": (
-        two_gpus([[2, N], [N, 0], [3, N]], waits=[[1, 0], [2, 1]], bandwidth=0.01),
+        gpus([[2, N], [N, 0], [3, N]], waits=[[1, 0], [2, 1]], bandwidth=0.01),
         [0.0, 2.0, 2.0],
         [0, 1, 0],
     ),
     "the transfer counts where a tensor is sent, too": (
-        two_gpus([[2, N], [N, 0]], [(0, 1)], waits=[[1, 0]], bandwidth=0.01),
+        gpus([[2, N], [N, 0]], [(0, 1)], waits=[[1, 0]], bandwidth=0.01),
         [0.0, 102.0],
         [0, 1],
     ),
     "the longest path leads over waits; by its own seconds op 0 would be the last": (
-        two_gpus([1, 1.5, 1.5, 3], waits=[[3, 0]]),
+        gpus([1, 1.5, 1.5, 3], waits=[[3, 0]]),
         [0.0, 0.0, 1.5, 1.0],
         [0, 1, 1, 0],
     ),
     "weights go with who reads them": (
-        two_gpus([0, 0, 1, 1], [(0, 2), (1, 3)], parameter_bytes=[5, 5, 0, 0]),
+        gpus([0, 0, 1, 1], [(0, 2), (1, 3)], parameter_bytes=[5, 5, 0, 0]),
         [0.0, 0.0, 0.0, 0.0],
         [0, 1, 0, 1],
     ),
@@ -163,7 +138,7 @@ def test_means_are_over_the_devices_that_groups_may_go_to() -> None:
 
 def test_the_critical_path_goes_first() -> None:
     # The long chain 0, 2, 3 gets the faster device, though op 1 comes before its end.
-    problem = two_gpus([[2, 1]] * 4, [(0, 2), (2, 3)])
+    problem = gpus([[2, 1]] * 4, [(0, 2), (2, 3)])
     assert CriticalPathPlacer().schedule(problem).device.tolist() == [1, 0, 1, 1]
 
 
@@ -185,7 +160,7 @@ def test_the_first_gap(earliest: float, seconds: float, expected: tuple[int, flo
 def test_heft_inserts_ops_into_gaps() -> None:
     # Ops 2 and 4 come last by their ranks, and fit before op 1, which waits for op 3.
     seconds = [[2, N], [5, N], [1, N], [N, 1], [1, N]]
-    problem = two_gpus(seconds, [(3, 1), (0, 1)], tensor_bytes=[0, 0, 0, 4, 0])
+    problem = gpus(seconds, [(3, 1), (0, 1)], tensor_bytes=[0, 0, 0, 4, 0])
     assert Heft().schedule(problem).start.tolist() == [0.0, 5.0, 2.0, 0.0, 3.0]
 
 
@@ -211,7 +186,7 @@ def test_m_topo_fills_up_to_the_mean_and_one_group(memory: int, placement: list[
 def test_memory_constrains_the_earliest_task_first(
     placer: ListScheduler, memory: int, placement: list[int]
 ) -> None:
-    problem = two_gpus([1] * 3, [(0, 1), (1, 2)], parameter_bytes=[10] * 3, memory=memory)
+    problem = gpus([1] * 3, [(0, 1), (1, 2)], parameter_bytes=[10] * 3, memory=memory)
     result = placer.place(problem, PlainEvaluator(problem))
     assert result.placement.tolist() == placement
     assert result.fits(problem.cluster) == (memory > 9)
@@ -222,20 +197,20 @@ def test_outputs_are_given_back_when_their_group_is_done_unless_they_are_held(
     held: list[int], devices: list[int]
 ) -> None:
     edges = [(0, 1), (1, 2)]
-    problem = two_gpus([1] * 3, edges, tensor_bytes=[10] * 3, held_tensors=held, memory=25)
+    problem = gpus([1] * 3, edges, tensor_bytes=[10] * 3, held_tensors=held, memory=25)
     assert MEtf().schedule(problem).device.tolist() == devices
 
 
 def test_earliest_task_first_takes_the_earliest_start_then_the_longest_work() -> None:
     # Ops 1 and 2 have most work from them on. When op 1 is done, op 3 could start where it ran, as
     # early as op 0, but has more work; so op 0 comes last, where op 2 ran.
-    schedule = MEtf().schedule(two_gpus([1, 2, 6, 5], [(1, 3)], tensor_bytes=[1, 4, 1, 1]))
+    schedule = MEtf().schedule(gpus([1, 2, 6, 5], [(1, 3)], tensor_bytes=[1, 4, 1, 1]))
     assert schedule.start.tolist() == [6.0, 0.0, 0.0, 2.0]
     assert schedule.device.tolist() == [1, 0, 1, 0]
 
 
 def test_the_favourite_child_is_the_one_that_is_dear_to_send_to() -> None:
-    problem = two_gpus(
+    problem = gpus(
         [1] * 4, [(0, 1), (1, 2), (2, 3)], tensor_producer=[0, 0, 0], tensor_bytes=[2, 9, 4]
     )
     assert favourite_children(tasks_of(problem)) == [2, -1, -1, -1]
@@ -256,7 +231,7 @@ def a_child_worth_waiting_for(size: int) -> PlacementProblem:
     Op 0 takes 2 s on the first GPU, ops 2 and 1 take 2.5 s and 0.5 s on the second one. Two bytes
     take a second: that is what op 0's output takes to op 4, and ``size / 2`` s to op 3.
     """
-    return two_gpus(
+    return gpus(
         [[2, N], [N, 0.5], [N, 2.5], [4, 4], [5, 5]],
         [(0, 3), (1, 4), (2, 1), (3, 3)],
         tensor_producer=[0, 0, 2, 1],

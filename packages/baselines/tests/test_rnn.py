@@ -14,9 +14,16 @@ from placeto_baselines import BaselineError, RnnPlacer, RnnSettings, TrainedRnnP
 from placeto_baselines.rnn.model import GroupEmbedding, batch_of, entropy, placements_of
 from placeto_baselines.rnn.policy import Trainer, train_policy
 from placeto_baselines.trials import Trials
-from placeto_graphs import EvaluationBatch
+from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem
 from plain_evaluator import PlainEvaluator
-from recurrent_policies import SMALL, chains, log_probability, model_of, unequal_problems
+from recurrent_policies import (
+    SMALL,
+    all_devices,
+    chains,
+    log_probability,
+    model_of,
+    unequal_problems,
+)
 
 
 def test_the_embedding_by_hand() -> None:
@@ -28,12 +35,13 @@ def test_the_embedding_by_hand() -> None:
     )
     problem = problem_of(graph, cluster(["k80"]), np.ones((3, 1)))
     embedding = GroupEmbedding(op_types=("mm", "relu"), max_groups=4, max_outputs=2)
-    vectors = embedding.vectors(problem)
-    assert vectors[:, :3].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]  # softmax is not known
-    assert vectors[:, 3].tolist() == pytest.approx([1, 0, np.log(2) / np.log1p(2.0**40)])
-    assert vectors[:, 4].tolist() == [0, 0, 0]
-    assert vectors[:, 5:9].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
-    assert vectors[:, 9:].tolist() == [[0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    expected = [
+        # op types, sizes of outputs, what it reads, what it sends; softmax is not known
+        [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0],
+        [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0],
+        [0, 0, 1, np.log(2) / np.log1p(2.0**40), 0, 1, 1, 0, 0, 0, 0, 0, 0],
+    ]
+    np.testing.assert_allclose(embedding.vectors(problem), expected)
 
 
 def test_entropy_keeps_a_policy_undecided() -> None:
@@ -53,19 +61,20 @@ def test_entropy_keeps_a_policy_undecided() -> None:
     assert final_entropy(1.0) > 2 * final_entropy(0.0)
 
 
+def trainer_of(problem: PlacementProblem, evaluator: Evaluator | None = None) -> Trainer:
+    model, graphs = model_of([problem], seed=0)
+    trials = [Trials(problem, evaluator or PlainEvaluator(problem))]
+    return Trainer(model, graphs, trials, SMALL, torch.Generator().manual_seed(0))
+
+
 def test_a_gradient_step_makes_better_placements_likelier() -> None:
     problem = chains(2)
-    model, graphs = model_of([problem], seed=0)
-    generator = torch.Generator().manual_seed(0)
-    settings = dataclasses.replace(SMALL, learning_rate=0.001)
-    trainer = Trainer(
-        model, graphs, [Trials(problem, PlainEvaluator(problem))], settings, generator
-    )
-    every = torch.cartesian_prod(*(torch.arange(2) for _ in range(4)))[None]
+    trainer, every = trainer_of(problem), all_devices(2, 4)
     cost = PlainEvaluator(problem).evaluate(placements_of(problem, every[0])).runtime
 
     def expected_runtime() -> float:
-        probability = log_probability(model, model.encode(graphs), every).exp().detach().numpy()[0]
+        encoded = trainer.model.encode(trainer.graphs)
+        probability = log_probability(trainer.model, encoded, every).exp().detach().numpy()[0]
         return float(probability @ cost)
 
     before = expected_runtime()
@@ -75,10 +84,7 @@ def test_a_gradient_step_makes_better_placements_likelier() -> None:
 
 
 def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
-    problem = problem_of(op_graph(1, []), cluster(["k80"]), np.full((1, 1), 4.0))
-    model, graphs = model_of([problem], seed=0)
-    trials = Trials(problem, PlainEvaluator(problem))
-    trainer = Trainer(model, graphs, [trials], SMALL, torch.Generator().manual_seed(0))
+    trainer = trainer_of(problem_of(op_graph(1, []), cluster(["k80"]), np.full((1, 1), 4.0)))
     trainer.update([0], samples=3)
     assert trainer.baseline.tolist() == [2.0]
     trainer.baseline[0] = 12.0
@@ -87,26 +93,18 @@ def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
 
 
 def test_what_cannot_run_does_not_count() -> None:
-    problem = chains(2)
-    evaluator = PlainEvaluator(problem)
-
-    class Broken:
+    class Broken(PlainEvaluator):
         """Says of every placement that it cannot run."""
 
-        def __init__(self) -> None:
-            self.problem = problem
-
         def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-            batch = evaluator.evaluate(placements)
-            return dataclasses.replace(batch, runtime=np.full(len(placements), np.inf))
+            cannot_run = np.full(len(placements), np.inf)
+            return dataclasses.replace(super().evaluate(placements), runtime=cannot_run)
 
-    model, graphs = model_of([problem], seed=0)
-    trials = Trials(problem, Broken())
-    trainer = Trainer(model, graphs, [trials], SMALL, torch.Generator().manual_seed(0))
-    before = [weight.clone() for weight in model.parameters()]
+    trainer = trainer_of(chains(2), Broken(chains(2)))
+    before = [weight.clone() for weight in trainer.model.parameters()]
     trainer.update([0], samples=3)
     assert np.isnan(trainer.baseline).all()
-    assert all(map(torch.equal, before, model.parameters()))
+    assert all(map(torch.equal, before, trainer.model.parameters()))
 
 
 @pytest.mark.slow
@@ -187,26 +185,23 @@ def test_a_wrong_file_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_policy_cannot_be_applied_to_is_named(
-    trained: TrainedRnnPlacer, tmp_path: Path
-) -> None:
-    with pytest.raises(BaselineError, match="expected 2 devices, as the policy was trained for"):
-        trained.place(two_chains(), PlainEvaluator(two_chains()))
-    with pytest.raises(BaselineError, match=re.escape("expected at most 8 groups (max_groups)")):
-        trained.place(chains(5), PlainEvaluator(chains(5)))
-    with pytest.raises(BaselineError, match=r"expected a name that ends in \.safetensors"):
-        trained.save(tmp_path / "policy.pt")
-    with pytest.raises(BaselineError, match=re.escape("one number of devices, got [2, 3]")):
-        RnnPlacer(SMALL).train([PlainEvaluator(chains(2)), PlainEvaluator(two_chains())])
-    with pytest.raises(BaselineError, match="one number of devices, got none"):
-        RnnPlacer(SMALL).train([])
-    with pytest.raises(BaselineError, match="samples: expected at least 1, got 0"):
-        TrainedRnnPlacer(trained.policy, samples=0)
+def test_what_a_policy_cannot_do_is_named(trained: TrainedRnnPlacer) -> None:
+    small, large, other = map(PlainEvaluator, (chains(2), chains(5), two_chains()))
+    for message, act in {
+        "expected 2 devices, as the policy was": lambda: trained.place(other.problem, other),
+        "expected at most 8 groups (max_groups)": lambda: trained.place(large.problem, large),
+        "expected a name that ends in .safetensors": lambda: trained.save("policy.pt"),
+        "one number of devices, got [2, 3]": lambda: RnnPlacer(SMALL).train([small, other]),
+        "one number of devices, got none": lambda: RnnPlacer(SMALL).train([]),
+        "samples: expected at least 1, got 0": lambda: TrainedRnnPlacer(trained.policy, 0),
+    }.items():
+        with pytest.raises(BaselineError, match=re.escape(message)):
+            act()
 
 
 def test_missing_torch_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("placeto_baselines.rnn.")]:
-        if module.rpartition(".")[2] in {"gradients", "graphs", "model", "policy"}:
+        if module.rpartition(".")[2] in {"gradients", "model", "policy"}:
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.delattr("placeto_baselines.rnn.policy", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)

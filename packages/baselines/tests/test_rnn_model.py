@@ -10,7 +10,14 @@ import torch
 from baseline_problems import two_chains
 from placeto_baselines.rnn import gradients
 from placeto_baselines.rnn.model import GraphBatch, PlacementModel, entropy
-from recurrent_policies import SMALL, chains, log_probability, model_of, unequal_problems
+from recurrent_policies import (
+    SMALL,
+    all_devices,
+    chains,
+    log_probability,
+    model_of,
+    unequal_problems,
+)
 
 
 def test_padding_changes_nothing() -> None:
@@ -102,7 +109,7 @@ def test_the_mean_entropy_of_the_groups_is_that_of_all_placements() -> None:
     compute_time[1, 0] = np.inf
     model, graphs = model_of([two_chains(compute_time=compute_time)], seed=4)
     encoded = model.encode(graphs)
-    every = torch.cartesian_prod(*(torch.arange(3) for _ in range(4)))[None]
+    every = all_devices(3, 4)
     probability = log_probability(model, encoded, every).exp()
     expected = -torch.special.xlogy(probability, probability).sum()
     by_group = entropy(model.log_probabilities(encoded, every), encoded)
@@ -116,7 +123,7 @@ def test_samples_are_drawn_with_their_probability() -> None:
     model, graphs = model_of([chains(1)], seed=5)
     encoded = model.encode(graphs)
     devices = model.sample(encoded, 4000, torch.Generator().manual_seed(0)).devices
-    every = torch.cartesian_prod(torch.arange(2), torch.arange(2))[None]
+    every = all_devices(2, 2)
     expected = log_probability(model, model.encode(graphs), every).exp()[0].tolist()
     counts = torch.bincount(devices[0, :, 0] * 2 + devices[0, :, 1], minlength=4) / 4000
     assert counts.tolist() == pytest.approx(expected, abs=0.04)

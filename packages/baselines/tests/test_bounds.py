@@ -1,0 +1,435 @@
+"""Bounds of the runtime and of memory: by hand, and against all placements of small problems."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from baseline_problems import cluster, gpus, op_graph, problem_of, random_problems
+from placeto_baselines import BaselineError, bound_parts, least_excess, lower_bound
+from placeto_baselines.bounds import fork_join
+from placeto_baselines.bounds.fork_join import (
+    LARGEST_REGION,
+    LEVELS,
+    Lags,
+    RelaxedOps,
+    region_lags,
+    relax_ops,
+)
+from placeto_baselines.bounds.memory import most_held
+from placeto_baselines.bounds.paths import longest_paths
+from placeto_baselines.bounds.work import work_programme
+from placeto_baselines.search.local_search import all_placements
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    OpGraph,
+    PlacementProblem,
+    grouping_of_labels,
+    memory_penalised_runtime,
+    micro_batched,
+)
+from placeto_simulator import Simulator
+from plain_evaluator import PlainEvaluator
+
+N = np.inf  # seconds where an op cannot run
+
+
+def evaluated(evaluator: Evaluator) -> EvaluationBatch:
+    """Return the costs of all placements."""
+    return evaluator.evaluate(np.concatenate(list(all_placements(evaluator.problem))))
+
+
+def best_cost(
+    problem: PlacementProblem, scale: float = 2e-9, evaluator: Evaluator | None = None
+) -> float:
+    """Return the lowest memory-penalised runtime of all placements."""
+    batch = evaluated(evaluator or PlainEvaluator(problem))
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes, scale).min())
+
+
+def least_penalty(problem: PlacementProblem) -> int:
+    """Return the fewest bytes by which any placement exceeds a memory."""
+    peaks = evaluated(PlainEvaluator(problem)).peak_memory
+    return int((peaks - problem.cluster.memory_bytes).max(axis=1).clip(min=0).min())
+
+
+def fork_and_join(branches: int, seconds: float, size: int) -> PlacementProblem:
+    """Return one op, branches of one op, and one op that joins them, on two devices."""
+    join = branches + 1
+    edges = [(0, op) for op in range(1, join)] + [(op, join) for op in range(1, join)]
+    return gpus([1.0, *[seconds] * branches, 1.0], edges, tensor_bytes=[size] * (join + 1))
+
+
+FORK = [(0, 1), (0, 2), (0, 3)]
+OPPOSITE = gpus([[1, N], [N, 1], [N, 1], [1, N]], [(0, 1), (2, 3)], tensor_bytes=[5, 1, 5, 1])
+ONE_BUS = {"link": np.array([[-1, 0], [0, -1]], np.int32), "link_names": ("bus",)}
+IN_A_ROW = {"waits": [[1, 0], [2, 1]], "overhead": 0.25}
+GIGABYTE = 10**9
+LARGE = {"parameter_bytes": [GIGABYTE] * 2, "memory": GIGABYTE * 3 // 2}
+BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
+    "eight ops of 1 s on the fast device, two of 4 s on the other": (
+        gpus([[1, 4]] * 10),
+        *("work", 8, 8),
+    ),
+    "overheads between ops, but not the last": (gpus([1] * 3, count=1, overhead=0.5), "work", 4, 4),
+    "a path that must change devices": (
+        gpus([[1, N], [N, 2], [3, N]], [(0, 1), (1, 2)], tensor_bytes=[5, 7, 1]),
+        *("path", 1 + 5 + 2 + 7 + 3, 18),
+    ),
+    "transfers in opposite directions": (OPPOSITE, "path", 1 + 5 + 1, 7),
+    "transfers in opposite directions that share a link": (
+        replace(OPPOSITE, cluster=replace(OPPOSITE.cluster, **ONE_BUS)),
+        *("path", 1 + 5 + 1, 1 + 5 + 5 + 1),
+    ),
+    "waits between devices": (
+        gpus([[1, N, N], [N, 2, N], [N, N, 3]], bandwidth=1e-3, **IN_A_ROW),
+        *("path", 6, 6),
+    ),
+    "waits on one device, with overheads": (gpus([1, 2, 3], count=1, **IN_A_ROW), "path", 6.5, 6.5),
+    "parts that only wait need no transfer": (
+        gpus([1, 1], waits=[[1, 0]], bandwidth=1e-9, **LARGE),
+        *("split", 2, 2),
+    ),
+    "together half a gigabyte too much, or 3 s of transfer": (
+        gpus([1, 1], [(0, 1)], tensor_bytes=[3, 1], **LARGE),
+        *("split", 3, 3),
+    ),
+    "memory that no placement saves": (
+        gpus(
+            [1, 1],
+            [(0, 1)],
+            workspace_bytes=[0, GIGABYTE],
+            tensor_bytes=[GIGABYTE, 0],
+            bandwidth=1e30,
+        ),
+        *("path", 4, 4),
+    ),
+    # Three branches of 2 s: one after the other, as a transfer there and back takes 10 s.
+    "branches on one device": (fork_and_join(3, 2, 5), "fork-join", 1 + 6 + 1, 8),
+    # Four branches of 5 s; a transfer takes 1 s of both devices, or 2 s of one: (20 + 2) / 2.
+    "branches on two devices": (fork_and_join(4, 5, 1), "fork-join", 1 + 11 + 1, 13),
+    # Two branches, together (10 + 4) / 2 s on the devices of the fork and of the join.
+    "branches with the fork and with the join": (
+        fork_and_join(2, 5, 2),
+        *("fork-join", 1 + 5 + 2 + 1, 9),
+    ),
+    "two devices at work for 8 s, but no sooner than after 4 s": (
+        gpus([4, 1, 1, 1, 1], [*FORK, (0, 4)], tensor_bytes=[0] * 5),
+        *("fork-join", 6, 6),
+    ),
+    "branches on devices of their own": (
+        gpus([1] * 4, FORK, tensor_bytes=[0] * 4, count=3),
+        *("fork-join", 2, 2),
+    ),
+    "branches of one group wait for each other": (
+        gpus([1] * 4, FORK, tensor_bytes=[0] * 4, count=3, groups=[0, 1, 1, 1]),
+        *("fork-join", 4, 4),
+    ),
+    "a slow device takes two of twelve branches": (
+        gpus([[1, 5]] * 13, [(0, op) for op in range(1, 13)], tensor_bytes=[0] * 13),
+        *("fork-join", 1 + 10, 11),
+    ),
+    "a region of ops that only wait needs no transfer": (
+        gpus(
+            [1, 5, 5, 5, 5, 1],
+            waits=[(op, 0) for op in range(1, 5)] + [(5, op) for op in range(1, 5)],
+            bandwidth=1e-3,
+        ),
+        *("fork-join", 12, 12),
+    ),
+    # After each op its device rests for 2 s; transfers take no time.
+    "going elsewhere and back is faster than waiting": (
+        gpus([1] * 3, [(0, 1), (1, 2)], tensor_bytes=[0] * 3, overhead=2.0),
+        *("fork-join", 3, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize(("problem", "part", "bound", "best"), BY_HAND.values(), ids=BY_HAND)
+def test_a_bound_by_hand(problem: PlacementProblem, part: str, bound: float, best: float) -> None:
+    assert bound_parts(problem)[part] == pytest.approx(bound)
+    assert lower_bound(problem) <= best
+    if problem.num_groups < 12:
+        assert best_cost(problem) == pytest.approx(best)
+
+
+def test_a_scale_may_be_any_number_that_is_not_negative() -> None:
+    problem = BY_HAND["together half a gigabyte too much, or 3 s of transfer"][0]
+    assert lower_bound(problem, scale=1e-6) == pytest.approx(5.0)
+    for scale in (-1.0, np.inf, np.nan):
+        message = f"scale: expected a number >= 0, got {scale}"
+        with pytest.raises(BaselineError, match=re.escape(message)):
+            lower_bound(problem, scale=scale)
+
+
+@pytest.mark.parametrize("edges", [[], [(0, 2), (1, 3)]])
+def test_a_graph_without_costs_is_bounded_by_nothing(edges: list[tuple[int, int]]) -> None:
+    assert lower_bound(gpus([0] * 4, edges, tensor_bytes=[0] * 4)) == 0.0
+
+
+@pytest.mark.parametrize("overhead", [5e-324, 1e-310, 1e-30, 1e200])
+def test_times_of_any_size_have_a_bound(overhead: float) -> None:
+    for seconds in (0.0, 5e-324, 1.0):
+        problem = gpus([seconds], overhead=overhead, parameter_bytes=[100], memory=50)
+        assert lower_bound(problem, scale=1.0) == pytest.approx(seconds + 50.0)
+
+
+def parts_of_the_optimum(problems: list[PlacementProblem]) -> NDArray[np.float64]:
+    """Return the bounds of problems in parts of their optimum, which they may not pass."""
+    parts = []
+    for problem in problems:
+        best = best_cost(problem, evaluator=Simulator(problem, num_threads=1))
+        bound = lower_bound(problem)
+        assert bound <= best
+        parts.append(bound / best if best else 1.0)
+    return np.array(parts)
+
+
+@pytest.mark.parametrize("shared_links", [False, True])
+def test_no_placement_of_eighty_problems_beats_the_bound(shared_links: bool) -> None:
+    parts = parts_of_the_optimum(random_problems(80, shared_links=shared_links))
+    # It would be of no use if it were far away: it is the optimum itself for many.
+    assert parts.mean() > 0.8
+    assert (parts > 1 - 1e-8).mean() > 0.3
+
+
+@pytest.mark.slow
+def test_no_placement_of_many_problems_beats_the_bound() -> None:
+    assert parts_of_the_optimum(random_problems(1000)).mean() > 0.8
+
+
+@pytest.mark.parametrize("shared_links", [False, True])
+def test_any_multipliers_give_a_bound(shared_links: bool) -> None:
+    generator = np.random.default_rng(1)
+    for problem in random_problems(40, shared_links=shared_links):
+        programme = work_programme(problem, longest_paths(problem), scale=2e-9)
+        multipliers, best = programme.solver_multipliers(), best_cost(problem)
+        solved = programme.bound(*multipliers)
+        for _ in range(20):
+            noisy = [
+                generator.lognormal(0, 2) * each * generator.random(each.shape)
+                for each in multipliers
+            ]
+            found = programme.bound(*noisy)
+            assert found <= best * (1 + 1e-9)
+            assert found <= solved + 1e-6 * abs(solved)
+
+
+@pytest.mark.parametrize("memory", [10**9, 10**12])
+def test_sets_of_groups_bound_many_groups_nearly_as_well(memory: int) -> None:
+    """Of each speed there is a group; with little memory most of the cost is that of its lack."""
+    generator = np.random.default_rng(3)
+    graph = op_graph(600, [], parameter_bytes=generator.integers(10**6, 10**8, 600))
+    seconds = generator.lognormal(0, 1, (600, 3)) * np.array([4.0, 1.0, 2.0])
+    seconds[:50, 1] = np.inf
+    problem = problem_of(graph, cluster(["cpu", "k80", "v100"], memory=memory), seconds)
+    programme = work_programme(problem, longest_paths(problem), scale=2e-9)
+    best = programme.bound(*programme.solver_multipliers())
+    of_sets = programme.bound(*programme.multipliers_of_sets(120))
+    assert 0.98 * best <= of_sets <= best * (1 + 1e-9)
+
+
+def lags_of(problem: PlacementProblem, band: int = 3) -> tuple[RelaxedOps, Lags]:
+    ops = relax_ops(problem, longest_paths(problem))
+    return ops, region_lags(ops, band, LARGEST_REGION, LEVELS)
+
+
+def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:
+    ops, _ = lags_of(gpus([0] * 3, [(2, 1), (1, 0)], groups=[0, 1, 2]))
+    assert ops.offsets.tolist() == [0, 0, 1, 2]
+    assert ops.producers.tolist() == [0, 1]
+    assert ops.group.tolist() == [2, 1, 0]
+
+
+def test_lags_tell_one_device_from_two() -> None:
+    chain: dict[str, Any] = {"edges": [(0, 1), (1, 2)], "tensor_bytes": [4, 7, 1]}
+    _, lags = lags_of(gpus([1] * 3, overhead=0.5, **chain))
+    assert lags.together[0, 1:].tolist() == [0.5, 0.5 + 1 + 0.5]
+    assert lags.apart[0, 1:].tolist() == [4.0, 4 + 1 + 0.5]
+    _, of_one_group = lags_of(gpus([1] * 3, overhead=0.5, groups=[0, 1, 0], **chain))
+    assert of_one_group.apart[0, 2] == np.inf
+    _, free = lags_of(BY_HAND["going elsewhere and back is faster than waiting"][0])
+    assert free.together[0, 2] == 1.0
+
+
+@pytest.mark.parametrize("band", [2, 3, 5])
+def test_regions_that_are_too_far_apart_bring_less_but_no_wrong_bound(
+    band: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    for problem in random_problems(30):
+        _, near = lags_of(problem, band)
+        _, far = lags_of(problem, problem.graph.num_ops + band)
+        known = near.together >= 0
+        compared += int(known.sum())
+        assert np.array_equal(near.together[known], far.together[:, :band][known])
+    assert compared > 20
+    monkeypatch.setattr(fork_join, "BAND", band)
+    assert bound_parts(fork_and_join(4, 5.0, 1))["fork-join"] < 13.0
+
+
+LAYERS = 4
+LOSS, LAST_BACK, FIRST_BACK, WEIGHTS = 4, 5, 8, 9
+STEP = np.arange(10) != WEIGHTS  # the ops that take time
+
+
+def four_layers(workspace: dict[int, int] | None = None, **changes: Any) -> OpGraph:
+    """Return four layers of 10 bytes, a loss, backward ops that read layers, and weights of 8."""
+    edges = [(layer, layer + 1) for layer in range(LAYERS)]
+    edges += [(layer, FIRST_BACK - layer) for layer in range(LAYERS)]
+    edges += [(op, op + 1) for op in range(LOSS, FIRST_BACK)] + [(WEIGHTS, 1)]
+    sizes = np.array([10] * LAYERS + [2] * 5 + [8])
+    return op_graph(
+        10,
+        edges,
+        tensor_bytes=sizes,
+        parameter_bytes=np.where(STEP, 0, 8),
+        workspace_bytes=np.array([(workspace or {}).get(op, 0) for op in range(10)]),
+        **changes,
+    )
+
+
+def placed(graph: OpGraph, memory: int, bandwidth: float = np.inf) -> PlacementProblem:
+    """Return the problem of ops of a second each, but weights, on two devices."""
+    on = cluster(["k80"] * 2, memory=memory, bandwidth=bandwidth)
+    return problem_of(graph, on, np.where(STEP, 1.0, 0.0)[:, None].repeat(2, axis=1))
+
+
+ALL_HELD = {"held_tensors": np.array([0, 1, 2, 3, LOSS])}
+
+
+@pytest.mark.parametrize(
+    ("graph", "op", "num_bytes"),
+    [
+        # When the last layer goes backwards: the layers, 2 bytes of the loss and 2 of its own.
+        (four_layers(), LAST_BACK, 4 * 10 + 2 + 2),
+        (four_layers({LOSS: 9}), LOSS, 4 * 10 + 2 + 9),
+        (four_layers({FIRST_BACK: 9}, **ALL_HELD), FIRST_BACK, 4 * 10 + 2 + 2 + 2 + 9),
+        # The third op runs after the first two, but does not wait for them.
+        (
+            op_graph(
+                4,
+                [(0, 3), (1, 3)],
+                tensor_bytes=np.array([10, 10, 1, 1]),
+                workspace_bytes=np.array([0, 0, 5, 0]),
+            ),
+            *(3, 21),
+        ),
+    ],
+)
+def test_the_op_during_which_most_is_held(graph: OpGraph, op: int, num_bytes: int) -> None:
+    held = most_held(graph, STEP[: graph.num_ops])
+    assert held is not None
+    assert (held.op, held.num_bytes(graph)) == (op, num_bytes)
+
+
+def test_what_all_devices_lack_together_is_paid_by_the_mean() -> None:
+    # With the weights 52 bytes, of which two devices have 40: one lacks 6, after a path of 9 s.
+    problem = placed(four_layers(), memory=20)
+    assert least_excess(problem) == 6
+    assert least_penalty(problem) == 12  # layers that are read on both devices are held on both
+    parts = bound_parts(problem, scale=1.0)
+    assert [parts["path"], parts["fork-join"]] == pytest.approx([9 + 6, 9 + 6])
+    assert parts["split"] == pytest.approx(2 + 6)  # the first layer goes to its backward op
+    assert lower_bound(problem, scale=1.0) == pytest.approx(9 + 6)
+    # Half of an odd lack is rounded up, as no device lacks half a byte.
+    assert least_excess(placed(four_layers({LAST_BACK: 1}), memory=20)) == 7
+    assert least_excess(placed(four_layers(), memory=26)) == 0
+
+
+def test_one_device_alone_lacks_what_it_holds_at_one_time() -> None:
+    # Two devices have enough for 52 bytes, one has not: it lacks 22, or a transfer takes ages.
+    problem = placed(four_layers(), memory=30, bandwidth=1e-9)
+    assert least_excess(problem) == 0
+    assert bound_parts(problem, scale=1.0)["split"] == pytest.approx(9 + 22)
+    assert best_cost(problem, 1.0) == 31.0
+
+
+def test_a_part_holds_no_tensors_of_others() -> None:
+    # The second op runs while the first one's ten bytes are held, on the other device.
+    waits = [[1, 0], [2, 1]]
+    problem = gpus([1] * 3, [(0, 2)], tensor_bytes=[10, 5, 0], waits=waits, memory=10)
+    problem = replace(problem, cluster=cluster(["k80"] * 2, memory=10, bandwidth=1e-9))
+    held = most_held(problem.graph, np.ones(3, bool))
+    assert held is not None
+    assert (held.op, held.num_bytes(problem.graph)) == (1, 15)
+    assert best_cost(problem, 1.0) == 3.0
+    assert lower_bound(problem, scale=1.0) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "lacks"),
+    [
+        ([[1, 1], [1, 0], [1, 1]], 0),  # the middle one takes no time on one device
+        ([[1, 1], [1e-20, 1e-20], [1, 1]], 0),  # 1 + 1e-20 is 1 in float64
+        ([[1, 1], [1e-9, 1e-9], [1, 1]], 50),
+    ],
+)
+def test_an_op_that_may_take_no_time_holds_nothing(seconds: Any, lacks: int) -> None:
+    edges, workspace = [(0, 1), (0, 2), (1, 2)], [0, 50, 0]
+    problem = gpus(
+        seconds,
+        edges,
+        tensor_bytes=[10, 10, 0],
+        workspace_bytes=workspace,
+        memory=20,
+        bandwidth=np.inf,
+    )
+    assert least_excess(problem) == least_penalty(problem) == lacks
+
+
+def test_ops_without_time_hold_nothing() -> None:
+    graph = four_layers()
+    assert most_held(graph, np.zeros(10, bool)) is None
+    problem = problem_of(graph, cluster(["k80"] * 2, memory=1), np.zeros((10, 2)))
+    assert least_excess(problem) == 7  # of the weights, which are on one device
+
+
+@st.composite
+def tight_problems(draw: st.DrawFn) -> PlacementProblem:
+    """Draw up to six ops of whole seconds and bytes, with hardly enough memory for them."""
+    num_ops = draw(st.integers(1, 6))
+    pairs = [(maker, reader) for reader in range(num_ops) for maker in range(reader)]
+    some_pairs = st.lists(st.sampled_from(pairs), unique=True) if pairs else st.just([])
+
+    def small(count: int = num_ops, most: int = 4) -> Any:
+        return np.array(draw(st.lists(st.integers(0, most), min_size=count, max_size=count)))
+
+    graph = op_graph(
+        num_ops,
+        draw(some_pairs),
+        tensor_bytes=small(),
+        parameter_bytes=small() * small() // 4,
+        workspace_bytes=small() // 2,
+        waits=np.array(draw(some_pairs), np.int32).reshape(-1, 2)[:, ::-1],
+        held_tensors=np.flatnonzero(small(most=2) == 2),
+        phases=np.sort(small()).clip(max=2).astype(np.int8),
+    )
+    if num_ops < 6 and draw(st.booleans()):
+        graph = micro_batched(graph, 2)
+    devices = draw(st.integers(1, 3 if graph.num_ops < 8 else 2))
+    alone = graph.num_ops <= 6 and draw(st.booleans())
+    labels = np.arange(graph.num_ops) if alone else small(graph.num_ops)
+    speed = np.array([draw(st.sampled_from([1.0, 0.5])) for _ in range(devices)])
+    on = cluster(
+        ["k80"] * devices,
+        memory=draw(st.integers(1, 12)),
+        bandwidth=draw(st.sampled_from([1.0, 4.0, np.inf])),
+        overhead=float(draw(st.integers(0, 1))),
+    )
+    problem = problem_of(graph, on, small(graph.num_ops, 3)[:, None] * speed)
+    return replace(problem, grouping=grouping_of_labels(graph, labels))
+
+
+@given(tight_problems(), st.sampled_from([0.0, 0.5, 2.0]))
+def test_no_placement_of_any_small_problem_beats_the_bound(
+    problem: PlacementProblem, scale: float
+) -> None:
+    assert lower_bound(problem, scale=scale) <= best_cost(problem, scale)
+    assert least_excess(problem) <= least_penalty(problem)
