@@ -115,7 +115,6 @@ class Scope(nn.Module):
     """A module that runs the functions that it is given."""
 
     def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function."""
         return function(*args)
 
 
@@ -131,7 +130,6 @@ class OnnxModule(nn.Module):
         self._outputs = list(outputs)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """Return the output, or several by name."""
         scopes = dict(self.named_modules())
         tensors = {**dict(self.named_parameters()), **dict(self.named_buffers())}
         values = {**self.constants, **dict(zip(self.inputs, inputs, strict=True)), "": None}
@@ -373,14 +371,10 @@ def _scope(node: onnx.NodeProto) -> str:
     path = parts[-1] if parts and "." in parts[-1] else ".".join(parts)
     for entry in node.metadata_props:
         if entry.key == NAME_SCOPES:
-            path = _last_scope(entry.value)
+            try:
+                names = ast.literal_eval(entry.value)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                names = None
+            # The last name is the op itself.
+            path = str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
     return path if PATH.fullmatch(path) else ""
-
-
-def _last_scope(text: str) -> str:
-    try:
-        names = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return ""
-    # The last name is the op itself.
-    return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""

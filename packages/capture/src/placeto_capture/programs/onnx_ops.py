@@ -21,10 +21,6 @@ from placeto_capture.errors import CaptureError
 Op = Callable[..., Any]
 
 MAX_ELEMENTS = 2**40  # shapes need no memory, but numbers have an end
-CONVOLUTIONS: dict[int, Op] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-TRANSPOSED: dict[int, Op] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-MAX_POOLS: dict[int, Op] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-AVERAGE_POOLS: dict[int, Op] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 # Attributes that PyTorch has no choice for, or that follow from the inputs.
@@ -91,9 +87,6 @@ def whole_numbers(given: Any, attribute: Any = None) -> list[int]:
     return [int(number) for number in np.asarray(value).ravel()]
 
 
-# Element by element
-
-
 def _of_elements(function: Op) -> Op:
     return lambda _, *inputs: function(*inputs)
 
@@ -157,9 +150,6 @@ def _is_infinite(a: Attributes, x: Tensor) -> Tensor:
     return torch.isinf(x)
 
 
-# Products
-
-
 def _gemm(a: Attributes, first: Any, second: Any, bias: Any = None) -> Tensor:
     first, second, bias = map(as_operand, (first, second, bias))
     first = first.t() if a.transA else first
@@ -170,9 +160,6 @@ def _gemm(a: Attributes, first: Any, second: Any, bias: Any = None) -> Tensor:
     if bias is None:
         return torch.mm(first, second) * a.alpha if a.alpha != 1.0 else torch.mm(first, second)
     return torch.addmm(bias, first, second, alpha=a.alpha, beta=a.beta)
-
-
-# Layers
 
 
 def _pad_sides(
@@ -198,12 +185,20 @@ def _pad_sides(
     return F.pad(x, both, value=fill), [0] * count
 
 
+def _of_dims(name: str, num_dims: int) -> Op:
+    """Return a function such as ``F.conv2d``."""
+    if num_dims not in LINEAR:
+        raise CaptureError(f"expected 1 to 3 dimensions, got {num_dims}")
+    found: Op = getattr(F, f"{name}{num_dims}d")
+    return found
+
+
 def _convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = None) -> Any:
     weight, bias = as_operand(weight), as_operand(bias)
     kernel, ones = weight.shape[2:], [1] * (weight.dim() - 2)
     x, padding = _pad_sides(a, x, kernel)
     how = a.strides or ones, padding, a.dilations or ones, a.group
-    return CONVOLUTIONS[len(kernel)](x, weight, bias, *how)
+    return _of_dims("conv", len(kernel))(x, weight, bias, *how)
 
 
 def _transposed_convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = None) -> Any:
@@ -214,7 +209,7 @@ def _transposed_convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = N
         raise CaptureError("expected equal padding on both sides")
     more = a.output_padding or [0] * count
     how = a.strides or ones, sides[:count], more, a.group, a.dilations or ones
-    return TRANSPOSED[count](x, weight, bias, *how)
+    return _of_dims("conv_transpose", count)(x, weight, bias, *how)
 
 
 def _max_pool(a: Attributes, x: Tensor) -> Any:
@@ -222,7 +217,7 @@ def _max_pool(a: Attributes, x: Tensor) -> Any:
     kernel, ones = a.kernel_shape, [1] * len(a.kernel_shape)
     x, padding = _pad_sides(a, x, kernel, -math.inf)
     how = a.strides or ones, padding, a.dilations or ones, bool(a.ceil_mode)
-    return MAX_POOLS[len(kernel)](x, kernel, *how)
+    return _of_dims("max_pool", len(kernel))(x, kernel, *how)
 
 
 def _average_pool(a: Attributes, x: Tensor) -> Any:
@@ -230,7 +225,7 @@ def _average_pool(a: Attributes, x: Tensor) -> Any:
     if a.dilations and set(a.dilations) != {1}:
         raise CaptureError("expected a pooling of neighbours")
     padded, padding = _pad_sides(a, x, kernel)
-    steps, function = a.strides or [1] * len(kernel), AVERAGE_POOLS[len(kernel)]
+    steps, function = a.strides or [1] * len(kernel), _of_dims("avg_pool", len(kernel))
     how = kernel, steps, padding, bool(a.ceil_mode), bool(a.count_include_pad)
     if padded is x or a.count_include_pad:
         return function(padded, *how)
@@ -262,14 +257,6 @@ def _layer_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any = None)
 
 def _rms_normalization(a: Attributes, x: Tensor, scale: Any) -> Tensor:
     return F.rms_norm(x, x.shape[a.axis % x.dim() :], as_operand(scale), a.epsilon)
-
-
-def _instance_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any) -> Tensor:
-    return F.instance_norm(x, weight=as_operand(scale), bias=as_operand(bias), eps=a.epsilon)
-
-
-def _group_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any) -> Tensor:
-    return F.group_norm(x, a.num_groups, as_operand(scale), as_operand(bias), a.epsilon)
 
 
 def _resize(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
@@ -338,9 +325,13 @@ OPS: dict[str, Op] = {
     "Gemm": _gemm,
     "GlobalAveragePool": _global_pool(torch.mean),
     "GlobalMaxPool": _global_pool(torch.amax),
-    "GroupNormalization": _group_normalization,
+    "GroupNormalization": lambda a, x, *affine: F.group_norm(
+        x, a.num_groups, *map(as_operand, affine), eps=a.epsilon
+    ),
     "HardSigmoid": _hard_sigmoid,
-    "InstanceNormalization": _instance_normalization,
+    "InstanceNormalization": lambda a, x, *affine: F.instance_norm(
+        x, None, None, *map(as_operand, affine), eps=a.epsilon
+    ),
     "IsInf": _is_infinite,
     "LRN": lambda a, x: F.local_response_norm(x, a.size, a.alpha, a.beta, a.bias),
     "LayerNormalization": _layer_normalization,

@@ -104,31 +104,27 @@ def _gather(a: Attributes, given: Any, indices: Any) -> Any:
     return x[(slice(None),) * (a.axis % x.dim()) + (picked,)]
 
 
-def _gather_elements(a: Attributes, given: Any, indices: Any) -> Tensor:
-    x = as_operand(given)
-    return torch.gather(x, a.axis, _never_negative(indices, x, a.axis))
+def _picked_elements(function: Op) -> Op:
+    """Return what calls `torch.gather` or `torch.scatter`, the latter with the new values."""
+
+    def run(a: Attributes, given: Any, indices: Any, *updates: Any) -> Any:
+        _check_no_reduction(a)
+        x = as_operand(given)
+        picked = _never_negative(indices, x, a.axis)
+        return function(x, a.axis, picked, *map(as_operand, updates))
+
+    return run
 
 
-def _check_scatter(a: Attributes) -> None:
+def _check_no_reduction(a: Attributes) -> None:
     if a.reduction not in {None, "none"}:
         raise CaptureError("expected a scatter without a reduction")
 
 
-def _scatter_elements(a: Attributes, given: Any, indices: Any, updates: Any) -> Tensor:
-    _check_scatter(a)
-    x = as_operand(given)
-    return torch.scatter(x, a.axis, _never_negative(indices, x, a.axis), as_operand(updates))
-
-
-def _scatter_nd(a: Attributes, *inputs: Any) -> Tensor:
-    _check_scatter(a)
+def _scatter_nd(a: Attributes, *inputs: Any) -> Any:
+    _check_no_reduction(a)
     x, indices, updates = map(as_operand, inputs)
-    result: Tensor = x.index_put(indices.unbind(-1), updates)
-    return result
-
-
-def _expand(_: Attributes, x: Tensor, shape: Any) -> Tensor:
-    return x.expand(np.broadcast_shapes(tuple(x.shape), tuple(whole_numbers(shape))))
+    return x.index_put(indices.unbind(-1), updates)
 
 
 def _tile(_: Attributes, x: Tensor, repeats: Any) -> Tensor:
@@ -151,28 +147,20 @@ def _pad(a: Attributes, x: Tensor, given: Any = None, fill: Any = None, axes: An
     return F.pad(x, both, mode={"edge": "replicate", "wrap": "circular"}.get(a.mode, a.mode))
 
 
-def _triangle(a: Attributes, x: Tensor, diagonal: Any = None) -> Tensor:
-    return (torch.triu if a.upper else torch.tril)(x, whole_numbers(diagonal, 0)[0])
-
-
 def _depth_to_space(a: Attributes, x: Tensor) -> Tensor:
     if a.mode == "CRD":
         return F.pixel_shuffle(x, a.blocksize)
-    batch, depth, height, width = x.shape
-    channels = depth // a.blocksize**2
-    parts = x.reshape(batch, a.blocksize, a.blocksize, channels, height, width)
-    moved = parts.permute(0, 3, 4, 1, 5, 2)
-    return moved.reshape(batch, channels, height * a.blocksize, width * a.blocksize)
+    (batch, depth, height, width), size = x.shape, a.blocksize
+    parts = x.reshape(batch, size, size, depth // size**2, height, width)
+    return parts.permute(0, 3, 4, 1, 5, 2).reshape(batch, -1, height * size, width * size)
 
 
 def _space_to_depth(a: Attributes, x: Tensor) -> Tensor:
     if a.mode == "CRD":
         return F.pixel_unshuffle(x, a.blocksize)
-    batch, depth, height, width = x.shape
-    rows, columns = height // a.blocksize, width // a.blocksize
-    parts = x.reshape(batch, depth, rows, a.blocksize, columns, a.blocksize)
-    moved = parts.permute(0, 3, 5, 1, 2, 4)
-    return moved.reshape(batch, depth * a.blocksize**2, rows, columns)
+    (batch, depth, height, width), size = x.shape, a.blocksize
+    parts = x.reshape(batch, depth, height // size, size, width // size, size)
+    return parts.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, height // size, width // size)
 
 
 def _reduce(function: Op) -> Op:
@@ -220,11 +208,13 @@ SHAPES: dict[str, Op] = {
     "Concat": lambda a, *inputs: torch.cat([as_operand(each) for each in inputs], dim=a.axis),
     "CumSum": _cumulative_sum,
     "DepthToSpace": _depth_to_space,
-    "Expand": _expand,
+    "Expand": lambda _, x, shape: x.expand(
+        np.broadcast_shapes(tuple(x.shape), tuple(whole_numbers(shape)))
+    ),
     "EyeLike": lambda _, x: torch.eye(*x.shape),  # a constant, of any dtype
     "Flatten": _flatten,
     "Gather": _gather,
-    "GatherElements": _gather_elements,
+    "GatherElements": _picked_elements(torch.gather),
     "Pad": _pad,
     "ReduceL1": _reduce(partial(torch.linalg.vector_norm, ord=1)),
     "ReduceL2": _reduce(torch.linalg.vector_norm),
@@ -236,7 +226,7 @@ SHAPES: dict[str, Op] = {
     "ReduceSum": _reduce(torch.sum),
     "ReduceSumSquare": _reduce(lambda x, **named: x.square().sum(**named)),
     "Reshape": _reshape,
-    "ScatterElements": _scatter_elements,
+    "ScatterElements": _picked_elements(torch.scatter),
     "ScatterND": _scatter_nd,
     "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
@@ -245,6 +235,8 @@ SHAPES: dict[str, Op] = {
     "Tile": _tile,
     "TopK": _top_k,
     "Transpose": lambda a, x: x.permute(a.perm or list(range(x.dim()))[::-1]),
-    "Trilu": _triangle,
+    "Trilu": lambda a, x, diagonal=None: (torch.triu if a.upper else torch.tril)(
+        x, whole_numbers(diagonal, 0)[0]
+    ),
     "Unsqueeze": _unsqueeze,
 }
