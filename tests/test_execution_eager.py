@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
-from inplace_programs import InPlaceProgram, programs
 from placeto_capture import cost_model, executable_step
 from placeto_execution import Executor
 from placeto_graphs import ExecutableStep, PlacementProblem, parse_cluster
@@ -148,59 +145,6 @@ def test_memory_is_given_back_as_the_simulator_says(name: str) -> None:
         found = executor.evaluate(placement).peak_memory
     simulated = Simulator(executor.problem, num_threads=1).evaluate(placement).peak_memory
     np.testing.assert_allclose(found, simulated, rtol=0.05)
-
-
-@settings(max_examples=15)
-@given(programs(), st.integers(0, 2**32 - 1), st.integers(0, 11))
-def test_what_is_sent_is_not_what_is_written_later(
-    program: InPlaceProgram, seed: int, start: int
-) -> None:
-    """Tensors are sent from where they lie, while the ops that change them in place follow."""
-    inputs = torch.arange(12.0).reshape(3, 4) / 7
-    shared = program.memory[start : start + 12].view(3, 4)
-    step = executable_step(program, (inputs, shared), mode="inference", target="cpu")
-    with executor_of(step, 2) as executor:
-        draw = np.random.default_rng(seed).integers(0, 2, executor.problem.num_groups)
-        for _ in range(3):
-            found = executor.execute(draw.astype(np.int32)).results()
-    with torch.no_grad():
-        expected = program(inputs.clone(), shared)
-    torch.testing.assert_close(found["output.0"], expected)
-    torch.testing.assert_close(found["buffer"], program.buffer)
-    torch.testing.assert_close(found["weight"], program.weight.data)
-    torch.testing.assert_close(found["scale"], program.scale)
-
-
-class Overlapping(nn.Module):
-    """Changes rows of a buffer, other rows, and then columns of it all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.zeros(6, 6))
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of each row after all changes."""
-        table = self.get_buffer("table")
-        table[:4] += values[:4]
-        table[2:5].mul_(0.5)
-        table.t()[:2].copy_(values[:2] * 3)
-        return table.sum(1)
-
-
-@pytest.mark.filterwarnings("ignore:devices")  # that share cores
-def test_bytes_that_were_written_several_times_arrive_as_they_were_at_last() -> None:
-    """Who reads all of the table gets all three writes, of which each has bytes of the others."""
-    values, model = torch.arange(36.0).reshape(6, 6) + 1, Overlapping()
-    step = executable_step(model, values, mode="inference", target="cpu")
-    expected = model(values)
-    names = step.graph.op_names
-    places = [int(name == "aten.sum") for name in names]
-    assert sum(places) == 1
-    with executor_of(step, 2) as executor:
-        placement = np.zeros(executor.problem.num_groups, np.int32)
-        placement[executor.problem.grouping.group_of] = places
-        found = executor.execute(placement).results()
-    torch.testing.assert_close(found["output.0"], expected)
 
 
 def _named(name: str, message: str) -> str:

@@ -82,14 +82,6 @@ QUANTIZED = {
         },
         3072 + 96 + 384 + 384,
     ),
-    "AWQ": (
-        {
-            "qweight": torch.zeros(96, 8, dtype=torch.int32),
-            "qzeros": torch.zeros(3, 8, dtype=torch.int32),
-            "scales": torch.zeros(3, 64, dtype=torch.float16),
-        },
-        3072 + 96 + 384,
-    ),
     "bitsandbytes": (
         {
             "weight": torch.zeros(3072, 1, dtype=torch.uint8),
@@ -179,18 +171,13 @@ def test_what_is_wrong_with_safetensors_files_is_said_in_a_line(tmp_path: Path) 
     lies = {
         "dtype": header | {norm: {**header[norm], "dtype": "Q4"}},
         "shape": header | {norm: {**header[norm], "shape": [2**62, 4]}},
-        "negative": header | {norm: {**header[norm], "shape": [-64]}},
         "offsets": header | {norm: {**header[norm], "data_offsets": [0, 2**60]}},
-        "no mapping": [1],
         "no tensor": {norm: 3},
     }
     bad = {
         "empty": b"",
-        "short": whole[:7],
         "length of 10**18": file(header, 10**18),
-        "length of 2**63": file(header, 2**63),
         "cut header": whole[: 8 + length // 2],
-        "cut weights": whole[:-1],
         "longer": whole + b"0",
         "no JSON": whole.replace(b"{", b"[", 1),
         "twice": whole.replace(b"layers.0.mlp.up_proj", b"layers.1.mlp.up_proj"),

@@ -367,16 +367,6 @@ def test_what_is_known_by_its_shape_alone_is_not_read(name: str, change: Change,
     assert bytes_of(graph, f"aten.{name}_backward") == read + 4 * 4 * FLOAT
 
 
-def test_moving_data_takes_bytes_but_no_flops() -> None:
-    graph = forward_pass(
-        lambda rows: torch.cat([rows.index_select(0, FIVE), rows.sum(0, keepdim=True)]),
-        torch.empty(7, WIDTH),
-    )
-    assert flops_of(graph, "aten.index_select") == flops_of(graph, "aten.cat") == 0
-    assert bytes_of(graph, "aten.cat") == 2 * (5 + 1) * ROW
-    assert flops_of(graph, "aten.sum") == 7 * WIDTH
-
-
 def test_weights_need_no_memory() -> None:
     with torch.device("meta"):
         model = nn.Linear(2**20, 2**20)  # 4 TiB

@@ -226,12 +226,6 @@ def test_phases_follow_the_calls_of_backward_and_step(name: str, expected: str) 
     assert found == [Phase[phase.upper()] for phase in expected.split()]
 
 
-def test_each_update_is_one_op_per_weight() -> None:
-    updates = [call for call in loop("alternating steps").trace().calls if call.update]
-    assert {call.op_type for call in updates} == {"placeto.update"}
-    assert [call.update for call in updates] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
-
-
 def test_what_clips_and_scales_is_where_its_weight_is() -> None:
     made = loop("scaler and clipping")
     graph = capture_function(
@@ -279,19 +273,6 @@ def test_everything_is_as_it_was(name: str) -> None:
         made.trace()
     assert str(state_of(made)) == before
     step(*made.inputs)  # and goes on
-
-
-def test_attributes_and_keys_of_weights_are_kept() -> None:
-    model = layers(3, 2)
-    scale: dict[Any, int] = dict.fromkeys(model.parameters(), 3)
-    model[0].weight.rank = 7  # type: ignore[union-attr]
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).sum().backward()
-        found = [scale[weight] * getattr(weight, "rank", 1) for weight in model.parameters()]
-        assert found == [21, 3]
-
-    capture_function(step, model, example_inputs=torch.ones(1, 3))
 
 
 def test_an_optimizer_of_the_model_is_taken_with_its_state() -> None:

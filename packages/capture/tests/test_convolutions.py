@@ -92,7 +92,7 @@ def test_groups_of_many_channels_and_no_groups_are_dense(channels: int, groups: 
     assert OpClass.DEPTHWISE_CONVOLUTION not in classes_of(trained(layer, 1, channels, 200))
 
 
-@pytest.mark.parametrize(("kind", "batch"), [*((kind, 4) for kind in DEVICE_KINDS), ("v100", 16)])
+@pytest.mark.parametrize(("kind", "batch"), [("cpu", 4), ("v100", 4), ("v100", 16)])
 def test_a_convolution_of_single_pixels_costs_what_a_linear_layer_does(
     kind: str, batch: int
 ) -> None:
@@ -102,14 +102,3 @@ def test_a_convolution_of_single_pixels_costs_what_a_linear_layer_does(
     linear = capture(nn.Linear(512, 512), rows, mode="inference")
     seconds = [float(cost_model(graph, kind).sum()) for graph in (convolution, linear)]
     assert seconds[0] == pytest.approx(seconds[1], rel=0.01)
-
-
-def test_a_stem_takes_the_time_of_its_bytes() -> None:
-    graph = capture(
-        nn.Conv2d(3, 16, 3, padding=1, bias=False), torch.empty(64, 3, 224, 224), mode="inference"
-    )
-    (stem,) = ops_of(graph, FORWARD)
-    kind = DEVICE_KINDS["a100"]
-    moved = 4 * (64 * 224 * 224 * (3 + 16) + 16 * 3 * 9)
-    assert graph.bytes_accessed[stem] == moved
-    assert cost_model(graph, "a100")[stem] < 2 * moved / kind.memory_bandwidth

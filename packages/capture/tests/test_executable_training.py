@@ -174,22 +174,21 @@ def test_bad_batches_are_said_in_one_line() -> None:
     step = executable_training(model(), batch, target="cpu")
     with pytest.raises(CaptureError, match=r"^batch: expected one to be loaded before each run"):
         step.feed()
-    with pytest.raises(
-        CaptureError,
-        match=r"^input\.0: expected float32\(6, 4\) as in the example, got float32\(5, 4\)$",
+    for wrong, line in (
+        (batch[1:], r"input\.0: expected float32\(6, 4\) as in the example, got float32\(5, 4\)$"),
+        (batch.double(), r"input\.0: expected float32.*got float64\(6, 4\)$"),
+        ((batch, batch), r"batch: expected input\.0, got input\.0, input\.1$"),
     ):
-        step.load(batch[1:])
-    with pytest.raises(CaptureError, match=r"^input\.0: expected float32.*got float64\(6, 4\)$"):
-        step.load(batch.double())
-    with pytest.raises(CaptureError, match=r"^batch: expected input\.0, got input\.0, input\.1$"):
-        step.load((batch, batch))
-    with pytest.raises(CaptureError, match=r"^state: expected names of this step, got 'gain'$"):
-        step.load_state({"gain": batch})
-    with pytest.raises(CaptureError, match=r"^state: expected a tensor for 'first.weight', got"):
-        step.load_state({})
+        with pytest.raises(CaptureError, match=f"^{line}"):
+            step.load(wrong)
     state = step.state()
-    with pytest.raises(CaptureError, match=r"^last\.bias: expected shape \(3,\), got \(1,\)$"):
-        step.load_state({**state, "last.bias": torch.ones(1)})
+    for kept, line in (
+        ({"gain": batch}, "state: expected names of this step, got 'gain'$"),
+        ({}, "state: expected a tensor for 'first.weight', got"),
+        ({**state, "last.bias": batch[0, :1]}, r"last\.bias: expected shape \(3,\), got \(1,\)$"),
+    ):
+        with pytest.raises(CaptureError, match=f"^{line}"):
+            step.load_state(kept)
 
 
 class Clipping(torch.optim.SGD):

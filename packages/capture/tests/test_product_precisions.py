@@ -1,17 +1,15 @@
-"""Products of narrow numbers: how a graph says them, and what they cost."""
+"""Products of narrow numbers, as a graph says them."""
 
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from placeto_capture import CaptureError, capture, cost_model
-from placeto_capture.costs.roofline import Tf32
-from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph, from_networkx
+from placeto_capture import capture
+from placeto_graphs import OpGraph
 
 WIDTH = 4096
 
@@ -56,12 +54,6 @@ def block_in(dtype: torch.dtype) -> OpGraph:
         return capture(Block().to(dtype), torch.empty(4, 512, WIDTH, dtype=dtype))
 
 
-def one_op(op_type: str, **attributes: Any) -> OpGraph:
-    ops = nx.DiGraph()
-    ops.add_node("op", op_type=op_type, **attributes)
-    return from_networkx(ops)
-
-
 def dtypes_of_products(graph: OpGraph) -> set[str]:
     """Return the dtypes of the matrix products and attentions of a graph."""
     ops = zip(graph.op_types, graph.dtype, strict=True)
@@ -101,39 +93,3 @@ def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
     graph = capture(Product(), tuple(narrow), mode="inference")
     assert (graph.op_types[-1], graph.dtype[-1]) == ("aten.mm", "bfloat16")
     assert graph.tensor_bytes[-1] == 8 * 8 * 4
-
-
-@pytest.mark.parametrize(
-    ("dtype", "known"), [("int3", "float32"), ("complex64", "float32"), ("complex128", "float64")]
-)
-def test_dtypes_without_a_peak_have_that_of_their_parts_or_of_float32(
-    dtype: str, known: str
-) -> None:
-    for kind in DEVICE_KINDS:
-        graphs = [one_op("aten.mm", flops=1e12, dtype=each) for each in (dtype, known)]
-        found, expected = (cost_model(graph, kind, tf32="never") for graph in graphs)
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_what_is_no_product_computes_as_in_float32() -> None:
-    narrow, wide = (one_op("aten.exp", flops=1e12, dtype=each) for each in ("float16", "float32"))
-    np.testing.assert_array_equal(cost_model(narrow, "v100"), cost_model(wide, "v100"))
-
-
-@pytest.mark.parametrize("kind", sorted(DEVICE_KINDS))
-@pytest.mark.parametrize("op_type", ["aten.convolution", "aten.mm"])
-@pytest.mark.parametrize("tf32", ["never", "convolutions", "always"])
-def test_float32_is_rounded_where_it_may_be(kind: str, op_type: str, tf32: Tf32) -> None:
-    device: DeviceKind = DEVICE_KINDS[kind]
-    rounds = tf32 == "always" or (tf32 == "convolutions" and op_type == "aten.convolution")
-    peak = device.peak_flops_in.get("tf32", device.peak_flops) if rounds else device.peak_flops
-    its_class = "convolution" if op_type == "aten.convolution" else "matrix_product"
-    expected = device.launch_overhead + 1e15 / peak / getattr(device.efficiency, its_class)
-    (taken,) = cost_model(one_op(op_type, flops=1e15, bytes_accessed=1e6), kind, tf32=tf32)
-    assert taken == pytest.approx(expected, rel=1e-12)
-
-
-def test_an_unknown_choice_is_named() -> None:
-    choice: Any = "sometimes"
-    with pytest.raises(CaptureError, match=r"tf32: expected one of never, .*, got 'sometimes'"):
-        cost_model(one_op("aten.mm"), "a100", tf32=choice)
