@@ -9,8 +9,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from placeto.problems import cache
-from placeto.problems.cache import cache_folder, cached_graph
+from placeto.problems import models
+from placeto.problems.models import cache_folder, cached_graph
 from placeto_graphs import OpGraph, from_networkx
 
 GRAPH = from_networkx(nx.path_graph(4, create_using=nx.DiGraph))
@@ -67,23 +67,23 @@ def test_another_source_makes_the_graph_anew(
     (package / "__init__.py").write_text("")
     (package / "module.py").write_text("x = 1")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(cache, "SOURCES", (package.name,))
-    cache._source_digest.cache_clear()
+    monkeypatch.setattr(models, "SOURCES", (package.name,))
+    models._source_digest.cache_clear()
     cached_graph("path", {}, making(GRAPH))
     assert cached_graph("path", {}, never) == GRAPH
     (package / changed).write_text("x = 2")
-    cache._source_digest.cache_clear()  # as in another process
+    models._source_digest.cache_clear()  # as in another process
     assert cached_graph("path", {}, making(OTHER_GRAPH)) == OTHER_GRAPH
-    cache._source_digest.cache_clear()
+    models._source_digest.cache_clear()
 
 
 def test_the_sources_that_count_are_there() -> None:
-    for name in cache.SOURCES:
+    for name in models.SOURCES:
         assert list(Path(str(resources.files(name))).glob("*.py"))
 
 
 def test_the_sources_import_no_others_of_our_packages_but_errors_and_the_schema() -> None:
-    files = [path for name in cache.SOURCES for path in Path(str(resources.files(name))).iterdir()]
+    files = [path for name in models.SOURCES for path in Path(str(resources.files(name))).iterdir()]
     imported = {
         str(node.module)
         for path in files
@@ -91,7 +91,7 @@ def test_the_sources_import_no_others_of_our_packages_but_errors_and_the_schema(
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("placeto")
     }
-    others = {name for name in imported if not name.startswith(cache.SOURCES)}
+    others = {name for name in imported if not name.startswith(models.SOURCES)}
     assert others <= {"placeto_graphs", "placeto_capture.errors", "placeto_workloads.errors"}
     assert "placeto_capture.tracing.tracer" in imported
 
@@ -105,7 +105,7 @@ def test_graphs_that_were_used_longest_ago_make_room(
         os.utime(path, ns=(0, 10**9 * (5 - age)))  # c was used last, a longest ago
         size = path.stat().st_size
     cached_graph("a", {}, never)  # now a was
-    monkeypatch.setattr(cache, "MOST_BYTES", 3 * size + 50)
+    monkeypatch.setattr(models, "MOST_BYTES", 3 * size + 50)
     cached_graph("d", {}, making(GRAPH))
     assert sorted(path.name[0] for path in (tmp_path / "graphs").iterdir()) == ["a", "c", "d"]
 
@@ -114,7 +114,7 @@ def test_a_graph_larger_than_the_cache_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached_graph("small", {}, making(GRAPH))
-    monkeypatch.setattr(cache, "MOST_BYTES", only_file(tmp_path).stat().st_size)
+    monkeypatch.setattr(models, "MOST_BYTES", only_file(tmp_path).stat().st_size)
     large = from_networkx(nx.path_graph(1000, create_using=nx.DiGraph))
     cached_graph("large", {}, making(large))
     assert only_file(tmp_path).name.startswith("small-")

@@ -10,9 +10,8 @@ from torch import nn
 
 from placeto.errors import InputError
 from placeto.placing.placers import make_placer
-from placeto.problems.making import make_problem, read_cluster
-from placeto.problems.options import SourceOptions
-from placeto.problems.runnable_steps import runnable_source
+from placeto.problems.making import make_problem, runnable_source
+from placeto.problems.options import SourceOptions, read_cluster
 from placeto.problems.sources import load_source, source_model
 from placeto_graphs import (
     GraphError,

@@ -11,7 +11,8 @@ from torch import nn
 
 from placeto.errors import InputError
 from placeto.placing.placements import PlaceSettings, place_problem
-from placeto.problems.making import make_problem, read_cluster
+from placeto.problems.making import make_problem
+from placeto.problems.options import read_cluster
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_capture import ExecutableTraining, executable_training

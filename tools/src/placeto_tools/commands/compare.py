@@ -15,8 +15,8 @@ from placeto.outputs import file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
-from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem, read_cluster
-from placeto.problems.options import GroupingOptions, SourceOptions
+from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem
+from placeto.problems.options import GroupingOptions, SourceOptions, read_cluster
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted

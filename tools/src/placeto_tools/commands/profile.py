@@ -7,8 +7,8 @@ import click
 import numpy as np
 
 from placeto.errors import writing
+from placeto.problems.making import runnable_problem, runnable_source
 from placeto.problems.options import ProblemOptions
-from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.texts import counted, seconds_text, share_text
 from placeto_execution.devices import RealDevices

@@ -6,8 +6,8 @@ import click
 
 from placeto.errors import InputError, writing
 from placeto.placing.placements import resolve_placement
+from placeto.problems.making import runnable_problem, runnable_source
 from placeto.problems.options import ProblemOptions
-from placeto.problems.runnable_steps import runnable_problem, runnable_source
 from placeto.texts import TextTable, bytes_text, counted, seconds_text, share_text
 from placeto_execution import Executor
 from placeto_execution.devices import RealDevices

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.placers import make_placer
-from placeto.problems.making import make_problem
+from placeto.problems.making import make_problem, runnable_source, step_on
 from placeto.problems.options import GroupingOptions, SourceOptions
-from placeto.problems.runnable_steps import runnable_source, step_on
 from placeto.problems.sources import Source, SourceModel
 from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
 from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from placeto.errors import InputError
 from placeto.outputs import file_name
-from placeto.problems.making import make_problem, read_cluster, regrouped
-from placeto.problems.options import GroupingOptions, SourceOptions, group_counts
+from placeto.problems.making import make_problem, regrouped
+from placeto.problems.options import GroupingOptions, SourceOptions, group_counts, read_cluster
 from placeto.problems.sources import load_source
 from placeto.trials.trials import Graph
 from placeto_experiments.paper.plan import SMALL_MODELS, Plan

@@ -18,7 +18,8 @@ from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.problems.factories import check_optimizer
-from placeto.problems.making import make_problem, read_cluster, target_of
+from placeto.problems.making import make_problem, target_of
+from placeto.problems.options import read_cluster
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_capture import StepSpec, Updates, capture_step
@@ -208,7 +209,7 @@ class ModelPlacement:
         ExecutionError
             If there is no such device, an op fails, or the process of a device ends.
         """
-        from placeto.problems.runnable_steps import executable  # noqa: PLC0415
+        from placeto.problems.making import executable  # noqa: PLC0415
         from placeto_execution import Executor  # noqa: PLC0415
         from placeto_execution.measuring import MeasuredSteps  # noqa: PLC0415
 

@@ -1,24 +1,38 @@
-"""From a source to a problem: the cluster, the times of ops on it, the groups."""
+"""From a source to a problem: the cluster, the times of ops on it, the groups; and its step."""
 
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
-from placeto.problems.options import GroupingOptions, ProblemOptions, group_counts
-from placeto.problems.sources import Source, Target, load_source
+from placeto.problems.options import (
+    GroupingOptions,
+    ProblemOptions,
+    SourceOptions,
+    group_counts,
+)
+from placeto.problems.sources import (
+    WHAT_CAN_RUN,
+    Source,
+    SourceModel,
+    Target,
+    is_graph_file,
+    load_source,
+    source_model,
+)
 from placeto_graphs import (
     Cluster,
-    Grouping,
+    ExecutableStep,
     OpGraph,
     PlacementProblem,
-    load_cluster,
+    colocate,
+    load_problem,
     measured_compute_time,
     merge_and_colocate,
     micro_batched_problem,
@@ -27,30 +41,17 @@ from placeto_graphs import (
     repeat_micro_batch_problem,
 )
 
+if TYPE_CHECKING:
+    from placeto_capture import StepSpec
+    from placeto_execution.devices import RealDevices
+
 DEFAULT_NUM_GPUS = 2
-
-
-def read_cluster(text: str, link: str | None = None) -> Cluster:
-    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file with its links."""
-    if text.endswith(".toml") or Path(text).is_file():
-        if link is not None:
-            raise InputError(f"--link: excludes the cluster file {text}, which has its own links")
-        with reading(text):
-            return load_cluster(text)
-    return parse_cluster(text, link=link)
 
 
 def kinds_text(cluster: Cluster) -> str:
     """Return how many devices of each kind there are, such as ``1xcpu+2xk80``."""
     count = Counter(device.kind for device in cluster.devices)
     return "+".join(f"{number}x{kind}" for kind, number in count.items())
-
-
-def default_cluster(source: Source, link: str | None = None) -> Cluster:
-    """Return two GPUs of the kind that suits a source; a problem has its own devices."""
-    if source.problem is not None:
-        raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
-    return parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=link)
 
 
 def target_of(cluster: Cluster) -> Target:
@@ -73,8 +74,21 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
 def make_problem(
     source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
 ) -> PlacementProblem:
-    """Return the problem of a source, in its micro-batches; by default with its own devices."""
-    problem = _problem_of_graph(source, cluster, grouping)
+    """Return the problem of a source, in its micro-batches; by default with its own devices.
+
+    A source that is no problem has two GPUs by default, of the kind that suits it.
+    """
+    old, groups = source.problem, _groups(source, grouping or GroupingOptions())
+    if old is not None and cluster is None:
+        problem = replace(old, **groups)
+    else:
+        devices = cluster or parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}")
+        if old is not None and old.cluster.queue == "backward-first":  # as of micro-batches
+            devices = replace(devices, queue="backward-first")
+        seconds = compute_times(source.graph, devices)
+        problem = PlacementProblem(
+            graph=source.graph, cluster=devices, compute_time=seconds, **groups
+        )
     if not source.is_part:
         return micro_batched_problem(problem, source.micro_batches)
     whole = repeat_micro_batch_problem(problem, source.micro_batches)
@@ -85,23 +99,37 @@ def make_problem(
         return replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
 
 
+def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
+    """Return the grouping, rules and hierarchy of a problem: those that it has, or others."""
+    old, wanted = source.problem, options.num_groups
+    if old is not None and options == GroupingOptions():
+        return {"grouping": old.grouping, "rules": old.rules, "hierarchy": old.hierarchy}
+    if old is not None and wanted and options == GroupingOptions(num_groups=wanted):
+        for level in old.levels:
+            if level.num_groups == wanted:
+                return {"grouping": level, "rules": old.rules, "hierarchy": old.levels}
+        if old.rules is None and wanted <= old.num_groups:
+            merged = merge_and_colocate(source.graph, old.grouping, num_groups=wanted)
+            return {"grouping": merged, "rules": None, "hierarchy": None}
+    groups, levels = options.levels(source.graph, source.rules, source.num_groups)
+    rules = names_of_rules(options.chosen_rules(source.rules))
+    return {"grouping": groups, "rules": rules, "hierarchy": levels}
+
+
 def read_source(text: str, asked: ProblemOptions) -> Source:
     """Return the source of a name, with the sizes and devices of the options."""
-    devices = _asked_cluster(asked)
-    target = "gpu" if devices is None else target_of(devices)
+    target = "gpu" if asked.devices is None else target_of(asked.devices)
     return load_source(text, asked.choice, asked.micro_batches, target)
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
     """Return the problem of a source, with the devices and groups of the options."""
-    devices = _asked_cluster(asked)
+    devices = asked.devices
     if asked.link and devices is None:
-        devices = default_cluster(source, asked.link)
+        if source.problem is not None:
+            raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
+        devices = parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=asked.link)
     return make_problem(source, devices, asked.grouping)
-
-
-def _asked_cluster(asked: ProblemOptions) -> Cluster | None:
-    return read_cluster(asked.cluster, asked.link) if asked.cluster else None
 
 
 def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:
@@ -136,52 +164,78 @@ def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> Pla
     The rules of the graph make them anew. If a problem file has no rules, as that of a step in
     micro-batches, its groups are merged further.
     """
-    if source.problem is not None and source.problem.rules is None:
-        grouping = merge_and_colocate(problem.graph, problem.grouping, num_groups=num_groups)
-    else:
-        grouping = GroupingOptions(num_groups=num_groups).grouping(problem.graph, source.rules)
+    has_rules = source.problem is None or source.problem.rules is not None
+    small = colocate(problem.graph, source.rules) if has_rules else problem.grouping
+    grouping = merge_and_colocate(problem.graph, small, num_groups=num_groups)
     return replace(problem, grouping=grouping, hierarchy=None)
 
 
-def _problem_of_graph(
-    source: Source, cluster: Cluster | None, grouping: GroupingOptions | None
-) -> PlacementProblem:
-    """Return the problem of the graph of a source, whatever its micro-batches."""
-    options = grouping or GroupingOptions()
-    old = source.problem
-    groups = _groups(source, options)
-    if old is not None and cluster is None:
-        return replace(old, **groups._asdict())
-    devices = cluster or default_cluster(source)
-    if old is not None and old.cluster.queue == "backward-first":  # as of a step in micro-batches
-        devices = replace(devices, queue="backward-first")
-    return PlacementProblem(
-        graph=source.graph,
-        cluster=devices,
-        compute_time=compute_times(source.graph, devices),
-        **groups._asdict(),
-    )
+def runnable_source(text: str, choice: SourceOptions) -> SourceModel:
+    """Return a model that a user named; what has no model is an `InputError`."""
+    if is_graph_file(text):
+        raise InputError(f"{text}: expected {WHAT_CAN_RUN}; other sources have no model to run")
+    return source_model(text, choice)
 
 
-class _Groups(NamedTuple):
-    """The groups of a problem, with what is known of where they come from."""
+def executable(step: "StepSpec", threads_per_device: int) -> ExecutableStep:
+    """Return a step, ready to run op by op; what it computes is thrown away."""
+    from placeto_capture import executable_step  # noqa: PLC0415 (torch takes seconds to import)
 
-    grouping: Grouping
-    rules: tuple[str, ...] | None
-    hierarchy: tuple[Grouping, ...] | None
+    return executable_step(**vars(step), results=[], threads_per_device=threads_per_device)
 
 
-def _groups(source: Source, options: GroupingOptions) -> _Groups:
-    old = source.problem
-    if old is not None and options.says_nothing:
-        return _Groups(old.grouping, old.rules, old.hierarchy)
-    if old is not None and options.says_only_how_many:
-        for level in old.levels:
-            if level.num_groups == options.num_groups:
-                return _Groups(level, old.rules, old.levels)
-        if old.rules is None and (options.num_groups or 0) <= old.num_groups:
-            wanted = options.num_groups
-            merged = merge_and_colocate(source.graph, old.grouping, num_groups=wanted)
-            return _Groups(merged, None, None)
-    groups, levels = options.levels(source.graph, source.rules, source.num_groups)
-    return _Groups(groups, names_of_rules(options.chosen_rules(source.rules)), levels)
+def step_on(model: SourceModel, devices: "RealDevices") -> ExecutableStep:
+    """Return the step of a model with the kernels of devices, ready to run."""
+    from placeto_capture import StepSpec  # noqa: PLC0415 (torch takes seconds to import)
+
+    step = StepSpec(**model.make("cpu")._asdict(), target=devices.target)
+    return executable(step, devices.threads)
+
+
+def runnable_problem(
+    model: SourceModel,
+    asked: ProblemOptions,
+    devices: "RealDevices",
+    problem_file: Path | None = None,
+    *,
+    is_measured: bool = False,
+) -> tuple[PlacementProblem, ExecutableStep]:
+    """Return the problem of placing the step of a model, and the step, ready to run.
+
+    On CPUs alone the cluster is by default one of as many. A problem file may know measured times.
+    If they are about to be measured, ops take no time until then, so that devices may be of kinds
+    that no cost model knows.
+    """
+    if asked.micro_batches != 1:
+        raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
+    if problem_file is not None:
+        with reading(problem_file):
+            problem = load_problem(problem_file)
+        cluster = problem.cluster
+    else:
+        if asked.cluster is None and devices.are_cpus:
+            asked = replace(asked, cluster=f"{len(devices.names)}xcpu")
+        if asked.devices is None:
+            raise InputError(
+                f"--cluster: expected one that says what {', '.join(devices.names)} are"
+            )
+        cluster = asked.devices
+    if cluster.num_devices != len(devices.names):
+        raise InputError(
+            f"--devices: expected {cluster.num_devices}, one for each of "
+            f"{', '.join(cluster.device_names)}, got {len(devices.names)}"
+        )
+    step = step_on(model, devices)
+    if problem_file is None:
+        graph = step.graph
+        if is_measured:
+            no_time = {device.kind: np.zeros(graph.num_ops) for device in cluster.devices}
+            graph = replace(graph, measured_time=no_time)
+        source = Source(model.name, graph, rules=model.rules, num_groups=model.num_groups)
+        return problem_of(source, asked), step
+    if replace(problem.graph, measured_time={}) != replace(step.graph, measured_time={}):
+        raise InputError(
+            f"{problem_file}: expected a problem of the graph of {model.name} with these sizes on "
+            f"these devices, {step.graph!r}, got {problem.graph!r}"
+        )
+    return problem, step

@@ -2,22 +2,27 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from placeto.errors import InputError, reading
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
     NAMED_RULES,
+    Cluster,
     Grouping,
     OpGraph,
     colocate,
     colocate_by_id,
     colocate_scopes,
+    load_cluster,
     merge_and_colocate,
     nested_groupings,
+    parse_cluster,
 )
 
 Rule = Callable[[OpGraph], Grouping]
@@ -42,16 +47,6 @@ class GroupingOptions:
     merging: bool = True  # whether groups are merged at all
 
     @property
-    def says_nothing(self) -> bool:
-        """True if no option is set."""
-        return self == GroupingOptions()
-
-    @property
-    def says_only_how_many(self) -> bool:
-        """True if only the number of groups is set."""
-        return self.num_groups is not None and self == GroupingOptions(num_groups=self.num_groups)
-
-    @property
     def fixes_how_many(self) -> bool:
         """True if an option decides the number of groups."""
         return bool(self.num_groups or self.min_output_bytes or not self.merging)
@@ -63,29 +58,20 @@ class GroupingOptions:
             rules = tuple(dict.fromkeys((colocate_by_id, *named)))
         return (*rules, *(partial(colocate_scopes, pattern=pattern) for pattern in self.patterns))
 
-    def grouping(
-        self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
-    ) -> Grouping:
-        """Return the groups of a graph; rules and a number of groups are those that suit it."""
-        return self._merged(graph, colocate(graph, self.chosen_rules(rules)), num_groups)
-
     def levels(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> tuple[Grouping, tuple[Grouping, ...]]:
-        """Return the groups of a graph as `grouping` does, and all levels of which they are one."""
-        small = colocate(graph, self.chosen_rules(rules))
-        groups = self._merged(graph, small, num_groups)
-        return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
+        """Return the groups of a graph, and all levels of which they are one.
 
-    def _merged(self, graph: OpGraph, small: Grouping, num_groups: int | None) -> Grouping:
-        if not self.merging:
-            return small
-        wanted = self.num_groups
-        if wanted is None and self.min_output_bytes is None:
-            wanted = num_groups or DEFAULT_NUM_GROUPS
-        return merge_and_colocate(
-            graph, small, num_groups=wanted, min_output_bytes=self.min_output_bytes
-        )
+        Rules and a number of groups are those that suit the graph.
+        """
+        groups = small = colocate(graph, self.chosen_rules(rules))
+        if self.merging:
+            wanted, least = self.num_groups, self.min_output_bytes
+            if wanted is None and least is None:
+                wanted = num_groups or DEFAULT_NUM_GROUPS
+            groups = merge_and_colocate(graph, small, num_groups=wanted, min_output_bytes=least)
+        return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
 
 
 @dataclass(frozen=True)
@@ -112,10 +98,20 @@ class ProblemOptions:
     micro_batches: int = 1  # number of parts of its batch in which a step runs
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
 
-    @property
-    def says_nothing(self) -> bool:
-        """True if no option is set."""
-        return self == ProblemOptions()
+    @cached_property
+    def devices(self) -> Cluster | None:
+        """The devices that are named, if there are any."""
+        return read_cluster(self.cluster, self.link) if self.cluster else None
+
+
+def read_cluster(text: str, link: str | None = None) -> Cluster:
+    """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file with its links."""
+    if text.endswith(".toml") or Path(text).is_file():
+        if link is not None:
+            raise InputError(f"--link: excludes the cluster file {text}, which has its own links")
+        with reading(text):
+            return load_cluster(text)
+    return parse_cluster(text, link=link)
 
 
 def group_counts(usual: int, granularities: int) -> list[int]:

@@ -118,27 +118,25 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     """Return the model of a source, with a micro-batch as its batch."""
     if _is_of_weights(text):
         text = f"transformers:{text}"
-    kinds = (find for pattern, find in _KINDS.items() if pattern.fullmatch(text))
-    find = next(kinds, _registered)
+    find, no_sizes = next(kind for pattern, *kind in _KINDS if pattern.fullmatch(text))
     _check_choice(
         text,
         choice,
         micro_batches,
-        has_inference=find in _WITH_INFERENCE,
+        has_inference=find is _of_library,
         has_seed=find is _member,
     )
-    for name in _NO_SIZES.get(find, ()):
+    for name in no_sizes:
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
-    model = find(text, choice, micro_batches)
+    model: SourceModel = find(text, choice, micro_batches)
     fraction = choice.mask_fraction
     if fraction is None:
         return model
-
-    def with_fraction(device: str) -> "TrainingStep":
-        return model.make(device)._replace(mask_fraction=fraction)
-
-    return replace(model, make=with_fraction, cached=None)
+    make = model.make
+    return replace(
+        model, make=lambda device: make(device)._replace(mask_fraction=fraction), cached=None
+    )
 
 
 def _check_choice(
@@ -287,48 +285,43 @@ def _factory(text: str, choice: SourceOptions, micro_batches: int) -> SourceMode
     return SourceModel(text.rpartition(":")[2], lambda _device: made_step(text, factory, values))
 
 
-# What is none of these is the name of a registered model.
-_KINDS: Mapping[re.Pattern[str], Callable[[str, SourceOptions, int], SourceModel]] = {
-    LIBRARY: _of_library,
-    PROGRAM: _program,
-    MEMBER: _member,
-    FACTORY: _factory,
-}
-# Those whose models have steps of inference.
-_WITH_INFERENCE = (_of_library,)
-# Parameters of what makes a model that say no size of it.
-_NO_SIZES: Mapping[Callable[..., SourceModel], Sequence[str]] = {
-    _of_library: ("device", "name", "source"),
-    _program: ("trust",),
-    _member: ("name", "sampler", "seed"),
-    _registered: ("device",),
-}
+# Patterns of names, what finds their models, and parameters of what makes a model that say no size
+# of it.
+_KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]], ...] = (
+    (LIBRARY, _of_library, ("device", "name", "source")),
+    (PROGRAM, _program, ("trust",)),
+    (MEMBER, _member, ("name", "sampler", "seed")),
+    (FACTORY, _factory, ()),
+    (re.compile(".*", re.DOTALL), _registered, ("device",)),
+)
 
 
 def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
-    name, evaluator = path.name, OF_A_STEP
+    evaluator, name = OF_A_STEP, path.name.removesuffix(".gz").removesuffix(".json")
     with reading(path):
         for size in sizes:
             raise InputError(f"--set {size}: expected no sizes for the file {path}")
-        if name.endswith(JSON_SUFFIXES):
-            head = _head(path)
-            if head.format == GRAPH_FORMAT:  # of a graph alone
-                return Source(_stem(name), load_graph(path))
-            if head.format is not None:
-                problem = load_problem(path)
-            elif head.maxFPGAs is not None:
-                problem, evaluator = load_dnn_partitioning(path), OF_A_PIPELINE
-            else:
-                raise InputError(
-                    f"{path}: expected a problem file, a graph file or an input of "
-                    "dnn-partitioning, got other JSON"
-                )
-        else:
+        if not path.name.endswith(JSON_SUFFIXES):
             graph = load_pipedream_profile(path)
             return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
+        try:
+            head = msgspec.json.decode(read_bytes(path), type=_Head)
+        except msgspec.MsgspecError:  # what is no JSON object is left to the reader of problems
+            head = _Head("unknown")
+        if head.format == GRAPH_FORMAT:  # of a graph alone
+            return Source(name, load_graph(path))
+        if head.format is not None:
+            problem = load_problem(path)
+        elif head.maxFPGAs is not None:
+            problem, evaluator = load_dnn_partitioning(path), OF_A_PIPELINE
+        else:
+            raise InputError(
+                f"{path}: expected a problem file, a graph file or an input of dnn-partitioning, "
+                "got other JSON"
+            )
     kinds = [device.kind for device in problem.cluster.devices if not device.is_cpu]
     return Source(
-        _stem(name),
+        name,
         problem.graph,
         problem,
         rules=DEFAULT_RULES if problem.rules is None else rules_of_names(problem.rules),
@@ -338,23 +331,11 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
     )
 
 
-def _stem(name: str) -> str:
-    return name.removesuffix(".gz").removesuffix(".json")
-
-
 class _Head(msgspec.Struct):
     """The fields by which JSON files are told apart."""
 
     format: str | None = None
     maxFPGAs: Any = None  # noqa: N815 (of dnn-partitioning)
-
-
-def _head(path: Path) -> _Head:
-    """Return these fields; what is no JSON object is left to the reader of problems."""
-    try:
-        return msgspec.json.decode(read_bytes(path), type=_Head)
-    except msgspec.MsgspecError:
-        return _Head("unknown")
 
 
 def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:

@@ -23,6 +23,9 @@ FIRST_POLICY = "first-policy.safetensors"
 PROBLEM = "problem-{}.json.gz"
 
 
+Run = tuple[dict[str, PlacementProblem], Mapping[str, Any], int]  # problems, settings, seed
+
+
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal["placeto-run"] = "placeto-run"
     version: Literal[1] = 1
@@ -52,10 +55,12 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.description = path / DESCRIPTION
         self.checkpoint = path / CHECKPOINT
         self.first_policy = path / FIRST_POLICY
         self.log = path / LOG
         self.tensorboard = path / TENSORBOARD
+        self._known: Run | None = None  # what was written or read
 
     def create(
         self,
@@ -69,7 +74,7 @@ class RunFolder:
         """Write what a new training needs; with ``force`` over an older one."""
         make_folder(self.path, force=force)
         with writing(self.path):
-            for old in (self.checkpoint, self.first_policy, self.log, self.path / DESCRIPTION):
+            for old in (self.checkpoint, self.first_policy, self.log, self.description):
                 old.unlink(missing_ok=True)
             for numbered in ("problem-*.json.gz", "placement-*.json"):
                 for old in self.path.glob(numbered):
@@ -83,17 +88,20 @@ class RunFolder:
             for number, problem in enumerate(problems.values()):
                 save_problem(problem, self._problem(number))
         described = _Description(problems=list(problems), settings=settings, seed=seed)
-        write_json(self.path / DESCRIPTION, described)
+        write_json(self.description, described)
+        self._known = dict(problems), settings, seed
 
-    def read(self) -> tuple[dict[str, PlacementProblem], Mapping[str, Any], int]:
+    def read(self) -> Run:
         """Return the problems by name, the hyperparameters and the seed."""
-        found = read_json(self.path / DESCRIPTION, _Description, "`placeto train`")
-        with reading(self.path):
-            problems = {
-                name: load_problem(self._problem(number))
-                for number, name in enumerate(found.problems)
-            }
-        return problems, found.settings, found.seed
+        if self._known is None:
+            found = read_json(self.description, _Description, "`placeto train`")
+            with reading(self.path):
+                problems = {
+                    name: load_problem(self._problem(number))
+                    for number, name in enumerate(found.problems)
+                }
+            self._known = problems, found.settings, found.seed
+        return self._known
 
     def has(
         self,
@@ -103,13 +111,13 @@ class RunFolder:
         first_policy: "PlacementPolicy | None",
     ) -> bool:
         """Return True if the folder has this training; another one is an `InputError`."""
-        if not (self.path / DESCRIPTION).exists():
+        if not self.description.exists():
             return False
         found, *others = self.read()
         is_that = list(found) == list(problems) and found == problems
         if not is_that or others != [dict(settings), seed] or not self._begins_with(first_policy):
             raise InputError(
-                f"{self.path / DESCRIPTION}: expected the training that the command describes, got "
+                f"{self.description}: expected the training that the command describes, got "
                 "one of other PROBLEMS, hyperparameters, seed or first policy; --force replaces it"
             )
         return True
@@ -125,7 +133,7 @@ class RunFolder:
     @property
     def is_half_made(self) -> bool:
         """True if all that is there comes from a training that was killed before it began."""
-        if not self.path.is_dir() or (self.path / DESCRIPTION).exists():
+        if not self.path.is_dir() or self.description.exists():
             return False
         ours = {self.first_policy, *self.path.glob(PROBLEM.format("*"))}
         others = set(self.path.iterdir()) - ours
