@@ -16,7 +16,6 @@ from command_runs import (
     fail,
     invoke,
     legend_of,
-    profile,
     succeed,
     succeed_json,
 )
@@ -82,50 +81,25 @@ def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
         assert len(set(legend)) == len(legend)
 
 
-def test_what_does_not_fit_is_oom(tmp_path: Path) -> None:
-    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=2_000_000_000))
-    chosen = ["--placers=single,expert", "--placers=local-search"]
-    command = ["compare", tmp_path / "graph.txt", *chosen, "--max-evaluations=400"]
-    (problem,) = succeed_json(*command)["problems"]
-    assert problem["cluster"] == "2xv100"
-    assert not placer(problem, "single")["runs"][0]["fits"]
-    assert placer(problem, "local-search")["runs"][0]["fits"]
-    rows = succeed(*command).splitlines()
-    single, local = (next(r for r in rows if r.startswith(t)) for t in ("Single", "Local"))
-    assert single.split()[:3] == ["Single", "GPU", "OOM"]
-    assert local.split()[4] == "1.000"  # of the best, and there is no other
-
-
 def test_micro_batches_are_compared_with_the_undivided_step_on_one_device(tmp_path: Path) -> None:
-    path, folder = build_profile(tmp_path), tmp_path / "results"
-    devices = ["--cluster=2xv100", "--cluster=2x(1xv100)"]  # as many GPUs, and slower links
-    compare = ["compare", path, *devices, "--placers=cpu,single,heft"]
-    parts = ["--micro-batches=4", "--micro-batches=1"]
-    text = succeed(*compare, *parts, "-o", folder)
+    path = build_profile(tmp_path)
+    compare = ["compare", path, "--placers=cpu,single,heft", "--micro-batches=4"]
+    text = succeed(*compare, "--micro-batches=1", "-o", tmp_path / "results")
     assert "Speed-up over a single GPU without micro-batching" in text
-    page = (folder / "results.md").read_text().splitlines()
-    lines = [line for line in page if line.startswith(f"| {path} |")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert [row[1:3] for row in rows] == [
-        [cluster, number] for cluster in ("2xv100", "2x(1xv100)") for number in "14"
+    report = json.loads((tmp_path / "results" / "results.json").read_text())["problems"]
+    divided, whole = report
+    assert divided["source"] == "problem in 4 micro-batches"
+    assert divided["groups"] == whole["groups"] == load_problem(path).num_groups
+    assert divided["ops"] > 2 * whole["ops"]
+    alone = placer(whole, "single")["runs"][0]["runtime"]
+    page = (tmp_path / "results" / "results.md").read_text().splitlines()
+    rows = [line.strip("|").split(" | ")[2:] for line in page if line.startswith(f"| {path} |")]
+    heft = [placer(each, "heft")["runs"][0]["runtime"] for each in (whole, divided)]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        [number, seconds_text(alone), f"{alone / runtime:.2f}"]
+        for number, runtime in zip("14", heft, strict=True)
     ]
-    report = json.loads((folder / "results.json").read_text())["problems"]
-    runtimes = {
-        (problem["source"], problem["cluster"], found["name"]): found["runs"][0]["runtime"]
-        for problem in report
-        for found in problem["placers"]
-        if found["runs"]
-    }
-    for _, cluster, number, printed, heft in rows:
-        alone = runtimes["problem", cluster, "single"]
-        step = "problem" if number == "1" else "problem in 4 micro-batches"
-        assert printed == seconds_text(alone)
-        assert heft == f"{alone / runtimes[step, cluster, 'heft']:.2f}"
-    whole = load_problem(path)
-    divided = next(problem for problem in report if "4 micro" in problem["source"])
-    assert divided["groups"] == whole.num_groups
-    assert divided["ops"] > 2 * whole.graph.num_ops
-    assert "micro-batching" not in succeed(*compare, parts[0])  # there is nothing to compare with
+    assert "micro-batching" not in succeed(*compare)  # there is nothing to compare with
 
 
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
@@ -181,46 +155,16 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(tmp_path: P
     assert [found["name"] for found in problem["placers"]] == ["heft", "local-search"]
 
 
-def test_a_folder_goes_on_with_the_trials_that_are_the_same(tmp_path: Path) -> None:
+def test_limits_and_seeds_make_other_trials(tmp_path: Path) -> None:
     path, folder = build_profile(tmp_path), tmp_path / "results"
-
-    def trials(*options: object) -> list[bytes]:
-        succeed("compare", path, *options, "-o", folder)
-        return (folder / "trials.jsonl").read_bytes().splitlines()
-
-    first = trials("--placers=scotch")
-    wider = ["--placers=scotch,random", "--seeds=2"]
-    second = trials(*wider)
-    assert second[: len(first)] == first
-    assert len(second) == 1 + 2 * 2
-    assert trials(*wider) == second  # nothing is left to do
-    third = trials(*wider, "--max-evaluations=7")
-    assert third[: len(second)] == second
-    assert len(third) == len(second) + 2 * 2  # none of them may evaluate more
+    trials = []
+    for options in ([], ["--seeds=2"], ["--seeds=2"], ["--seeds=2", "--max-evaluations=7"]):
+        succeed("compare", path, "--placers=scotch,random", *options, "-o", folder)
+        trials.append((folder / "trials.jsonl").read_bytes().splitlines())
+        assert trials[-1][: len(trials[-2:][0])] == trials[-2:][0]
+    assert list(map(len, trials)) == [3, 5, 5, 9]
     (problem,) = json.loads((folder / "results.json").read_text())["problems"]
     assert [run["evaluations"] for run in placer(problem, "random")["runs"]] == [7, 7]
-
-
-def test_results_of_another_cluster_are_not_gone_on_with(tmp_path: Path) -> None:
-    path, folder = build_profile(tmp_path), tmp_path / "results"
-    devices = tmp_path / "devices.toml"
-    command = ["compare", path, f"--cluster={devices}", "--placers=heft", "-o", folder]
-    found = []
-    for overhead in (0.0, 0.5, 0.0):
-        cluster = parse_cluster("2xv100")
-        others = tuple(replace(device, op_overhead=overhead) for device in cluster.devices)
-        save_cluster(replace(cluster, devices=others), devices)
-        succeed(*command)
-        (problem,) = json.loads((folder / "results.json").read_text())["problems"]
-        found.append(placer(problem, "heft")["runs"][0])
-        placement = folder / "placements" / "problem-devices" / "heft.json"
-        simulator = Simulator(load_problem(folder / "problems" / "problem-devices.json.gz"))
-        placed = load_placement(placement, simulator.problem)[None]
-        assert simulator.runtimes(placed)[0] == found[-1]["runtime"]
-    slower, same = found[1:]
-    assert slower["runtime"] > same["runtime"]
-    assert same == found[0]  # to the second that it took: it did not run again
-    assert len((folder / "trials.jsonl").read_bytes().splitlines()) == 4
 
 
 def test_what_is_stopped_leaves_nothing_of_an_earlier_cluster(tmp_path: Path) -> None:
@@ -248,17 +192,13 @@ def test_clusters_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for file, cluster in zip(files, (quick, quick, replace(quick, devices=slow)), strict=True):
         file.parent.mkdir(exist_ok=True)
         save_cluster(cluster, file)
-    compare = ["compare", path, "--placers=single,heft", *(f"--cluster={file}" for file in files)]
-    folder = tmp_path / "results"
-    succeed(*compare, "--micro-batches=1", "--micro-batches=2", "-o", folder)
-    report = json.loads((folder / "results.json").read_text())["problems"]
-    alone = {problem["cluster"]: placer(problem, "single")["runs"][0] for problem in report[:3]}
+    report = succeed_json(
+        "compare", path, "--placers=single", *(f"--cluster={file}" for file in files)
+    )
+    alone = {one["cluster"]: placer(one, "single")["runs"][0] for one in report["problems"]}
     assert list(alone) == [str(files[0]), "d-3", str(files[2])]
-    page = (folder / "results.md").read_text().splitlines()
-    rows = [line.split(" | ") for line in page if line.startswith(f"| {path} |")]
-    assert [row[1] for row in rows] == [name for name in alone for _ in range(2)]
-    for row in rows:
-        assert row[3] == seconds_text(alone[row[1]]["runtime"])
+    runtimes = [run["runtime"] for run in alone.values()]
+    assert runtimes[0] == runtimes[1] < runtimes[2]
 
 
 def test_names_that_are_taken_end() -> None:
@@ -274,34 +214,12 @@ def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full() -> None:
     assert full["placeto"] == full["rnn"] == 100_000
 
 
-def test_options_without_an_effect_are_refused(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    compare = ["compare", path, "--placers=single,heft"]
-    assert "--max-evaluations: needs one of random" in fail(*compare, "--max-evaluations=3")
-    assert "--rnn-max-evaluations: needs one of rnn in --placers" in fail(
-        *compare, "--rnn-max-evaluations=3"
-    )
-    assert "--full: needs one of paper, placeto, rnn in --placers" in fail(*compare, "--full")
-    assert "--seeds: needs one of scotch" in fail(*compare, "--seeds=2")
-    assert "--force: needs -o" in fail(*compare, "--force")
-    assert "excludes --max-evaluations" in fail("compare", path, "--full", "--max-evaluations=3")
-    place = ["place", path, "-o", tmp_path / "placement.json", "--placer=heft"]
-    assert "needs a placer that searches (random" in fail(*place, "--max-evaluations=5")
-    assert "--seed: excludes --placer heft" in fail(*place, "--seed=5")
-
-
 def test_problems_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     paths = [build_profile(tmp_path), build_profile(other, num_layers=14)]
-    succeed(
-        "compare",
-        *paths,
-        "--placers=heft,random",
-        "--max-evaluations=20",
-        "-o",
-        tmp_path / "results",
-    )
+    chosen = ["--placers=heft,random", "--max-evaluations=20"]
+    succeed("compare", *paths, *chosen, "-o", tmp_path / "results")
     curves = read_curves([tmp_path / "results"])
     assert list(curves) == [f"Random, problem ({path}) on 2xv100" for path in paths]
     same = [paths[0], other / ".." / paths[0].name]
@@ -325,22 +243,36 @@ def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
     assert placement.tolist() == [0] * 8
 
 
-def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    assert "Missing argument 'SOURCE...'" in fail("compare")
-    assert "--cluster: excludes --gpus" in fail("compare", path, "--gpus=2", "--cluster=2xk80")
-    assert "0 is not in the range" in fail("compare", path, "--gpus=0")
-    assert "expected one of the kinds" in fail("compare", path, "--gpus=2", "--gpu-kind=abacus")
-    assert "expected heft, or another of" in fail("compare", path, "--placers=heft,hefty")
-    assert "no-such-model: no such file, and no such model" in fail("compare", "no-such-model")
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("PATH --max-evaluations=3", "--max-evaluations: needs one of random"),
+        ("PATH --rnn-max-evaluations=3", "--rnn-max-evaluations: needs one of rnn in --placers"),
+        ("PATH --full", "--full: needs one of paper, placeto, rnn in --placers"),
+        ("PATH --seeds=2", "--seeds: needs one of scotch"),
+        ("PATH --force", "--force: needs -o"),
+        ("PATH --full --max-evaluations=3", "excludes --max-evaluations"),
+        ("PATH --seconds=3 --full", "--seconds: excludes --max-evaluations"),
+        ("", "Missing argument 'SOURCE...'"),
+        ("PATH --gpus=2 --cluster=2xk80", "--cluster: excludes --gpus"),
+        ("PATH --gpus=0", "0 is not in the range"),
+        ("PATH --gpus=2 --gpu-kind=abacus", "expected one of the kinds"),
+        ("PATH --placers=hefty", "expected heft, or another of"),
+        ("no-such-model", "no-such-model: no such file, and no such model"),
+        ("FOLDER/loop", "Too many levels of symbolic links"),
+        ("PATH -o FOLDER", "is there already, and not empty"),
+        ("PATH -o PATH", "got a file"),
+        # A V100's profile says nothing of a K80.
+        ("PATH --gpu-kind=k80", "expected a known type, FLOPs, bytes or measured times"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_line(
+    options: str, problem: str, tmp_path: Path
+) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    assert "Too many levels of symbolic links" in fail("compare", tmp_path / "loop")
-    assert "is there already, and not empty" in fail("compare", path, "-o", tmp_path)
-    assert "got a file" in fail("compare", path, "-o", path)
-    # A V100's profile says nothing of a K80.
-    assert "expected a known type, FLOPs, bytes or measured times" in fail(
-        "compare", path, "--gpus=2", "--gpu-kind=k80"
-    )
+    path = build_profile(tmp_path)
+    words = options.replace("PATH", str(path)).replace("FOLDER", str(tmp_path)).split()
+    assert problem in fail("compare", "--placers=single,heft", *words)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from fork_join_graphs import fork_join_problem
 from placeto.progress import clock
 from placeto.texts import share_text
+from placeto.trials.keys import content_digest
 from placeto.trials.records import Measured, MeasuredPlacement, Trained
-from placeto.trials.store import content_digest
 from placeto.trials.trials import (
     Experiment,
     Graph,

@@ -18,8 +18,8 @@ from placeto.placing import watching
 from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.own import CheckedPlacer, checked_evaluator
 from placeto.placing.placers import Budget, placer_spec
+from placeto.trials.keys import files_digest, imports_digest
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.store import files_digest, imports_digest
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_graphs import (
     DEVICE_KINDS,

@@ -1,38 +1,35 @@
 """Trials of an experiment: how they run, what makes one the same as a finished one, their page."""
 
 import json
-import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread, get_ident
-from typing import Any, ClassVar
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
 
 from experiment_folders import placed
-from experiment_tasks import Count, Die, Fail, Wrong
+from experiment_tasks import Count
 from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
 from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
-from placeto.trials import running, store
-from placeto.trials.folder import experiment_folder
+from placeto.trials import keys
+from placeto.trials.folder import TRIALS, ExperimentFolder, experiment_folder
+from placeto.trials.keys import content_digest, files_digest, trial_keys
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.records import Episode, Failed, Placed, Record
+from placeto.trials.records import Episode, Failed, Placed, Problem
 from placeto.trials.running import conduct, run_trials
-from placeto.trials.store import Origin, TrialStore, content_digest, files_digest, trial_keys
 from placeto.trials.trials import (
     Experiment,
     Graph,
     Page,
     Results,
-    StoppedError,
     Task,
     Trial,
     Watch,
@@ -52,66 +49,13 @@ from placeto_experiments.paper.pages import Summary
 from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.table1 import PlaceFiner
 from placeto_experiments.paper.tasks import Bound, PlaceAtRandom
-from placeto_graphs import (
-    Device,
-    PlacementProblem,
-    load_problem,
-    save_problem,
-)
+from placeto_graphs import PlacementProblem, load_problem, save_problem
 from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
 
 GRAPH = Graph("x")
 PROBLEM = fork_join_problem(1)
-
-
-def never() -> bool:
-    return False
-
-
-# What the store holds.
-
-
-def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "trials.jsonl"
-    written = TrialStore(path)
-    records: dict[str, Record] = {"a": placed(cost=1.5), "b": Failed(error="none")}
-    for key, record in records.items():
-        written.put(Origin(key=key, name=key), record)
-    whole = path.read_bytes()
-    for end in range(0, len(whole), 29):
-        path.write_bytes(whole[:end])
-        found = TrialStore(path)
-        assert list(found.records) == ["a", "b"][: whole[:end].count(b"\n")]
-        found.put(Origin(key="c", name="c"), placed(cost=None))  # goes on a line of its own
-        assert TrialStore(path).records == found.records
-    path.write_bytes(whole)
-    assert TrialStore(path).records == records
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("{", "truncated"),
-        ("[]", "got `array`"),
-        ("{}", "missing required field `key`"),
-        ('{"key": "b", "name": "b", "type": "luck"}', r"'luck' - at `\$.type`"),
-        (
-            '{"key": "b", "name": "b", "type": "failed", "error": 1}',
-            r"Expected `str`, got `int` - at `\$.error`",
-        ),
-    ],
-)
-def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "trials.jsonl"
-    TrialStore(path).put(Origin(key="a", name="a"), placed())
-    path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(InputError, match=f"line 2: expected .*{problem}") as caught:
-        TrialStore(path)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-# What makes a trial another one.
+PROFILE = profiling(GRAPH, RunnableModel("nmt-2", ()))
 
 
 def place(name: str = "placeto", **named: Any) -> PlaceByName:
@@ -119,9 +63,13 @@ def place(name: str = "placeto", **named: Any) -> PlaceByName:
     return PlaceByName(name=name, **values | named)
 
 
-def key(problem: PlacementProblem, task: Task | None = None) -> str:
-    trial = Trial("place", task or place())
-    return trial_keys([trial], {"x": content_digest(problem)})["place"]
+# What makes a trial another one.
+
+
+def key(problem: PlacementProblem, task: Task | None = None, *needs: Task) -> str:
+    needed = [Trial(f"{number}", other) for number, other in enumerate(needs)]
+    trial = Trial("place", task or place(), tuple(other.name for other in needed))
+    return trial_keys([*needed, trial], {"x": content_digest(problem)})["place"]
 
 
 def changed(value: Any, name: str, other: object) -> Any:
@@ -134,27 +82,25 @@ def changed(value: Any, name: str, other: object) -> Any:
 def test_each_field_of_a_problem_makes_another_trial() -> None:
     usual = key(fork_join_problem(1))
     assert usual == key(PROBLEM)
-    cluster = PROBLEM.cluster
-    first, *others = cluster.devices
-
-    def on(device: Device) -> Any:
-        devices = changed(cluster, "devices", (device, *others))
-        return changed(PROBLEM, "cluster", devices)
-
-    parts: list[tuple[Any, Callable[[Any], PlacementProblem]]] = [
+    first, *others = PROBLEM.cluster.devices
+    parts: list[tuple[Any, Callable[[Any], Any]]] = [
         (PROBLEM, lambda problem: problem),
         (PROBLEM.graph, partial(changed, PROBLEM, "graph")),
         (PROBLEM.grouping, partial(changed, PROBLEM, "grouping")),
-        (cluster, partial(changed, PROBLEM, "cluster")),
-        (first, on),
+        (PROBLEM.cluster, partial(changed, PROBLEM, "cluster")),
+        (
+            first,
+            lambda device: changed(
+                PROBLEM, "cluster", changed(PROBLEM.cluster, "devices", (device, *others))
+            ),
+        ),
     ]
     for part, problem_with in parts:
         for field in fields(part):
-            another = problem_with(changed(part, field.name, "another"))
-            assert key(another) != usual, field.name
+            assert key(problem_with(changed(part, field.name, "another"))) != usual, field.name
 
 
-def test_settings_make_another_trial() -> None:
+def test_settings_and_what_is_needed_make_another_trial() -> None:
     others = [
         place(settings=Settings()),
         place(settings=replace(Settings(), discount=0.5)),
@@ -165,8 +111,9 @@ def test_settings_make_another_trial() -> None:
         place("rnn"),
         *(task(label="a", graph=GRAPH, seed=0, budget=10) for task in (Bound, PlaceAtRandom)),
     ]
-    keys = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
-    assert len(set(keys)) == len(keys)
+    found = [key(PROBLEM), *(key(PROBLEM, other) for other in others)]
+    found += [key(PROBLEM, place(), Count(number)) for number in (1, 2)]
+    assert len(set(found)) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +133,12 @@ def test_a_change_of_what_runs_a_trial_makes_another_one(
     trials = [
         Trial("placeto", place()),
         Trial("finer", finer),
-        replace(profiling(GRAPH, RunnableModel("nmt-2", ())), name="measured"),
+        replace(PROFILE, name="measured"),
     ]
     before = trial_keys(trials, {"x": "problem"})
-    for known in (files_digest, store._version):
+    for known in (files_digest, keys._version):
         monkeypatch.setattr(
-            store, known.__name__, lambda name, known=known: "" if name == changed else known(name)
+            keys, known.__name__, lambda name, known=known: "" if name == changed else known(name)
         )
     after = trial_keys(trials, {"x": "problem"})
     assert {name for name in before if before[name] != after[name]} == expected
@@ -213,33 +160,23 @@ def test_an_edit_of_any_file_of_a_package_is_another_package(
     assert len(set(digests)) == 4
 
 
-def test_a_trial_changes_with_those_that_it_needs() -> None:
-    def keys(policy: Task) -> dict[str, str]:
-        needing = Trial("needs", Count(1), ("policy",))
-        return trial_keys([Trial("policy", policy), needing, Trial("other", Count(2))], {})
-
-    one, other = keys(Count(3)), keys(Count(4))
-    assert one["other"] == other["other"]
-    assert one["needs"] != other["needs"]
-
-
 def test_what_is_measured_is_another_trial_on_another_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    profile = profiling(GRAPH, RunnableModel("nmt-2", ()))
-    trials = [profile, Trial("learn", Count(1), (profile.name,)), Trial("simulated", Count(2))]
+    trials = [PROFILE, Trial("learn", Count(1), (PROFILE.name,)), Trial("simulated", Count(2))]
     here = trial_keys(trials, {})
     monkeypatch.setattr("platform.node", lambda: "another machine")
     there = trial_keys(trials, {})
-    assert {name for name in here if here[name] != there[name]} == {profile.name, "learn"}
+    assert {name for name in here if here[name] != there[name]} == {PROFILE.name, "learn"}
     files = {Workspace(Path(), keys).problem_file("x") for keys in (here, there)}
     assert len(files) == 2  # neither takes what the other one has measured
     assert all(one.measured for one in fidelity([], chosen_plan("fidelity", "smoke")).trials)
 
 
 def test_only_content_is_told() -> None:
-    assert content_digest((1, 2)) != content_digest(("1", 2)) != content_digest((12,))
-    assert content_digest({"a": (), "b": 1}) != content_digest({"a": ("b",), "c": 1})
+    named = [Problem(stem="a", source=source, cluster="b") for source in "ab"]
+    several = [(1, 2), ("1", 2), (12,), {"a": (), "b": 1}, {"a": ("b",), "c": 1}, *named]
+    assert len({content_digest(value) for value in several}) == len(several)
     assert content_digest(np.float64(1.5)) == content_digest(1.5)
     for untold in (object(), np.array([object()])):
         with pytest.raises(TypeError, match="content can be told"):
@@ -251,83 +188,40 @@ def test_only_content_is_told() -> None:
 # How trials run.
 
 
-def counted(run: Iterator[tuple[Trial, Record]]) -> Iterator[tuple[str, float | None]]:
-    for trial, record in run:
-        assert isinstance(record, Episode)
-        yield trial.name, record.cost
+def run(folder: Path, *trials: Trial, jobs: int = 1) -> Iterator[tuple[str, str]]:
+    """Run trials; yield the name of each, and its error if it fails."""
+    found = run_trials(trials, Workspace(folder), Watch(lambda: False), jobs=jobs, done=["before"])
+    for trial, record in found:
+        assert isinstance(record, Failed | Episode)
+        yield trial.name, record.error if isinstance(record, Failed) else ""
 
 
 def test_a_failed_trial_ends_none_but_those_that_need_it(tmp_path: Path) -> None:
     trials = [
-        Trial("fails", Fail()),
+        Trial("fails", Count(0, "refused")),
         Trial("beside", Count(1)),
         Trial("needs", Count(2), ("fails",)),
-        Trial("fails, too", Fail()),
         Trial("last", Count(3), ("beside", "before")),
     ]
-    run = run_trials(trials, Workspace(tmp_path), Watch(never), done=["before"])
-    finished: list[str] = []
-    with pytest.raises(RunError, match=r"^fails: policy: expected a better one, got this \(and 1"):
-        finished.extend(name for name, _ in counted(run))
-    assert finished == ["beside", "last"]
-
-
-def test_a_mistake_in_the_code_is_shown(tmp_path: Path) -> None:
+    error = "policy: expected a better one, got this"
+    assert list(run(tmp_path, *trials)) == [("fails", error), ("beside", ""), ("last", "")]
     with pytest.raises(ValueError, match="a mistake"):
-        list(run_trials([Trial("one", Wrong())], Workspace(tmp_path), Watch(never)))
+        list(run(tmp_path, Trial("wrong", Count(0, "mistaken"))))
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    trials = [Trial("a", Count(1)), Trial("b", Die(), needs=("a",)), Trial("c", Count(2), ("b",))]
-    run = run_trials(trials, Workspace(tmp_path), Watch(never), jobs=2)
-    finished: list[str] = []
+    one, killed = Trial("a", Count(1)), Trial("b", Count(0, "killed"), ("a",))
+    found = run(tmp_path, one, killed, Trial("c", Count(2), ("b",)), jobs=2)
+    assert next(found) == ("a", "")
     with pytest.raises(RunError, match="a process of a trial was killed; the same command resumes"):
-        finished.extend(name for name, _ in counted(run))
-    assert finished == ["a"]
-
-
-def test_trials_stop_when_they_are_asked_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With threads in place of processes; without a stop the trials end after a while, too."""
-
-    @dataclass(frozen=True)
-    class RunUntilStopped:
-        kind: ClassVar[str] = "endless"
-
-        def run(self, workspace: Workspace, watch: Watch) -> Record:
-            began = time.monotonic()
-            try:
-                while time.monotonic() < began + 10:
-                    (workspace.path / "begun").touch()
-                    watch.update("running")
-                    time.sleep(0.01)
-            except StoppedError:
-                (workspace.path / f"stopped-{get_ident()}").touch()
-                raise
-            raise AssertionError
-
-    @contextmanager
-    def threads(jobs: int, workspace: Workspace) -> Iterator[Any]:
-        stopping = Event()
-        monkeypatch.setattr(running, "_stopping", [stopping])
-        with ThreadPoolExecutor(jobs) as pool:
-            run = partial(running._run_in_process, workspace=workspace)
-            yield running._Runner(partial(pool.submit, run), stopping.set)
-
-    monkeypatch.setattr(running, "_processes", threads)
-    begun: Callable[[], bool] = (tmp_path / "begun").exists
-    trials = [Trial("endless", RunUntilStopped()), Trial("other", RunUntilStopped())]
-    with pytest.raises(StoppedError):
-        list(run_trials(trials, Workspace(tmp_path), Watch(begun), jobs=2))
-    assert len(list(tmp_path.glob("stopped-*"))) == 2
+        next(found)
 
 
 # The folder of an experiment.
 
 
-def experiment(path: Path, *names: str, more: Collection[Trial] = ()) -> Experiment:
+def experiment(path: Path, *names: str, more: Trial | None = None) -> Experiment:
     """Return the experiment of some placers on the problem of a file."""
     trials = [
         Trial(name, PlaceByName(label=name, graph=GRAPH, seed=None, name=name)) for name in names
@@ -337,42 +231,39 @@ def experiment(path: Path, *names: str, more: Collection[Trial] = ()) -> Experim
         title="Placers",
         options={},
         problems={"x": lambda: load_problem(path)},
-        trials=[*trials, *more],
+        trials=[*trials, *([more] if more else [])],
         page=lambda results: Page([str(results.records["single"])]),
     )
 
 
-@contextmanager
-def conducted(folder: Path, chosen: Experiment, *, force: bool = False) -> Iterator[list[Any]]:
-    """Run what is left of an experiment; give the lines of its folder."""
+def conducted(folder: Path, chosen: Experiment, *, force: bool = False) -> list[dict[str, Any]]:
+    """Run what is left of an experiment; return the lines of its folder."""
     with experiment_folder(folder, chosen, force=force) as opened:
         conduct(chosen, opened, PlainProgress(None), jobs=1)
-    yield [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / TRIALS).read_text().splitlines()]
 
 
 def test_a_folder_goes_on_with_what_is_the_same_and_nothing_else(tmp_path: Path) -> None:
     path, folder = tmp_path / "problem.json", tmp_path / "results"
     save_problem(PROBLEM, path)
-    with conducted(folder, experiment(path, "single")) as first:
-        page = (folder / "results.md").read_text()
-    with conducted(folder, experiment(path, "single", "heft")) as second:
-        assert second[:1] == first
-        assert [line["name"] for line in second] == ["single", "heft"]
+    first = conducted(folder, experiment(path, "single"))
+    page = (folder / "results.md").read_text()
+    second = conducted(folder, experiment(path, "single", "heft"))
+    assert second[:1] == first
+    assert [line["name"] for line in second] == ["single", "heft"]
     save_problem(replace(PROBLEM, compute_time=2 * PROBLEM.compute_time), path)
-    with conducted(folder, experiment(path, "single")) as third:  # the file has another content
-        assert third[:2] == second
-        assert third[2]["runtime"] > first[0]["runtime"]
-        assert str(third[2]["runtime"]) in (folder / "results.md").read_text()
+    third = conducted(folder, experiment(path, "single"))  # the file has another content
+    assert third[:2] == second
+    assert third[2]["runtime"] > first[0]["runtime"]
+    assert str(third[2]["runtime"]) in (folder / "results.md").read_text()
     save_problem(PROBLEM, path)
-    with conducted(folder, experiment(path, "single")) as fourth:  # and its first one again
-        assert fourth == third
-        assert (folder / "results.md").read_text() == page
+    assert conducted(folder, experiment(path, "single")) == third  # and its first one again
+    assert (folder / "results.md").read_text() == page
     written = (folder / "problems" / "x.json.gz").stat().st_mtime_ns
-    with conducted(folder, experiment(path, "single")):  # with nothing left, as it was
-        assert (folder / "problems" / "x.json.gz").stat().st_mtime_ns == written
+    conducted(folder, experiment(path, "single"))  # with nothing left, as it was
+    assert (folder / "problems" / "x.json.gz").stat().st_mtime_ns == written
     assert load_problem(folder / "problems" / "x.json.gz") == PROBLEM
-    with conducted(folder, experiment(path, "single"), force=True) as anew:
-        assert len(anew) == 1
+    assert len(conducted(folder, experiment(path, "single"), force=True)) == 1
 
 
 def test_what_failed_is_tried_again_and_the_others_stay(
@@ -380,68 +271,101 @@ def test_what_failed_is_tried_again_and_the_others_stay(
 ) -> None:
     path, folder = tmp_path / "problem.json", tmp_path / "results"
     save_problem(PROBLEM, path)
-    failing = experiment(path, "single", more=[Trial("fails", Fail())])
-    with pytest.raises(RunError, match="fails: policy"), conducted(folder, failing):
-        pass
-    assert not (folder / "results.md").exists()
-    mended = experiment(path, "single", more=[Trial("fails", Count(1))])
-    with conducted(folder, mended) as lines:
-        assert [line["name"] for line in lines] == ["single", "fails"]
-        assert [line["type"] for line in lines] == ["placed", "episode"]
-    cannot = place(budget=1, settings=Settings())
-    unable = experiment(path, "single", more=[Trial("no", cannot, may_fail=True)])
+    failing = experiment(path, "single", more=Trial("fails", Count(0, "refused")))
     for _ in range(2):  # the same failure stands there once
-        with conducted(folder, unable) as lines:
-            assert [line["type"] for line in lines] == ["placed", "episode", "failed"]
+        with pytest.raises(RunError, match=r"^fails: policy: expected a better one, got this$"):
+            conducted(folder, failing)
+    assert not (folder / "results.md").exists()
+    mended = experiment(path, "single", more=Trial("fails", Count(1)))
+    lines = conducted(folder, mended)
+    assert [line["type"] for line in lines] == ["placed", "failed", "episode"]
+    cannot = place(budget=1, settings=Settings())
+    unable = experiment(path, "single", more=Trial("no", cannot, may_fail=True))
+    lines = conducted(folder, unable)
     with monkeypatch.context() as patched:
         patched.setattr(PlaceByName, "spec", lambda *_: placer_spec("single"))
-        with conducted(folder, unable) as lines:
-            assert [line["type"] for line in lines] == ["placed", "episode", "failed", "placed"]
-    with conducted(folder, unable) as again:  # from now on it is finished
-        assert again == lines
+        *before, last = conducted(folder, unable)
+    assert (before, last["type"]) == (lines, "placed")
+    assert conducted(folder, unable) == [*before, last]  # from now on it is finished
+
+
+LETTERS = [Trial(name, Count(number)) for number, name in enumerate("abc")]
+
+
+@contextmanager
+def opened(
+    folder: Path, name: str = "letters", *, force: bool = False
+) -> Iterator[ExperimentFolder]:
+    """Open the folder of an experiment without problems."""
+    chosen = Experiment(name, "", {}, {}, LETTERS, page=lambda _: Page([]))
+    with experiment_folder(folder, chosen, force=force) as found:
+        found.make_problems(lambda _: None)
+        yield found
+
+
+def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
+    records = {"a": placed(cost=1.5), "b": Failed(error="none"), "c": placed(cost=None)}
+    with opened(tmp_path) as folder:
+        for trial in LETTERS[:2]:
+            folder.add(trial, records[trial.name], 1.0)
+    whole = (tmp_path / TRIALS).read_bytes()
+    for end in (*range(0, len(whole), 97), len(whole)):
+        (tmp_path / TRIALS).write_bytes(whole[:end])
+        with opened(tmp_path) as folder:
+            found = dict(folder.results.records)
+            folder.add(LETTERS[2], records["c"], 1.0)  # goes on a line of its own
+        left = ["a", "b"][: whole[:end].count(b"\n")]
+        assert found == {name: records[name] for name in left}
+        with opened(tmp_path) as folder:
+            assert folder.results.records == found | {"c": records["c"]}
+            assert folder.finished.keys() == {*left, "c"} - {"b"}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("[]", "got `array`"),
+        ('{"key": "b", "name": "b", "type": "luck"}', r"'luck' - at `\$.type`"),
+        (
+            '{"key": "b", "name": "b", "type": "failed", "error": 1}',
+            r"Expected `str`, got `int` - at `\$.error`",
+        ),
+    ],
+)
+def test_a_line_that_is_no_trial_is_named(line: str, problem: str, tmp_path: Path) -> None:
+    with opened(tmp_path) as folder:
+        folder.add(LETTERS[0], placed(), 1.0)
+    with (tmp_path / TRIALS).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputError, match=f"line 2: expected .*{problem}"), opened(tmp_path):
+        pass
 
 
 def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> None:
-    folder, one = tmp_path / "results", experiment(tmp_path / "problem.json")
+    (tmp_path / ".lock").touch()  # a process was killed at once
     caught: list[str] = []
 
     def open_again() -> None:
-        with pytest.raises(InputError) as error, experiment_folder(folder, one, force=True):
+        with pytest.raises(InputError) as error, opened(tmp_path, force=True):
             pass
         caught.append(str(error.value))
 
-    with experiment_folder(folder, one, force=False):
+    with opened(tmp_path):
         other = Thread(target=open_again)
         other.start()
         other.join()
-    assert caught == [f"{folder}: another process works in it; name another folder"]
-    another = replace(one, name="other")
-    with (
-        pytest.raises(InputError, match="begun as another experiment: experiment, not other"),
-        experiment_folder(folder, another, force=False),
+    assert caught == [f"{tmp_path}: another process works in it; name another folder"]
+    description = tmp_path / "experiment.json"
+    for version, problem in (
+        (4, "begun as another experiment: letters, not other"),
+        (2, "expected version 4, got 2.* --force begins anew"),
     ):
-        pass
-    with experiment_folder(folder, another, force=True) as opened:
-        assert opened.finished == {}
-
-
-def test_a_folder_of_a_process_that_was_killed_at_once_is_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / ".lock").touch()
-    with experiment_folder(tmp_path, experiment(tmp_path / "problem.json"), force=False):
-        assert (tmp_path / "experiment.json").exists()
-
-
-def test_a_folder_of_an_earlier_version_is_not_gone_on_with(tmp_path: Path) -> None:
-    old = {"format": "placeto-experiment", "version": 2, "experiment": "experiment"}
-    (tmp_path / "experiment.json").write_text(json.dumps(old | {"options": {}, "trials": 1}))
-    one = experiment(tmp_path / "problem.json")
-    with (
-        pytest.raises(InputError, match=r"expected version 4, got 2.* --force begins anew"),
-        experiment_folder(tmp_path, one, force=False),
-    ):
-        pass
-    with experiment_folder(tmp_path, one, force=True):
-        pass
+        told = json.loads(description.read_text()) | {"version": version}
+        description.write_text(json.dumps(told))
+        with pytest.raises(InputError, match=problem), opened(tmp_path, "other"):
+            pass
+    with opened(tmp_path, "other", force=True) as folder:
+        assert folder.finished == {}
 
 
 # What a page tells of them.

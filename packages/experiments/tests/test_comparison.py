@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from placeto.errors import InputError
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.placing.placers import PLACERS
-from placeto.trials.comparing import Case, Comparison
+from placeto.trials.comparing import Comparison
 from placeto.trials.comparison import (
     NOTHING,
     placer_table,
@@ -21,9 +21,7 @@ from placeto.trials.comparison import (
     search_table,
     typical,
 )
-from placeto.trials.curves import evaluations_to_best, short_curve
-from placeto.trials.records import Placed, Problem, Runs
-from placeto.trials.trials import Results
+from placeto.trials.records import Placed, Problem, Runs, evaluations_to_best, short_curve
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
@@ -78,6 +76,7 @@ def placer(*runs: Placed, name: str = "placer", failed: int = 0) -> Runs:
 def problem(*placers: Runs, least_excess: int = 0, bound: float = 0.0) -> Problem:
     """Return what placers came to on a model and two GPUs."""
     return Problem(
+        stem="model-2xk80",
         source="model",
         cluster="2xk80",
         devices=["k80:0", "k80:1"],
@@ -254,11 +253,12 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
         return EvaluatorSpec(name, "runtime", make, modules=("own",))
 
     def comparison(own: EvaluatorSpec) -> Comparison:
-        cases = [
-            Case("chains", f"{num}xk80", f"on-{num}", partial(two_chains, 2, num), evaluator=own)
-            for num in (2, 3, 4)
+        makers = {str(devices): partial(two_chains, 2, devices) for devices in (2, 3, 4)}
+        problems = [
+            Problem(stem=name, source="chains", cluster=name, evaluator=own.name) for name in makers
         ]
-        return Comparison(cases, {"single": PLACERS["single"]}, [0], {"single": None})
+        single = {"single": PLACERS["single"]}
+        return Comparison(problems, makers, single, [0], {"single": None}, {own.name: own})
 
     comparison(spec("any")).try_own()
     comparison(spec("some", 2)).try_own()
@@ -268,20 +268,13 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
 
 
 def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:
-    case = Case("two chains", "2xk80", "two-chains", two_chains)
-    comparison = Comparison([case], {"random": PLACERS["random"]}, range(3), {"random": 9})
-    _, *placing = comparison.trials
-
-    def best(*runs: Placed) -> Placed | None:
-        names = [trial.name for trial in placing]
-        return comparison.best(Results(dict(zip(names, runs, strict=True))), case, "random")
-
     fast, slow = (
         msgspec.structs.replace(run(runtime, fits=False), cost=cost)
         for runtime, cost in ((1.0, 9.0), (2.0, 3.0))
     )
-    assert best(fast, slow, fast) == slow
-    assert best(fast, run(5.0), slow) == run(5.0)
+    assert placer(fast, slow, fast).best == slow
+    assert placer(fast, run(5.0), slow).best == run(5.0)
+    assert placer().best is None
 
 
 def test_curves_are_medians_in_a_band_and_placers_without_a_runtime_are_left_out() -> None:

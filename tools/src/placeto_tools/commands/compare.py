@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from os.path import realpath
 from pathlib import Path
 
@@ -20,16 +21,11 @@ from placeto.problems.options import GroupingOptions, SourceOptions, read_cluste
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
-from placeto.trials.comparing import (
-    Case,
-    Comparison,
-    chosen_budgets,
-    comparison_page,
-    told_apart,
-)
+from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page, told_apart
 from placeto.trials.comparison import (
     MEDIANS,
     SEARCH_COLUMNS,
+    micro_batch_table,
     placer_table,
     profile_table,
     profiles,
@@ -39,6 +35,7 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
+from placeto.trials.records import Problem
 from placeto.trials.running import conduct
 from placeto.trials.trials import Experiment, Page, Results
 from placeto_graphs import GraphError, PlacementProblem
@@ -197,28 +194,45 @@ def compare(
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
     specs = _specs([name for some in placers for name in some])
-    given = (max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
-    for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
-        if value and not any(map(heeds, specs.values())):
-            heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
-            raise InputError(f"{option}: needs one of {heeding} in --placers")
+    _check_heeded(specs, max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
     with showing_progress() as progress:
         read, left_out = _read(sources, choice, micro_batches or (1,), progress)
-        names = {objective or source.evaluator for _, source in read}
-        evaluators = {name: evaluator_spec(name) for name in names}
-        cases: list[Case] = []
+        evaluators: dict[str, EvaluatorSpec] = {}
+        compared: list[Problem] = []
+        made: dict[str, PlacementProblem] = {}
         for text, source in read:
-            priced_by = evaluators[objective or source.evaluator]
+            evaluator = evaluator_spec(objective or source.evaluator)
+            evaluators.setdefault(evaluator.name, evaluator)
             for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
-                cases.append(_case(text, source, cluster, problem, priced_by, cases))
-        cases = told_apart(cases)
+                stem = file_name(f"{source.name}-{cluster}", made)
+                made[stem] = problem
+                compared.append(
+                    Problem(
+                        stem=stem,
+                        source=source.name,
+                        cluster=cluster,
+                        step=text,
+                        micro_batches=source.micro_batches,
+                        evaluator=evaluator.name,
+                        objective=evaluator.objective,
+                        unit=evaluator.unit,
+                    )
+                )
     limits = Limits(max_evaluations, seconds)
     budgets = chosen_budgets(
         specs, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
     )
-    comparison = Comparison(cases, specs, range(seeds), budgets, limits=limits)
+    comparison = Comparison(
+        problems=told_apart(compared),
+        makers={name: partial(made.__getitem__, name) for name in made},
+        placers=specs,
+        seeds=range(seeds),
+        budgets=budgets,
+        evaluators=evaluators,
+        limits=limits,
+    )
     comparison.try_own()
-    experiment = _experiment(comparison, left_out)
+    experiment = _experiment(comparison, made, left_out)
     with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
         failed = None
         try:
@@ -247,8 +261,8 @@ def compare(
 
 def _report_line(output: Path, comparison: Comparison) -> str | None:
     """Return where the page of a comparison is, or why there is none; nothing if it was stopped."""
-    if not any(evaluator.simulates for evaluator in comparison.evaluators):
-        names = " and ".join(evaluator.name for evaluator in comparison.evaluators)
+    if not any(evaluator.simulates for evaluator in comparison.evaluators.values()):
+        names = " and ".join(comparison.evaluators)
         return f"no {REPORT}: it shows when ops run, which {names} does not say"
     if not has_library():
         return MISSING
@@ -298,15 +312,24 @@ def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
     return {name: placer_spec(name) for name in (*known, *own)}
 
 
+def _check_heeded(specs: Mapping[str, PlacerSpec], *given: object) -> None:
+    """Refuse an option of `HEEDED_BY` that was given without a placer that heeds it."""
+    for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
+        if value and not any(map(heeds, specs.values())):
+            heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
+            raise InputError(f"{option}: needs one of {heeding} in --placers")
+
+
 def _is_as_published(comparison: Comparison) -> bool:
     """Return whether it is a comparison of which the paper's table tells."""
-    return comparison.evaluators == [STEP] and comparison.placers.keys() >= PAPERS
+    return list(comparison.evaluators) == [STEP.name] and comparison.placers.keys() >= PAPERS
 
 
 def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
     """Return the tables of all problems together, as far as they have something to say."""
-    reports = list(comparison.reports(results).values())
-    tables = comparison.speed_ups(results)
+    reports = comparison.reports(results)
+    divided = any(report.micro_batches > 1 for report in comparison.problems)
+    tables = [table] if (table := micro_batch_table(reports)).rows and divided else []
     if _is_as_published(comparison):
         tables = [runtime_table(reports), search_table(reports), *tables]
     found = profiles(reports)  # none before the first placement
@@ -342,39 +365,28 @@ def _problems(
         yield f"{name} {link}" if link else name, make_problem(source, devices, grouping)
 
 
-def _case(
-    step: str,
-    source: Source,
-    cluster: str,
-    problem: PlacementProblem,
-    evaluator: EvaluatorSpec,
-    others: Sequence[Case],
-) -> Case:
-    """Return a case whose name, part of those of files, none of the others has."""
-    name = file_name(f"{source.name}-{cluster}", {case.name for case in others})
-    return Case(source.name, cluster, name, lambda: problem, step, source.micro_batches, evaluator)
-
-
-def _experiment(comparison: Comparison, left_out: Sequence[str]) -> Experiment:
+def _experiment(
+    comparison: Comparison, made: Mapping[str, PlacementProblem], left_out: Sequence[str]
+) -> Experiment:
     return Experiment(
         name="compare",
         title="Comparison",
         options={
-            "evaluators": [evaluator.name for evaluator in comparison.evaluators],
+            "evaluators": list(comparison.evaluators),
             "limits": asdict(comparison.limits),
             "budgets": comparison.budgets,
-            "problems": {case.name: _described(case.make()) for case in comparison.cases},
+            "problems": {
+                name: f"{counted(problem.graph.num_ops, 'op')} in "
+                f"{counted(problem.num_groups, 'group')}"
+                for name, problem in made.items()
+            },
             **({"left out": left_out} if left_out else {}),
         },
-        problems=comparison.problems,
+        problems=comparison.makers,
         trials=comparison.trials,
         page=lambda results: _page(comparison, results),
         news=comparison.news,
     )
-
-
-def _described(problem: PlacementProblem) -> str:
-    return f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
 
 
 def _page(comparison: Comparison, results: Results) -> Page:

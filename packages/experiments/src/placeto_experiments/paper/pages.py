@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from placeto.texts import TextTable, seconds_text
 from placeto.trials.comparison import NEVER, NOTHING
-from placeto.trials.curves import best_after, evaluations_until
-from placeto.trials.records import Outcome, Placed
+from placeto.trials.records import Outcome, Placed, best_after, evaluations_until
 from placeto.trials.trials import Results
 from placeto_tools.plots import colour, new_figure
 

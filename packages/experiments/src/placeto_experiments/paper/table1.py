@@ -8,13 +8,7 @@ from typing import Any
 from placeto.placing.placements import search_problem
 from placeto.placing.placers import PLACERS
 from placeto.texts import seconds_text, share_text
-from placeto.trials.comparing import (
-    Case,
-    Comparison,
-    chosen_budgets,
-    comparison_page,
-    failure,
-)
+from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
 from placeto.trials.comparison import (
     FITTED_MARK,
     MEDIANS,
@@ -27,7 +21,7 @@ from placeto.trials.comparison import (
     typical,
 )
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.records import Failed, Placed, Problem
+from placeto.trials.records import Placed, Problem
 from placeto.trials.trials import Experiment, Graph, Page, Results, Workspace
 from placeto_experiments.paper.pages import Summary, count_text, duration_text, table
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan
@@ -65,10 +59,13 @@ class PlaceFiner(PlaceByName):
 
 def table1(plan: Plan) -> Experiment:
     """Return the experiment."""
-    cases = [
-        Case(model, cluster, f"{model}-{cluster}", source_maker(model, plan, cluster, steps=STEPS))
-        for model, cluster in ((model, f"{num_gpus}xk80") for model, num_gpus in ROWS)
+    problems = [
+        Problem(stem=f"{model}-{gpus}xk80", source=model, cluster=f"{gpus}xk80")
+        for model, gpus in ROWS
     ]
+    makers = {
+        one.stem: source_maker(one.source, plan, one.cluster, steps=STEPS) for one in problems
+    }
     evaluations = plan.evaluations
     budgets = {
         name: budget and min(budget, evaluations)
@@ -77,18 +74,26 @@ def table1(plan: Plan) -> Experiment:
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     budgets["paper"] = PAPER_EVALUATIONS * evaluations
     searching: dict[str, Any] = {"name": "multilevel", "budget": budgets["multilevel"]}
-    comparison = Comparison(cases, PLACERS, plan.seeds, budgets, plan.settings, plan.rnn_settings)
+    comparison = Comparison(
+        problems,
+        makers,
+        PLACERS,
+        plan.seeds,
+        budgets,
+        settings=plan.settings,
+        rnn_settings=plan.rnn_settings,
+    )
     tasks = [
-        (case, PlaceFiner(label=FINER, graph=Graph(case.name), seed=seed, **searching))
-        for case in cases
+        (one, PlaceFiner(label=FINER, graph=Graph(one.stem), seed=seed, **searching))
+        for one in problems
         for seed in plan.seeds
     ]
-    finer = [comparison.trial(case, task, FINER, task.seed) for case, task in tasks]
+    finer = [comparison.trial(one, task, FINER, task.seed) for one, task in tasks]
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
         options={"budgets": budgets},
-        problems=comparison.problems,
+        problems=makers,
         trials=[*comparison.trials, *finer],
         page=lambda results: _page(comparison, results, plan),
         news=comparison.news,
@@ -96,8 +101,8 @@ def table1(plan: Plan) -> Experiment:
 
 
 def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
-    reports = comparison.reports(results)
-    papers = dict(zip((case.name for case in comparison.cases), PAPER_TABLE_1, strict=True))
+    reports = {report.stem: report for report in comparison.reports(results)}
+    papers = dict(zip((one.stem for one in comparison.problems), PAPER_TABLE_1, strict=True))
     # Smaller models than those of the paper are not fitted to its times.
     fitted = {
         name: FITTED.get(report.source, ()) if not plan.is_smoke else ()
@@ -121,14 +126,7 @@ def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
         *_parts_of_episodes(_episode_table(reports, papers, comparison.budgets)),
         *_parts_of_searches(comparison, results),
     ]
-    page = comparison_page(parts, reports, comparison_figure, fitted)
-    finer = [
-        (case, results.find(FINER, case.name, seed))
-        for case in comparison.cases
-        for seed in comparison.seeds
-    ]
-    failures = [failure(case, FINER, one.error) for case, one in finer if isinstance(one, Failed)]
-    return replace(page, failures=[*page.failures, *failures])
+    return comparison_page(parts, list(reports.values()), comparison_figure, fitted)
 
 
 def _runtime_table(
@@ -212,9 +210,9 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
     seeds = comparison.seeds
     wanted = [(name, seed) for name in {*SEARCHES, *OF_GRANULARITY} for seed in seeds]
     names = [
-        case.name
-        for case in comparison.cases
-        if all(isinstance(results.find(name, case.name, seed), Placed) for name, seed in wanted)
+        one.stem
+        for one in comparison.problems
+        if all(isinstance(results.find(name, one.stem, seed), Placed) for name, seed in wanted)
     ]
     if not names:
         return []

@@ -12,9 +12,8 @@ from placeto.placing.placers import fitting, warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
-from placeto.trials.curves import evenly_thinned
 from placeto.trials.placing_tasks import Place
-from placeto.trials.records import Episode, Outcome, Record, Trained
+from placeto.trials.records import Episode, Outcome, Record, Trained, evenly_thinned
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_experiments.paper.orders import FixedOrders, PlaceInOrder, read_by_rnn, run_greedily

@@ -17,14 +17,12 @@ from placeto.texts import (
     seconds_text,
     share_text,
 )
-from placeto.trials.curves import evaluations_until
-from placeto.trials.records import Placed, Problem, Runs, find_runs
+from placeto.trials.records import Placed, Problem, Runs, evaluations_until
 
 CPU = "cpu"
 FITTED_MARK = " *f*"  # behind a runtime that is fitted to a published one
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
 NEVER = "never"
-OF_BOUND = ">of lower bound"
 ROUNDING = 1e-9  # as a fraction of a cost: sums in another order are equal
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
@@ -119,55 +117,43 @@ def search_table(
     )
 
 
-def misfit(problem: Problem) -> str:
-    """Return a text if nothing fits the memory: no placement can, or none was found."""
-    if problem.least_excess:
-        return misfit_text(problem.least_excess)
-    runs = [run for placer in _competing(problem) for run in placer.runs]
-    if not runs or any(run.fits for run in runs):
-        return ""
-    return "no placement that fits was found"
-
-
 def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
     """Return every placer on one problem, and the lower bound.
 
     Runtimes of the placers in ``fitted`` are marked as fitted to published ones.
     """
-    best = _best_cost(problem)
+    best, bound = _lowest(_costs(problem)), problem.lower_bound
     rows = [_placer_row(problem, placer, best) for placer in problem.placers]
     for placer, row in zip(problem.placers, rows, strict=True):
         row[1] += FITTED_MARK if placer.name in fitted else ""
-    bound = problem.lower_bound
+    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", ">of lower bound"]
+    columns += [">peak memory", ">evaluations", ">CPU seconds"]
     if bound:
         of_best = _text(bound / (best or nan), "{:.3f}", "")
-        rows.append(
-            ["lower bound", cost_text(bound, problem.unit), "", of_best, "1.00", "", "", ""]
-        )
-    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", OF_BOUND]
-    columns += [">peak memory", ">evaluations", ">CPU seconds"]
-    told = [number for number, name in enumerate(columns) if bound or name != OF_BOUND]
-    sizes = f"{counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
-    title = f"{problem.title}: {sizes}"
-    return TextTable(
-        f"{title}; {none}" if (none := misfit(problem)) else title,
-        [columns[number] for number in told],
-        [[row[number] for number in told] for row in rows],
-    )
+        cost = cost_text(bound, problem.unit)
+        rows.append(["lower bound", cost, "", of_best, "1.00", "", "", ""])
+    else:
+        for cells in (columns, *rows):
+            del cells[4]
+    title = f"{problem.title}: {counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
+    if problem.least_excess:
+        title += f"; {misfit_text(problem.least_excess)}"
+    elif (runs := [run for one in _competing(problem) for run in one.runs]) and not any(
+        run.fits for run in runs
+    ):
+        title += "; no placement that fits was found"
+    return TextTable(title, columns, rows)
 
 
 def profiles(problems: Sequence[Problem]) -> list[Profile]:
-    """Return the ratio of each placer to the best on each problem.
-
-    CPU only does not count if the problem has no CPU, as it has a CPU of its own.
-    """
+    """Return the ratio of each placer to the best on each problem."""
     titles = {placer.name: placer.title for one in problems for placer in _competing(one)}
-    best = [_best_cost(problem) for problem in problems]
+    costs = [_costs(problem) for problem in problems]
+    best = [_lowest(each) for each in costs]
     num_counted = len(best) - int(np.isnan(best).sum())
     found = []
     for name, title in titles.items():
-        costs = [_cost_over_seeds(find_runs(name, _competing(problem))) for problem in problems]
-        ratios = [_ratio(cost, least) for cost, least in zip(costs, best, strict=True)]
+        ratios = [_ratio(of.get(name, nan), least) for of, least in zip(costs, best, strict=True)]
         known = [ratio for ratio in ratios if ratio is not None]
         within = {
             f"{factor:.2f}": sum(ratio <= factor for ratio in known) / max(num_counted, 1)
@@ -209,30 +195,25 @@ def seconds_table(problems: Sequence[Problem]) -> TextTable:
     return TextTable("CPU seconds of the runs of each placer", columns, rows)
 
 
-def micro_batch_table(reports: Sequence[tuple[str, int, Problem]]) -> TextTable:
+def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
     """Return the speed-up of each placer over one device without micro-batching."""
-    whole = {
-        (step, report.cluster): run
-        for step, micro_batches, report in reports
-        for run in report.find("single").runs
-        if micro_batches == 1 and run.runtime is not None
+    alone = {
+        (one.step, one.cluster): one.find("single").best
+        for one in problems
+        if one.micro_batches == 1
     }
-    titles = {
-        placer.name: placer.title
-        for _, _, report in reports
-        for placer in report.placers
-        if placer.name not in {CPU, "single"}
-    }
-    places = list(dict.fromkeys((step, report.cluster) for step, _, report in reports))
+    titles = {placer.name: placer.title for one in problems for placer in one.placers}
+    titles = {name: title for name, title in titles.items() if name not in {CPU, "single"}}
+    places = list(dict.fromkeys((one.step, one.cluster) for one in problems))
     rows = []
-    for step, micro_batches, report in sorted(
-        reports, key=lambda each: (places.index((each[0], each[2].cluster)), each[1])
+    for one in sorted(
+        problems, key=lambda one: (places.index((one.step, one.cluster)), one.micro_batches)
     ):
-        run = whole.get((step, report.cluster))
+        run = alone.get((one.step, one.cluster))
         if run is not None and run.runtime is not None:
-            alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
-            cells = [_speed_up(report.find(name), run.runtime) for name in titles]
-            rows.append([step, report.cluster, str(micro_batches), alone, *cells])
+            whole = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
+            cells = [_speed_up(one.find(name), run.runtime) for name in titles]
+            rows.append([one.step, one.cluster, str(one.micro_batches), whole, *cells])
     columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
     columns += [f">{title}" for title in titles.values()]
     return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
@@ -249,8 +230,13 @@ def problem_parts(report: Problem, picture: str, fitted: Collection[str] = ()) -
 
 
 def _competing(problem: Problem) -> list[Runs]:
-    has_cpu = problem.gpus < len(problem.devices)
-    return [placer for placer in problem.placers if has_cpu or placer.name != CPU]
+    """Return the placers but CPU only, if that is placed on a CPU of its own."""
+    return [one for one in problem.placers if problem.has_cpu or one.name != CPU]
+
+
+def _costs(problem: Problem) -> dict[str, float]:
+    """Return the cost of each placer that competes by its name, see `_cost_over_seeds`."""
+    return {placer.name: _cost_over_seeds(placer) for placer in _competing(problem)}
 
 
 def _cost_over_seeds(placer: Runs) -> float:
@@ -259,10 +245,9 @@ def _cost_over_seeds(placer: Runs) -> float:
     return _median([*costs, *[inf] * placer.failed])
 
 
-def _best_cost(problem: Problem) -> float:
-    """Return the lowest median of all placers; NaN where no placement fits."""
-    costs = [_cost_over_seeds(placer) for placer in _competing(problem)]
-    return min((cost for cost in costs if cost < inf), default=nan)
+def _lowest(costs: Mapping[str, float]) -> float:
+    """Return the lowest cost; NaN where no placement fits."""
+    return min((cost for cost in costs.values() if cost < inf), default=nan)
 
 
 def _ratio(cost: float, best: float) -> float | None:

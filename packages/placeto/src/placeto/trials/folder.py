@@ -1,28 +1,40 @@
 """Folder of an experiment: problems, finished trials, policies and the page."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from filelock import FileLock, Timeout
 
-from placeto.errors import InputError, writing
-from placeto.json_files import json_text, read_json, write_json
+from placeto.errors import InputError, reading, writing
+from placeto.json_files import decode_json, json_text, read_json, write_json
 from placeto.outputs import make_folder, save_png, write_text
 from placeto.progress import clock
+from placeto.trials.keys import content_digest, trial_keys
 from placeto.trials.records import Failed, Record
-from placeto.trials.store import Origin, TrialStore, content_digest, trial_keys
 from placeto.trials.trials import Experiment, Page, Results, Trial, Workspace
-from placeto_graphs import save_problem
+from placeto_graphs import save_problem, write_atomically
 
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
 LOCK = ".lock"
 FOLDERS = ("problems", "policies", "placements")
 VERSION = 4
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Origin of a finished trial, in front of its record."""
+
+    key: str
+    name: str  # its name in the experiment
+    commit: str | None = None  # commit of the sources; None if they are installed
+    # Seconds since the trial before, or since the command began: their sum is how long the
+    # experiment took, with however many jobs
+    took: float = 0.0
 
 
 class ExperimentFolder:
@@ -39,10 +51,13 @@ class ExperimentFolder:
         self.path = path
         self.workspace = Workspace(path)
         self._experiment = experiment
-        self._written = written or {}  # digests of the problems that the folder has
-        self._describe(self._written)
-        self._store = TrialStore(path / TRIALS)
+        self._written = dict(written or {})  # digests of the problems that the folder has
+        self._describe()
+        self._records: dict[str, Record] = {}  # by key
+        self._origins: dict[str, Origin] = {}
         self._commit = commit()
+        if (path / TRIALS).exists():
+            self._read(path / TRIALS)
 
     def make_problems(self, show: Callable[[str], None]) -> None:
         """Make the problems, and the keys by which finished trials are found."""
@@ -52,22 +67,23 @@ class ExperimentFolder:
             problem, path = make(), self.workspace.problem_file(name)
             digests[name] = content_digest(problem)
             if self._written.get(name) != digests[name] or not path.exists():
-                self._describe({**self._written, name: ""})  # not known, if it is cut now
+                self._written[name] = ""  # not known, if it is cut now
+                self._describe()
                 with writing(path):
                     path.parent.mkdir(exist_ok=True)
                     save_problem(problem, path)
-            self._written = {**self._written, name: digests[name]}
+            self._written[name] = digests[name]
             Workspace(self.path, {}, digests).hold(name, problem)
-        self._describe(self._written)
+        self._describe()
         keys = trial_keys(self._experiment.trials, digests)
         self.workspace = Workspace(self.path, keys, digests)
 
-    def _describe(self, problems: Mapping[str, str]) -> None:
+    def _describe(self) -> None:
         described = _Description(
             experiment=self._experiment.name,
             options=self._experiment.options,
             trials=len(self._experiment.trials),
-            problems=problems,
+            problems=self._written,
         )
         write_json(self.path / DESCRIPTION, described)
 
@@ -80,14 +96,35 @@ class ExperimentFolder:
     @property
     def results(self) -> Results:
         """Records of the finished trials and of those that failed."""
-        keys, records = self.workspace.keys, self._store.records
+        keys, records = self.workspace.keys, self._records
         return Results({name: records[key] for name, key in keys.items() if key in records})
 
     def add(self, trial: Trial, record: Record, took: float) -> None:
-        """Store a finished trial that took so many seconds."""
+        """Store a trial, and return when it is on disk; an equal failure is stored once."""
         key = self.workspace.keys[trial.name]
+        if self._records.get(key) == record:
+            return
         origin = Origin(key=key, name=trial.name, commit=self._commit, took=took)
-        self._store.put(origin, record)
+        line = msgspec.json.encode(msgspec.to_builtins(origin) | msgspec.to_builtins(record))
+        with writing(self.path / TRIALS), (self.path / TRIALS).open("ab") as file:
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._records[key], self._origins[key] = record, origin
+
+    def _read(self, path: Path) -> None:
+        """Read the finished trials; the incomplete last line of a crash is dropped."""
+        with reading(path):
+            content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), start=1):
+            problem = f"{path}, line {number}: expected a finished trial (--force begins anew)"
+            origin = decode_json(line, Origin, problem)
+            self._origins[origin.key] = origin
+            self._records[origin.key] = decode_json(line, cast(type[Record], Record), problem)
+        if whole != content:
+            with writing(path):
+                write_atomically(path, whole)
 
     def write_page(self, page: Page) -> None:
         """Write the page and its pictures."""
@@ -105,8 +142,8 @@ class ExperimentFolder:
         """Return the command, commits, seeds and time of the page; nothing without a command."""
         if not self._experiment.command:
             return []
-        keys, known = self.workspace.keys.values(), self._store.origins
-        origins = [known[key] for key in keys if key in known]
+        keys = self.workspace.keys.values()
+        origins = [self._origins[key] for key in keys if key in self._origins]
         commits = list(dict.fromkeys(origin.commit for origin in origins if origin.commit))
         seeds = self._experiment.options.get("seeds")
         said = [
@@ -141,22 +178,18 @@ def experiment_folder(
             raise InputError(f"{path}: another process works in it; name another folder") from None
     with lock:
         if force:
-            _empty(path)
+            with writing(path):
+                for name in (TRIALS, PAGE):
+                    (path / name).unlink(missing_ok=True)
+                for name in FOLDERS:
+                    if (path / name).is_dir():
+                        shutil.rmtree(path / name)
         yield ExperimentFolder(path, experiment, written)
 
 
 def _is_empty(path: Path) -> bool:
     """Return True if a folder has nothing but the lock that a killed process leaves."""
     return path.is_dir() and {one.name for one in path.iterdir()} <= {LOCK}
-
-
-def _empty(path: Path) -> None:
-    with writing(path):
-        for name in (TRIALS, PAGE):
-            (path / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            if (path / name).is_dir():
-                shutil.rmtree(path / name)
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,22 +217,15 @@ def commit() -> str | None:
 
     With a ``+`` behind it, sources of some package differ from the commit.
     """
-    head = _git("rev-parse", "--short", "HEAD")
-    if head is None or _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None
-    changed = _git("status", "--porcelain", "--", ":/packages", ":/tools")
-    return f"{head}+" if changed else head
 
+    def git(*arguments: str) -> str:
+        command, folder = ["git", *arguments], Path(__file__).parent
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # noqa: S603 (our own)
+        return done.stdout.strip()
 
-def _git(*arguments: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        changed = git("status", "--porcelain", "--", ":/packages", ":/tools")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
         return None
-    done = subprocess.run(  # noqa: S603 (arguments of this module's own)
-        [git, *arguments],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -12,8 +12,7 @@ from placeto.placing.watching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
 from placeto.trials.comparison import CPU
-from placeto.trials.curves import evaluations_to_best, short_curve
-from placeto.trials.records import Placed, Record, finite
+from placeto.trials.records import Placed, Record, evaluations_to_best, finite, short_curve
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_graphs import DEVICE_KINDS, Device, PlacementProblem, Placer, parse_cluster
@@ -108,18 +107,12 @@ class PlaceByName(Place):
         return spec
 
 
-def has_cpu(problem: PlacementProblem) -> bool:
-    """Return True if one of the devices is a CPU."""
-    return any(device.is_cpu for device in problem.cluster.devices)
-
-
 def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
     """Return the same groups on a CPU alone, as the cluster describes it, unless it has one."""
-    if has_cpu(problem):
-        return problem
     given = problem.cluster
-    described = {kind.name: kind for kind in given.kinds}
-    kind = described.get(CPU, DEVICE_KINDS[CPU])
+    if any(device.is_cpu for device in given.devices):
+        return problem
+    kind = {**DEVICE_KINDS, **{kind.name: kind for kind in given.kinds}}[CPU]
     device = Device(
         name=f"{CPU}:0",
         kind=CPU,

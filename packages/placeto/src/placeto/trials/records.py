@@ -1,18 +1,20 @@
-"""Records of finished trials: the lines of ``trials.jsonl``, which name their type."""
+"""What trials leave: the lines of ``trials.jsonl``, which name their type, and learning curves."""
 
-import math
 from collections.abc import Sequence
+from math import inf, isfinite
+from typing import TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from placeto.texts import SECONDS
 
+MOST_POINTS = 200  # of a curve in a file
+NEAR_BEST = 0.01  # fraction of the best runtime within which a search has found it
+Row = TypeVar("Row")
+
 Curve = list[tuple[int, float | None]]
-
-
-def finite(seconds: float) -> float | None:
-    """Return seconds as files have them: None for infinity."""
-    return seconds if math.isfinite(seconds) else None
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
@@ -20,19 +22,22 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
 
 
 class Problem(_Record, frozen=True, kw_only=True):
-    """A problem before it is placed, in SI units, and in a comparison the runs of all placers."""
+    """A problem of a comparison, in SI units: named, then described, then with all runs."""
 
-    source: str
-    cluster: str
-    devices: list[str]
-    gpus: int
-    ops: int
-    groups: int
-    lower_bound: float  # 0 if none is known
-    least_excess: int = 0  # bytes that a device provably lacks with every placement
+    stem: str  # of the names of its files
+    source: str  # name of the model or graph
+    cluster: str  # name of the devices
+    step: str = ""  # unique name of the step without micro-batching
+    micro_batches: int = 1
     evaluator: str = "latency"
     objective: str = "runtime"  # name of the cost
     unit: str = SECONDS
+    devices: list[str] = []
+    gpus: int = 0
+    ops: int = 0
+    groups: int = 0
+    lower_bound: float = 0.0  # 0 if none is known
+    least_excess: int = 0  # bytes that a device provably lacks with every placement
     placers: list["Runs"] = []
 
     @property
@@ -40,9 +45,14 @@ class Problem(_Record, frozen=True, kw_only=True):
         """Name of the problem in tables: its source and its devices."""
         return f"{self.source} on {self.cluster}"
 
+    @property
+    def has_cpu(self) -> bool:
+        """True if one of its devices is a CPU; otherwise CPU only is placed on one of its own."""
+        return self.gpus < len(self.devices)
+
     def find(self, name: str) -> "Runs":
         """Return the runs of one placer; none if it did not take part."""
-        return find_runs(name, self.placers)
+        return next((placer for placer in self.placers if placer.name == name), Runs(name))
 
 
 class Failed(_Record, frozen=True, kw_only=True):
@@ -83,10 +93,11 @@ class Runs(msgspec.Struct, frozen=True):
     seeds: int = 1  # number of runs when all are done
     searches: bool = False  # whether it ends with its budget alone
 
-
-def find_runs(name: str, placers: Sequence[Runs]) -> Runs:
-    """Return the runs of one of some placers; none if it is not one of them."""
-    return next((placer for placer in placers if placer.name == name), Runs(name))
+    @property
+    def best(self) -> Placed | None:
+        """The best run; of those that do not fit the memory, the one that costs least."""
+        ranks = [(not run.fits, inf if run.cost is None else run.cost) for run in self.runs]
+        return self.runs[ranks.index(min(ranks))] if ranks else None
 
 
 class Episode(_Record, frozen=True, kw_only=True):
@@ -131,3 +142,75 @@ class Measured(_Record, frozen=True, kw_only=True):
 
 
 Record = Problem | Failed | Outcome | Placed | Episode | Trained | Profiled | Measured
+
+
+def finite(seconds: float) -> float | None:
+    """Return seconds as files have them: None for infinity."""
+    return seconds if isfinite(seconds) else None
+
+
+def evenly_thinned(rows: Sequence[Row]) -> list[Row]:
+    """Return at most 200 rows, evenly spread, the first and the last among them.
+
+    Examples
+    --------
+    >>> evenly_thinned(range(1000))[:3], len(evenly_thinned(range(1000)))
+    ([0, 5, 10], 200)
+    """
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
+    return [rows[index] for index in chosen.tolist()]
+
+
+def short_curve(curve: NDArray[np.float64]) -> Curve:
+    """Return the points of a curve at which the best changed, and the last one; at most 200."""
+    if not len(curve):
+        return []
+    changes = np.flatnonzero(curve[1:, 1] != curve[:-1, 1]) + 1
+    chosen = evenly_thinned(np.union1d(changes, [0, len(curve) - 1]).tolist())
+    return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
+
+
+def best_after(curve: Curve, evaluations: float) -> float:
+    """Return the best runtime of a search after so many evaluations, infinity if none.
+
+    Examples
+    --------
+    >>> best_after([(1, 3.0), (3, 2.0), (5, 2.0)], 4)
+    2.0
+    >>> best_after([(3, 2.0)], 1)
+    inf
+    """
+    known = [best for count, best in curve if count <= evaluations]
+    return inf if not known or known[-1] is None else known[-1]
+
+
+def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
+    """Return the evaluations until a search was as fast, infinity if it never was.
+
+    It has to stay as fast. A curve rises if the best so far did not fit the memory, and a slower
+    placement that fits replaces it.
+
+    Examples
+    --------
+    >>> evaluations_until([(1, 3.0), (3, 2.0), (5, 2.0)], 2.5)
+    3.0
+    >>> evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4)], 2.5)
+    5.0
+    """
+    found = inf
+    for evaluations, best in reversed(curve):
+        if best is None or not best <= runtime:  # nor is it as fast as what is not known
+            break
+        found = float(evaluations)
+    return found
+
+
+def evaluations_to_best(curve: NDArray[np.float64]) -> int:
+    """Return the evaluations until a search was within 1 % of its best."""
+    if not len(curve):
+        return 0
+    last = curve[-1, 1]
+    with np.errstate(invalid="ignore"):  # infinity is near infinity
+        far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
+    row = int(np.flatnonzero(far).max(initial=-1)) + 1
+    return int(curve[min(row, len(curve) - 1), 0])

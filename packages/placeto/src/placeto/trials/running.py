@@ -15,9 +15,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from multiprocessing.synchronize import Event
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
-import numpy as np
 import torch
 
 from placeto.errors import RUN_FAILED, RunError, StoppedRunError, exit_code, one_line
@@ -31,7 +31,8 @@ from placeto.trials.trials import Experiment, StoppedError, Trial, Watch, Worksp
 ONE_THREAD = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LOOKS = 0.2
 
-Finished = tuple[Trial, Record]
+# What begins to run a trial, and what asks those that run to stop
+Runner = tuple[Callable[[Trial], "Future[Record]"], Callable[[], None]]
 
 
 def conduct(
@@ -42,7 +43,11 @@ def conduct(
     jobs: int,
     resumable: bool = True,
 ) -> None:
-    """Run the trials of an experiment that are left, and write its page."""
+    """Run the trials of an experiment that are left, and write its page.
+
+    If some fail, the others run all the same. The page is written then if the experiment has news:
+    that of another one needs the records of all trials.
+    """
     before = time.monotonic()
     folder.make_problems(progress.update)
     finished = folder.finished
@@ -50,6 +55,7 @@ def conduct(
     forecast = _Forecast(experiment, finished, jobs)
     progress.update(forecast.text())
     failed: RunError | None = None
+    failures: list[str] = []
     with StopRequest() as stop:
         watch = Watch(
             lambda: stop.requested, lambda text: progress.update(f"{forecast.text()}; {text}")
@@ -64,7 +70,11 @@ def conduct(
                     folder.add(trial, record, now - before)
                     before = now
                     forecast.add(trial, record)
-                    if experiment.news:
+                    if isinstance(record, Failed):
+                        line = f"{trial.title or trial.name}: {record.error}"
+                        failures += [] if trial.may_fail or line in failures else [line]
+                        progress.say(line)
+                    elif experiment.news:
                         news = experiment.news(folder.results, trial)
                         progress.grow(news.table, news.line)
         except StoppedError:
@@ -72,15 +82,14 @@ def conduct(
             failed = StoppedRunError(f"stopped after {forecast.done}{further}")
         except RunError as error:
             failed = error
-    if failed and not experiment.news:
-        raise failed
-    progress.update(f"writing {PAGE} ...")
-    page = experiment.page(folder.results)
-    folder.write_page(page)
+    if failures and not failed:
+        more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
+        failed = RunError(f"{failures[0]}{more}")
+    if experiment.news or not failed:
+        progress.update(f"writing {PAGE} ...")
+        folder.write_page(experiment.page(folder.results))
     if failed:
         raise failed
-    if page.failures:
-        raise RunError(several(page.failures))
 
 
 class _Forecast:
@@ -108,11 +117,9 @@ class _Forecast:
             self._last = f", last {trial.name}: {seconds_text(record.cost)}"
 
     def text(self) -> str:
-        """Return the progress of the experiment."""
-        of_kind = {kind: float(np.mean(seconds)) for kind, seconds in self._seconds.items()}
-        if not self._left or not of_kind.keys() >= set(self._left.values()):
+        if not self._left or not self._seconds.keys() >= set(self._left.values()):
             return self.done  # nothing tells how long a kind takes of which none is finished
-        left = sum(of_kind[kind] for kind in self._left.values()) / self._jobs
+        left = sum(fmean(self._seconds[kind]) for kind in self._left.values()) / self._jobs
         return f"{self.done}, about {clock(left)} left{self._last}"
 
 
@@ -123,32 +130,31 @@ def run_trials(
     *,
     jobs: int = 1,
     done: Collection[str] = (),
-) -> Generator[Finished, None, None]:
+) -> Generator[tuple[Trial, Record], None, None]:
     """Run trials, each as soon as what it needs is done, and yield each with its record.
 
-    If a trial fails, only those that need it do not run. When the run ends early, trials that have
-    finished meanwhile are yielded first.
+    Those that need one that failed do not run. When the run ends early, trials that have finished
+    meanwhile are yielded first.
     """
     waiting, known = list(trials), set(done)
     running: dict[Future[Record], Trial] = {}
-    failures: list[RunError] = []
     end: BaseException | None = None
+    runner = _processes(jobs, workspace) if jobs > 1 else _this_process(workspace, watch)
     try:
-        with _runner(jobs, workspace, watch) as runner:
+        with runner as (submit, stop):
             while True:
                 ready = [] if end else [trial for trial in waiting if known.issuperset(trial.needs)]
                 for trial in ready[: jobs - len(running)]:
                     waiting.remove(trial)
-                    running[runner.submit(trial)] = trial
+                    running[submit(trial)] = trial
                 if not running:
                     break
                 for future in wait(running, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED).done:
                     trial, error = running.pop(future), future.exception()
                     if error is None:
-                        known.add(trial.name)
-                        yield trial, future.result()
-                    elif isinstance(error, RunError):
-                        failures.append(error)
+                        record = future.result()
+                        known |= set() if isinstance(record, Failed) else {trial.name}
+                        yield trial, record
                     else:
                         end = end or error
                 try:
@@ -156,32 +162,15 @@ def run_trials(
                 except StoppedError as error:
                     end = end or error
                 if end:
-                    runner.stop()
+                    stop()
             if end:
                 raise end
     except BrokenProcessPool:
         raise RunError("a process of a trial was killed; the same command resumes") from None
-    if failures:
-        raise RunError(several(list(map(str, failures)))) from failures[0]
-
-
-def several(failures: Sequence[str]) -> str:
-    """Return one line for some failures: the first, and the number of the others."""
-    return failures[0] + (f" (and {len(failures) - 1} more)" if len(failures) > 1 else "")
-
-
-class _Runner(NamedTuple):
-    submit: Callable[[Trial], "Future[Record]"]
-    stop: Callable[[], None]
 
 
 @contextmanager
-def _runner(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Runner]:
-    if jobs > 1:
-        with _processes(jobs, workspace) as runner:
-            yield runner
-        return
-
+def _this_process(workspace: Workspace, watch: Watch) -> Iterator[Runner]:
     def run_now(trial: Trial) -> "Future[Record]":
         future: Future[Record] = Future()
         try:
@@ -194,84 +183,61 @@ def _runner(jobs: int, workspace: Workspace, watch: Watch) -> Iterator[_Runner]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield _Runner(run_now, lambda: None)
+        yield run_now, lambda: None
     finally:
         torch.set_num_threads(threads)
 
 
 @contextmanager
-def _processes(jobs: int, workspace: Workspace) -> Iterator[_Runner]:
+def _processes(jobs: int, workspace: Workspace) -> Iterator[Runner]:
     context = multiprocessing.get_context("spawn")
     stopping = context.Event()
-    with _one_thread_each():
-        pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(stopping,))
-        try:
-            _start(pool, jobs)
-            yield _Runner(
-                lambda trial: pool.submit(_run_in_process, trial, workspace), stopping.set
-            )
-        finally:
-            stopping.set()
-            pool.shutdown(cancel_futures=True)
-
-
-def _start(pool: ProcessPoolExecutor, jobs: int) -> None:
-    """Start the processes while this one ignores Ctrl-C, so that they ignore it, too.
-
-    Each task starts one more process, as long as none is idle.
-    """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    environment = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(stopping,))
     try:
-        for _ in range(jobs):
-            pool.submit(int)
+        # While they are started, this process ignores Ctrl-C, so that they ignore it, too.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for _ in range(jobs):  # each task starts one more process, as long as none is idle
+                pool.submit(int)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        yield lambda trial: pool.submit(_run_in_process, trial, workspace), stopping.set
     finally:
-        signal.signal(signal.SIGINT, before)
+        stopping.set()
+        pool.shutdown(cancel_futures=True)
+        for name, value in environment.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
     try:
         return trial.task.run(workspace, watch)
     except (ValueError, OSError) as error:
-        if isinstance(error, ValueError):
-            if exit_code(error) == RUN_FAILED:
-                raise  # of no package of ours, so a mistake in the code
-            if trial.may_fail:
-                return Failed(error=one_line(error).removeprefix(f"{trial.placer}: "))
-        raise RunError(f"{trial.name}: {one_line(error)}") from error
+        if isinstance(error, ValueError) and exit_code(error) == RUN_FAILED:
+            raise  # of no package of ours, so a mistake in the code
+        return Failed(error=one_line(error).removeprefix(f"{trial.placer}: "))
 
 
 _stopping: list[Event] = []  # of the process of a trial
 
 
+def _begin(stopping: Any) -> None:
+    """Prepare a process: one thread, and an end when the parent ends."""
+
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    _stopping[:] = [stopping]
+    torch.set_num_threads(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
 def _run_in_process(trial: Trial, workspace: Workspace) -> Record:
     (stopping,) = _stopping
     return _run(trial, workspace, Watch(stopping.is_set))
-
-
-def _begin(stopping: Any) -> None:
-    """Prepare a process: one thread, and an end when the parent ends."""
-    _stopping[:] = [stopping]
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Give one thread to each process that is started meanwhile."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -1,13 +1,13 @@
 """Trials, and experiments, which are made of them: each trial can run on its own, in any process.
 
-Begin to read here; then `store` (keys of finished trials), `folder` (files of an experiment) and
+Begin to read here; then `keys` (what makes two trials equal), `folder` (files of an experiment) and
 `running` (several trials at once, up to the page).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from placeto.outputs import Picture
 from placeto.placing.evaluators import EvaluatorSpec
@@ -41,14 +41,8 @@ class Graph:
         return self.name if self.order is None else f"{self.name}-order-{self.order}"
 
 
-class _Held(NamedTuple):
-    """A problem of this process, with the evaluators of its placements."""
-
-    problem: PlacementProblem
-    evaluators: dict[str, Evaluator]
-
-
-_held: dict[tuple[Path, str], _Held] = {}  # by the file of a problem and its digest
+# Problems of this process by their files and digests, with the evaluators of each
+_held: dict[tuple[Path, str], tuple[PlacementProblem, dict[str, Evaluator]]] = {}
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ class Workspace:
 
     def hold(self, name: str, problem: PlacementProblem) -> None:
         """Keep a problem that was made in this process."""
-        _held[self.problem_file(name), self.digests[name]] = _Held(problem, {})
+        _held[self.problem_file(name), self.digests[name]] = problem, {}
 
     def problem(self, graph: Graph) -> PlacementProblem:
         """Return a problem, which a process loads once."""
@@ -72,14 +66,13 @@ class Workspace:
         if digest is None:  # its file may change
             return load_problem(path)
         if (path, digest) not in _held:
-            _held[path, digest] = _Held(load_problem(path), {})
-        return _held[path, digest].problem
+            _held[path, digest] = load_problem(path), {}
+        return _held[path, digest][0]
 
     def priced(self, problem: PlacementProblem, spec: EvaluatorSpec) -> Evaluator:
         """Return an evaluator with one thread, compiled; one a process for what `problem` gave."""
-        own = next((one.evaluators for one in _held.values() if one.problem is problem), None)
-        if own is None or spec.modules:  # a user's own may count
-            own = {}
+        known = [own for held, own in _held.values() if held is problem and not spec.modules]
+        own = known[0] if known else {}  # one of a user may count
         if spec.name not in own:
             own[spec.name] = spec.make(problem, 1)
             warm_up_evaluator(own[spec.name])
@@ -137,8 +130,8 @@ class Trial:
     task: Task
     needs: tuple[str, ...] = ()  # names of the trials that must be done before
     measured: bool = False  # True if it measures this machine, which is part of its key
-    # True if an error becomes a `Failed` record, and the experiment shows the other trials
-    may_fail: bool = False
+    may_fail: bool = False  # True if an error of it is none of the experiment
+    title: str = ""  # names it in errors, if not its name
     placer: str = ""  # its placer and graph, if it places one
     graph: str = ""
 
@@ -171,8 +164,8 @@ class Results:
 
     def find(self, placer: str, graph: str, seed: int) -> Record | None:
         """Return the record of a placer on a graph with a seed, or that of all seeds."""
-        names = [_placing_name(placer, graph, one) for one in (seed, None)]
-        return next((self.records[name] for name in names if name in self.records), None)
+        own = self.records.get(_placing_name(placer, graph, seed))
+        return own or self.records.get(_placing_name(placer, graph, None))
 
     def record(self, kind: type[Kind], placer: str, graph: str, seed: int) -> Kind:
         """Return the same record of a type; raise `KeyError` if there is none."""
@@ -195,7 +188,6 @@ class Page:
     parts: Sequence[str]  # paragraphs and tables, as Markdown
     # Pictures by the names of their files, to which the parts link
     figures: Mapping[str, Picture] = field(default_factory=dict)
-    failures: Sequence[str] = ()  # errors of trials, a line each
 
 
 @dataclass(frozen=True)

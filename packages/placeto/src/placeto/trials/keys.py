@@ -1,0 +1,173 @@
+"""What makes trials equal: the key of a trial is the hash of all that decides its result.
+
+That is its task with all settings, the problems that it places (graph, cluster, times, groups), and
+the keys of the trials that it needs. It is also the files of our packages that run it, the versions
+of others, and for measured trials the machine. Seconds are in records, not in keys.
+"""
+
+import ast
+import hashlib
+import importlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from placeto.trials.trials import Graph, Trial, measuring_name
+
+# Packages that decide the results of trials, and those that also decide measured ones. Capture has
+# the cost models, by which CPU only is placed on a CPU that the problem lacks.
+RUN_BY = (
+    "placeto",
+    "placeto_baselines",
+    "placeto_capture",
+    "placeto_graphs",
+    "placeto_policy",
+    "placeto_simulator",
+)
+MEASURED_BY = (*RUN_BY, "placeto_execution", "placeto_workloads")
+INIT = "__init__.py"
+LIBRARIES = ("networkx", "numba", "numpy", "pymetis", "pyscotch", "scipy", "torch")
+
+
+def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
+    """Return the SHA-256 of a value: equal digests are equal values, in every process.
+
+    Examples
+    --------
+    >>> content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
+    True
+    >>> content_digest(np.zeros(2)) == content_digest(np.zeros(2, np.int64))
+    False
+    """
+
+    def content(value: Any) -> Any:
+        if is_dataclass(value) and not isinstance(value, type):
+            told = {one.name: getattr(value, one.name) for one in fields(value)}
+            if isinstance(value, Graph):  # measured by a trial, or made
+                known = problems or {}
+                told[""] = known.get(measuring_name(value.name)) or known[value.name]
+            return {type(value).__qualname__: told}
+        if isinstance(value, msgspec.Struct):
+            return {type(value).__qualname__: msgspec.structs.asdict(value)}
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:  # these are addresses
+            hashed = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+            return [value.dtype.str, value.shape, hashed]
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, Mapping):
+            return dict(value)
+        if isinstance(value, Sequence):
+            return list(value)
+        raise TypeError(f"expected a value whose content can be told, got {type(value)}")
+
+    return hashlib.sha256(json.dumps(value, default=content, sort_keys=True).encode()).hexdigest()
+
+
+def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of each trial by its name, of digests of the problems by name.
+
+    Trials come in an order in which each comes after what it needs.
+    """
+    keys: dict[str, str] = {}
+    known = dict(problems)
+    libraries = {name: _version(name) for name in LIBRARIES}
+    for trial in trials:
+        own = getattr(trial.task, "modules", ())  # of a placer or an evaluator of a user
+        packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task), *own}
+        decisive = (
+            libraries,
+            {name: files_digest(name) for name in packages},
+            {name: imports_digest(name) for name in own},
+            trial.task,
+            [keys[name] for name in trial.needs],
+            machine() if trial.measured else None,
+        )
+        keys[trial.name] = content_digest(decisive, known)
+        if trial.name.startswith(measuring_name("")):
+            known[trial.name] = keys[trial.name]
+    return keys
+
+
+@cache
+def files_digest(package: str) -> str:
+    """Return the SHA-256 of the files of a package or a module: sources, and policies beside them.
+
+    Its version would not tell the sources of one day from those of the next.
+    """
+    source = _file(package)
+    found = source.parent.rglob("*") if source.name == INIT else [source]
+    files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    return content_digest(
+        {path.relative_to(source.parent).as_posix(): _file_digest(path) for path in files}
+    )
+
+
+@cache
+def imports_digest(module: str) -> str:
+    """Return the SHA-256 of what a module of a user's own imports from beside it, and that imports.
+
+    Files are read, and nothing is imported. An installed module has only libraries beside it.
+    """
+    source = _file(module)
+    found: dict[str, str] = {}
+    if source.suffix == ".py" and not {"site-packages", "dist-packages"} & {*source.parts}:
+        root = source.parents[module.count(".") + (source.name == INIT)]
+        left = [source]
+        while left:
+            path = left.pop()
+            name = path.relative_to(root).as_posix()
+            if name not in found:
+                found[name] = _file_digest(path)
+                for parts in _imported(path, name.split("/")[:-1]):
+                    inner = [root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+                    files = [file for one in inner for file in (one / INIT, Path(f"{one}.py"))]
+                    left += [file for file in files if file.is_file()]
+    return content_digest(found)
+
+
+def _imported(path: Path, package: list[str]) -> Iterator[list[str]]:
+    """Yield the modules that a file of a package may import, by the parts of their names."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            start = [*above, *(node.module.split(".") if node.module else [])]
+            yield from ([*start, alias.name] for alias in node.names)
+
+
+def _file(module: str) -> Path:
+    """Return the file of a module; built-in modules and namespaces have none."""
+    return Path(getattr(importlib.import_module(module), "__file__", None) or "")
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def machine() -> str:
+    """Return a text that differs between machines."""
+    return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"
+
+
+def _packages(task: Any) -> set[str]:
+    """Return the packages of the classes of a task, and of all in it."""
+    inner = [getattr(task, one.name) for one in fields(task)]
+    own = type(task).__module__.partition(".")[0]
+    return {own}.union(*(_packages(part) for part in inner if is_dataclass(part)))
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
