@@ -1,229 +1,253 @@
-"""Cluster files: what a person writes, what is written, and what is refused."""
+"""Cluster files: what a person writes of devices, kinds and links, what is written and refused."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 
+from example_files import CARD, HEAD, LINKED, OWN, V100S
 from example_graphs import refused
 from graph_strategies import clusters
-from placeto_graphs import Cluster, load_cluster, parse_cluster, save_cluster
+from placeto_graphs import DEVICE_KINDS, Cluster, load_cluster, parse_cluster, save_cluster
+
+Read = Callable[[str], Cluster]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def load(text: str) -> Cluster:
+        (tmp_path / "cluster.toml").write_text(text)
+        return load_cluster(tmp_path / "cluster.toml")
+
+    return load
 
 
 @given(cluster=clusters())
-def test_clusters_survive_a_round_trip(
+def test_clusters_survive_files_copies_and_pickles(
     tmp_path_factory: pytest.TempPathFactory, cluster: Cluster
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "cluster.toml"
     save_cluster(cluster, path)
-    assert load_cluster(path) == cluster
+    for other in (load_cluster(path), copy.deepcopy(cluster), pickle.loads(pickle.dumps(cluster))):  # noqa: S301
+        assert other == cluster
 
 
-@pytest.mark.parametrize("spec", ["2x(2xv100)", "2x(1xcpu+2xa100)", "3x(1xk80)"])
-def test_a_link_with_one_bandwidth_is_one_entry(tmp_path: Path, spec: str) -> None:
-    """A person reads a file that is as short as the links allow."""
-    cluster = parse_cluster(spec)
+BUSES = parse_cluster("8xv100")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "entries"),
+    [
+        (parse_cluster("2x(2xv100)"), 4 + 2),
+        (parse_cluster("2x(1xcpu+2xa100)"), 2 * (1 + 2 * 2 + 3)),
+        (BUSES, 0),
+        (replace(BUSES, queue="backward-first"), 0),
+        (replace(BUSES, link_names=tuple(f"switch {bus}" for bus in range(8))), 8),
+        (replace(BUSES, link=np.minimum(BUSES.link, 0), link_names=("host bridge",)), 1),
+    ],
+)
+def test_a_file_is_as_short_as_the_links_allow(
+    tmp_path: Path, cluster: Cluster, entries: int
+) -> None:
+    """A link with one bandwidth is one entry, and equal buses are none."""
     save_cluster(cluster, tmp_path / "cluster.toml")
     text = (tmp_path / "cluster.toml").read_text()
-    costs = np.stack([cluster.link, cluster.bandwidth, cluster.latency], axis=2)
-    apart = costs[cluster.link >= 0]
-    assert text.count("[[links]]") == len(np.unique(apart, axis=0))
+    assert text.count("[[links]]") == entries
+    assert ("\nbandwidth = 150000000000.0\n" in text.partition("[[")[0]) == (entries == 0)
     assert load_cluster(tmp_path / "cluster.toml") == cluster
 
 
-def test_all_pairs_on_a_link_are_one_entry(tmp_path: Path) -> None:
-    buses = parse_cluster("4xk80")
-    shared = replace(buses, link=np.minimum(buses.link, 0), link_names=("host bridge",))
-    save_cluster(shared, tmp_path / "cluster.toml")
-    assert (tmp_path / "cluster.toml").read_text().count("[[links]]") == 1
-    assert load_cluster(tmp_path / "cluster.toml") == shared
-
-
-@pytest.mark.parametrize("queue", ["fifo", "backward-first"])
-def test_equal_buses_are_no_entry(tmp_path: Path, queue: str) -> None:
-    path, buses = tmp_path / "cluster.toml", replace(parse_cluster("8xv100"), queue=queue)
-    save_cluster(buses, path)
-    assert "[[links]]" not in path.read_text()
-    assert "\nbandwidth = 150000000000.0\n" in path.read_text()
-    assert load_cluster(path) == buses
-    renamed = replace(buses, link_names=tuple(f"switch {bus}" for bus in range(8)))
-    save_cluster(renamed, path)
-    assert path.read_text().count("[[links]]") == 8
-    assert load_cluster(path) == renamed
-
-
-HEAD = """
-format = "placeto-cluster"
-version = 3
-"""
-
-
-def device(name: str) -> str:
-    return f"""
-[[devices]]
-name = "{name}"
-kind = "v100"
-memory_bytes = 16_000_000_000
-op_overhead = 0.0
-transfer_overhead = 0
-"""
-
-
-DEVICES = "".join(map(device, "abcd"))
-FIRST = f"{HEAD}bandwidth = 7.6e9\n{device('a')}{device('b')}"
-MACHINES = """
-[machines]
-left = ["a", "b"]
-right = ["c", "d"]
-"""
-TWO_MACHINES = (
-    HEAD
-    + DEVICES
-    + MACHINES
-    + """
-[[links]]
-name = "NVLink"
-sources = ["left"]
-destinations = ["left"]
-for_each = "pair"
-bandwidth = 150e9
-latency = 2e-6
-
-[[links]]
-name = "bus"
-sources = ["right"]
-destinations = ["right"]
-for_each = "source"
-bandwidth = 15e9
-
-[[links]]
-name = "ethernet"
-sources = ["left"]
-destinations = ["right"]
-bandwidth = 1e9
-
-[[links]]
-name = "ethernet"
-sources = ["right"]
-destinations = ["left"]
-bandwidth = 2e9
-"""
-)
-
-
-def test_two_machines_by_hand(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(TWO_MACHINES)
-    cluster = load_cluster(path)
+def test_two_machines_by_hand(read: Read) -> None:
+    cluster = read(LINKED)
     assert cluster.link_names == ("a -> b NVLink", "b -> a NVLink", "c bus", "d bus", "ethernet")
-    assert cluster.link.tolist() == [
-        [-1, 0, 4, 4],
-        [1, -1, 4, 4],
-        [4, 4, -1, 2],
-        [4, 4, 3, -1],
-    ]
+    assert cluster.link.tolist() == [[-1, 0, 4, 4], [1, -1, 4, 4], [4, 4, -1, 2], [4, 4, 3, -1]]
     assert cluster.bandwidth[0].tolist() == [np.inf, 150e9, 1e9, 1e9]
     assert cluster.bandwidth[2].tolist() == [2e9, 2e9, np.inf, 15e9]
     assert cluster.latency[0].tolist() == [0, 2e-6, 0, 0]
 
 
-def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.toml"
-    everything = 'sources = ["a", "b", "c", "d"]\ndestinations = ["d", "c", "b", "a"]\n'
-    usual = f"{HEAD}bandwidth = 7e9\nlatency = 1e-6\n{DEVICES}"
-    path.write_text(f'{usual}[[links]]\nname = "bridge"\n{everything}')
+def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(read: Read) -> None:
+    ends = 'sources = ["a", "b", "c", "d"]\ndestinations = ["d", "c", "b", "a"]\n'
+    usual = f"{HEAD}bandwidth = 7e9\nlatency = 1e-6\n{V100S}"
+    bridge, buses = read(f'{usual}[[links]]\nname = "bridge"\n{ends}'), read(usual)
     apart = ~np.eye(4, dtype=bool)
-    assert set(load_cluster(path).bandwidth[apart]) == {7e9}
-    assert set(load_cluster(path).latency[apart]) == {1e-6}
-    path.write_text(usual)
-    assert load_cluster(path).link_names == ("a bus", "b bus", "c bus", "d bus")
-    assert set(load_cluster(path).bandwidth[apart]) == {7e9}
+    for cluster in (bridge, buses):
+        assert set(cluster.bandwidth[apart]) == {7e9}
+        assert set(cluster.latency[apart]) == {1e-6}
+    assert bridge.link_names == ("bridge",)
+    assert buses.link_names == ("a bus", "b bus", "c bus", "d bus")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("bandwidth = 15e9", "", "links[1].bandwidth: expected one, here or of the whole file"),
-        ("bandwidth = 15e9", "bandwidth = 0", "links[1].bandwidth: expected more than 0, got 0.0"),
-        ("latency = 2e-6", "latency = -1", "links[0].latency: expected a finite number >= 0, got"),
-        ('sources = ["right"]', 'sources = ["e"]', "links[1].sources[0]: expected one of a, b"),
-        (
-            'destinations = ["left"]\nbandwidth = 2e9',
-            'destinations = ["a", "e"]\nbandwidth = 2e9',
-            "links[3].destinations[1]: expected one of a, b, c, d, left, right, got",
-        ),
-        (
-            'destinations = ["left"]\nbandwidth = 2e9',
-            'destinations = ["a"]\nbandwidth = 2e9',
-            "links: expected a link for each pair of devices, got none for 'c' -> 'b'",
-        ),
-        (
-            'destinations = ["left"]\nbandwidth = 2e9',
-            'destinations = ["left", "d"]\nbandwidth = 2e9',
-            "links[3]: expected each pair of devices on one link, got 'c' -> 'd', which is on "
-            "links[1]",
-        ),
-        (
-            'sources = ["left"]\ndestinations = ["right"]',
-            'sources = ["a"]\ndestinations = ["a"]',
-            "links[2]: expected a pair of different devices, got none",
-        ),
-        ('"pair"', '"byte"', "links[0].for_each: invalid enum value 'byte'"),
-        ('right = ["c", "d"]', 'right = ["c", "e"]', "machines.right[1]: expected one of a, b"),
-        ('right = ["c", "d"]', 'right = ["c", "b"]', "machines.right[1]: expected each device in"),
-        ("left = ", "d = ", "machines: expected names that no device has, got 'd'"),
-        ('name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),
-        ('name = "ethernet"', 'name = ""', "link_names[4]: expected a text that is not empty"),
-        (
-            'name = "ethernet"\nsources = ["left"]',
-            'name = "c bus"\nsources = ["left"]',
-            "links[2].name: expected a name that tells the links for each pair or source from "
-            "others, got 'c bus', which makes a second 'c bus'",
-        ),
-        (
-            "[[devices]]",
-            "bandwidth = -1.0\n[[devices]]",
-            "bandwidth: expected a number >= 0, or infinity (bytes are free), got -1.0",
-        ),
-        (
-            "[[devices]]",
-            "bandwidth = 1.0\nlatency = -1.0\n[[devices]]",
-            "latency: expected a finite number >= 0, got -1.0",
-        ),
-        (
-            "bandwidth = 150e9",
-            "bandwidth = 1e-300",
-            "bandwidth[0, 1]: expected at least 5.2e-290 B/s, got 1e-300",
-        ),
-        ("[machines]", "bandwidth = true\n[machines]", "devices[3]: object contains unknown field"),
-    ],
-)
-def test_a_wrong_link_of_a_cluster_file_is_named(
-    tmp_path: Path, old: str, new: str, message: str
+def test_a_card_is_described_once_for_all_its_devices(read: Read) -> None:
+    cluster = read(CARD)
+    (card,) = cluster.kinds
+    assert (card.name, card.peak_flops, card.memory_bandwidth) == ("card", 82.6e12, 1008e9)
+    assert dict(card.peak_flops_in) == {"float16": 165.2e12, "bfloat16": 165.2e12}
+    h100 = DEVICE_KINDS["h100"]
+    assert card.efficiency == replace(h100.efficiency, matrix_product=0.8)
+    assert (card.launch_overhead, card.op_overhead) == (h100.launch_overhead, h100.op_overhead)
+    first, second = cluster.devices
+    assert (first.memory_bytes, first.op_overhead) == (24_000_000_000, h100.op_overhead)
+    assert (second.memory_bytes, second.op_overhead) == (20_000_000_000, 2e-6)
+    assert first.transfer_overhead == second.transfer_overhead == 0
+    without_peaks = read(CARD.replace("peak_flops_in", "# "))
+    assert dict(without_peaks.kinds[0].peak_flops_in) == {}
+
+
+def test_what_is_left_out_of_a_kind_of_the_catalogue_is_what_stands_there(read: Read) -> None:
+    cluster = read(CARD.replace("card", "cpu").replace("{ matrix_product = 0.8 }", "{}"))
+    (kind,) = cluster.kinds
+    assert kind.efficiency == DEVICE_KINDS["cpu"].efficiency
+    assert kind.launch_overhead == 0
+    assert cluster.devices[0].transfer_overhead == 25e-6
+    assert "float64" not in kind.peak_flops_in
+
+
+def test_devices_without_links_are_joined_as_in_a_spec(read: Read) -> None:
+    cluster = read(OWN)
+    same = parse_cluster("1xrtx3090+1xrtx3060+1xcpu-ddr5-2ch")
+    assert cluster.memory_bytes.tolist() == [22_500_000_000, 12_000_000_000, 3 * 2**29]
+    slot = 8e9 * 4 / 8 * 128 / 130  # four lanes of 8 GT/s
+    assert cluster.bandwidth[1] == pytest.approx([slot, np.inf, slot], rel=2e-3)
+    assert cluster.bandwidth[0, 2] == same.bandwidth[0, 2]
+    assert cluster.latency.tolist() == same.latency.tolist()
+    assert cluster.link.tolist() == same.link.tolist()
+
+
+def test_a_speed_scales_what_the_device_computes(read: Read) -> None:
+    cluster, usual = read(OWN), DEVICE_KINDS["rtx3090"]
+    (kind,) = cluster.kinds
+    assert kind.memory_bandwidth == usual.memory_bandwidth / 2
+    assert (kind.peak_flops, kind.peak_flops_in["float16"]) == (35.6e12 / 2, 71.2e12 / 2)
+    assert kind.launch_overhead == usual.launch_overhead * 2
+    assert cluster.devices[0].op_overhead == usual.op_overhead * 2
+    assert cluster.devices[1].op_overhead == DEVICE_KINDS["rtx3060"].op_overhead
+
+
+def test_a_kind_like_another_differs_in_what_it_says(read: Read) -> None:
+    own = '[kinds.mine]\nlike = "rtx4060ti"\nmemory = "8 GB"\n'
+    cluster = read(OWN.replace('"rtx3060"', '"mine"').replace("host_link", "# ") + own)
+    mine, usual = cluster.kinds[1], DEVICE_KINDS["rtx4060ti"]
+    assert (mine.memory_bytes, mine.peak_flops_in) == (8_000_000_000, usual.peak_flops_in)
+    assert cluster.bandwidth[0, 1] == 31.5e9 / 2  # its eight lanes
+
+
+def test_machines_and_their_network_are_named(read: Read) -> None:
+    machines = '[machines]\none = ["a", "c"]\ntwo = ["b"]\n'
+    text = OWN.replace(HEAD, f'{HEAD}link = "ethernet-2.5g"\n').replace(
+        "[kinds", f"{machines}[kinds"
+    )
+    cluster = read(text)
+    assert cluster.bandwidth[0].tolist() == [np.inf, 2.5e9 / 8, 31.5e9]
+    assert cluster.link_names[cluster.link[1, 2]] == "machine 1 network"
+
+
+BACK = 'destinations = ["left"]\nbandwidth = 2e9'
+WRONG = [
+    # what to replace, by what, and the error
+    (LINKED, "bandwidth = 15e9", "", "links[1].bandwidth: expected one, here or of the whole file"),
+    (LINKED, "= 15e9", "= 0", "links[1].bandwidth: expected more than 0, got 0.0"),
+    (LINKED, "= 2e-6", "= -1", "links[0].latency: expected a finite number >= 0, got -1.0"),
+    (LINKED, 's = ["right"]', 's = ["e"]', "links[1].sources[0]: expected one of a, b, c, d, left"),
+    (LINKED, BACK, BACK.replace("left", "e"), "links[3].destinations[0]: expected one of a, b, c"),
+    (LINKED, BACK, BACK.replace("left", "a"), "links: expected a link for each pair of devices, "),
+    (
+        LINKED,
+        BACK,
+        BACK.replace('"left"', '"left", "d"'),
+        "links[3]: expected each pair of devices on one link, got 'c' -> 'd', which is on links[1]",
+    ),
+    (
+        LINKED,
+        'sources = ["left"]\ndestinations = ["right"]',
+        'sources = ["a"]\ndestinations = ["a"]',
+        "links[2]: expected a pair of different devices, got none",
+    ),
+    (LINKED, '"pair"', '"byte"', "links[0].for_each: invalid enum value 'byte'"),
+    (LINKED, '["c", "d"]', '["c", "e"]', "machines.right[1]: expected one of a, b, c, d, got 'e'"),
+    (LINKED, '["c", "d"]', '["c", "b"]', "machines.right[1]: expected each device in one machine"),
+    (LINKED, "left = ", "d = ", "machines: expected names that no device has, got 'd'"),
+    (LINKED, 'name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),
+    (LINKED, 'name = "ethernet"', 'name = "c bus"', "links[2].name: expected a name that tells"),
+    (LINKED, HEAD, f"{HEAD}bandwidth = -1.0\n", "bandwidth: expected a number >= 0, or infinity"),
+    (LINKED, HEAD, f"{HEAD}latency = -1.0\n", "latency: expected a finite number >= 0, got -1.0"),
+    (LINKED, "= 150e9", "= 1e-300", "bandwidth[0, 1]: expected at least 5.2e-290 B/s, got 1e-300"),
+    (CARD, CARD, "", "object missing required field format"),
+    (CARD, CARD, "format = ", "expected TOML: Invalid value (at end of document)"),
+    (CARD, "31.5e9", "1" * 5000, "expected TOML: Exceeds the limit (4300 digits)"),
+    (CARD, "placeto-cluster", "x", "format: expected 'placeto-cluster', got 'x'"),
+    (CARD, "version = 3", "version = 4", "version: expected 3, got 4"),
+    (CARD, "31.5e9", "nan", "bandwidth[0, 0]: expected a number >= 0"),
+    (CARD, '= "card"', "= 1979-05-27", "devices[0].kind: expected str, got date"),
+    (CARD, "peak_flops = 82.6e12", "", "kinds.card: peak_flops: expected a number, or `like` with"),
+    (
+        CARD,
+        "[kinds.card]",
+        '[kinds.card]\nlike = "x"',
+        "kinds.card: like: expected one of cpu, k80",
+    ),
+    (
+        CARD,
+        "[kinds.card]",
+        '[kinds.card]\nspeed = "2"',
+        "kinds.card: speed: expected float, got str",
+    ),
+    (CARD, "[kinds", 'link = "nvlink"\n[kinds', "link: expected no bandwidth beside it, got 'nvl"),
+    (CARD, "1008e9", "0", "kinds.card: memory_bandwidth: expected more than 0, got 0.0"),
+    (CARD, "24_000_000_000", '"24 GB"', "kinds.card: memory_bytes: expected int"),
+    (CARD, "{ float16", "{ fp16", "kinds.card: peak_flops_in: expected one of tf32, float64"),
+    (CARD, " bfloat16 = 165.2e12", "bfloat16 = 0", "kinds.card: peak_flops_in.bfloat16: expected"),
+    (CARD, "matrix_product", "matmul", "kinds.card: efficiency: expected one of convolution"),
+    (CARD, "= 0.8", "= 1.5", "kinds.card: efficiency.matrix_product: expected more than 0 and at"),
+    (
+        CARD,
+        'kind = "card"',
+        'kind = "x"',
+        "devices[0].memory_bytes: expected a number, or [kinds.x",
+    ),
+    (OWN, '"22.5 GB"', '"22.5 Gb"', "devices[0].memory: expected a text of a number above 0 and a"),
+    (OWN, '"22.5 GB"', '"0 GB"', "devices[0].memory: expected a text of a number above 0 and a"),
+    (OWN, '"22.5 GB"', "22.5", "devices[0].memory: expected a text of a number above 0 and a"),
+    (OWN, '"22.5 GB"', '"1 GB"\nmemory_bytes = 5', "devices[0].memory: expected no memory_bytes"),
+    (OWN, '"22.5 GB"', f'"{"9" * 30} TB"', "devices[0].memory_bytes: expected an integer from 1"),
+    (OWN, "0.5", "-0.5", "kinds.rtx3090: speed: expected a finite number >= 0, got -0.5"),
+    (OWN, "0.5", "1e-320", "kinds.rtx3090: "),
+    (OWN, "pcie-3-x4", "pcie-3-x5", "devices[1].host_link: expected one of pcie-3-x4, pcie-3-x8"),
+    (OWN, HEAD, f"{HEAD}latency = 1.0\n", "latency: expected a bandwidth, or links, beside it"),
+    (OWN, HEAD, f'{HEAD}link = "lan"\n', "link: expected one of bus, nvlink, pcie"),
+    (OWN, HEAD, f"{HEAD}bandwidth = 1e9\n", "devices[1].host_link: expected no bandwidth beside"),
+    (
+        OWN,
+        "[kinds",
+        '[machines]\none = ["a"]\n[kinds',
+        "machines: expected each device in one, got",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "old", "new", "message"), WRONG)
+def test_what_is_wrong_is_named(
+    read: Read, tmp_path: Path, text: str, old: str, new: str, message: str
 ) -> None:
-    assert old in TWO_MACHINES
-    path = tmp_path / "cluster.toml"
-    path.write_text(TWO_MACHINES.replace(old, new, 1))
-    with refused(f"{path}: {message}"):
-        load_cluster(path)
+    assert old in text
+    with refused(f"{tmp_path / 'cluster.toml'}: {message}"):
+        read(text.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("fields", "message"),
     [
-        ("", "object missing required field format"),
-        ("format = ", "expected TOML: Invalid value (at end of document)"),
-        (f"bandwidth = {'1' * 5000}", "expected TOML: Exceeds the limit (4300 digits)"),
-        ('format = "x"\nversion = 1', "format: expected 'placeto-cluster', got 'x'"),
-        (FIRST.replace("version = 3", "version = 4"), "version: expected 3, got 4"),
-        (FIRST.replace("7.6e9", "nan"), "bandwidth[0, 0]: expected a number >= 0"),
-        (FIRST.replace('"v100"', "1979-05-27"), "devices[0].kind: expected str, got date"),
+        ({"launch_overhead": -1e-6}, "launch_overhead: expected a finite number >= 0, got -1e-06"),
+        ({"efficiency": 0.5}, "efficiency: expected Efficiency, got 0.5"),
+        ({"peak_flops_in": 3.0}, "peak_flops_in: expected a mapping of dtypes to numbers, got 3.0"),
     ],
 )
-def test_a_wrong_cluster_file_is_named(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(content)
-    with refused(f"{path}: {message}"):
-        load_cluster(path)
+def test_a_wrong_field_of_a_kind_is_named(fields: dict[str, Any], message: str) -> None:
+    with refused(message):
+        replace(DEVICE_KINDS["k80"], **fields)

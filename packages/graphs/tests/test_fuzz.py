@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from example_files import CARD, DEVICES, EDGES, HEAD, LINKED, NODES, OWN, PROFILE
 from example_graphs import diamond, diamond_problem, plain_graph
 from placeto_graphs import (
     DEVICE_KINDS,
@@ -39,23 +40,6 @@ ROUNDS = 250  # of each file and mutation
 NUMBERS: list[Any] = [-1, 0, 1, 2**31, 2**63, 2**80, 0.5, -0.0, 1e308, float("nan"), float("inf")]
 OTHERS: list[Any] = [None, True, "", "k80", "\x00\n", "\ud800", [], [[]], [1, "a"], {}, {"a": 1}]
 STRANGE = [*NUMBERS, *OTHERS]
-PROFILE = (
-    "node1 -- Input -- forward_compute_time=0.0, backward_compute_time=0.0, "
-    "activation_size=4096.0, parameter_size=0.0\n"
-    "node2 -- LSTM(8, 8) -- forward_compute_time=1.5, backward_compute_time=3.0, "
-    "activation_size=[4096.0; 64.0], parameter_size=2048.0\n"
-    "\tnode1 -- node2\n"
-)
-PARTITIONING = {
-    "maxFPGAs": 2,
-    "maxCPUs": 1,
-    "maxSizePerFPGA": 1e9,
-    "nodes": [
-        {"id": 7, "name": "a", "cpuLatency": 9.0, "fpgaLatency": 2.0, "size": 1e6, "colorClass": 1},
-        {"id": 8, "cpuLatency": 1.0, "fpgaLatency": 1.0, "size": 0, "supportedOnFpga": 0},
-    ],
-    "edges": [{"sourceId": 7, "destId": 8, "cost": 0.5}],
-}
 
 
 def flipped(content: bytes, generator: random.Random) -> bytes:
@@ -133,30 +117,8 @@ def levelled_problem() -> PlacementProblem:
     )
 
 
-def described_cluster() -> str:
-    """Return a cluster file with all that one may have: machines, links of each form, kinds."""
-    return (
-        'format = "placeto-cluster"\nversion = 3\nlatency = 1e-6\nqueue = "backward-first"\n'
-        '[machines]\nleft = ["a", "b"]\nright = ["c", "d"]\n'
-        + "".join(f'[[devices]]\nname = "{name}"\nkind = "card"\n' for name in "abcd")
-        + "".join(
-            f'[[links]]\nname = "link {number}"\nsources = ["{source}"]\n'
-            f'destinations = ["{there}"]\nbandwidth = 1e9\n{more}'
-            for number, (source, there, more) in enumerate(
-                [
-                    ("left", "left", 'for_each = "pair"\n'),
-                    ("right", "right", 'for_each = "source"\nlatency = 2e-6\n'),
-                    ("left", "right", ""),
-                    ("right", "left", ""),
-                ]
-            )
-        )
-        + "[kinds.card]\nmemory_bytes = 1000\nmemory_bandwidth = 1e9\npeak_flops = 1e12\n"
-        "peak_flops_in = { float16 = 2e12 }\nefficiency = { copy = 0.5 }\n"
-    )
-
-
 def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
+    """Return a file of each kind with all that one may have, and its reader."""
     problem = diamond_problem(
         graph=diamond(
             waits=[[2, 1]], held_tensors=[0], groups=[1, 2, 1, 1], dtype=["", "a", "", ""]
@@ -170,25 +132,32 @@ def files(folder: Path) -> dict[Path, Callable[[Path], Any]]:
     save_graph(problem.graph, folder / "graph.json")
     save_cluster(replace(problem.cluster, kinds=(DEVICE_KINDS["k80"],)), folder / "cluster.toml")
     save_cluster(levelled.cluster, folder / "linked.toml")
-    (folder / "described.toml").write_text(described_cluster())
+    queue = f'{HEAD}latency = 1e-6\nqueue = "backward-first"\n'
+    (folder / "machines.toml").write_text(LINKED.replace(HEAD, queue))
+    (folder / "card.toml").write_text(CARD)
+    (folder / "own.toml").write_text(OWN)
     save_placement(np.array([0, 0, 1, 1]), problem, folder / "placement.json")
     finest = levelled.at_level(2)
     save_placement(np.arange(6, dtype=np.int32) % 4, finest, folder / "finer.json")
     by_op = dict.fromkeys(levelled.graph.op_names, "cpu:0")
     (folder / "ops.json").write_text(json.dumps(by_op))
     (folder / "profile.txt").write_text(PROFILE)
-    (folder / "partitioning.json").write_text(json.dumps(PARTITIONING))
+    partitioning = DEVICES | {"nodes": NODES, "edges": EDGES}
+    (folder / "partitioning.json").write_text(json.dumps(partitioning))
+
+    def of_any_level(path: Path) -> Any:
+        return load_placement_of_any_level(path, levelled)
+
+    clusters = ("cluster", "linked", "machines", "card", "own")
     return {
         folder / "problem.json": load_problem,
         folder / "problem.json.gz": load_problem,
         folder / "levels.json": load_problem,
         folder / "graph.json": load_graph,
-        folder / "cluster.toml": load_cluster,
-        folder / "linked.toml": load_cluster,
-        folder / "described.toml": load_cluster,
+        **{folder / f"{name}.toml": load_cluster for name in clusters},
         folder / "placement.json": lambda path: load_placement(path, problem),
-        folder / "finer.json": lambda path: load_placement_of_any_level(path, levelled),
-        folder / "ops.json": lambda path: load_placement_of_any_level(path, levelled),
+        folder / "finer.json": of_any_level,
+        folder / "ops.json": of_any_level,
         folder / "profile.txt": load_pipedream_profile,
         folder / "partitioning.json": load_dnn_partitioning,
     }

@@ -1,3 +1,5 @@
+"""Graphs of ops, and with them the checks that all records share."""
+
 import copy
 import re
 from itertools import pairwise
@@ -13,27 +15,27 @@ from graph_strategies import op_graphs
 from placeto_graphs import GraphError, OpGraph
 
 
-def test_fields_have_the_dtypes_of_the_schema() -> None:
-    graph = diamond()
-    dtypes = {
-        "phases": np.int8,
-        "flops": np.float64,
-        "bytes_accessed": np.float64,
-        "parameter_bytes": np.int64,
-        "workspace_bytes": np.int64,
-        "colocation": np.int32,
-        "tensor_producer": np.int32,
-        "tensor_bytes": np.int64,
-        "edges": np.int32,
-        "groups": np.int32,
-        "group_channels": np.int32,
-        "waits": np.int32,
-        "held_tensors": np.int32,
+def test_what_is_not_given_is_that_of_a_plain_op_and_tensor() -> None:
+    graph = plain_graph([*"ab"], [0], [8], [])
+    assert (graph.op_types, graph.scopes, graph.dtype) == (("op",) * 2, ("",) * 2, ("",) * 2)
+    expected = {
+        "phases": ([0, 0], np.int8),
+        "flops": ([0, 0], np.float64),
+        "bytes_accessed": ([0, 0], np.float64),
+        "parameter_bytes": ([0, 0], np.int64),
+        "workspace_bytes": ([0, 0], np.int64),
+        "colocation": ([-1, -1], np.int32),
+        "tensor_producer": ([0], np.int32),
+        "tensor_bytes": ([8], np.int64),
+        "edges": ([], np.int32),
+        "groups": ([1, 1], np.int32),
+        "group_channels": ([0, 0], np.int32),
+        "waits": ([], np.int32),
+        "held_tensors": ([], np.int32),
     }
-    assert {name: getattr(graph, name).dtype for name in dtypes} == dtypes
-    assert graph.op_names == ("split", "left", "right", "join")
-    assert graph.measured_time["k80"].dtype == np.float64
-    assert (graph.num_ops, graph.num_tensors, graph.num_edges) == (4, 4, 4)
+    found = {name: getattr(graph, name) for name in expected}
+    assert {name: (array.tolist(), array.dtype) for name, array in found.items()} == expected
+    assert graph.edges.shape == graph.waits.shape == (0, 2)
 
 
 def test_texts_may_come_from_numpy() -> None:
@@ -47,32 +49,12 @@ def test_arrays_are_read_only_and_do_not_change_with_the_arrays_that_were_given(
     graph = diamond(flops=flops)
     flops[0] = 7
     assert graph.flops[0] == 1
-    with pytest.raises(ValueError, match="read-only"):
-        graph.flops[0] = 2
-    with pytest.raises(TypeError):
-        graph.measured_time["cpu"] = flops  # type: ignore[index]
-
-
-def test_copies_are_equal_and_read_only() -> None:
-    """Copies and pickles take the same way, through ``__reduce__``."""
-    graph = diamond()
-    for twin in (copy.copy(graph), copy.deepcopy(graph)):
+    for twin in (graph, copy.copy(graph), copy.deepcopy(graph)):
         assert twin == graph
-        assert not twin.edges.flags.writeable
-
-
-def test_what_is_not_given_is_that_of_a_plain_op_and_tensor() -> None:
-    graph = OpGraph(op_names=[*"abcd"], tensor_producer=[0], tensor_bytes=[8], edges=[])  # type: ignore[arg-type]
-    assert (graph.op_types, graph.scopes) == (("op",) * 4, ("",) * 4)
-    assert graph.phases.tolist() == graph.flops.tolist() == graph.bytes_accessed.tolist() == [0] * 4
-    assert graph.parameter_bytes.tolist() == graph.workspace_bytes.tolist() == [0] * 4
-    assert graph.colocation.tolist() == [-1] * 4
-    assert graph.edges.shape == (0, 2)
-    assert graph.dtype == ("",) * 4
-    assert graph.groups.tolist() == [1] * 4
-    assert graph.group_channels.tolist() == [0] * 4
-    assert graph.waits.shape == (0, 2)
-    assert graph.held_tensors.tolist() == []
+        with pytest.raises(ValueError, match="read-only"):
+            twin.flops[0] = 2
+        with pytest.raises(TypeError):
+            twin.measured_time["cpu"] = flops  # type: ignore[index]
 
 
 def test_an_op_comes_behind_those_that_it_waits_for() -> None:
@@ -84,25 +66,18 @@ def test_an_op_comes_behind_those_that_it_waits_for() -> None:
 
 
 def test_graphs_differ_when_any_field_does() -> None:
-    graph = diamond()
-    assert graph == diamond()
-    assert graph != diamond(flops=[0.0, 1e9, 2e9, 2e6])
-    assert graph != diamond(measured_time={})
-    assert graph != diamond(waits=[[3, 0]])
-    assert graph != "graph"
+    for changes in ({"flops": [0.0, 1e9, 2e9, 2e6]}, {"measured_time": {}}, {"waits": [[3, 0]]}):
+        assert diamond() != diamond(**changes)
+    assert diamond() != "graph"
 
 
 @given(op_graphs())
-def test_topological_order_is_that_of_networkx(graph: OpGraph) -> None:
+def test_the_order_is_that_of_networkx_and_rows_hold_every_edge(graph: OpGraph) -> None:
     oracle = nx.DiGraph()
     oracle.add_nodes_from(range(graph.num_ops))
     oracle.add_edges_from(zip(graph.edge_producers, graph.edge_consumers, strict=True))
     oracle.add_edges_from(graph.waits[:, ::-1].tolist())
     assert graph.topological_order.tolist() == list(nx.lexicographical_topological_sort(oracle))
-
-
-@given(op_graphs())
-def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
     edges = graph.edges.tolist()
     for tensor in range(graph.num_tensors):
         expected = [consumer for other, consumer in edges if other == tensor]
@@ -116,27 +91,32 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"op_names": []}, "op_names: expected at least one op, got none"),
+        # texts
         ({"op_names": "abcd"}, "op_names: expected a sequence of texts, got 'abcd'"),
         ({"op_names": ["a", "b", "c", 4]}, "op_names[3]: expected a text, got 4"),
         ({"op_names": ["a", "b", "b", "c"]}, "op_names[2]: 'b' repeats op_names[1]"),
         ({"op_names": ["a", "", "b", "c"]}, "op_names[1]: expected a text that is not empty"),
         ({"op_names": ["a", "\ud800", "b", "c"]}, "op_names[1]: expected text that UTF-8 can"),
+        ({"scopes": [""] * 3}, "scopes: expected 4 texts, got 3"),
+        # integers
         ({"phases": [0, 1, 2, 3]}, "phases[3]: expected an integer from 0 to 2, got 3"),
         ({"phases": [0.0, 1.0, 2.0, 1.0]}, "phases: expected integers, got float64"),
-        ({"flops": [0, 1, np.nan, 2]}, "flops[2]: expected a finite number >= 0, got nan"),
-        ({"flops": ["1", "2", "3", "4"]}, "flops: expected numbers, got str"),
-        ({"flops": [[1], [2, 3], 4, 5]}, "flops: expected an array of one shape, got [[1]"),
-        (
-            {"parameter_bytes": [2**59, 0, 2**59, 2**20]},
-            "parameter_bytes: expected a sum of at most",
-        ),
+        ({"colocation": [-2, 0, 0, 0]}, "colocation[0]: expected an integer from -1 to"),
+        ({"groups": [1, 1, 0, 1]}, "groups[2]: expected an integer from 1 to"),
         (
             {"workspace_bytes": np.array([0, 0, 0, 2**63], np.uint64)},
             "workspace_bytes[3]: expected an integer from 0 to 9223372036854775807, got 9223",
         ),
+        ({"tensor_bytes": [0, 2**80, 1, 1]}, "tensor_bytes[1]: expected an integer from 0 to 922"),
+        ({"parameter_bytes": [2**59, 0, 2**59, 2**20]}, "parameter_bytes: expected a sum of at mo"),
+        # numbers
+        ({"flops": [0, 1, np.nan, 2]}, "flops[2]: expected a finite number >= 0, got nan"),
+        ({"flops": ["1", "2", "3", "4"]}, "flops: expected numbers, got str"),
+        ({"flops": [[1], [2, 3], 4, 5]}, "flops: expected an array of one shape, got [[1]"),
         ({"flops": [0, 0, 10**400, 1]}, "flops: expected numbers, got object"),
-        ({"colocation": [-2, 0, 0, 0]}, "colocation[0]: expected an integer from -1 to"),
+        ({"flops": [0, 1]}, "flops: expected shape (4,), got (2,)"),
+        # of graphs
+        ({"op_names": []}, "op_names: expected at least one op, got none"),
         ({"tensor_producer": [0, 0, 1, 4]}, "tensor_producer[3]: expected an integer from 0 to 3"),
         ({"edges": [[4, 1]]}, "edges[0, 0]: expected one of 4 tensors, got 4"),
         ({"edges": [[0, 1], [1, 9]]}, "edges[1, 1]: expected one of 4 ops, got 9"),
@@ -144,32 +124,20 @@ def test_rows_hold_every_edge_in_order(graph: OpGraph) -> None:
             {"edges": [[2, 3], [0, 1], [2, 3]]},
             "edges[2]: expected each (tensor, op) once, got [2, 3] again after edges[0]",
         ),
-        (
-            {"edges": [[0, 1], [2, 2], [3, 1]]},
-            "edges: expected no cycle, got 'left' -> 'right' -> 'left'",
-        ),
-        ({"groups": [1, 1, 0, 1]}, "groups[2]: expected an integer from 1 to"),
-        ({"group_channels": [0, -1, 0, 0]}, "group_channels[1]: expected an integer from 0 to"),
+        ({"edges": [[0, 1], [2, 2], [3, 1]]}, "edges: expected no cycle, got 'left' -> 'right' ->"),
         ({"waits": [[4, 0]]}, "waits[0, 0]: expected an integer from 0 to 3, got 4"),
         (
             {"waits": [[3, 0], [3, 0]]},
             "waits[1]: expected each (op, op before it) once, got [3, 0]",
         ),
-        (
-            {"waits": [[0, 3]]},
-            "edges and waits: expected no cycle, got 'split' -> 'left' -> 'join' -> 'split'",
-        ),
+        ({"waits": [[0, 3]]}, "edges and waits: expected no cycle, got 'split' -> '"),
         ({"held_tensors": [4]}, "held_tensors[0]: expected an integer from 0 to 3, got 4"),
         (
             {"held_tensors": [1, 0, 1]},
             "held_tensors[2]: expected each tensor once, got 1 again after held_tensors[0]",
         ),
         ({"measured_time": [1, 2]}, "measured_time: expected a mapping, got [1, 2]"),
-        ({"measured_time": {"": [0] * 4}}, "measured_time: expected a text that is not empty"),
-        (
-            {"measured_time": {"cpu": [0, 0, 0, -1]}},
-            "measured_time['cpu'][3]: expected a finite number >= 0, got -1.0",
-        ),
+        ({"measured_time": {"cpu": [0, 0, 0, -1]}}, "measured_time['cpu'][3]: expected a finite"),
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(changes: dict[str, object], message: str) -> None:
