@@ -118,8 +118,8 @@ def test_the_order_is_that_of_networkx_and_rows_hold_every_edge(graph: OpGraph) 
         # of graphs
         ({"op_names": []}, "op_names: expected at least one op, got none"),
         ({"tensor_producer": [0, 0, 1, 4]}, "tensor_producer[3]: expected an integer from 0 to 3"),
-        ({"edges": [[4, 1]]}, "edges[0, 0]: expected one of 4 tensors, got 4"),
-        ({"edges": [[0, 1], [1, 9]]}, "edges[1, 1]: expected one of 4 ops, got 9"),
+        ({"edges": [[4, 1]]}, "edges[0, 0]: expected an integer from 0 to 3, got 4"),
+        ({"edges": [[0, 1], [1, 9]]}, "edges[1, 1]: expected an integer from 0 to 3, got 9"),
         (
             {"edges": [[2, 3], [0, 1], [2, 3]]},
             "edges[2]: expected each (tensor, op) once, got [2, 3] again after edges[0]",

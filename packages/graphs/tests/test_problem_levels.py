@@ -78,12 +78,11 @@ def test_a_placement_goes_to_finer_levels_exactly(
     can_run = np.isfinite(coarse.group_graph.compute_time)
     placement = [data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in can_run]
     op_devices = coarse.expand(placement)
-    finer = coarse.finer
-    while finer is not None:
+    for level in range(coarse.level + 1, len(problem.levels)):
+        finer = problem.at_level(level)
         taken = finer.placement_of_ops(op_devices)
         assert finer.expand(taken).tolist() == op_devices.tolist()
         assert coarse.placement_of_ops(finer.expand(taken)).tolist() == placement
-        finer = finer.finer
 
 
 @given(problems(), st.data())
@@ -119,10 +118,10 @@ def test_groups_that_take_no_time_go_where_most_of_their_ops_are() -> None:
 def test_levels_are_neighbours_of_each_other() -> None:
     problem = chain_problem()
     assert [level.num_groups for level in problem.levels] == [2, 4, 8]
-    assert (problem.level, problem.coarser) == (0, None)
+    assert problem.level == 0
     finest = problem.at_level(2)
-    assert finest.finer is None
-    assert finest.coarser == problem.finer
+    assert finest.level == 2
+    assert finest.at_level(1) == problem.at_level(1)
     assert finest.at_level(0) == problem
     with pytest.raises(GraphError, match=r"^level: expected one from 0 to 2, got 3$"):
         problem.at_level(3)
@@ -132,9 +131,8 @@ def test_groups_of_unknown_origin_have_coarser_levels_only() -> None:
     problem = replace(chain_problem(300), hierarchy=None)
     problem = replace(problem, grouping=colocate(problem.graph, rules=()))
     assert [level.num_groups for level in problem.levels] == [32, 64, 128, 256, 300]
-    assert problem.finer is None
-    assert problem.coarser is not None
-    assert problem.coarser.finer == replace(problem, hierarchy=problem.levels)
+    assert problem.level == 4
+    assert problem.at_level(3).at_level(4) == replace(problem, hierarchy=problem.levels)
     small = diamond_problem()
     assert small.levels == (small.grouping,)
     assert LEVEL_SIZES[0] == 32
@@ -146,7 +144,7 @@ def test_a_level_without_a_device_for_some_group_is_left_out() -> None:
     levels = nested_groupings(problem.graph, colocate(problem.graph, rules=()), [1, 12])
     apart = replace(problem, compute_time=compute_time, grouping=levels[1], hierarchy=levels)
     assert apart.levels == levels[1:]
-    assert (apart.level, apart.coarser) == (0, None)
+    assert apart.level == 0
 
 
 @pytest.mark.parametrize(
@@ -224,10 +222,8 @@ def test_a_placement_can_be_said_op_by_op(tmp_path: Path) -> None:
     level, placement = load_placement_of_any_level(path, problem)
     expected = [int(halves[name][-1]) for name in names]
     assert level.expand(placement).tolist() == expected
-    coarser = level.coarser
-    assert coarser is None or coarser.expand(coarser.placement_of_ops(expected)).tolist() != (
-        expected
-    )
+    for coarser in map(problem.at_level, range(level.level)):
+        assert coarser.expand(coarser.placement_of_ops(expected)).tolist() != expected
     path.write_text(json.dumps({name: f"k80:{op % 2}" for op, name in enumerate(names)}))
     level, placement = load_placement_of_any_level(path, problem)
     assert level.num_groups == 12

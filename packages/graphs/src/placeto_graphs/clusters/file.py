@@ -1,7 +1,7 @@
 """Cluster files: TOML that a person can write."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -289,32 +289,20 @@ def _shown(pair: Sequence[int], names: Sequence[str]) -> str:
 def _encoded_links(cluster: Cluster) -> list[_Link]:
     """Return entries for the links in their order, as few as pairs of equal cost allow."""
     names = cluster.device_names
-    pairs_of: dict[tuple[int, float, float], list[tuple[int, int]]] = {}
+    reached_at: dict[tuple[int, float, float], dict[int, set[int]]] = {}
     for source, destination in np.argwhere(cluster.link != NO_LINK).tolist():
         at = source, destination
         key = int(cluster.link[at]), float(cluster.bandwidth[at]), float(cluster.latency[at])
-        pairs_of.setdefault(key, []).append(at)
-    return [
-        _Link(
-            name=cluster.link_names[link],
-            sources=[names[source] for source in sources],
-            destinations=[names[destination] for destination in destinations],
-            bandwidth=bandwidth,
-            latency=latency,
-        )
-        for (link, bandwidth, latency), pairs in sorted(pairs_of.items())
-        for sources, destinations in _rectangles(pairs)
-    ]
-
-
-def _rectangles(pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield sources and destinations; from each to each, but for itself, they are the pairs."""
-    destinations = {destination for _, destination in pairs}
-    reached: dict[int, set[int]] = {}
-    for source, destination in pairs:
-        reached.setdefault(source, {source} & destinations).add(destination)
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for source, ends in reached.items():
-        alike.setdefault(tuple(sorted(ends)), []).append(source)
-    for shared, begins in alike.items():
-        yield begins, list(shared)
+        reached_at.setdefault(key, {}).setdefault(source, set()).add(destination)
+    entries = []
+    for (link, bandwidth, latency), reached in sorted(reached_at.items(), key=lambda item: item[0]):
+        anywhere = set[int]().union(*reached.values())
+        sources_of: dict[tuple[int, ...], list[int]] = {}
+        for source, ends in reached.items():
+            # It may stand among its own destinations: a device sends nothing to itself.
+            sources_of.setdefault(tuple(sorted(ends | ({source} & anywhere))), []).append(source)
+        for destinations, sources in sources_of.items():
+            both = ([names[device] for device in end] for end in (sources, destinations))
+            name = cluster.link_names[link]
+            entries.append(_Link(name, *both, bandwidth=bandwidth, latency=latency))
+    return entries

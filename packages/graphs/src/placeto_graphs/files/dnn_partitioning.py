@@ -48,7 +48,7 @@ class _File(msgspec.Struct):
 
 
 def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
-    r"""Read an input file of the repository msr-fiddle/dnn-partitioning as a problem.
+    """Read an input file of the repository msr-fiddle/dnn-partitioning as a problem.
 
     Each node becomes an op, and nodes of one ``colorClass`` are one group. The cluster has
     ``maxFPGAs`` devices of kind ``"accelerator"`` with ``maxSizePerFPGA`` bytes each, and
@@ -63,21 +63,6 @@ def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
     ----------
     Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS
     2020.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> nodes = [
-    ...     {"id": 7, "cpuLatency": 9.0, "fpgaLatency": 1.0, "size": 64.0, "colorClass": 1},
-    ...     {"id": 8, "cpuLatency": 9.0, "fpgaLatency": 2.0, "size": 64.0, "colorClass": 2},
-    ... ]
-    >>> content = {
-    ...     "maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 1e9, "nodes": nodes,
-    ...     "edges": [{"sourceId": 7, "destId": 8, "cost": 0.5}],
-    ... }
-    >>> _ = Path("input.json").write_bytes(msgspec.json.encode(content))
-    >>> load_dnn_partitioning("input.json")
-    PlacementProblem(ops=2, groups=2, devices=3)
     """
     with opened_json(path) as data:
         file = convert(data, _File)

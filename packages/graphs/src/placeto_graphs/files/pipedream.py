@@ -38,7 +38,7 @@ class _Layer:
 
 
 def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED_KIND) -> OpGraph:
-    r"""Read a PipeDream profile as the graph of one training step.
+    """Read a PipeDream profile as the graph of one training step.
 
     Each layer becomes a forward op ``NAME/forward`` and a backward op ``NAME/backward``. A layer
     reads all outputs of each layer before it. The backward edges run against the forward ones and
@@ -52,20 +52,6 @@ def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED
 
     Ops are in topological order, and ``measured_time[kind]`` has their seconds. PipeDream's
     published profiles are of a V100.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> lines = [
-    ...     "node1 -- Input -- forward_compute_time=0.0, backward_compute_time=0.0, "
-    ...     "activation_size=4096.0, parameter_size=0.0",
-    ...     "node2 -- Linear(8, 8) -- forward_compute_time=1.5, backward_compute_time=3.0, "
-    ...     "activation_size=4096.0, parameter_size=256.0",
-    ...     "\tnode1 -- node2",
-    ... ]
-    >>> _ = Path("graph.txt").write_text("\n".join(lines))
-    >>> load_pipedream_profile("graph.txt").op_names[2:]
-    ('node2/forward', 'node2/backward', 'node1/backward')
     """
     with opened(path, str.splitlines) as lines:
         return _training_graph(*_parsed(lines), kind)

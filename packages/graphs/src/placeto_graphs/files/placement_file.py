@@ -30,11 +30,6 @@ def save_placement(
     path
         The file; an existing one is replaced.
 
-    Raises
-    ------
-    GraphError
-        When the placement is not one of that problem.
-
     Examples
     --------
     >>> from placeto_graphs.testing import example_problem
@@ -106,7 +101,7 @@ def load_placement_of_any_level(
     --------
     >>> from placeto_graphs.testing import example_problem
     >>> problem = example_problem(64)
-    >>> save_placement(np.zeros(32, np.int32), problem.coarser, "placement.json")
+    >>> save_placement(np.zeros(32, np.int32), problem.at_level(0), "placement.json")
     >>> load_placement_of_any_level("placement.json", problem)[0]
     PlacementProblem(ops=128, groups=32, devices=3)
     """

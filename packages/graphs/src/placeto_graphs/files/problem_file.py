@@ -100,22 +100,7 @@ class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
 def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> None:
     """Write a problem to a file, at once or not at all.
 
-    Parameters
-    ----------
-    problem
-        Problem to write.
-    path
-        Name that ends in ``.json`` or ``.json.gz``; an existing file is replaced.
-
-    Raises
-    ------
-    GraphError
-        When the name ends in something else.
-
-    Examples
-    --------
-    >>> from placeto_graphs.testing import example_problem
-    >>> save_problem(example_problem(), "problem.json.gz")
+    The name of the file ends in ``.json`` or ``.json.gz``; an existing file is replaced.
     """
     cluster, hierarchy = problem.cluster, problem.hierarchy
     numbers: dict[bytes, int] = {}
@@ -172,15 +157,7 @@ def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
 
 
 def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
-    """Write a graph of ops to a file, at once or not at all; see `save_problem`.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> graph = from_networkx(nx.DiGraph([("a", "b")]))
-    >>> save_graph(graph, "graph.json.gz")
-    """
+    """Write a graph of ops to a file, at once or not at all; see `save_problem`."""
     graph_file = {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, "graph": _encoded_graph(graph)}
     _write(path, graph_file)
 

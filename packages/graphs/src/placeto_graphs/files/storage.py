@@ -19,10 +19,10 @@ GZIP_LEVEL = 1
 def read_bytes(path: str | os.PathLike[str]) -> bytearray:
     """Return the content of a file, unpacked if its name ends in ``.gz``.
 
-    Reading stops, with a `GraphError`, at 2 GiB after unpacking. The
-    byte order mark that editors of some systems put before a text in UTF-8 is left out.
+    Reading stops, with a `GraphError`, at 2 GiB after unpacking. The byte order mark that some
+    editors put before a text in UTF-8 is left out.
     """
-    packed = _is_gzip(path)
+    packed = os.fspath(path).endswith(".gz")
     content = bytearray()
     try:
         with gzip.open(path) if packed else open(path, "rb") as file:
@@ -46,17 +46,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     The bytes go to a temporary file in the same folder. It replaces the old file after all bytes
     are on disk. A name that ends in ``.gz`` packs them; equal contents give equal files.
 
-    Parameters
-    ----------
-    path
-        File to write.
-    content
-        Bytes that it is to hold.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be written; then nothing of the new content is left behind.
+    If the file cannot be written, nothing of the new content is left behind.
 
     Examples
     --------
@@ -64,7 +54,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
-    if _is_gzip(path):
+    if os.fspath(path).endswith(".gz"):
         content = gzip.compress(content, GZIP_LEVEL, mtime=0)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -77,7 +67,3 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-
-
-def _is_gzip(path: str | os.PathLike[str]) -> bool:
-    return os.fspath(path).endswith(".gz")

@@ -70,7 +70,7 @@ def int_array(
     shape: tuple[int | None, ...],
     *,
     minimum: int = 0,
-    maximum: int | None = None,
+    maximum: int | list[int] | None = None,  # or one for each column
 ) -> NDArray[Any]:
     """Check integers from a minimum to a maximum, or to that of the dtype; None is any length."""
     array = _as_array(field, values)
@@ -83,11 +83,12 @@ def int_array(
     elif array.dtype.kind not in "iu":
         raise GraphError(f"{field}: expected integers, got {array.dtype.name}")
     _check_shape(field, array, shape)
-    largest = int(np.iinfo(dtype).max) if maximum is None else maximum
-    if array.size and (array.min() < minimum or array.max() > largest):
-        index = _first_index((array < minimum) | (array > largest))
+    largest = np.broadcast_to(np.iinfo(dtype).max if maximum is None else maximum, array.shape)
+    wrong = (array < minimum) | (array > largest)
+    if wrong.any():
+        index = _first_index(wrong)
         raise GraphError(
-            f"{field}{_subscript(index)}: expected an integer from {minimum} to {largest}, "
+            f"{field}{_subscript(index)}: expected an integer from {minimum} to {largest[index]}, "
             f"got {array[index]}"
         )
     return _frozen(array, dtype, values)
@@ -149,7 +150,7 @@ def texts(
     if length is not None and len(items) != length:
         raise GraphError(f"{field}: expected {length} texts, got {len(items)}")
     for index, item in enumerate(items):
-        if not (item or empty) or type(item) is not str or not item.isascii():
+        if type(item) is not str or not item.isascii() or not (item or empty):
             text(f"{field}[{index}]", item, empty=empty)
     if unique and len(set(items)) != len(items):
         first: dict[str, int] = {}

@@ -108,14 +108,8 @@ def group_graph(
     tensors flow are joined by one edge, from the earlier to the later position. The graph therefore
     has no cycles, even if backward ops share a group with forward ops.
 
-    Parameters
-    ----------
-    graph
-        The graph of V ops.
-    grouping
-        The partition of its ops.
-    compute_time : float64[V, D]
-        Seconds of each op on each device; infinity where it cannot run.
+    ``compute_time``, float64[V, D], are the seconds of each op on each device; infinity where it
+    cannot run.
 
     Examples
     --------

@@ -144,10 +144,32 @@ class OpGraph(Record):
     held_tensors: NDArray[np.int32] = _DEFAULT
 
     def __post_init__(self) -> None:
-        self._check_ops()
-        self._check_tensors()
-        self._check_edges()
-        self._check_waits()
+        self._check("op_names", texts, unique=True)
+        count = len(self.op_names)
+        if count == 0:
+            raise GraphError("op_names: expected at least one op, got none")
+        none = np.zeros(count, np.int32)
+        self._check("op_types", texts, count, usual=["op"] * count)
+        self._check("scopes", texts, count, empty=True, usual=[""] * count)
+        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase), usual=none)
+        self._check("flops", float_array, (count,), usual=none)
+        self._check("bytes_accessed", float_array, (count,), usual=none)
+        self._check("parameter_bytes", byte_counts, (count,), usual=none)
+        self._check("workspace_bytes", byte_counts, (count,), usual=none)
+        self._check("colocation", int_array, np.int32, (count,), minimum=FREE, usual=none + FREE)
+        self._check("measured_time", _checked_times, count)
+        self._check("dtype", texts, count, empty=True, usual=[""] * count)
+        self._check("groups", int_array, np.int32, (count,), minimum=1, usual=none + 1)
+        self._check("group_channels", int_array, np.int32, (count,), usual=none)
+        self._check("tensor_producer", int_array, np.int32, (None,), maximum=count - 1)
+        self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
+        last = self.num_tensors - 1
+        self._check("edges", int_array, np.int32, (None, 2), maximum=[last, count - 1])
+        check_rows_differ("edges", self.edges, "(tensor, op)")
+        self._check("held_tensors", int_array, np.int32, (None,), maximum=last, usual=[])
+        self._check("held_tensors", sorted_rows, "tensor")
+        self._check("waits", int_array, np.int32, (None, 2), maximum=count - 1, usual=[])
+        self._check("waits", sorted_rows, "(op, op before it)")
         _ = self.topological_order
 
     def __repr__(self) -> str:
@@ -197,10 +219,11 @@ class OpGraph(Record):
         try:
             return topological_order(self.num_ops, *self.precedences.T)
         except CycleError as error:
+            names = [shown(self.op_names[op]) for op in (*error.nodes, error.nodes[0])]
+            if len(names) > MAX_CYCLE_SHOWN:
+                names[MAX_CYCLE_SHOWN // 2 : 1 - MAX_CYCLE_SHOWN // 2] = ["..."]
             fields = "edges and waits" if self.num_waits else "edges"
-            raise GraphError(
-                f"{fields}: expected no cycle, got {self._cycle(error.nodes)}"
-            ) from None
+            raise GraphError(f"{fields}: expected no cycle, got {' -> '.join(names)}") from None
 
     @cached_property
     def topological_index(self) -> NDArray[np.int32]:
@@ -239,55 +262,6 @@ class OpGraph(Record):
     def waiters_of_op(self) -> CompressedRows:
         """Row ``op`` holds the ops that wait for it, in ascending order."""
         return compress_rows(self.num_ops, self.waits[:, 1], self.waits[:, 0])
-
-    def _check_ops(self) -> None:
-        self._check("op_names", texts, unique=True)
-        count = len(self.op_names)
-        if count == 0:
-            raise GraphError("op_names: expected at least one op, got none")
-        none = np.zeros(count, np.int32)
-        self._check("op_types", texts, count, usual=["op"] * count)
-        self._check("scopes", texts, count, empty=True, usual=[""] * count)
-        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase), usual=none)
-        self._check("flops", float_array, (count,), usual=none)
-        self._check("bytes_accessed", float_array, (count,), usual=none)
-        self._check("parameter_bytes", byte_counts, (count,), usual=none)
-        self._check("workspace_bytes", byte_counts, (count,), usual=none)
-        self._check("colocation", int_array, np.int32, (count,), minimum=FREE, usual=none + FREE)
-        self._check("measured_time", _checked_times, count)
-        self._check("dtype", texts, count, empty=True, usual=[""] * count)
-        self._check("groups", int_array, np.int32, (count,), minimum=1, usual=none + 1)
-        self._check("group_channels", int_array, np.int32, (count,), usual=none)
-
-    def _check_tensors(self) -> None:
-        last_op = self.num_ops - 1
-        self._check("tensor_producer", int_array, np.int32, (None,), maximum=last_op)
-        self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
-        last = self.num_tensors - 1
-        self._check("held_tensors", int_array, np.int32, (None,), maximum=last, usual=[])
-        self._check("held_tensors", sorted_rows, "tensor")
-
-    def _check_edges(self) -> None:
-        self._check("edges", int_array, np.int32, (None, 2))
-        for column, end, count in ((0, "tensor", self.num_tensors), (1, "op", self.num_ops)):
-            beyond = self.edges[:, column] >= count
-            if beyond.any():
-                row = int(np.argmax(beyond))
-                raise GraphError(
-                    f"edges[{row}, {column}]: expected one of {count} {end}s, "
-                    f"got {self.edges[row, column]}"
-                )
-        check_rows_differ("edges", self.edges, "(tensor, op)")
-
-    def _check_waits(self) -> None:
-        self._check("waits", int_array, np.int32, (None, 2), maximum=self.num_ops - 1, usual=[])
-        self._check("waits", sorted_rows, "(op, op before it)")
-
-    def _cycle(self, ops: list[int]) -> str:
-        names = [shown(self.op_names[op]) for op in (*ops, ops[0])]
-        if len(names) > MAX_CYCLE_SHOWN:
-            names[MAX_CYCLE_SHOWN // 2 : 1 - MAX_CYCLE_SHOWN // 2] = ["..."]
-        return " -> ".join(names)
 
 
 def _checked_times(field: str, given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:

@@ -165,16 +165,6 @@ class PlacementProblem(Record):
         """Which of the levels the groups of the problem are; 0 is the coarsest."""
         return [level.num_groups for level in self.levels].index(self.num_groups)
 
-    @property
-    def coarser(self) -> "PlacementProblem | None":
-        """The problem at the next coarser level; None at the coarsest."""
-        return self.at_level(self.level - 1) if self.level > 0 else None
-
-    @property
-    def finer(self) -> "PlacementProblem | None":
-        """The problem at the next finer level; None at the finest."""
-        return self.at_level(self.level + 1) if self.level + 1 < len(self.levels) else None
-
     def at_level(self, level: int) -> "PlacementProblem":
         """Return the problem at one of its levels.
 
@@ -182,8 +172,8 @@ class PlacementProblem(Record):
         --------
         >>> from placeto_graphs.testing import example_problem
         >>> problem = example_problem(100)
-        >>> problem.level, problem.at_level(0), problem.at_level(0).finer == problem.coarser
-        (2, PlacementProblem(ops=200, groups=32, devices=3), True)
+        >>> problem.level, problem.at_level(0)
+        (2, PlacementProblem(ops=200, groups=32, devices=3))
         """
         last = len(self.levels) - 1
         if not 0 <= level <= last:
@@ -246,24 +236,9 @@ class PlacementProblem(Record):
 
 
 def measured_compute_time(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
-    """Return the measured times of a graph as the compute times on a cluster.
+    """Return float64[V, D], the measured times of a graph as the compute times on a cluster.
 
-    Parameters
-    ----------
-    graph
-        A graph with measured times for every device kind of the cluster.
-    cluster
-        The devices.
-
-    Returns
-    -------
-    float64[V, D]
-        Seconds of each op on each device.
-
-    Raises
-    ------
-    GraphError
-        When the graph has no times for a device's kind.
+    The graph has measured times for the kind of every device.
 
     Examples
     --------

@@ -121,22 +121,7 @@ class PlacementResult(Record):
             )
 
     def fits(self, cluster: Cluster) -> bool:
-        """Return whether no device holds more than its memory; otherwise it runs out of memory.
-
-        Examples
-        --------
-        >>> from placeto_graphs import parse_cluster
-        >>> result = PlacementResult(
-        ...     placement=[0, 1],
-        ...     runtime=0.25,
-        ...     peak_memory=[20_000_000_000, 40],
-        ...     evaluations=1,
-        ...     seconds=0.001,
-        ...     curve=[[1, 0.25]],
-        ... )
-        >>> result.fits(parse_cluster("2xk80")), result.fits(parse_cluster("2xa100"))
-        (False, True)
-        """
+        """Return whether no device holds more than its memory; otherwise it runs out of memory."""
         if cluster.num_devices != len(self.peak_memory):
             raise GraphError(
                 f"cluster: expected {len(self.peak_memory)} devices, got {cluster.num_devices}"
