@@ -76,26 +76,47 @@ def divisions(draw: st.DrawFn) -> Division:
     return Division(named, draw(COUNTS))
 
 
-def training_step(**changes: Any) -> nx.DiGraph:
-    """Return one layer with weights, its gradient and its update, by hand."""
+def step_of(edges: str, **nodes: dict[str, Any]) -> OpGraph:
+    """Return the graph of some edges ``MAKER-READER-BYTES``; nodes that are named come first."""
     step = nx.DiGraph()
-    step.add_node("images")
-    step.add_node("weights", parameter_bytes=64)
-    step.add_node("cast", flops=16)
-    step.add_node("layer", flops=100, bytes_accessed=40, workspace_bytes=9, colocation=3)
-    step.add_node("gradient", flops=200, phase=1, scope="net", colocation=3)
-    step.add_node("update", phase=2, bytes_accessed=600)
-    step.add_edge("images", "layer", bytes=10)
-    step.add_edge("weights", "cast", bytes=64)
-    step.add_edge("cast", "layer", bytes=32)
-    step.add_edge("cast", "gradient", bytes=32)
-    step.add_edge("layer", "gradient", bytes=20)
-    step.add_edge("gradient", "update", bytes=100)
-    step.add_edge("cast", "update", bytes=32)
-    seconds = {"layer": 1.0, "gradient": 2.0, "update": 6.0, **changes}
-    for name in step:
-        step.nodes[name]["measured_time"] = {"k80": seconds.get(name, 0.0)}
-    return step
+    step.add_nodes_from(nodes.items())
+    for edge in edges.split():
+        maker, reader, size = edge.split("-")
+        step.add_edge(maker, reader, bytes=int(size))
+    return from_networkx(step)
+
+
+GRADIENT, OF_UPDATE = {"phase": 1}, {"phase": 2}
+LAYER = "images-layer-10 weights-cast-64 cast-layer-32 cast-gradient-32 layer-gradient-20"
+LAYER += " gradient-update-100 cast-update-32"
+
+
+TRAINING: dict[str, Any] = {
+    "weights": {"parameter_bytes": 64},
+    "gradient": GRADIENT,
+    "update": OF_UPDATE,
+}
+
+
+def training_step(more: str = "", seconds: float = 6.0, **nodes: dict[str, Any]) -> OpGraph:
+    """Return one layer with weights, its gradient and its update, by hand, and more edges."""
+    known: dict[str, dict[str, Any]] = {
+        "images": {},
+        "weights": {"parameter_bytes": 64},
+        "cast": {"flops": 16},
+        "layer": {"flops": 100, "bytes_accessed": 40, "workspace_bytes": 9, "colocation": 3},
+        "gradient": {"flops": 200, "phase": 1, "scope": "net", "colocation": 3},
+        "update": {"phase": 2, "bytes_accessed": 600},
+    }
+    every = known | {name: known.get(name, {}) | of for name, of in nodes.items()}
+    times = {"layer": 1.0, "gradient": 2.0, "update": seconds}
+    for name, of in every.items():
+        of["measured_time"] = {"k80": times.get(name, 0.0)}
+    return step_of(f"{LAYER} {more}", **every)
+
+
+def waits_of(whole: OpGraph) -> set[tuple[str, str]]:
+    return {(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits.tolist()}
 
 
 @given(problems())
@@ -128,37 +149,29 @@ def test_copies_depend_on_what_their_op_depends_on_in_their_own_micro_batch(step
 def test_what_waits_in_the_backward_pass_runs_for_each_micro_batch() -> None:
     # Activations are computed again with a weight that is cast again: as soon as the gradient of
     # the layer behind is there, whatever that of other micro-batches is.
-    step = nx.DiGraph()
-    step.add_edge("images", "layer", bytes=8)
-    step.add_edge("layer", "layer behind", bytes=8)
-    step.add_edge("layer behind", "gradient behind", bytes=8)
-    step.add_edge("weights", "cast again", bytes=8)
-    step.add_edge("cast again", "gradient", bytes=4)
-    step.add_edge("gradient behind", "gradient", bytes=8)
-    step.nodes["weights"]["parameter_bytes"] = 8
-    for name in ("cast again", "gradient behind", "gradient"):
-        step.nodes[name]["phase"] = 1
-    step.nodes["cast again"]["waits_for"] = ("gradient behind",)
-    whole = micro_batched(from_networkx(step), 3)
-    waits = [(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits]
-    assert waits == [(f"cast again@{i}", f"gradient behind@{i}") for i in range(3)]
+    graph = step_of(
+        "images-layer-8 layer-behind-8 behind-of_behind-8 weights-cast-8 cast-gradient-4"
+        " of_behind-gradient-8",
+        weights={"parameter_bytes": 8},
+        cast={"phase": 1, "waits_for": ("of_behind",)},
+        of_behind=GRADIENT,
+        gradient=GRADIENT,
+    )
+    assert waits_of(micro_batched(graph, 3)) == {(f"cast@{i}", f"of_behind@{i}") for i in range(3)}
 
 
 def test_the_gradient_of_a_penalty_that_waits_is_added_once() -> None:
     # It reads weights alone, and is issued behind the gradient of the layer: 10 + 20 + 30 of the
     # three micro-batches, and 7 of the penalty.
-    step = nx.DiGraph()
-    step.add_node("weights", parameter_bytes=8)
-    step.add_node("gradient", phase=1, outputs={"of weights": 8})
-    step.add_node("penalty", phase=1, outputs={"of weights": 8}, waits_for=("gradient",))
-    step.add_node("update", phase=2, waits_for=("penalty",))
-    step.add_edge("images", "layer", bytes=8)
-    step.add_edge("weights", "layer", bytes=8)
-    step.add_edge("layer", "gradient", bytes=8)
-    step.add_edge("weights", "penalty", bytes=8)
-    for op in ("gradient", "penalty"):
-        step.add_edge(op, "update", tensors=["of weights"])
-    whole = micro_batched(from_networkx(step), 3)
+    graph = step_of(
+        "images-layer-8 weights-layer-8 layer-gradient-8 weights-penalty-8 gradient-update-8"
+        " penalty-update-8",
+        weights={"parameter_bytes": 8},
+        gradient=GRADIENT,
+        penalty={"phase": 1, "waits_for": ("gradient",)},
+        update={"phase": 2, "waits_for": ("penalty",)},
+    )
+    whole = micro_batched(graph, 3)
     value = {"gradient@0": 10, "gradient@1": 20, "gradient@2": 30}
     value |= {name: 7 for name in whole.op_names if name.startswith("penalty")}
     for op in whole.topological_order.tolist():
@@ -166,8 +179,7 @@ def test_the_gradient_of_a_penalty_that_waits_is_added_once() -> None:
             makers = whole.tensor_producer[whole.inputs_of_op[op]].tolist()
             value[whole.op_names[op]] = sum(value[whole.op_names[maker]] for maker in makers)
     assert value["update"] == 67
-    waits = {(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits.tolist()}
-    assert waits == {("penalty", "gradient@0"), ("update", "penalty")}
+    assert waits_of(whole) == {("penalty", "gradient@0"), ("update", "penalty")}
 
 
 @given(divisions())
@@ -187,23 +199,6 @@ def test_copies_are_held_but_of_gradients_only_the_sum_of_all(step: Division) ->
         place = whole.tensors_of_op[maker].tolist().index(tensor)
         found.add((whole.op_names[maker], place))
     assert found == expected
-
-
-@given(divisions())
-def test_the_update_reads_as_many_bytes_of_gradients_of_all_micro_batches(step: Division) -> None:
-    whole = step.whole
-    for tensor, reader in step.of_update:
-        before = nx.ancestors(step.network, step.graph.op_names[reader])
-        assert before.issuperset(step.copies[step.maker(tensor)])
-    reads_sums = [
-        int(tensor)
-        for tensor, reader in whole.edges
-        if whole.phases[reader] == Phase.UPDATE and step.sums[whole.tensor_producer[tensor]]
-    ]
-    sizes = [step.graph.tensor_bytes[t] for t, _ in step.of_update if t in step.gradients]
-    assert sorted(whole.tensor_bytes[reads_sums]) == sorted(sizes)
-    last = {whole.op_names[op] for op in whole.tensor_producer[reads_sums]}
-    assert all(name.endswith(f"@{step.count - 1}") for name in last)
 
 
 @given(divisions())
@@ -277,7 +272,7 @@ def test_a_problem_has_the_same_groups_and_is_divided_or_repeated(
 
 
 def test_a_step_by_hand() -> None:
-    whole = micro_batched(from_networkx(training_step()), 2)
+    whole = micro_batched(training_step(), 2)
     assert whole.op_names == (
         *("weights", "cast", "images@0", "layer@0", "images@1", "layer@1"),
         *("gradient@0", "gradient@1", "gradient/sum0@1", "update"),
@@ -291,33 +286,26 @@ def test_a_step_by_hand() -> None:
     assert set(network.pred["update"]) == {"cast", "gradient/sum0@1"}
     assert network.edges["images@1", "layer@1"]["bytes"] == 5
     assert network.edges["gradient@0", "gradient/sum0@1"]["bytes"] == 100
-    assert network.nodes["layer@1"]["workspace_bytes"] == 5
-    assert network.nodes["layer@1"]["flops"] == 50
-    assert network.nodes["layer@1"]["colocation"] == 3
-    total = network.nodes["gradient/sum0@1"]
+    layer, total = network.nodes["layer@1"], network.nodes["gradient/sum0@1"]
+    assert (layer["workspace_bytes"], layer["flops"], layer["colocation"]) == (5, 50, 3)
     assert (total["scope"], total["phase"], total["colocation"]) == ("net", 1, 3)
     assert (total["flops"], total["bytes_accessed"]) == (25, 300)
 
 
-def test_the_sum_of_a_gradient_is_held_and_waited_for() -> None:
-    step = training_step()
-    step.nodes["gradient"].update({"outputs": {"of weights": 100}, "held": ("of weights",)})
-    step.add_edge("gradient", "update", tensors=["of weights"])
-    step.nodes["update"]["waits_for"] = ("gradient",)
-    whole = micro_batched(from_networkx(step), 3)
+def test_the_sum_of_a_gradient_is_added_up_in_order_held_and_waited_for() -> None:
+    graph = training_step(update={"waits_for": ("gradient",)})
+    gradient = graph.tensors_of_op[graph.op_names.index("gradient")]
+    whole = micro_batched(replace(graph, held_tensors=gradient), 3)
     network = to_networkx(whole)
-    assert set(network.nodes["update"]["waits_for"]) == {
-        *("gradient@0", "gradient@1", "gradient@2", "gradient/sum0@1", "gradient/sum0@2")
+    sums = "gradient/sum0@1", "gradient/sum0@2"
+    assert waits_of(whole) == {
+        ("update", name) for name in ("gradient@0", "gradient@1", "gradient@2", *sums)
     }
     held = whole.tensor_producer[whole.held_tensors]
-    assert [whole.op_names[op] for op in held] == ["gradient/sum0@2"]
+    assert [whole.op_names[op] for op in held] == [sums[1]]
+    assert set(network.pred[sums[1]]) == {sums[0], "gradient@2"}
+    assert set(network.pred["update"]) == {"cast", sums[1]}
     assert network.edges["images@1", "layer@1"]["bytes"] == 4  # 10 / 3, rounded up
-
-
-def test_gradients_are_added_up_one_after_the_other() -> None:
-    network = to_networkx(micro_batched(from_networkx(training_step()), 4))
-    assert set(network.pred["gradient/sum0@3"]) == {"gradient/sum0@2", "gradient@3"}
-    assert set(network.pred["update"]) == {"cast", "gradient/sum0@3"}
 
 
 @pytest.mark.parametrize(
@@ -332,9 +320,8 @@ def test_gradients_are_added_up_one_after_the_other() -> None:
 def test_a_sum_takes_its_part_of_the_time_of_the_update(
     update_seconds: float, bytes_accessed: float, expected: float
 ) -> None:
-    step = training_step(update=update_seconds)
-    step.nodes["update"]["bytes_accessed"] = bytes_accessed
-    whole = micro_batched(from_networkx(step), 3)
+    update = {"bytes_accessed": bytes_accessed}
+    whole = micro_batched(training_step(seconds=update_seconds, update=update), 3)
     seconds = dict(zip(whole.op_names, whole.measured_time["k80"], strict=True))
     assert seconds["gradient/sum0@1"] == seconds["gradient/sum0@2"] == expected
     assert seconds["update"] == update_seconds
@@ -343,24 +330,19 @@ def test_a_sum_takes_its_part_of_the_time_of_the_update(
 
 @pytest.mark.parametrize("bytes_accessed", [0, 1, 3 * 1000])
 def test_sums_for_one_update_of_many_gradients_share_its_time(bytes_accessed: int) -> None:
-    step = nx.DiGraph()
-    step.add_node("images")
-    step.add_node("update", phase=Phase.UPDATE, bytes_accessed=bytes_accessed)
-    for layer in range(4):
-        step.add_node(f"gradient{layer}", phase=Phase.BACKWARD)
-        step.add_edge("images", f"gradient{layer}", bytes=8)
-        step.add_edge(f"gradient{layer}", "update", bytes=100 * (layer + 1))
-    for name in step:
-        step.nodes[name]["measured_time"] = {"k80": 1.0 if name == "update" else 0.0}
-    whole = micro_batched(from_networkx(step), 3)
+    layers = [f"images-g{layer}-8 g{layer}-update-{100 * (layer + 1)}" for layer in range(4)]
+    nodes: dict[str, dict[str, Any]] = {f"g{layer}": {"phase": 1} for layer in range(4)}
+    nodes |= {"images": {}, "update": {"phase": 2, "bytes_accessed": bytes_accessed}}
+    for name, of in nodes.items():
+        of["measured_time"] = {"k80": 1.0 if name == "update" else 0.0}
+    whole = micro_batched(step_of(" ".join(layers), **nodes), 3)
     seconds = dict(zip(whole.op_names, whole.measured_time["k80"], strict=True))
-    sums = [seconds[f"gradient{layer}/sum0@{i}"] for layer in range(4) for i in (1, 2)]
-    assert sum(sums) == pytest.approx(2 * 1.0)
+    sums = [seconds[f"g{layer}/sum0@{i}"] for layer in range(4) for i in (1, 2)]
     assert sums == pytest.approx(np.repeat([0.1, 0.2, 0.3, 0.4], 2))
 
 
 def test_a_sum_on_a_device_that_cannot_update_takes_no_time() -> None:
-    graph = from_networkx(training_step())
+    graph = training_step()
     compute_time = np.stack([graph.measured_time["k80"]] * 2, axis=1)
     compute_time[-1, 1] = np.inf
     problem = PlacementProblem(
@@ -372,81 +354,60 @@ def test_a_sum_on_a_device_that_cannot_update_takes_no_time() -> None:
 
 def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
     """Two uses of a weight make a term each; what the terms are made of goes with the batch."""
-    step = nx.DiGraph()
-    step.add_nodes_from(["error", "term 1", "term 2", "sum"], phase=1)
-    step.add_node("update", phase=2)
-    step.add_edge("error", "term 1", bytes=64)
-    step.add_edge("error", "term 2", bytes=64)
-    step.add_edge("activation", "term 1", bytes=64)
-    step.add_edge("activation", "term 2", bytes=64)
-    for name in ("term 1", "term 2"):
-        step.add_edge(name, "sum", bytes=64)
-    step.add_edge("sum", "update", bytes=64)
-    graph = from_networkx(step)
+    graph = step_of(
+        "error-term1-64 error-term2-64 activation-term1-64 activation-term2-64 term1-sum-64"
+        " term2-sum-64 sum-update-64",
+        **dict.fromkeys(("error", "term1", "term2", "sum"), GRADIENT),
+        update=OF_UPDATE,
+    )
     whole = micro_batched(graph, 4)
     made_by = [whole.op_names[op] for op in whole.tensor_producer]
     sizes = dict(zip(made_by, whole.tensor_bytes.tolist(), strict=True))
     for number in range(4):
         assert [sizes[f"{name}@{number}"] for name in ("error", "activation")] == [16, 16]
-        assert [sizes[f"{name}@{number}"] for name in ("term 1", "term 2", "sum")] == [64] * 3
+        assert [sizes[f"{name}@{number}"] for name in ("term1", "term2", "sum")] == [64] * 3
 
 
 def test_what_is_kept_until_the_update_is_no_gradient_of_weights() -> None:
-    step = training_step()
-    step.add_node("kept", phase=1, measured_time={"k80": 0.0})
-    step.add_node("until", op_type="placeto.free", phase=2, measured_time={"k80": 0.0})
-    step.add_edge("layer", "kept", bytes=20)
-    step.add_edge("kept", "until", bytes=64)
-    without = micro_batched(from_networkx(training_step()), 4)
-    whole = micro_batched(from_networkx(step), 4)
-    assert whole.op_types.count("placeto.add_gradients") == (
-        without.op_types.count("placeto.add_gradients")
-    )
+    until = {"op_type": "placeto.free", "phase": 2}
+    kept = training_step("layer-kept-20 kept-until-64", kept=GRADIENT, until=until)
+    whole = micro_batched(kept, 4)
+    assert whole.op_types.count(SUM) == micro_batched(training_step(), 4).op_types.count(SUM)
     read = whole.inputs_of_op[whole.op_names.index("until")]
     assert whole.tensor_bytes[read].tolist() == [16] * 4
 
 
 def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
-    step = nx.DiGraph([("images", "layer"), ("layer", "loss")])
-    step.nodes["layer"]["parameter_bytes"] = 64
-    whole = micro_batched(from_networkx(step), 3)
+    whole = micro_batched(step_of("images-layer-0 layer-loss-0", layer={"parameter_bytes": 64}), 3)
     held = dict(zip(whole.op_names, whole.parameter_bytes.tolist(), strict=True))
-    assert {name: size for name, size in held.items() if size} == {
-        "layer@0": 22,
-        "layer@1": 21,
-        "layer@2": 21,
-    }
+    expected = {"layer@0": 22, "layer@1": 21, "layer@2": 21}
+    assert {name: size for name, size in held.items() if size} == expected
 
 
-def test_without_inputs_all_but_weights_and_the_update_depends_on_the_batch() -> None:
-    step = training_step()
-    step.remove_node("images")
-    whole = micro_batched(from_networkx(step), 2)
-    assert {name for name in whole.op_names if "@" not in name} == {"weights", "update"}
-    assert whole.num_ops == 2 + 3 * 2 + 1  # cast, layer, gradient, and the sum
-    step.add_node("zeros", measured_time={"k80": 0.0})  # an input that leads to no gradient
-    with_zeros = micro_batched(from_networkx(step), 2)
-    assert set(with_zeros.op_names) == {*whole.op_names, "zeros@0", "zeros@1"}
-
-
-def test_what_follows_the_update_alone_runs_once() -> None:
-    step = training_step()
-    step.add_node("count", measured_time={"k80": 0.0})
-    step.add_edge("update", "count")
-    assert "count" in micro_batched(from_networkx(step), 2).op_names
+@pytest.mark.parametrize(
+    ("graph", "once"),
+    [
+        # Without inputs all but weights and the update depends on the batch, ...
+        (step_of(LAYER.partition(" ")[2], **TRAINING), {"weights", "update"}),
+        # ... also with an input that leads to no gradient.
+        (step_of(LAYER.partition(" ")[2], zeros={}, **TRAINING), {"weights", "update"}),
+        # What follows the update alone runs once.
+        (training_step("update-count-0", count={}), {"weights", "cast", "update", "count"}),
+    ],
+)
+def test_what_runs_once(graph: OpGraph, once: set[str]) -> None:
+    whole = micro_batched(graph, 2)
+    assert {name for name in whole.op_names if "@" not in name} == once
+    assert whole.num_ops == 2 * graph.num_ops - len(once) + 1  # and the sum
 
 
 def test_names_stay_unique() -> None:
-    step = nx.DiGraph([("layer", "loss")])
-    step.add_node("layer@1", parameter_bytes=4)
-    whole = micro_batched(from_networkx(step), 2)
+    whole = micro_batched(step_of("layer-loss-0", **{"layer@1": {"parameter_bytes": 4}}), 2)
     assert set(whole.op_names) == {"layer@1", "layer@@0", "loss@@0", "layer@@1", "loss@@1"}
-    step = training_step()
-    step.add_node("gradient/sum0", measured_time={"k80": 0.0})
-    step.add_edge("images", "gradient/sum0", bytes=10)  # the name of a sum
-    named = micro_batched(from_networkx(step), 2)
+    name_of_sum: dict[str, Any] = {"gradient/sum0": {}}
+    named = micro_batched(training_step("images-gradient/sum0-10", **name_of_sum), 2)
     assert {"gradient/sum0@@1", "gradient//sum0@@1"} <= set(named.op_names)
-    twice = micro_batched(micro_batched(from_networkx(training_step()), 2), 2)
+    twice = micro_batched(micro_batched(training_step(), 2), 2)
     assert len(set(twice.op_names)) == twice.num_ops
 
 
