@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from example_graphs import diamond, plain_graph, refused
+from example_graphs import diamond, diamond_problem, plain_graph, refused
 from graph_strategies import op_graphs
 from placeto_graphs import (
     DEFAULT_RULES,
@@ -19,7 +19,6 @@ from placeto_graphs import (
     GroupGraph,
     Grouping,
     OpGraph,
-    Phase,
     colocate,
     colocate_by_id,
     colocate_gradients,
@@ -30,19 +29,24 @@ from placeto_graphs import (
     reachability,
 )
 
-FORWARD, BACKWARD, UPDATE = Phase
-RULES: tuple[Callable[[OpGraph], Grouping], ...] = (
+Rule = Callable[[OpGraph], Grouping]
+RULES: tuple[Rule, ...] = (
     *DEFAULT_RULES,
     partial(colocate_scopes, pattern=r"lstm\.\d"),
 )
 
 
-def graph_of(ops: dict[str, tuple[Phase, str, str]], weights: str = "") -> OpGraph:
-    """Build a graph from op name -> (phase, scope, ops read), each op with one tensor."""
-    names = list(ops)
+def graph_of(text: str) -> OpGraph:
+    """Build a graph from lines ``NAME [PHASE] [SCOPE] [< OPS READ]``; weights begin with ``w``.
+
+    Each op makes one tensor, the phase is f, b or u, and forward by default.
+    """
+    rows = [line.partition("<") for line in text.strip().splitlines()]
+    ops = [[*head.split(), "f", "-"][:3] for head, *_ in rows]
+    names = [name for name, *_ in ops]
     edges = [
         (names.index(read), consumer)
-        for consumer, (_, _, reads) in enumerate(ops.values())
+        for consumer, (*_, reads) in enumerate(rows)
         for read in reads.split()
     ]
     return plain_graph(
@@ -50,172 +54,104 @@ def graph_of(ops: dict[str, tuple[Phase, str, str]], weights: str = "") -> OpGra
         range(len(names)),
         [1] * len(names),
         edges,
-        scopes=[scope for _, scope, _ in ops.values()],
-        phases=[phase for phase, _, _ in ops.values()],
-        parameter_bytes=[int(name in weights.split()) for name in names],
+        scopes=[scope.strip("-") for _, _, scope in ops],
+        phases=["fbu".index(phase) for _, phase, _ in ops],
+        parameter_bytes=[int(name[0] == "w") for name in names],
     )
 
 
-def groups(graph: OpGraph, rule: Callable[[OpGraph], Grouping]) -> set[str]:
+def groups(grouping: Grouping, names: tuple[str, ...]) -> set[str]:
     """Return each group as the names of its ops, in one text."""
-    grouping = rule(graph)
-    return {
-        " ".join(graph.op_names[op] for op in grouping.members[group])
-        for group in range(grouping.num_groups)
-    }
+    return {" ".join(names[op] for op in members) for members in grouping.members}
 
 
-def test_equal_colocation_ids_share_a_group() -> None:
-    graph = diamond(colocation=[7, -1, 0, 7])
-    assert groups(graph, colocate_by_id) == {"split join", "left", "right"}
+INPUT_GRADIENT = """
+    w
+    cast      f - < w
+    gradient  b
+    of_input  b - < w gradient
+    of_weight b - < gradient
+    before    b - < of_input
+    update    u - < w of_weight
+"""
+PERCEPTRON = """
+    w1        f layer1
+    w2        f layer2
+    mm1       f layer1 < w1
+    relu      f relu   < mm1
+    mm2       f layer2 < relu w2
+    loss      f -      < mm2
+    loss_grad b -      < mm2 loss
+    mm2_grad  b layer2 < loss_grad relu w2
+    bias_grad b layer2 < loss_grad
+    relu_grad b relu   < mm2_grad relu
+    mm1_grad  b layer1 < relu_grad w1
+    w1_step   u -      < w1 mm1_grad
+    w2_step   u -      < w2 mm2_grad
+    norm      u -      < w1 w2
+"""
 
 
-def test_an_op_with_one_reader_joins_it_recursively() -> None:
-    graph = plain_graph([*"abcde"], range(5), [1] * 5, [(0, 1), (1, 2), (2, 3), (2, 4)])
-    assert groups(graph, colocate_single_consumers) == {"a b c", "d", "e"}
-    # It is ops that have one reader, not groups: "a" stays apart from the one group that reads it.
-    forked = plain_graph([*"abcd"], range(4), [1] * 4, [(0, 1), (0, 2), (1, 3), (2, 3)])
-    assert groups(forked, colocate_single_consumers) == {"a", "b c d"}
-
-
-def test_an_op_with_two_outputs_joins_only_when_one_op_reads_both() -> None:
-    both = diamond(edges=[[0, 1], [1, 1]])
-    assert groups(both, colocate_single_consumers) == {"split left", "right", "join"}
-    apart = diamond(edges=[[0, 1], [1, 2]])
-    assert groups(apart, colocate_single_consumers) == {"split", "left", "right", "join"}
-
-
-def test_the_gradient_of_an_input_joins_no_other_layer() -> None:
-    graph = graph_of(
-        {
-            "w": (FORWARD, "", ""),
-            "gradient": (BACKWARD, "", ""),
-            "of_input": (BACKWARD, "", "w gradient"),
-            "of_weights": (BACKWARD, "", "gradient"),
-            "before": (BACKWARD, "", "of_input"),
-            "update": (UPDATE, "", "w of_weights"),
-        },
-        weights="w",
-    )
-    assert groups(graph, colocate_single_consumers) == {
-        "w",
-        "gradient",
-        "of_input",
-        "of_weights update",
-        "before",
-    }
-
-
-def test_the_gradient_of_an_input_joins_no_other_layer_where_weights_are_cast() -> None:
-    graph = graph_of(
-        {
-            "w": (FORWARD, "", ""),
-            "cast": (FORWARD, "", "w"),
-            "gradient": (BACKWARD, "", ""),
-            "of_input": (BACKWARD, "", "cast gradient"),
-            "of_weights": (BACKWARD, "", "gradient"),
-            "before": (BACKWARD, "", "of_input"),
-        },
-        weights="w",
-    )
-    assert "of_input before" not in groups(graph, colocate_single_consumers)
-
-
-def two_layers() -> OpGraph:
-    """A two-layer perceptron: weights, forward, backward, and updates."""
-    return graph_of(
-        {
-            "w1": (FORWARD, "layer1", ""),
-            "w2": (FORWARD, "layer2", ""),
-            "mm1": (FORWARD, "layer1", "w1"),
-            "relu": (FORWARD, "relu", "mm1"),
-            "mm2": (FORWARD, "layer2", "relu w2"),
-            "loss": (FORWARD, "", "mm2"),
-            "loss_grad": (BACKWARD, "", "mm2 loss"),
-            "mm2_grad": (BACKWARD, "layer2", "loss_grad relu w2"),
-            "bias2_grad": (BACKWARD, "layer2", "loss_grad"),
-            "relu_grad": (BACKWARD, "relu", "mm2_grad relu"),
-            "mm1_grad": (BACKWARD, "layer1", "relu_grad w1"),
-            "w1_step": (UPDATE, "", "w1 mm1_grad"),
-            "w2_step": (UPDATE, "", "w2 mm2_grad"),
-            "norm": (UPDATE, "", "w1 w2"),
-        },
-        weights="w1 w2",
-    )
-
-
-def test_gradients_join_the_forward_op_of_their_scope_whose_inputs_or_output_they_read() -> None:
-    found = groups(two_layers(), colocate_gradients)
-    # relu_grad reads what relu made; mm2_grad reads what mm2 read; only weights tie mm1_grad.
-    assert {"relu relu_grad", "mm2 mm2_grad", "mm1 mm1_grad", "loss loss_grad"} <= found
-    assert "bias2_grad" in found
-
-
-def owner_by_definition(graph: OpGraph, gradient: int) -> int | None:
-    """Return the forward op that a gradient op belongs to, one candidate after the other."""
-    order: list[int] = graph.topological_order.tolist()
-    forward = [op for op in order if graph.phases[op] == FORWARD]
-    same_id = [op for op in forward if graph.colocation[op] == graph.colocation[gradient] >= 0]
-    if same_id:
-        return same_id[-1]
-    in_scope = [op for op in forward if graph.scopes[op] == graph.scopes[gradient]]
-    for weights in (False, True):
-        shared = [
-            tensor
-            for tensor in graph.inputs_of_op[gradient].tolist()
-            if bool(graph.parameter_bytes[graph.tensor_producer[tensor]]) is weights
-        ]
-        found = [
-            op
-            for op in in_scope
-            if any(
-                graph.tensor_producer[tensor] == op or op in graph.consumers_of_tensor[tensor]
-                for tensor in shared
-            )
-        ]
-        if found:
-            return found[-1]
-    return None
-
-
-def test_gradients_join_forward_ops_as_defined_whatever_the_order_of_ops() -> None:
-    generator = np.random.default_rng(0)
-    num_owned = 0
-    for count in [*range(4, 12)] * 25:
-        plain = random_graph(generator, count)
-        graph = replace(
-            plain,
-            phases=generator.integers(0, 2, count, np.int8),
-            scopes=generator.choice(["a", "b"], count).tolist(),
-            colocation=generator.choice([-1, -1, -1, 0, 1], count),
-            parameter_bytes=generator.choice([0, 0, 4], count),
-        )
-        owners = nx.empty_graph(count)
-        for op in np.flatnonzero(graph.phases == BACKWARD).tolist():
-            owner = owner_by_definition(graph, op)
-            if owner is not None:
-                owners.add_edge(op, owner)
-                num_owned += 1
-        expected = set(map(frozenset, nx.connected_components(owners)))
-        assert partition(colocate_gradients(graph).group_of) == expected
-    assert num_owned > 300
-
-
-def test_updates_join_the_one_parameter_that_they_read() -> None:
-    found = groups(two_layers(), colocate_updates)
-    assert {"w1 w1_step", "w2 w2_step", "norm"} <= found
-
-
-def test_scopes_that_begin_alike_share_a_group() -> None:
-    graph = graph_of(
-        {
-            "a": (FORWARD, "lstm.0.gate", ""),
-            "b": (FORWARD, "lstm.1", ""),
-            "c": (FORWARD, "lstm.0.cell", ""),
-            "d": (FORWARD, "head.lstm.0", ""),
-        }
-    )
-    assert groups(graph, partial(colocate_scopes, pattern=r"lstm\.\d+")) == {"a c", "b", "d"}
+@pytest.mark.parametrize(
+    ("rule", "graph", "expected"),
+    [
+        (colocate_by_id, diamond(colocation=[7, -1, 0, 7]), "split join, left, right"),
+        (
+            colocate_single_consumers,
+            graph_of("a\nb f - < a\nc f - < b\nd f - < c\ne f - < c"),
+            "a b c, d, e",
+        ),
+        # It is ops that have one reader, not groups: "a" stays apart from the group that reads it.
+        (
+            colocate_single_consumers,
+            graph_of("a\nb f - < a\nc f - < a\nd f - < b c"),
+            "a, b c d",
+        ),
+        # An op with two outputs joins only when one op reads both.
+        (colocate_single_consumers, diamond(edges=[[0, 1], [1, 1]]), "split left, right, join"),
+        (colocate_single_consumers, diamond(edges=[[0, 1], [1, 2]]), "split, left, right, join"),
+        # The gradient of an input joins no other layer, also where weights are cast.
+        (
+            colocate_single_consumers,
+            graph_of(INPUT_GRADIENT),
+            "w, cast, gradient, of_input, of_weight update, before",
+        ),
+        (
+            colocate_single_consumers,
+            graph_of(INPUT_GRADIENT.replace("< w gradient", "< cast gradient")),
+            "w, cast of_input, gradient, of_weight update, before",
+        ),
+        # relu_grad reads what relu made; mm2_grad reads what mm2 read; only weights tie mm1_grad.
+        (
+            colocate_gradients,
+            graph_of(PERCEPTRON),
+            "w1, w2, mm1 mm1_grad, relu relu_grad, mm2 mm2_grad, loss loss_grad, bias_grad, "
+            "w1_step, w2_step, norm",
+        ),
+        # A shared colocation id comes first, and of several forward ops the last in order.
+        (
+            colocate_gradients,
+            replace(
+                graph_of("a\nb f - < a\nc\ng b - < a b\nh b - < a"),
+                colocation=[-1, -1, 4, 4, -1],
+            ),
+            "a, b h, c g",
+        ),
+        (
+            colocate_updates,
+            graph_of(PERCEPTRON),
+            "w1 w1_step, w2 w2_step, mm1, relu, mm2, loss, loss_grad, mm2_grad, bias_grad, "
+            "relu_grad, mm1_grad, norm",
+        ),
+        (
+            partial(colocate_scopes, pattern=r"lstm\.\d+"),
+            graph_of("a f lstm.0.gate\nb f lstm.1\nc f lstm.0.cell\nd f head.lstm.0"),
+            "a c, b, d",
+        ),
+    ],
+)
+def test_a_rule_by_hand(rule: Rule, graph: OpGraph, expected: str) -> None:
+    assert groups(rule(graph), graph.op_names) == set(expected.split(", "))
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "*"])
@@ -331,16 +267,11 @@ def test_merging_follows_its_definition_where_much_is_equal() -> None:
     assert num_merges > 1500
 
 
-def chain(count: int, sizes: Any) -> OpGraph:
-    edges = np.stack([np.arange(count - 1), np.arange(1, count)], axis=1)
-    return plain_graph([f"op{op}" for op in range(count)], np.arange(count - 1), sizes, edges)
-
-
 def test_a_graph_of_many_parts_is_merged_to_the_target_number() -> None:
     """As of counters, one per layer, that nothing but their own update reads."""
-    count = 3000
-    graph = chain(count, np.random.default_rng(0).integers(0, 100, count - 1))
-    graph = replace(graph, edges=graph.edges[::3])
+    sizes = np.random.default_rng(0).integers(0, 100, 3000)
+    pairs = [(op, op + 1) for op in range(0, 2999, 3)]
+    graph = plain_graph([f"op{op}" for op in range(3000)], np.arange(3000), sizes, pairs)
     for target in (1, 2, 10, 999, 1500):
         merged = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=target)
         assert merged.num_groups == target
@@ -357,11 +288,9 @@ def test_a_graph_of_many_parts_is_merged_to_the_target_number() -> None:
 )
 def test_hubs_and_long_chains_of_costless_ops_are_merged(edges: list[tuple[int, int]]) -> None:
     """With a scan of a hub's edges per merge, this would take 10^10 steps."""
-    count = 100_000
-    names, zeros = [f"op{op}" for op in range(count)], np.zeros(count, np.int64)
-    graph = plain_graph(names, np.arange(count), zeros, edges)
-    merged = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=2)
-    assert merged.num_groups == 2
+    names, zeros = [f"op{op}" for op in range(100_000)], np.zeros(100_000, np.int64)
+    graph = plain_graph(names, np.arange(100_000), zeros, edges)
+    assert merge_and_colocate(graph, colocate(graph, rules=()), num_groups=2).num_groups == 2
 
 
 @pytest.mark.parametrize(
@@ -385,16 +314,6 @@ def test_a_grouping_of_another_graph_is_refused() -> None:
         merge_and_colocate(diamond(), other, num_groups=1)
 
 
-def group_graph(count: int, edges: list[tuple[int, int]]) -> GroupGraph:
-    return GroupGraph(
-        compute_time=np.ones((count, 1)),
-        output_bytes=np.zeros(count, np.int64),
-        parameter_bytes=np.zeros(count, np.int64),
-        edges=np.array(edges, np.int32).reshape(-1, 2),
-        edge_bytes=np.zeros(len(edges), np.int64),
-    )
-
-
 @st.composite
 def dags(draw: st.DrawFn) -> GroupGraph:
     """Draw DAGs, small and with more than a hundred groups, numbered at random."""
@@ -403,7 +322,14 @@ def dags(draw: st.DrawFn) -> GroupGraph:
     ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     drawn = draw(st.lists(ends, max_size=150))
     edges = {(number[min(pair)], number[max(pair)]) for pair in drawn if pair[0] != pair[1]}
-    return group_graph(count, sorted(edges))
+    zeros = np.zeros(count, np.int64)
+    return GroupGraph(
+        compute_time=np.ones((count, 1)),
+        output_bytes=zeros,
+        parameter_bytes=zeros,
+        edges=np.array(sorted(edges), np.int32).reshape(-1, 2),
+        edge_bytes=np.zeros(len(edges), np.int64),
+    )
 
 
 @given(dags())
@@ -421,6 +347,7 @@ def test_reachability_is_that_of_networkx(graph: GroupGraph) -> None:
 
 
 def test_a_graph_that_would_not_fit_memory_is_refused() -> None:
-    with pytest.raises(GraphError, match="expected at most 2 groups, got 3; merge them first"):
-        reachability(group_graph(3, []), max_groups=2)
-    assert reachability(group_graph(3, []), max_groups=3).parallel.sum() == 6
+    groups = diamond_problem().group_graph
+    with refused("graph: expected at most 3 groups, got 4; merge them first"):
+        reachability(groups, max_groups=3)
+    assert reachability(groups, max_groups=4).parallel.sum() == 2
