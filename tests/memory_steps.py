@@ -72,18 +72,6 @@ class Block(nn.Module):
         return result
 
 
-class RootMeanSquare(nn.Module):
-    """RMSNorm as language models write it."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        variance = inputs.pow(2).mean(-1, keepdim=True)
-        return self.weight * (inputs * torch.rsqrt(variance + 1e-6))
-
-
 class Blocks(nn.Module):
     """Blocks, of which each may compute its activations again."""
 
@@ -146,9 +134,9 @@ def attention(
 class ConvBlock(nn.Module):
     """Two convolutions with batch normalisation, and a residual connection."""
 
-    def __init__(self, channels: int, groups: int = 1) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False)
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.second = nn.Conv2d(channels, channels, 1, bias=False)
         self.first_norm, self.second_norm = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
 
@@ -171,19 +159,13 @@ class ConvBlockOfVariables(ConvBlock):
         return F.relu(second + images)
 
 
-def convolutions(groups: int = 1, frozen: bool = False, block: type[ConvBlock] = ConvBlock) -> Made:
-    body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *(block(16, groups) for _ in range(3)))
+def convolutions(frozen: bool = False, block: type[ConvBlock] = ConvBlock) -> Made:
+    body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *(block(16) for _ in range(3)))
     if frozen:
         body.requires_grad_(False)
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     images = torch.randn(8, 3, 32, 32)
     return nn.Sequential(body, head), (images,), torch.randint(10, (8,))
-
-
-def frozen_backbone() -> Made:
-    backbone = nn.Sequential(*(Block(128) for _ in range(4))).requires_grad_(False)
-    model = nn.Sequential(backbone, Block(128), nn.Linear(128, 64))
-    return model, (torch.randn(512, 128),), torch.randn(512, 64)
 
 
 class LanguageModel(nn.Module):
@@ -331,11 +313,7 @@ STEPS = {
         lambda: perceptron(512, 512, 512, 512, rows=8), optimizer=clipped, within=0.1
     ),
     "activations": MemoryStep(lambda: perceptron(*[64] * 9, rows=2048), classification),
-    "activations, squares": MemoryStep(lambda: perceptron(*[64] * 17, rows=1024)),
     "squares in one op": MemoryStep(lambda: perceptron(64, 1024, rows=1024), F.mse_loss),
-    "half of squares": MemoryStep(
-        lambda: perceptron(64, 1024, rows=1024), lambda *both: F.smooth_l1_loss(*both) / 2
-    ),
     "binary cross-entropy": MemoryStep(
         lambda: perceptron(64, 1024, rows=1024),
         lambda scores, target: F.binary_cross_entropy(scores.sigmoid(), target.sigmoid()),
@@ -347,7 +325,6 @@ STEPS = {
     "residual blocks": MemoryStep(lambda: blocks(64, 1024)),
     "checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=False)),
     "reentrant checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=True)),
-    "RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=RootMeanSquare)),
     "torch's RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=nn.RMSNorm)),
     "inference": MemoryStep(lambda: blocks(64, 1024), is_training=False),
     "inference of convolutions": MemoryStep(convolutions, is_training=False),
@@ -358,12 +335,9 @@ STEPS = {
     "attention with dropout": MemoryStep(lambda: attention(128, 0.1)),
     "checkpointed attention": MemoryStep(lambda: attention(128, 0.1, reentrant=False)),
     "convolutions": MemoryStep(convolutions, F.cross_entropy),
-    "depthwise convolutions": MemoryStep(lambda: convolutions(groups=16), F.cross_entropy),
     "frozen convolutions": MemoryStep(lambda: convolutions(frozen=True), F.cross_entropy),
-    "frozen backbone": MemoryStep(frozen_backbone),
     "embeddings": MemoryStep(lambda: language_model(8_000, 64, tied=False), F.cross_entropy),
     "tied embeddings": MemoryStep(lambda: language_model(8_000, 64, tied=True), F.cross_entropy),
-    "logits": MemoryStep(lambda: language_model(4_000, 512, tied=False), F.cross_entropy),
     "LSTM": MemoryStep(recurrent, classification),
     "autocast": MemoryStep(autocast),
     # In a queue, a part of the batch begins to go backward before the one before it is done.

@@ -2,8 +2,6 @@
 
 import copy
 import random
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -38,8 +36,6 @@ class Comparison:
         after it also the loss and the gradients.
     made
         Each op that makes storages, with their bytes.
-    ops
-        Runs another step, and returns how often PyTorch calls each function.
     resident_bytes
         Of weights, buffers and optimizer state.
     """
@@ -49,7 +45,6 @@ class Comparison:
     before: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     made: list[tuple[str, list[int]]]
-    ops: Callable[[], Counter[str]]
     resident_bytes: int
 
 
@@ -73,7 +68,6 @@ def compared(
         before=before,
         after=after,
         made=eager.watched_step(),
-        ops=eager.ops,
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
 
@@ -93,16 +87,6 @@ def check_replay(step: Comparison, num_orders: int = 2) -> None:
         assert results.keys() == step.after.keys()
         for name, value in step.after.items():
             torch.testing.assert_close(results[name], value, msg=partial(named, name))
-
-
-def check_ops(step: Comparison) -> None:
-    """Check which functions are called, also those that write in place, and how often."""
-    captured = Counter(part.op_type for call in step.trace.calls for part in call.single_calls)
-    captured -= Counter({kind: count for kind, count in captured.items() if kind in ALLOCATIONS})
-    called = step.ops()
-    for counts in (captured, called):  # autograd adds up gradients in place where no mode is on
-        counts["aten.add"] += counts.pop("aten.add_", 0)
-    assert captured == called
 
 
 def check_tensors(step: Comparison) -> None:

@@ -125,28 +125,6 @@ class CalledTwice(nn.Module):
         return twice
 
 
-class TwoInTwoOut(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left = nn.Linear(4, 6)
-        self.right = nn.Linear(5, 6)
-
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:
-        hidden = torch.sigmoid(self.left(left) + self.right(right))
-        return {"sum": hidden.sum(dim=1), "halves": torch.stack(hidden.chunk(2, dim=1))}
-
-
-class Accumulating(nn.Module):
-    """Two halves of a batch, one after the other, whose gradients add up in the weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self.layer(half).square().mean() for half in batch.chunk(2)]).mean()
-
-
 class WritesInPieces(nn.Module):
     """Writes its output step by step into one tensor, and keeps a mean in a buffer."""
 
@@ -239,8 +217,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "dot-product attention": lambda: Case(DotProductAttention(8), (torch.randn(2, 1, 5, 8),)),
     "tied weights": lambda: Case(TiedLanguageModel(11, 6), (torch.randint(0, 11, (3, 5)),)),
     "called twice": lambda: Case(CalledTwice(4), (torch.randn(6, 4),)),
-    "two inputs, two outputs": lambda: Case(TwoInTwoOut(), (torch.randn(3, 4), torch.randn(3, 5))),
-    "gradient accumulation": lambda: Case(Accumulating(), (torch.randn(4, 4),)),
     "writes in pieces": lambda: Case(WritesInPieces(), (torch.randn(3, 2, 4),)),
     "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
     "recomputed in a pass of its own": lambda: Case(

@@ -1,6 +1,5 @@
 """The oracle: the same step as PyTorch runs it, on real tensors."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -8,7 +7,6 @@ from unittest import mock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,12 +16,10 @@ from placeto_capture.tracing.step_spec import OptimizerFactory
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Seeds each op that draws random numbers, and notes the storages that each op makes."""
+    """Notes the storages that each op makes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seed = seed
-        self._drawn_in: list[torch.Tensor] = []  # states of the generator
         self.made: list[tuple[str, list[int]]] = []  # op, bytes of the storages that it makes
         self._known: dict[int, torch.UntypedStorage] = {}
 
@@ -37,10 +33,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         self.know([leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)])
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            result = self._drawn(func, args, kwargs or {})
-        else:
-            result = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         fresh = []
         for tensor in filter(_is_tensor, pytree.tree_leaves(result)):
             storage = tensor.untyped_storage()
@@ -49,18 +42,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 fresh.append(storage.nbytes())
         if fresh:
             self.made.append((str(func.overloadpacket), fresh))
-        return result
-
-    def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Draw by a seed for each state of the generator; PyTorch sets it back to draw again."""
-        state = torch.get_rng_state()
-        known = [number for number, each in enumerate(self._drawn_in) if torch.equal(each, state)]
-        if not known:
-            self._drawn_in.append(state)
-        torch.manual_seed(self.seed + (known or [len(self._drawn_in) - 1])[0])
-        result = func(*args, **kwargs)
-        torch.set_rng_state(state)
-        torch.rand(())
         return result
 
 
@@ -108,16 +89,6 @@ class Draws:
         return (known or [len(self._drawn_in) - 1])[0]
 
 
-# What allocates, looks from another side, or hands a number to Python.
-NO_OPS = (
-    "aten::empty",
-    "aten::new_empty",
-    "aten::unsafe_",
-    "aten::_unsafe_",
-    "aten::_local_scalar",
-)
-# Others are of TorchScript alone.
-REGISTERED = frozenset(torch._C._dispatch_get_all_op_names())
 UNSEEDED_RAND = torch.rand
 DRAWING: dict[Any, tuple[str, ...]] = {
     torch._VF: ("dropout", "dropout_", "lstm", "gru"),
@@ -145,26 +116,10 @@ class EagerTraining:
 
     def watched_step(self) -> list[tuple[str, list[int]]]:
         """Run a step; return each op that makes storages, with their bytes."""
-        watch = Watch(seed=1)
+        watch = Watch()
         watch.know([*self.values().values()])
         self._run(watch)
         return watch.made
-
-    def ops(self) -> Counter[str]:
-        """Run a step; return which functions of ATen PyTorch's profiler sees, and how often."""
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            self._run()
-        found: Counter[str] = Counter()
-        waiting = [event for event in profiler.events() if event.cpu_parent is None]
-        while waiting:
-            event = waiting.pop()
-            inside = event.cpu_children
-            if event.name.startswith("aten::") and computes(event.name):
-                found[event.name.replace("::", ".")] += 1
-                # Only autograd's copies of what an op overwrites are no part of the op.
-                inside = [each for each in inside if each.name == "aten::clone"]
-            waiting += inside
-        return found
 
     def _run(self, watch: Watch | None = None) -> None:
         with plain_kernels(), torch.random.fork_rng(devices=[]):
@@ -193,23 +148,6 @@ class EagerTraining:
             if parameter.grad is not None:
                 results[f"{name}.grad"] = parameter.grad.clone()
         return results
-
-
-def computes(name: str) -> bool:
-    """Whether a function of ATen is one op: neither made of others, nor a view, nor new memory."""
-    packet = getattr(torch.ops.aten, name.removeprefix("aten::"))
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
-    overloads = [overload for overload in overloads if overload.name() in REGISTERED]
-    is_view = any(
-        argument.alias_info is not None and not argument.alias_info.is_write
-        for overload in overloads
-        for argument in overload._schema.arguments
-    )
-    is_composite = any(
-        torch._C._dispatch_has_kernel_for_dispatch_key(each.name(), "CompositeImplicitAutograd")
-        for each in overloads
-    )
-    return not (is_view or is_composite or name.startswith(NO_OPS))
 
 
 @contextmanager

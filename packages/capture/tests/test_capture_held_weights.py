@@ -10,17 +10,6 @@ from placeto_graphs import OpGraph
 BLOCKS_OF_32 = 18  # bytes of 32 weights of 4 bits with a scale of 16 bits
 
 
-class Experts(nn.Module):
-    """Rows of which each goes to some of several matrices; a row is there once for each."""
-
-    def __init__(self, num_experts: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_experts, 32, 64, dtype=torch.bfloat16))
-
-    def forward(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.grouped_mm(rows, self.weight, offs=offsets)
-
-
 def op(graph: OpGraph, op_type: str) -> int:
     return graph.op_types.index(op_type)
 
@@ -45,35 +34,6 @@ def test_rows_that_are_picked_of_a_weight_are_as_narrow_as_it() -> None:
     graph = capture(table, words, mode="inference", parameter_bytes={"weight": 10 * 64})
     picked = op(graph, "aten.embedding")
     assert graph.bytes_accessed[picked] == 3 * 8 + 3 * 64 + 3 * 64 * 4
-
-
-def test_a_tied_weight_is_held_once() -> None:
-    with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
-        model[1].weight = model[0].weight
-        graph = capture(
-            model, torch.empty(1, 8), mode="inference", parameter_bytes={"1.weight": 100}
-        )
-    assert graph.parameter_bytes.sum() == 100
-
-
-@pytest.mark.parametrize(
-    ("num_tokens", "per_token", "touched"),
-    # Of 8 experts: two different ones; 8 x (1 - (6/8)^2); 8 x (1 - (7/8)^2); all.
-    [(1, 2, 2.0), (2, 2, 3.5), (2, 1, 1.875), (4096, 2, 8.0)],
-)
-def test_experts_are_read_that_get_a_token(num_tokens: int, per_token: int, touched: float) -> None:
-    with torch.device("meta"):
-        model = Experts(8)
-        rows = torch.empty(num_tokens * per_token, 32, dtype=torch.bfloat16)
-        offsets = torch.empty(8, dtype=torch.int32)
-    graph = capture(model, (rows, offsets), mode="inference", experts_per_token=per_token)
-    product = op(graph, "aten._grouped_mm")
-    num_rows = num_tokens * per_token
-    others = num_rows * (32 + 64) * 2 + 8 * 4
-    assert graph.bytes_accessed[product] == touched * 32 * 64 * 2 + others
-    assert graph.flops[product] == 2 * num_rows * 32 * 64
-    assert graph.parameter_bytes.sum() == 8 * 32 * 64 * 2
 
 
 def test_what_cannot_be_held_so_is_refused() -> None:

@@ -4,10 +4,9 @@ import gc
 
 import pytest
 import torch
-from torch.nn import functional
 
 from capture_checks import comparison
-from captured_models import Function, forward_pass
+from captured_models import Function
 from placed_runs import check_placements
 from placeto_capture import capture
 from placeto_capture.tracing import lifetimes
@@ -47,26 +46,6 @@ def test_a_variable_keeps_what_nothing_reads_any_more() -> None:
     maker = graph.op_names.index("aten.sin")
     assert graph.colocation[free] == graph.colocation[maker] >= 0
     assert graph.flops[free] == graph.bytes_accessed[free] == 0
-
-
-def test_a_slice_keeps_its_storage() -> None:
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        hidden, rows = inputs, []
-        for _ in range(4):
-            hidden = hidden.sin()
-            rows.append(hidden[:2])
-        del hidden
-        last = torch.cat(rows).exp().cos()
-        del rows
-        return last.sin()
-
-    graph = capture(Function(forward), torch.ones(ROWS, 8), mode="inference")
-    sines = ("aten.sin", "aten.sin_2", "aten.sin_3", "aten.sin_4")
-    assert [read_by(graph, free) for free in frees(graph)] == [
-        {name: ROWS * 8 * 4} for name in sines
-    ]
-    assert {*read_by(graph, graph.op_names.index("aten.cat"))} == {*sines}
-    assert all(waits_of(graph, free) == ["aten.exp"] for free in frees(graph))
 
 
 @pytest.mark.parametrize(("rows", "num_columns"), [(ROWS, 64), (16 * ROWS, 256)])
@@ -121,26 +100,3 @@ def without_a_least_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_frees_every_placement_gives_what_pytorch_gives(name: str) -> None:
     step = comparison(name)
     check_placements(step, num_placements=3)
-
-
-LOSSES = (
-    *("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss"),
-    *("huber_loss", "multilabel_margin_loss"),
-)
-
-
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_storage_of_a_loss_is_as_large_as_in_pytorch(name: str, reduction: str) -> None:
-    def loss(values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = getattr(functional, name)(values, target, reduction=reduction)
-        return found
-
-    dtype = torch.int64 if name == "multilabel_margin_loss" else torch.float32
-    inputs = torch.rand(ROWS, 3), torch.zeros(ROWS, 3, dtype=dtype)
-    graph = forward_pass(loss, *inputs)
-    op = next(op for op, kind in enumerate(graph.op_types) if name in kind)
-    made = int(graph.tensor_bytes[graph.tensor_producer == op].sum())
-    if name == "multilabel_margin_loss":  # which has a mark for each target beside it
-        made -= inputs[0].nbytes
-    assert made == loss(*inputs).untyped_storage().nbytes()

@@ -72,15 +72,6 @@ def readers_of(graph: OpGraph, name: str) -> set[str]:
     return {graph.op_names[c] for c in graph.edge_consumers[graph.edge_producers == op].tolist()}
 
 
-def test_who_reads_the_whole_waits_for_who_writes_a_part() -> None:
-    whole = numbers()
-    graph = check_forward(Holder(write_part, whole=whole, part=whole[:8]))
-    assert graph.op_names == ("whole", "aten.add_", "aten.exp")
-    assert "aten.exp" in readers_of(graph, "aten.add_")
-    assert graph.parameter_bytes.tolist() == [16 * 4, 0, 0]
-    assert graph.colocation[0] == graph.colocation[1] >= 0
-
-
 @pytest.mark.parametrize(
     "cut",
     [

@@ -13,7 +13,6 @@ from captured_models import Case
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.step_spec import StepSpec
-from replays import replay
 
 Function = Callable[["Deciding", torch.Tensor], torch.Tensor]
 
@@ -77,25 +76,6 @@ def test_values_that_follow_from_constants_are_known(name: str) -> None:
     step = compared(example(KNOWN[name]))
     if name != "random numbers":
         check_replay(step)
-
-
-def test_a_random_decision_falls_as_a_replay_draws() -> None:
-    """Whatever is drawn decides: what a replay draws is what the graph was made for."""
-    found = set()
-    for skipped in range(8):
-
-        def decide(model: Deciding, x: torch.Tensor, skipped: int = skipped) -> torch.Tensor:
-            for _ in range(skipped):
-                torch.rand([])
-            drawn = torch.rand([])
-            return drawn.reshape(1) if drawn < 0.5 else model.layer(x)
-
-        given = example(decide)
-        trace = trace_step(StepSpec(given.model, given.inputs, mode="inference"))
-        result = replay(trace, {}, seed=0)["output.0"]
-        assert (result.numel() == 1) == bool(result.numel() == 1 and result < 0.5)
-        found.add(result.numel())
-    assert found == {1, 24}
 
 
 def test_whole_numbers_of_inputs_are_known_and_measured_ones_are_not() -> None:

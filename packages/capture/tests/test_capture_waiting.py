@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from captured_models import CASES, Function, Recomputed, case
+from captured_models import CASES, Function, case
 from placeto_capture import capture, capture_function
 from placeto_graphs import OpGraph, Phase
 
@@ -109,21 +109,6 @@ def test_updates_as_ready_are_ordered_by_tensors_alone() -> None:
     assert (graph.workspace_bytes == 0).all()
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_activations_are_computed_again_when_the_backward_pass_needs_them(reentrant: bool) -> None:
-    inputs = torch.randn(3, 4, requires_grad=True)
-    graph = capture(Recomputed(reentrant=reentrant), inputs, optimizer=SGD)
-    order, backward = order_of(graph), ops_of(graph, Phase.BACKWARD)
-    again = {op for op in backward if graph.op_types[op] in ("aten.addmm", "aten.tanh")}
-    gradients_of_second = {
-        op for op in backward if graph.op_types[op] == "aten.mm" and "second.0" in graph.scopes[op]
-    }
-    of_first = {op for op in again if graph.scopes[op].startswith("first")}
-    assert len(of_first) == 3 if reentrant else 2
-    for op in of_first:
-        assert gradients_of_second & nx.ancestors(order, op)
-
-
 def test_gradient_ops_of_saved_values_alone_wait_for_the_gradient() -> None:
     def cubes(inputs: torch.Tensor) -> torch.Tensor:
         return torch.exp(inputs.pow(3))
@@ -134,78 +119,6 @@ def test_gradient_ops_of_saved_values_alone_wait_for_the_gradient() -> None:
     assert graph.phases[power] == Phase.BACKWARD
     (before,) = graph.waits[graph.waits[:, 0] == power, 1]
     assert graph.op_names[before] == "aten.mul"  # of the gradient and the exponential
-
-
-def test_a_forward_pass_waits_for_the_backward_pass_before_it() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    parts = torch.ones(3, 2, 4).unbind()
-
-    def step(*parts: torch.Tensor) -> None:
-        for part in parts:
-            (model(part) * torch.ones(4).cumsum(0)).sum().backward()
-
-    graph = capture_function(step, model, example_inputs=parts)
-    order, computed = order_of(graph), graph.phases.tolist()
-    begins = [op for op, kind in enumerate(graph.op_types) if kind == "placeto.barrier"]
-    assert len(begins) == 2
-    for barrier, end in zip(begins, [begins[1], graph.num_ops], strict=True):
-        backward = {op for op in range(barrier) if computed[op] == Phase.BACKWARD}
-        assert backward <= nx.ancestors(order, barrier)
-        later = {
-            op for op in range(barrier + 1, end) if graph.op_types[op] not in ("parameter", "input")
-        }
-        assert later <= nx.descendants(order, barrier)
-    without = capture_function(step, model, example_inputs=parts[:1])
-    begun = len(graph.waits) - 3 * len(without.waits)
-    assert begun <= 2 * (2 + 2 + 2)  # gradients, and ops that read no result
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_backward_pass_waits_for_the_one_right_before_it(at_once: bool) -> None:
-    def step(inputs: torch.Tensor) -> None:
-        outputs = model(inputs)
-        total = outputs.sum()
-        mean = outputs.mean() if at_once else None
-        total.backward(retain_graph=True)
-        (outputs.mean() if mean is None else mean).backward()
-
-    model = nn.Linear(4, 4)
-    graph = capture_function(step, model, example_inputs=torch.ones(2, 4))
-    first, second = (op for op, kind in enumerate(graph.op_types) if kind == "aten.ones_like")
-    mean = graph.op_names.index("loss/aten.mean")  # which the second pass alone reads
-    assert (mean < first) if at_once else (first < mean < second)
-    of_first = {op for op in ops_of(graph, Phase.BACKWARD) if op < second}
-    assert first in of_first
-    last_of_first = {op for op in of_first if not of_first & nx.descendants(order_of(graph), op)}
-    assert last_of_first & nx.ancestors(order_of(graph), second)
-
-
-def test_gradients_of_rows_are_made_one_after_the_other() -> None:
-    def rows(inputs: torch.Tensor) -> torch.Tensor:
-        hidden = inputs * 2
-        return torch.stack([torch.sin(hidden[row]) for row in range(5)])
-
-    inputs = torch.ones(5, 3, requires_grad=True)
-    graph = capture(Function(rows), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
-    order = order_of(graph)
-    made = [op for op, kind in enumerate(graph.op_types) if kind == "aten.select_backward"]
-    sums = [op for op in range(made[0], graph.num_ops) if graph.op_types[op] == "aten.add"]
-    assert len(made) == 5
-    for row, total in zip(made[2:], sums, strict=False):
-        assert total in nx.ancestors(order, row)
-
-
-def test_of_a_weight_that_is_used_twice_one_gradient_is_made_after_the_other() -> None:
-    shared = CASES["called twice"]()
-    graph = capture(shared.model, shared.inputs, optimizer=SGD)
-    order, backward = order_of(graph), sorted(ops_of(graph, Phase.BACKWARD))
-    first, last = (op for op in backward if graph.op_names[op].startswith("shared.0/aten.sum"))
-    of_input, of_weight, of_weight_again = (
-        op for op in backward if graph.op_names[op].startswith("shared.0/aten.mm")
-    )
-    assert first in nx.ancestors(order, last)
-    assert first in nx.ancestors(order, of_weight_again)
-    assert {of_input, of_weight} & nx.ancestors(order, first) == set()
 
 
 def held_ops(graph: OpGraph) -> set[str]:
@@ -223,20 +136,6 @@ def test_what_a_training_loop_holds_stays_until_the_end() -> None:
     assert held_ops(capture(model, torch.empty(2, 3), mode="inference")) == of_step
     of_step |= {"loss.constant", "loss/aten.mean", "0/aten.mm", "0/aten.sum"}
     assert held_ops(capture(model, torch.empty(2, 3), loss_fn=loss)) == of_step
-
-
-def test_of_what_is_written_in_pieces_the_last_version_is_held() -> None:
-    def writes(inputs: torch.Tensor) -> torch.Tensor:
-        rows = inputs * 2
-        rows[0] = inputs[0]
-        return rows[:1]
-
-    graph = capture(Function(writes), torch.ones(2, 3), mode="inference")
-    held = {
-        (graph.op_names[graph.tensor_producer[tensor]], int(graph.tensor_bytes[tensor]))
-        for tensor in graph.held_tensors
-    }
-    assert held == {("input.0", 24), ("aten.copy_", 24)}
 
 
 def test_what_an_error_has_left_is_not_held() -> None:
