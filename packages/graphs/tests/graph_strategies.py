@@ -18,7 +18,7 @@ from placeto_graphs import (
     colocate,
     colocate_by_id,
 )
-from placeto_graphs.schema.device_kind import PRECISIONS
+from placeto_graphs.schema.cluster import PRECISIONS
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e6)

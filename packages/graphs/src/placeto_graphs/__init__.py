@@ -4,7 +4,7 @@ This is all that the other packages may use of it, and the only thing that they 
 """
 
 from placeto_graphs.best_so_far import BestSoFar
-from placeto_graphs.clusters.catalogue import DEVICE_KINDS, LINK_NAMES
+from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import compiled
@@ -51,10 +51,8 @@ from placeto_graphs.protocols.evaluation import (
 from placeto_graphs.protocols.execution import DeviceStep, ExecutableStep
 from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_moves, plain_walk
 from placeto_graphs.schema.arrays import sums_by_key
-from placeto_graphs.schema.cluster import Cluster, Device
-from placeto_graphs.schema.device_kind import DeviceKind, Efficiency
-from placeto_graphs.schema.group_graph import GroupGraph, group_graph
-from placeto_graphs.schema.grouping import Grouping
+from placeto_graphs.schema.cluster import Cluster, Device, DeviceKind, Efficiency
+from placeto_graphs.schema.grouping import GroupGraph, Grouping, group_graph
 from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
 from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch

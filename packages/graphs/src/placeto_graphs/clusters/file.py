@@ -10,17 +10,19 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from placeto_graphs.clusters.catalogue import CARD_WAYS, SLOTS, WAYS, Ways
 from placeto_graphs.clusters.devices import (
+    CARD_WAYS,
+    SLOTS,
+    WAYS,
     DeviceFields,
+    Ways,
     decoded_devices,
     decoded_kinds,
     encoded_kinds,
 )
 from placeto_graphs.clusters.spec import joined
 from placeto_graphs.errors import GraphError, one_of, shown, within
-from placeto_graphs.files.decoding import checked, opened_toml
-from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.files.storage import checked, opened_toml, write_atomically
 from placeto_graphs.schema.arrays import above_0, number
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, FREE, NO_LINK, Cluster, is_cpu
 
@@ -302,7 +304,7 @@ def _encoded_links(cluster: Cluster) -> list[_Link]:
             # It may stand among its own destinations: a device sends nothing to itself.
             sources_of.setdefault(tuple(sorted(ends | ({source} & anywhere))), []).append(source)
         for destinations, sources in sources_of.items():
-            both = ([names[device] for device in end] for end in (sources, destinations))
-            name = cluster.link_names[link]
-            entries.append(_Link(name, *both, bandwidth=bandwidth, latency=latency))
+            name, here = cluster.link_names[link], [names[device] for device in sources]
+            there = [names[device] for device in destinations]
+            entries.append(_Link(name, here, there, bandwidth=bandwidth, latency=latency))
     return entries

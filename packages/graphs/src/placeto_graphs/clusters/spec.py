@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placeto_graphs.clusters.catalogue import (
+from placeto_graphs.clusters.devices import (
     DEFAULT_NETWORK,
     DEVICE_KINDS,
     LINK_NAMES,
@@ -24,8 +24,8 @@ from placeto_graphs.schema.cluster import (
     NO_LINK,
     Cluster,
     Device,
+    DeviceKind,
 )
-from placeto_graphs.schema.device_kind import DeviceKind
 
 # So many devices of a kind, or machines; and a + that stands in no brackets.
 _TERM = re.compile(r"\s*([0-9]{1,4})\s*x\s*(?:([a-z][a-z0-9-]*)|\(([^()]+)\))\s*")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import convert, opened_json
+from placeto_graphs.files.storage import convert, opened_json
 from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 from placeto_graphs.schema.op_graph import FREE, OpGraph
 from placeto_graphs.schema.problem import PlacementProblem

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import opened
+from placeto_graphs.files.storage import opened
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.topology import CycleError, topological_order

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, one_of, shown
-from placeto_graphs.files.decoding import convert, opened_json
-from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.files.storage import convert, opened_json, write_atomically
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
 

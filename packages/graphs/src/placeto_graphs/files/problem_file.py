@@ -21,8 +21,7 @@ from placeto_graphs.clusters.devices import (
     encoded_kinds,
 )
 from placeto_graphs.errors import GraphError, shown, within
-from placeto_graphs.files.decoding import checked, opened_json
-from placeto_graphs.files.storage import write_atomically
+from placeto_graphs.files.storage import checked, opened_json, write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import OpGraph

@@ -8,8 +8,7 @@ import numpy as np
 from placeto_graphs.errors import GraphError
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.schema.arrays import INT64_MAX, integer
-from placeto_graphs.schema.group_graph import group_output_bytes
-from placeto_graphs.schema.grouping import Grouping, check_num_ops
+from placeto_graphs.schema.grouping import Grouping, check_num_ops, group_output_bytes
 from placeto_graphs.schema.op_graph import OpGraph
 
 LEVEL_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)

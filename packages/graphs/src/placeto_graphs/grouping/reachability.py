@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.schema.group_graph import GroupGraph
+from placeto_graphs.schema.grouping import GroupGraph
 from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.topology import compress_rows
 

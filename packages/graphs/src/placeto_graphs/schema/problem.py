@@ -13,8 +13,14 @@ from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, nested_groupings
 from placeto_graphs.schema.arrays import Record, float_array, int_array, texts
 from placeto_graphs.schema.cluster import Cluster
-from placeto_graphs.schema.group_graph import GroupGraph, group_compute_time, group_graph
-from placeto_graphs.schema.grouping import Grouping, check_num_ops, checked_hierarchy
+from placeto_graphs.schema.grouping import (
+    GroupGraph,
+    Grouping,
+    check_num_ops,
+    checked_hierarchy,
+    group_compute_time,
+    group_graph,
+)
 from placeto_graphs.schema.op_graph import OpGraph
 
 _DEFAULT: Any = None  # for the groups that the graph itself has
