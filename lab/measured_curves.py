@@ -92,7 +92,7 @@ def table(found: dict[str, list[Learned]]) -> TextTable:
     """Return means over the seeds, with the least and the most in brackets."""
 
     def told(value: Callable[[Learned], float], where: str) -> str:
-        return spread(map(value, found[where])).text(seconds_text)
+        return spread(map(value, found[where]), seconds_text)
 
     columns = ["learned on", ">episodes at the end", ">best seen there"]
     columns += [">its placement, measured", ">one process, measured", ">evaluations", ">learning"]

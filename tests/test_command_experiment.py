@@ -29,7 +29,7 @@ from placeto_execution.measuring import StepProfile
 from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.paper import fidelity, fidelity_tasks
-from placeto_experiments.paper.contention import profile_beside
+from placeto_experiments.paper.fidelity_tasks import profile_beside
 from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.rewards import TITLES, rewards
 from placeto_experiments.paper.tasks import TrainPlaceto
@@ -274,7 +274,9 @@ def test_what_is_no_source_is_found_out_before_anything_is_trained(tmp_path: Pat
 
 
 def test_the_preset_of_the_paper() -> None:
-    plan = chosen_plan("rewards", "smoke", {}, "paper", (("baseline_window", "7"),))
+    plan = chosen_plan(
+        "rewards", "smoke", preset_name="paper", settings=(("baseline_window", "7"),)
+    )
     assert plan.settings.discount == 1.0
     assert plan.settings.baseline_window == 7
     assert plan.settings.hidden_units == 16  # of the scale

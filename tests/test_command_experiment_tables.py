@@ -188,7 +188,7 @@ def runtimes_of(experiment: Experiment, records: dict[str, Record]) -> list[list
 
 
 def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
-    experiment = table1(chosen_plan("table1", "small", {"seeds": 1}))
+    experiment = table1(chosen_plan("table1", "small", seeds=1))
     rows = runtimes_of(experiment, finished(experiment))
     found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
     both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))
@@ -198,7 +198,7 @@ def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
 
 
 def test_the_papers_rows_stand_beside_their_own_if_a_problem_is_missing() -> None:
-    experiment = table1(chosen_plan("table1", "small", {"seeds": 1}))
+    experiment = table1(chosen_plan("table1", "small", seeds=1))
     records = finished(experiment)
     some = {name: record for name, record in records.items() if "inception" not in name}
     first, second, *_ = runtimes_of(experiment, some)
@@ -207,7 +207,7 @@ def test_the_papers_rows_stand_beside_their_own_if_a_problem_is_missing() -> Non
 
 
 def test_a_failure_in_finer_groups_leaves_out_its_problem() -> None:
-    experiment = table1(chosen_plan("table1", "small", {"seeds": 1}))
+    experiment = table1(chosen_plan("table1", "small", seeds=1))
     records = finished(experiment) | {f"seed0/nasnet-2xk80/{FINER}": Failed(error="no luck")}
     page = "\n".join(experiment.page(Results(records)).parts)
     told = page.partition("## Effect of the number of groups")[2]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from placeto_execution import ExecutionError
 from placeto_execution.measuring import StepProfile
-from placeto_experiments.paper import contention
-from placeto_experiments.paper.contention import contended_timeline, overlaps, profile_beside
+from placeto_experiments.paper import fidelity_tasks
+from placeto_experiments.paper.fidelity_tasks import contended_timeline, overlaps, profile_beside
 from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, parse_cluster
 from placeto_simulator import Simulator
 from simulated_problems import random_problem
@@ -77,8 +77,8 @@ def test_the_error_of_the_busy_device_is_passed_on(monkeypatch: pytest.MonkeyPat
         raise ExecutionError("cpu:1: out of memory")
 
     profile = StepProfile(np.ones((1, 1)), np.zeros(1))
-    monkeypatch.setattr(contention, "executor_on", fail)
-    monkeypatch.setattr(contention, "profile_in_place", lambda *_: profile)
+    monkeypatch.setattr(fidelity_tasks, "executor_on", fail)
+    monkeypatch.setattr(fidelity_tasks, "profile_in_place", lambda *_: profile)
     step = cast("ExecutableStep", None)
     with pytest.raises(ExecutionError, match="cpu:1: out of memory"):
         profile_beside(step, "cpu:0", "cpu:1", 1, np.random.default_rng(0))

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from placeto.errors import InputError
 from placeto.texts import counted
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
 from placeto.trials.running import conduct
@@ -21,7 +20,6 @@ from placeto_experiments.paper.plan import (
     DEFAULT_GPUS,
     NUMBERS,
     SCALE_NAMES,
-    Pairs,
     Plan,
     chosen_plan,
     numbers_of,
@@ -47,6 +45,8 @@ from placeto_tools.progress import showing_progress
 
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
 ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
+# Parameters of `chosen_plan`; others are arguments of the experiments.
+OF_PLAN = {*NUMBERS, "scale", "preset_name", "settings", "rnn_settings", "num_gpus", "link"}
 
 scale_option = click.option(
     "--scale",
@@ -84,12 +84,9 @@ CHOICES: Mapping[str, Decorator] = {
 }
 
 
-def experiment_options(
-    name: str, *, without: Collection[str] = (), decides: str | None = None
-) -> Decorator:
+def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator:
     """Add the options of an experiment, and run what the function returns for their plan."""
     usual = numbers_of(name, "small")
-    numbers = [number for number in NUMBERS if usual[number] or number == "groups"]
     decorators = [
         output_option("Folder of the experiment: a new one, or one to resume."),
         scale_option,
@@ -97,9 +94,10 @@ def experiment_options(
             click.option(
                 f"--{number.replace('_', '-')}",
                 type=click.IntRange(min=1),
-                help=f"{NUMBERS[number]}  [default: of the scale]",
+                help=f"{help_text}  [default: of the scale]",
             )
-            for number in numbers
+            for number, help_text in NUMBERS.items()
+            if usual[number] or number == "groups"
         ),
         *(add for option, add in CHOICES.items() if option not in without),
         force_option,
@@ -107,39 +105,14 @@ def experiment_options(
 
     def decorator(function: Callable[..., Experiment]) -> Any:
         @wraps(function)
-        def run(
-            output: Path,
-            scale: str,
-            *,
-            force: bool,
-            jobs: int = 1,
-            num_gpus: int = DEFAULT_GPUS,
-            link: str | None = None,
-            preset_name: str | None = None,
-            settings: Pairs = (),
-            rnn_settings: Pairs = (),
-            **named: Any,
-        ) -> None:
-            given = {number: named.pop(number) for number in numbers}
-            given = {number: value for number, value in given.items() if value is not None}
-            if decides in dict(settings):
-                raise InputError(f"--hparam {decides}: the experiment tries all of them")
-            plan = chosen_plan(
-                *(name, scale, given, preset_name, settings, rnn_settings),
-                num_gpus=num_gpus,
-                link=link,
-            )
-            experiment = function(**named, plan=plan)
-            run_experiment(
-                replace(
-                    experiment,
-                    options={**experiment.options, **plan.described()},
-                    command=_repeating(click.get_current_context()),
-                ),
-                output,
-                jobs=jobs,
-                force=force,
-            )
+        def run(output: Path, *, force: bool, jobs: int = 1, **named: Any) -> None:
+            own = {each: named.pop(each) for each in named.keys() - OF_PLAN}
+            plan = chosen_plan(name, **named)
+            found = function(**own, plan=plan)
+            options = {**found.options, **plan.described()}
+            command = _repeating(click.get_current_context())
+            found = replace(found, options=options, command=command)
+            run_experiment(found, output, jobs=jobs, force=force)
 
         return decorated(run, decorators)
 
@@ -221,7 +194,7 @@ def run_traversal(source: str, plan: Plan) -> Experiment:
 
 @experiment.command("architectures", cls=Command)
 @click.argument("family", type=NearestChoice(ALL_FAMILIES), default="nmt")
-@experiment_options("architectures", without=["--rnn-hparam"], decides="embedding")
+@experiment_options("architectures", without=["--rnn-hparam"])
 def run_architectures(family: str, plan: Plan) -> Experiment:
     """Compare graph embeddings on unseen graphs of FAMILY.
 
@@ -235,7 +208,7 @@ def run_architectures(family: str, plan: Plan) -> Experiment:
 
 @experiment.command("rewards", cls=Command)
 @click.argument("source", default="nmt:0")
-@experiment_options("rewards", without=["--rnn-hparam"], decides="reward")
+@experiment_options("rewards", without=["--rnn-hparam"])
 def run_rewards(source: str, plan: Plan) -> Experiment:
     """Compare intermediate with terminal rewards on SOURCE.
 

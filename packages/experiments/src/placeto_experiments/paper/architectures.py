@@ -6,10 +6,20 @@ from typing import Any
 
 from placeto.texts import seconds_text
 from placeto.trials.trials import Experiment, Page, Trial
-from placeto_experiments.paper.pages import Summary, distributions_figure, percent_over, table
+from placeto_experiments.paper.pages import (
+    Summary,
+    distributions_figure,
+    percent_over,
+    spread,
+    table,
+)
 from placeto_experiments.paper.placers import place, training, trial
-from placeto_experiments.paper.plan import PAPER_UPDATES, Plan, without_simulated_features
-from placeto_experiments.paper.problem_makers import family_problems
+from placeto_experiments.paper.plan import (
+    PAPER_UPDATES,
+    Plan,
+    family_problems,
+    without_simulated_features,
+)
 from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
 from placeto_experiments.paper.tasks import PlaceZeroShot
 
@@ -54,6 +64,9 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
 
 
 def _page(summary: Summary, plan: Plan) -> Page:
+    def over(placer: str, other: str) -> str:
+        return spread(summary.mean_ratio(placer, other), percent_over)
+
     policies = [
         (prefix, embedding, title, paper)
         for prefix in CONFIGURATIONS
@@ -63,14 +76,14 @@ def _page(summary: Summary, plan: Plan) -> Page:
         [
             title,
             CONFIGURATIONS[prefix],
-            summary.mean_cost(prefix + embedding).text(seconds_text),
-            summary.mean_ratio(prefix + embedding, f"{prefix}message-passing").text(percent_over),
+            spread(summary.mean_cost(prefix + embedding), seconds_text),
+            over(prefix + embedding, f"{prefix}message-passing"),
             percent_over(1 + paper) if prefix else "",
-            summary.mean_ratio(prefix + embedding, "placeto-trained").text(percent_over),
+            over(prefix + embedding, "placeto-trained"),
         ]
         for prefix, embedding, title, paper in policies
     ]
-    trained = summary.mean_cost("placeto-trained").text(seconds_text)
+    trained = spread(summary.mean_cost("placeto-trained"), seconds_text)
     rows.append(["Trained on the graph", "default", trained, "", "", ""])
     drawn = {
         f"{title}, {CONFIGURATIONS[prefix]} configuration": summary.all_values(prefix + embedding)

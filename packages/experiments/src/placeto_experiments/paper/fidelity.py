@@ -20,8 +20,7 @@ from placeto_experiments.paper.fidelity_tasks import (
     profiling,
 )
 from placeto_experiments.paper.pages import table
-from placeto_experiments.paper.plan import Plan
-from placeto_experiments.paper.problem_makers import name_of
+from placeto_experiments.paper.plan import Plan, name_of
 
 SHARES = (None, 0.4)  # None: real links
 SINGLE = "single"

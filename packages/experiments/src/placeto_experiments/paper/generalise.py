@@ -10,6 +10,7 @@ from placeto_experiments.paper.pages import (
     duration_text,
     percent_over,
     ratio_text,
+    spread,
     table,
 )
 from placeto_experiments.paper.placers import (
@@ -20,8 +21,7 @@ from placeto_experiments.paper.placers import (
     place,
     training,
 )
-from placeto_experiments.paper.plan import PAPER_UPDATES, Plan
-from placeto_experiments.paper.problem_makers import family_problems
+from placeto_experiments.paper.plan import PAPER_UPDATES, Plan, family_problems
 from placeto_experiments.paper.published import SOURCE
 from placeto_graphs import SECONDS_PER_BYTE
 
@@ -74,7 +74,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     of_rnn, of_random = (
-        summary.mean_ratio("rnn-zero-shot", other).text(percent_over)
+        spread(summary.mean_ratio("rnn-zero-shot", other), percent_over)
         for other in ("rnn-trained", "random")
     )
     parts = [
@@ -116,7 +116,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
 
 def _relative_to_trained(summary: Summary, plan: Plan) -> str:
     greedy, sampled, refined = (
-        summary.mean_ratio(label, "placeto-trained").text(percent_over) for label in ZERO_SHOT
+        spread(summary.mean_ratio(label, "placeto-trained"), percent_over) for label in ZERO_SHOT
     )
     return (
         f"**{greedy}** with a greedy rollout, {sampled} with the best of "
@@ -157,9 +157,9 @@ def _placer_table(summary: Summary) -> str:
         fits = summary.all_values(label, "fits").mean()
         return [
             TITLES[label],
-            summary.mean_cost(label).text(seconds_text),
+            spread(summary.mean_cost(label), seconds_text),
             *(
-                summary.mean_ratio(label, other).text(ratio_text)
+                spread(summary.mean_ratio(label, other), ratio_text)
                 for other in ("placeto-trained", "local-search", "lower-bound")
             ),
             NOTHING if label == "random" else share_text(1 - fits),
@@ -190,9 +190,9 @@ def _as_many_table(summary: Summary) -> str:
         return [
             TITLES[label],
             count_text(summary.median(label, "evaluations")),
-            summary.mean_ratio(label, "local-search").text(ratio_text),
+            spread(summary.mean_ratio(label, "local-search"), ratio_text),
             *(
-                summary.mean_ratio_after(search, label, "local-search").text(ratio_text)
+                spread(summary.mean_ratio_after(search, label, "local-search"), ratio_text)
                 for search in ("hill-climbing", "local-search", "random-search")
             ),
             share_text(summary.ahead(label, "hill-climbing")),

@@ -52,28 +52,17 @@ def table(columns: str, rows: Iterable[Sequence[str]]) -> str:
     return TextTable("", columns.split("|"), list(rows)).markdown()
 
 
-@dataclass(frozen=True)
-class Spread:
-    """One number for each seed; one alone where no seed changes it.
+def spread(values: Iterable[float], shown: Callable[[float], str]) -> str:
+    """Return the mean of a number for each seed, and the least and the most if they differ.
 
     Examples
     --------
-    >>> Spread((1.0, 3.0, 2.0)).text(lambda value: f"{value:.1f}")
+    >>> spread([1.0, 3.0, 2.0], "{:.1f}".format)
     '2.0 (1.0 to 3.0)'
     """
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """The mean over the seeds."""
-        return float(np.mean(self.values))
-
-    def text(self, shown: Callable[[float], str]) -> str:
-        """Return the mean, and the least and the most of all seeds if they differ."""
-        least, most = min(self.values), max(self.values)
-        mean = shown(self.mean)
-        return mean if least == most else f"{mean} ({shown(least)} to {shown(most)})"
+    every = list(values)
+    least, most, mean = min(every), max(every), shown(float(np.mean(every)))
+    return mean if least == most else f"{mean} ({shown(least)} to {shown(most)})"
 
 
 @dataclass(frozen=True)
@@ -98,15 +87,15 @@ class Summary:
         """Return the median of a field of the outcome."""
         return float(np.median(self.all_values(placer, field)))
 
-    def mean_cost(self, placer: str) -> Spread:
+    def mean_cost(self, placer: str) -> list[float]:
         """Return the mean over the graphs of the memory-penalised runtime."""
-        return spread(self.values(placer, seed).mean() for seed in self.seeds)
+        return [self.values(placer, seed).mean() for seed in self.seeds]
 
-    def mean_ratio(self, placer: str, other: str) -> Spread:
+    def mean_ratio(self, placer: str, other: str) -> list[float]:
         """Return the mean over the graphs of the ratio of two placers' runtimes."""
-        return spread(
+        return [
             (self.values(placer, seed) / self.values(other, seed)).mean() for seed in self.seeds
-        )
+        ]
 
     def where_some_fit(self, placers: Sequence[str]) -> "Summary":
         """Return the summary of the graphs of which some placer found a placement that fits."""
@@ -132,15 +121,15 @@ class Summary:
         evaluations, seconds = np.median(found, axis=0).tolist()
         return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
 
-    def mean_ratio_after(self, search: str, target: str, other: str) -> Spread:
+    def mean_ratio_after(self, search: str, target: str, other: str) -> list[float]:
         """Return the ratio of a search, stopped after as many evaluations as a placer, to another.
 
         For each seed it is the mean over the graphs.
         """
-        return spread(
+        return [
             (self._after(search, target, seed) / self.values(other, seed)).mean()
             for seed in self.seeds
-        )
+        ]
 
     def ahead(self, target: str, search: str) -> float:
         """Return the share of graphs and seeds on which a search is slower than a placer.
@@ -157,11 +146,6 @@ class Summary:
         evaluations = self.values(target, seed, "evaluations")
         curves = [self.results.record(Placed, search, graph, seed).curve for graph in self.graphs]
         return np.array([best_after(*each) for each in zip(curves, evaluations, strict=True)])
-
-
-def spread(values: Iterable[float]) -> Spread:
-    """Return one number for each seed."""
-    return Spread(tuple(map(float, values)))
 
 
 def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str = "") -> Figure:

@@ -1,12 +1,14 @@
 """Placers that several experiments have in common, and the trials of placers and policies."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import product
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from placeto.trials.placing_tasks import Place, PlaceByName
 from placeto.trials.trials import Graph, Trial, placing, training_name
 from placeto_baselines import RnnSettings
-from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan
+from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.tasks import (
     Bound,
     PlaceAtRandom,
@@ -19,7 +21,6 @@ from placeto_experiments.paper.tasks import (
 from placeto_policy import Settings
 
 REFINEMENT_ROUNDS = 2
-HILL_CLIMBING_BUDGET = 5000
 
 
 class Placer(NamedTuple):
@@ -27,79 +28,56 @@ class Placer(NamedTuple):
 
     title: str  # in tables
     task: type[Place]
+    fields: Mapping[str, Any] = {}  # others of the task
+    of_plan: Mapping[str, str] = {}  # more fields, which are attributes of the plan
     policy: str = ""  # policy that it needs, see `training`
-    fields: Callable[[Plan], Mapping[str, Any]] = lambda _plan: {}  # others of the task
     has_seed: bool = True  # whether another seed changes its results
 
 
 def _named(title: str, name: str, **others: Any) -> Placer:
-    """Return a placer of the command without a budget."""
-    return Placer(title, PlaceByName, fields=lambda _plan: {"name": name}, **others)
+    """Return a placer of the command."""
+    return Placer(title, PlaceByName, {"name": name}, **others)
 
 
-def _searching(title: str, name: str) -> Placer:
-    """Return a placer of the command with as many evaluations as Placeto."""
-    return Placer(
-        title, PlaceByName, fields=lambda plan: {"name": name, "budget": plan.evaluations}
-    )
-
-
+BUDGET = {"budget": "evaluations"}
 PLACETO, IN_PAPER = "Placeto (default configuration)", "Placeto (paper configuration)"
 PLACERS: Mapping[str, Placer] = {
-    "placeto-zero-shot": Placer(f"{PLACETO}, zero-shot", PlaceZeroShot, "placeto"),
+    "placeto-zero-shot": Placer(f"{PLACETO}, zero-shot", PlaceZeroShot, policy="placeto"),
     "placeto-zero-shot-sampled": Placer(
         f"{PLACETO}, zero-shot, best of several rollouts",
         PlaceZeroShot,
-        "placeto",
-        lambda plan: {"rollouts": plan.rollouts},
+        of_plan={"rollouts": "rollouts"},
+        policy="placeto",
     ),
     "placeto-zero-shot-refined": Placer(
         f"{PLACETO}, zero-shot, refined",
         PlaceZeroShot,
-        "placeto",
-        lambda _plan: {"refinement_rounds": REFINEMENT_ROUNDS},
+        {"refinement_rounds": REFINEMENT_ROUNDS},
+        policy="placeto",
     ),
-    "paper-zero-shot": Placer(f"{IN_PAPER}, zero-shot", PlaceZeroShot, "paper"),
+    "paper-zero-shot": Placer(f"{IN_PAPER}, zero-shot", PlaceZeroShot, policy="paper"),
     "pretrained": _named("Placeto, pretrained", "pretrained"),
-    "placeto-trained": Placer(
-        f"{PLACETO}, trained on the graph",
-        PlaceByName,
-        fields=lambda plan: {
-            "name": "placeto",
-            "budget": plan.evaluations,
-            "settings": plan.settings,
-        },
+    "placeto-trained": _named(
+        f"{PLACETO}, trained on the graph", "placeto", of_plan={**BUDGET, "settings": "settings"}
     ),
-    "paper-trained": Placer(
+    "paper-trained": _named(
         f"{IN_PAPER}, trained on the graph",
-        PlaceByName,
-        fields=lambda plan: {
-            "name": "placeto",
-            "budget": PAPER_EVALUATIONS * plan.evaluations,
-            "settings": plan.paper_settings,
-        },
+        "placeto",
+        of_plan={"budget": "paper_evaluations", "settings": "paper_settings"},
     ),
-    "rnn-zero-shot": Placer("RNN, zero-shot", PlaceRnnZeroShot, "rnn"),
-    "rnn-trained": Placer(
+    "rnn-zero-shot": Placer("RNN, zero-shot", PlaceRnnZeroShot, policy="rnn"),
+    "rnn-trained": _named(
         "RNN, trained on the graph",
-        PlaceByName,
-        fields=lambda plan: {
-            "name": "rnn",
-            "budget": plan.rnn_settings.evaluations,
-            "settings": plan.rnn_settings,
-        },
+        "rnn",
+        of_plan={"budget": "rnn_settings.evaluations", "settings": "rnn_settings"},
     ),
     "random": Placer("Random placement", PlaceAtRandom),
-    "random-search": _searching("Random search", "random"),
+    "random-search": _named("Random search", "random", of_plan=BUDGET),
     "single": _named("Single GPU", "single", has_seed=False),
     "scotch": _named("Scotch", "scotch"),
-    "hill-climbing": Placer(
-        "Hill climbing",
-        PlaceByHillClimbing,
-        fields=lambda plan: {"budget": min(plan.evaluations, HILL_CLIMBING_BUDGET)},
-    ),
-    "local-search": _searching("Local search", "local-search"),
-    "multilevel": _searching("Multilevel search", "multilevel"),
+    "hill-climbing": Placer("Hill climbing", PlaceByHillClimbing, of_plan=BUDGET),
+    "local-search": _named("Local search", "local-search", of_plan=BUDGET),
+    "multilevel": _named("Multilevel search", "multilevel", of_plan=BUDGET),
     "lower-bound": Placer("Lower bound", Bound, has_seed=False),
 }
 TITLES = {label: placer.title for label, placer in PLACERS.items()}
@@ -107,12 +85,16 @@ TITLES = {label: placer.title for label, placer in PLACERS.items()}
 
 def place(labels: Iterable[str], graphs: Iterable[Graph], plan: Plan) -> list[Trial]:
     """Return the trials of some of `PLACERS` on graphs, with all seeds."""
-    return [
-        trial(placer.task, label, graph, seed, placer.policy, **placer.fields(plan))
-        for label, placer in ((label, PLACERS[label]) for label in labels)
-        for graph in graphs
-        for seed in (plan.seeds if placer.has_seed else [None])
-    ]
+    found = []
+    for label, graph in product(labels, graphs):
+        placer = PLACERS[label]
+        chosen = {field: attrgetter(name)(plan) for field, name in placer.of_plan.items()}
+        fields = {**placer.fields, **chosen}
+        found += [
+            trial(placer.task, label, graph, seed, placer.policy, **fields)
+            for seed in (plan.seeds if placer.has_seed else [None])
+        ]
+    return found
 
 
 def trial(

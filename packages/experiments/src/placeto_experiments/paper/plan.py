@@ -1,15 +1,26 @@
-"""Plan of an experiment: its scale, and all else that the user chose."""
+"""Plan of an experiment: its scale and all else that the user chose, and its problems."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from placeto.errors import InputError
+from placeto.outputs import file_name
 from placeto.placing.placers import NARROW_RNN
+from placeto.problems.making import make_problem, regrouped
+from placeto.problems.options import GroupingOptions, SourceOptions, group_counts, read_cluster
+from placeto.problems.sources import load_source
 from placeto.training.settings import changed_fields, parse_settings
+from placeto.trials.trials import Graph
 from placeto_baselines import RnnSettings
+from placeto_graphs import PlacementProblem
 from placeto_policy import Settings, preset
+from placeto_workloads import MODELS, family
 
+Maker = Callable[[], PlacementProblem]
+FAMILY_SEED_TO_CHOOSE_BY = 1
+GRAPHS_TO_CHOOSE_BY = 4
 Pairs = tuple[tuple[str, str], ...]
 DEFAULT_GPUS = 2
 # Updates and evaluations of the paper configuration, relative to the default one: it learns slower,
@@ -65,15 +76,11 @@ SCALES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 # Sizes of models at the scale smoke; else those of the paper.
 SMALL_MODELS = {"units": 8, "vocabulary_size": 20, "filters": 2, "cells_per_stage": 1}
 NETWORK_OF_SCALE: Mapping[str, Mapping[str, Any]] = {
-    "smoke": {"hidden_units": 16, "message_rounds": 2, "workers": 4},
-    "small": {},
-    "full": {},
+    "smoke": {"hidden_units": 16, "message_rounds": 2, "workers": 4}
 }
-RNN_OF_SCALE: Mapping[str, Mapping[str, Any]] = {
-    "smoke": {"hidden_size": 16},
-    "small": NARROW_RNN,
-    "full": {},
-}
+RNN_OF_SCALE: Mapping[str, Mapping[str, Any]] = {"smoke": {"hidden_size": 16}, "small": NARROW_RNN}
+# Hyperparameters of which an experiment tries all values
+TRIED = {"architectures": "embedding", "rewards": "reward"}
 
 
 def numbers_of(experiment: str, scale: str) -> dict[str, Any]:
@@ -110,6 +117,11 @@ class Plan:
         return 2 if self.is_smoke else 8
 
     @property
+    def paper_evaluations(self) -> int:
+        """Evaluations of a training of the paper configuration on one graph."""
+        return PAPER_EVALUATIONS * self.evaluations
+
+    @property
     def training_settings(self) -> Settings:
         """The hyperparameters of a policy that is trained beforehand."""
         return replace(self.settings, updates=self.updates)
@@ -118,7 +130,7 @@ class Plan:
     def paper_settings(self) -> Settings:
         """The paper's hyperparameters, in sizes of the scale."""
         updates = PAPER_UPDATES * max(self.updates, 1)
-        return replace(preset("paper"), updates=updates, **NETWORK_OF_SCALE[self.scale])
+        return replace(preset("paper"), updates=updates, **NETWORK_OF_SCALE.get(self.scale, {}))
 
     def described(self) -> dict[str, Any]:
         """Return all of it by name, as JSON knows it."""
@@ -128,36 +140,36 @@ class Plan:
 def chosen_plan(
     name: str,
     scale: str,
-    given: Mapping[str, int] | None = None,
+    *,
     preset_name: str | None = None,
     settings: Pairs = (),
     rnn_settings: Pairs = (),
     **others: Any,
 ) -> Plan:
-    """Return the plan of an experiment from its options."""
+    """Return the plan of an experiment from its options, of which others are fields of the plan."""
     numbers = numbers_of(name, scale)
     if preset_name == "paper" and numbers["granularities"]:
         numbers["granularities"] = 1
-    numbers |= given or {}
-    _refuse("--hparam", settings, "updates", "--updates" if numbers["updates"] else "--evaluations")
-    _refuse("--rnn-hparam", rnn_settings, "evaluations", "--rnn-evaluations")
+    numbers |= {field: value for field, value in others.items() if value is not None}
+    instead = "--updates" if numbers["updates"] else "--evaluations"
+    for option, pairs, refused, why in (
+        ("--hparam", settings, "updates", f"expected {instead} instead"),
+        ("--hparam", settings, TRIED.get(name), "the experiment tries all of them"),
+        ("--rnn-hparam", rnn_settings, "evaluations", "expected --rnn-evaluations instead"),
+    ):
+        if refused in dict(pairs):
+            raise InputError(f"{option} {refused}: {why}")
+    usual = parse_settings((), None, preset_name)
     rnn = RnnSettings(evaluations=numbers["rnn_evaluations"] or RnnSettings().evaluations)
     return Plan(
         scale=scale,
         seeds=range(numbers.pop("seeds")),
-        settings=changed_fields(
-            parse_settings((), None, preset_name), settings, NETWORK_OF_SCALE[scale]
+        settings=changed_fields(usual, settings, NETWORK_OF_SCALE.get(scale, {})),
+        rnn_settings=changed_fields(
+            rnn, rnn_settings, RNN_OF_SCALE.get(scale, {}), option="--rnn-hparam"
         ),
-        rnn_settings=changed_fields(rnn, rnn_settings, RNN_OF_SCALE[scale], option="--rnn-hparam"),
         **numbers,
-        **others,
     )
-
-
-def _refuse(option: str, pairs: Pairs, name: str, instead: str) -> None:
-    """Raise if a hyperparameter is given that is a number of the scale."""
-    if name in dict(pairs):
-        raise InputError(f"{option} {name}: expected {instead} instead")
 
 
 def without_simulated_features(settings: Settings) -> Settings:
@@ -170,3 +182,101 @@ def without_simulated_features(settings: Settings) -> Settings:
     if settings.node_features == "costs-times-and-schedule":
         settings = replace(settings, node_features="costs-and-times")
     return settings
+
+
+class FamilyProblems(NamedTuple):
+    """Problems of a family."""
+
+    # Graphs to train on at all granularities. The first has the graph's name, the next one
+    # ``nmt-07-granularity-1``. The RNN is trained on the first alone, `whole`.
+    training: tuple[Graph, ...]
+    whole: tuple[Graph, ...]
+    # Graphs by which the best policy of a training is chosen: of the family with another seed, and
+    # none is in the family itself
+    validation: tuple[Graph, ...]
+    test: tuple[Graph, ...]
+    makers: dict[str, Maker]  # by name, of all of them
+
+
+def family_problems(name: str, plan: Plan) -> FamilyProblems:
+    """Return the problems of a family, as many as the plan has."""
+    chosen, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
+
+    def maker(member: str, **options: Any) -> Maker:
+        of_family, _, number = member.rpartition("-")
+        return source_maker(f"{of_family}:{number}", plan, **options)
+
+    whole = {member.name: maker(member.name) for member in chosen.training[: plan.graphs]}
+    others_of_it = {
+        f"{member}-granularity-{index}": maker(member, granularity=index)
+        for member in whole
+        for index in range(1, plan.granularities)
+    }
+    known = {(str(one.sizes), one.architecture) for one in (*chosen.training, *chosen.test)}
+    new = [one.name for one in others.training if (str(one.sizes), one.architecture) not in known]
+    validation = {
+        f"{member}-to-choose-by": maker(member, family_seed=FAMILY_SEED_TO_CHOOSE_BY)
+        for member in new[: min(GRAPHS_TO_CHOOSE_BY, plan.graphs)]
+    }
+    test = {member.name: maker(member.name) for member in chosen.test[: plan.test_graphs]}
+    return FamilyProblems(
+        training=tuple(map(Graph, [*whole, *others_of_it])),
+        whole=tuple(map(Graph, whole)),
+        validation=tuple(map(Graph, validation)),
+        test=tuple(map(Graph, test)),
+        makers={**whole, **others_of_it, **validation, **test},
+    )
+
+
+def name_of(source: str) -> str:
+    """Return the name of a source, as part of file names.
+
+    Examples
+    --------
+    >>> name_of("nmt:7"), name_of("models/graph.txt")
+    ('nmt-7', 'graph')
+    """
+    name = Path(source).name
+    for suffix in (".gz", ".json", ".txt"):
+        name = name.removesuffix(suffix)
+    return file_name(name)
+
+
+def source_maker(
+    text: str,
+    plan: Plan,
+    cluster: str | None = None,
+    *,
+    granularity: int = 0,
+    family_seed: int = 0,
+    **sizes: int,
+) -> Maker:
+    """Return a function that makes the problem of a source of ``placeto build``.
+
+    At the scale smoke its model is small, with some more sizes.
+    """
+
+    def make() -> PlacementProblem:
+        small = {**SMALL_MODELS, **sizes} if plan.is_smoke else {}
+        known = _sizes_of(text)
+        chosen = {name: size for name, size in small.items() if name in known}
+        source = load_source(text, SourceOptions(chosen, family_seed))
+        devices = None
+        if source.problem is None or cluster is not None:
+            devices = read_cluster(cluster or f"{plan.num_gpus}x{source.kind}", plan.link)
+        elif plan.link is not None:
+            raise InputError(f"--link: expected a source without devices of its own, got {text}")
+        problem = make_problem(source, devices, GroupingOptions(num_groups=plan.groups or None))
+        if not granularity:
+            return problem
+        counts = group_counts(problem.num_groups, plan.granularities)
+        return regrouped(source, problem, counts[granularity])
+
+    return make
+
+
+def _sizes_of(text: str) -> Iterable[str]:
+    if text in MODELS:
+        return MODELS[text].sizes
+    name, colon, number = text.partition(":")
+    return family(name).training[0].sizes if colon and number.isdigit() else ()

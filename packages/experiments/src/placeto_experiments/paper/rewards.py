@@ -12,8 +12,13 @@ from placeto.trials.records import Episode
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
 from placeto_experiments.paper.pages import bands_figure, count_text, spread, table
 from placeto_experiments.paper.placers import training, trial
-from placeto_experiments.paper.plan import PAPER_UPDATES, Plan, without_simulated_features
-from placeto_experiments.paper.problem_makers import name_of, source_maker
+from placeto_experiments.paper.plan import (
+    PAPER_UPDATES,
+    Plan,
+    name_of,
+    source_maker,
+    without_simulated_features,
+)
 from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.tasks import FinalEpisode
 from placeto_policy import Settings
@@ -80,8 +85,8 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         curves = learning[reward]
         return [
             TITLES[reward],
-            spread(curve[-1, 1] for curve in steps[reward]).text(seconds_text),
-            spread(curve[-1, 1] for curve in curves).text(seconds_text),
+            spread((curve[-1, 1] for curve in steps[reward]), seconds_text),
+            spread((curve[-1, 1] for curve in curves), seconds_text),
             _until(curves, NEAR * fastest),
             share_text(_variation(curves)),
             count_text(results.trained(f"{reward}-0").evaluations),
@@ -147,7 +152,7 @@ def _until(curves: Sequence[Curve], runtime: float) -> str:
     if not all(map(len, near)):
         return NOTHING
     found = [curve[rows[0], 0] for curve, rows in zip(curves, near, strict=True)]
-    return spread(found).text(count_text)
+    return spread(found, count_text)
 
 
 def _variation(curves: Sequence[Curve]) -> float:

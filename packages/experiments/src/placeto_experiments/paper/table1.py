@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from math import isinf, isnan, nan
 from typing import Any
 
+import numpy as np
+
 from placeto.placing.placements import search_problem
 from placeto.placing.placers import PLACERS
 from placeto.texts import seconds_text, share_text
@@ -23,9 +25,8 @@ from placeto.trials.comparison import (
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Placed, Problem
 from placeto.trials.trials import Experiment, Graph, Page, Results, Workspace
-from placeto_experiments.paper.pages import Summary, count_text, duration_text, table
-from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan
-from placeto_experiments.paper.problem_makers import source_maker
+from placeto_experiments.paper.pages import Summary, count_text, duration_text, spread, table
+from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan, source_maker
 from placeto_experiments.paper.published import FITTED, FITTED_TEXT, PAPER_TABLE_1, SOURCE, PaperRow
 from placeto_graphs import PlacementProblem
 from placeto_tools.plots.curves import comparison_figure
@@ -260,8 +261,8 @@ def _granularity_table(summary: Summary) -> str:
         own = replace(summary, graphs=[name])
         return [
             f"{name}, {usual:,} and {finer:,} groups",
-            *(own.mean_cost(placer).text(seconds_text) for placer in OF_GRANULARITY),
-            share_text(1 - own.mean_ratio(FINER, "multilevel").mean),
+            *(spread(own.mean_cost(placer), seconds_text) for placer in OF_GRANULARITY),
+            share_text(1 - float(np.mean(own.mean_ratio(FINER, "multilevel")))),
         ]
 
     titles = [PLACERS[name].title for name in OF_GRANULARITY[:-1]]

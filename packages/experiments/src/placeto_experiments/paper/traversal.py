@@ -15,8 +15,13 @@ from placeto_experiments.paper.pages import (
     table,
 )
 from placeto_experiments.paper.placers import TITLES, place, training
-from placeto_experiments.paper.plan import PAPER_EVALUATIONS, PAPER_UPDATES, Plan
-from placeto_experiments.paper.problem_makers import name_of, source_maker
+from placeto_experiments.paper.plan import (
+    PAPER_EVALUATIONS,
+    PAPER_UPDATES,
+    Plan,
+    name_of,
+    source_maker,
+)
 from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
 
 FIGURE = "distributions.png"
@@ -78,11 +83,11 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         )
         return [
             TITLES[label],
-            summary.mean_cost(label).text(seconds_text),
-            spread(ratio.mean() for ratio in to_placeto).text(percent_over),
-            spread(ratio.mean() for ratio in to_itself).text(percent_over),
-            spread(ratio.std() / ratio.mean() for ratio in to_placeto).text(share_text),
-            spread(ratio.max() for ratio in to_placeto).text(percent_over),
+            spread(summary.mean_cost(label), seconds_text),
+            spread((ratio.mean() for ratio in to_placeto), percent_over),
+            spread((ratio.mean() for ratio in to_itself), percent_over),
+            spread((ratio.std() / ratio.mean() for ratio in to_placeto), share_text),
+            spread((ratio.max() for ratio in to_placeto), percent_over),
             f"about +{100 * PAPER[policy]:.0f} %" if policy in PAPER else "",
         ]
 
@@ -90,7 +95,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         f"Simulated runtimes. Policies were trained on {plan.graphs} random orders "
         f"of visiting the groups, and place the same graph in {len(unseen)} others. Placeto "
         "trained on the graph alone, in the usual order, reaches "
-        f"{usual.mean_cost('placeto-trained').text(seconds_text)}.",
+        f"{spread(usual.mean_cost('placeto-trained'), seconds_text)}.",
         f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the placement of a "
         f"policy trained on the graph, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
         table(
