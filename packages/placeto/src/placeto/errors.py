@@ -44,29 +44,14 @@ def _naming(what: Any, kind: type[Exception]) -> Iterator[None]:
 
 
 def not_among(value: str, known: Collection[str]) -> str:
-    """Return the error of an unknown name: the names to choose from, the nearest first.
-
-    Examples
-    --------
-    >>> not_among("graph-ml", ["dot", "graphml"])
-    "expected graphml, or another of dot, graphml, got 'graph-ml'"
-    >>> not_among("xyz", ["dot", "graphml"])
-    "expected one of dot, graphml, got 'xyz'"
-    """
+    """Return the error of an unknown name: the names to choose from, the nearest first."""
     near = get_close_matches(value, known, n=1)
     first = f"{near[0]}, or another" if near else "one"
     return f"expected {first} of {', '.join(known)}, got {value!r}"
 
 
 def check_once(names: Iterable[str], option: str = "") -> None:
-    """Raise an `InputError` if an option gives a name twice.
-
-    Examples
-    --------
-    >>> check_once(["steps", "units", "steps"], "--set ")
-    Traceback (most recent call last):
-    placeto.errors.InputError: --set steps: expected it once, got it again
-    """
+    """Raise an `InputError` if an option gives a name twice."""
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     if count > 1:
         raise InputError(f"{option}{name}: expected it once, got it again")

@@ -16,11 +16,6 @@ def json_text(value: Any, indent: int = 1) -> str:
     """Return a value as JSON, in which infinity and NaN are ``null``.
 
     It is on one line with an indent of 0, and without spaces with one below.
-
-    Examples
-    --------
-    >>> json_text({"seconds": np.float64("inf"), "placement": np.array([0, 1])}, indent=0)
-    '{"seconds": null, "placement": [0, 1]}'
     """
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=indent).decode()
 

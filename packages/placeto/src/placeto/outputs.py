@@ -35,13 +35,7 @@ def make_folder(path: Path, *, force: bool) -> None:
 
 
 def file_name(text: str, taken: Collection[str] = ()) -> str:
-    """Return a text as a part of a file's name, with a number behind it if that is taken.
-
-    Examples
-    --------
-    >>> file_name("nmt:7"), file_name("nmt:7", {"nmt-7", "nmt-7-2"})
-    ('nmt-7', 'nmt-7-3')
-    """
+    """Return a text as a part of a file's name, with a number behind it if that is taken."""
     stem = name = re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "problem"
     number = 1
     while name in taken:

@@ -74,11 +74,6 @@ def how_far(done: int, total: int | None, seconds: float) -> str:
     """Return a text with the number done, the rate, and the time that is left.
 
     The time is left out while little is done.
-
-    Examples
-    --------
-    >>> how_far(500, 2000, seconds=10.0), how_far(1, 2000, seconds=0.5)
-    ('500 of at most 2,000, 50/s, at most 0:30 left', '1 of at most 2,000, 2/s')
     """
     rate = done / seconds if seconds > 0 else 0.0
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
@@ -89,13 +84,7 @@ def how_far(done: int, total: int | None, seconds: float) -> str:
 
 
 def left_text(done: int, total: int, seconds: float) -> str:
-    """Return the time that is left, after a comma; an empty text while little is done.
-
-    Examples
-    --------
-    >>> left_text(5, 100, seconds=2.0), left_text(1, 100, seconds=10.0), left_text(1, 100, 2.0)
-    (', 0:38 left', ', 16:30 left', '')
-    """
+    """Return the time that is left, after a comma; an empty text while little is done."""
     tells = done >= SHARE_THAT_TELLS * total or seconds >= SECONDS_THAT_TELL
     if not tells or not 0 < done <= total or seconds <= 0:
         return ""
@@ -103,13 +92,7 @@ def left_text(done: int, total: int, seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as minutes and seconds, or with hours.
-
-    Examples
-    --------
-    >>> clock(75), clock(3675)
-    ('1:15', '1:01:15')
-    """
+    """Return a duration as minutes and seconds, or with hours."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -38,13 +38,6 @@ class InterruptNote:
     """Notes Ctrl-C, which still ends what runs: a search that keeps its best does not tell it.
 
     Only the main thread gets Ctrl-C; on another one nothing is noted.
-
-    Examples
-    --------
-    >>> with InterruptNote() as note:
-    ...     pass
-    >>> note.noted
-    False
     """
 
     def __init__(self) -> None:

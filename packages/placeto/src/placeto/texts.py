@@ -29,24 +29,12 @@ class TextTable:
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number of things.
-
-    Examples
-    --------
-    >>> counted(1, "module"), counted(1200, "module")
-    ('1 module', '1,200 modules')
-    """
+    """Return a number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration with a unit.
-
-    Examples
-    --------
-    >>> seconds_text(2152.3), seconds_text(1.5612), seconds_text(0.0123), seconds_text(25e-6)
-    ('2,152 s', '1.561 s', '12.30 ms', '25.00 µs')
-    """
+    """Return a duration with a unit."""
     if seconds >= 1000:
         return f"{seconds:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -56,48 +44,24 @@ def seconds_text(seconds: float) -> str:
 
 
 def rate_text(seconds: float) -> str:
-    """Return the steps per second of a duration, in brackets.
-
-    Examples
-    --------
-    >>> rate_text(0.025), rate_text(1.5)
-    (' (40 steps/s)', ' (0.6667 steps/s)')
-    """
+    """Return the steps per second of a duration, in brackets."""
     return f" ({1 / seconds:,.4g} steps/s)" if seconds else ""
 
 
 def cost_text(cost: float, unit: str = SECONDS) -> str:
-    """Return a cost with its unit: seconds, unless an evaluator of the user has another one.
-
-    Examples
-    --------
-    >>> cost_text(0.0123), cost_text(1234.5, "MB sent"), cost_text(0.25, "$")
-    ('12.30 ms', '1,234 MB sent', '0.25 $')
-    """
+    """Return a cost with its unit: seconds, unless an evaluator of the user has another one."""
     return seconds_text(cost) if unit == SECONDS else f"{cost:,.4g} {unit}"
 
 
 def change_text(seconds: float) -> str:
-    """Return a difference of durations with its sign and a unit.
-
-    Examples
-    --------
-    >>> change_text(0.0123), change_text(-1.5), change_text(0.0)
-    ('+12.30 ms', '-1.500 s', 'nothing')
-    """
+    """Return a difference of durations with its sign and a unit."""
     if seconds == 0:
         return "nothing"
     return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes with a unit.
-
-    Examples
-    --------
-    >>> bytes_text(10_700_000_000), bytes_text(4096), bytes_text(12)
-    ('10.7 GB', '4.1 kB', '12 B')
-    """
+    """Return a number of bytes with a unit."""
     for unit, size in (("GB", GIGABYTE), ("MB", MEGABYTE), ("kB", KILOBYTE)):
         if count >= size:
             return f"{count / size:,.1f} {unit}"
@@ -105,13 +69,7 @@ def bytes_text(count: float) -> str:
 
 
 def flops_text(count: float) -> str:
-    """Return a number of floating-point operations with a unit.
-
-    Examples
-    --------
-    >>> flops_text(2.195e12), flops_text(0)
-    ('2.195 TFLOP', '0 FLOP')
-    """
+    """Return a number of floating-point operations with a unit."""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{count / size:.4g} {unit}FLOP"
@@ -119,13 +77,7 @@ def flops_text(count: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a fraction as a percentage.
-
-    Examples
-    --------
-    >>> share_text(0.1234)
-    '12.3 %'
-    """
+    """Return a fraction as a percentage."""
     return f"{100 * share:.1f} %"
 
 

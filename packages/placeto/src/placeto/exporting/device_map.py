@@ -85,14 +85,6 @@ def with_all_names(
 
     A graph has one name for each module, parameter and buffer. Other names of it in the model, such
     as those of tied weights, get the same device.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> model = nn.ModuleDict({"first": nn.Linear(2, 2), "last": nn.Linear(2, 2)})
-    >>> model["last"].weight, model["again"] = model["first"].weight, model["first"]
-    >>> with_all_names({"first": 1, "gone": 0}, 0, model)
-    {'first': 1, 'again': 1, 'last': 1}
     """
     all_modules = dict(model.named_modules(remove_duplicate=False))
     first_names = {module: name for name, module in model.named_modules()}
@@ -122,14 +114,7 @@ def with_all_names(
 
 
 def targets_of(cluster: Cluster) -> dict[int, Target]:
-    """Return what accelerate calls those devices of a cluster that it computes on.
-
-    Examples
-    --------
-    >>> from placeto_graphs import parse_cluster
-    >>> targets_of(parse_cluster("1xcpu+2xk80")), targets_of(parse_cluster("2xcpu"))
-    ({1: 0, 2: 1}, {0: 'cpu'})
-    """
+    """Return what accelerate calls those devices of a cluster that it computes on."""
     gpus = [number for number, device in enumerate(cluster.devices) if not device.is_cpu]
     return {device: number for number, device in enumerate(gpus)} or {0: CPU}
 

@@ -95,14 +95,7 @@ def layer_split(
 
 
 def stages_of(device_of_layer: NDArray[np.integer]) -> Stages | None:
-    """Return the stages of a device for each layer; None if a device has two of them.
-
-    Examples
-    --------
-    >>> stages_of(np.array([1, 1, 0]))
-    Stages(bounds=(0, 2, 3), devices=(1, 0))
-    >>> stages_of(np.array([1, 0, 1]))
-    """
+    """Return the stages of a device for each layer; None if a device has two of them."""
     begins = np.flatnonzero(np.diff(device_of_layer, prepend=NONE)).tolist()
     devices = tuple(device_of_layer[begins].tolist())
     if len(set(devices)) < len(devices):
@@ -240,18 +233,6 @@ def fastest_stages(
     [i, j]; infinity where it cannot run them. ``transfer``, float64[D, D, N + 1], has the seconds
     that a cut before layer i costs, from one device to another. ``combine`` is ``np.add``, or
     ``np.maximum`` for the slowest stage.
-
-    Examples
-    --------
-    Three layers of a second each on the first device, and of half of one on the second:
-
-    >>> seconds = np.array([[1.0], [0.5]]) * np.arange(4)
-    >>> load = seconds[:, None, :] - seconds[:, :, None]
-    >>> load[:, *np.tril_indices(4)] = np.inf
-    >>> fastest_stages(load, np.zeros((2, 2, 4)), np.maximum)
-    Stages(bounds=(0, 1, 3), devices=(0, 1))
-    >>> fastest_stages(load, np.zeros((2, 2, 4)), np.add)
-    Stages(bounds=(0, 3), devices=(1,))
     """
     every, ends = range(len(load)), np.arange(load.shape[1])
     in_order = len(every) > MOST_IN_ANY_ORDER

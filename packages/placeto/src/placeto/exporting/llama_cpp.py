@@ -133,14 +133,7 @@ def llama_cpp_arguments(
 
 
 def device_names(cluster: Cluster) -> list[str]:
-    """Return what llama.cpp calls the devices of a cluster, see its ``--list-devices``.
-
-    Examples
-    --------
-    >>> from placeto_graphs import parse_cluster
-    >>> device_names(parse_cluster("1xcpu-ddr5-2ch+2xrtx3090")), device_names(parse_cluster("1xm2"))
-    (['CPU', 'CUDA0', 'CUDA1'], ['MTL0'])
-    """
+    """Return what llama.cpp calls the devices of a cluster, see its ``--list-devices``."""
     names: list[str] = []
     for device in cluster.devices:
         matching = (name for kind, name in BACKENDS.items() if re.fullmatch(kind, device.kind))
@@ -153,13 +146,7 @@ def device_names(cluster: Cluster) -> list[str]:
 
 
 def _patterns(layers: Sequence[int], *, has_experts: bool) -> str:
-    r"""Return a regular expression of the names of feed-forward tensors of some layers.
-
-    Examples
-    --------
-    >>> print(_patterns([3, 4], has_experts=True), _patterns([7], has_experts=False))
-    blk\.(3|4)\.ffn_.*_exps\. blk\.7\.ffn_(gate|up|down)\.
-    """
+    """Return a regular expression of the names of feed-forward tensors of some layers."""
     numbers = "|".join(str(layer) for layer in layers)
     tensors = TENSORS_OF_EXPERTS if has_experts else TENSORS_OF_FEED_FORWARD
     return rf"blk\.{numbers if len(layers) == 1 else f'({numbers})'}\.{tensors}"
@@ -325,11 +312,6 @@ def _in_order(devices: NDArray[np.int32], cpu: int | None) -> NDArray[np.int32]:
     """Return a device for each layer: the CPU first, and each device once.
 
     Each device has as many layers as before. GPUs are in the order of the middles of theirs.
-
-    Examples
-    --------
-    >>> _in_order(np.int32([1, 1, 0, 2, 2]), cpu=0), _in_order(np.int32([2, 2, 1]), cpu=0)
-    (array([0, 1, 1, 2, 2], dtype=int32), array([2, 2, 1], dtype=int32))
     """
     places = {device: np.flatnonzero(devices == device) for device in set(devices.tolist())}
     order = sorted(places, key=lambda device: (device != cpu, places[device].mean(), device))

@@ -24,13 +24,7 @@ def is_within(scope: str, module: str) -> bool:
 
 
 def path_of(scope: str) -> tuple[str, ...]:
-    """Return the modules around a scope, from the whole model inwards, and the scope itself.
-
-    Examples
-    --------
-    >>> path_of("layers.1.norm"), path_of("")
-    (('', 'layers', 'layers.1', 'layers.1.norm'), ('',))
-    """
+    """Return the modules around a scope, from the whole model inwards, and the scope itself."""
     parts = scope.split(".") if scope else []
     return tuple(".".join(parts[:depth]) for depth in range(len(parts) + 1))
 

@@ -46,16 +46,7 @@ def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int6
 
 
 def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int64]) -> str:
-    """Return which devices hold more than they have, to stand behind a runtime; else nothing.
-
-    Examples
-    --------
-    >>> from placeto_graphs import parse_cluster
-    >>> overflow_text(parse_cluster("2xv100"), [19_200_000_000, 5])
-    ', out of memory: v100:0 needs 19.2 GB of 16.0 GB'
-    >>> overflow_text(parse_cluster("2xv100"), [5, 5])
-    ''
-    """
+    """Return which devices hold more than they have, to stand behind a runtime; else nothing."""
     over = [
         f"{device.name} needs {bytes_text(peak)} of {bytes_text(device.memory_bytes)}"
         for device, peak in zip(cluster.devices, peak_memory, strict=True)
@@ -66,15 +57,7 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
 
 
 def bound_text(bound: float, least_excess: int, where: str = "") -> str:
-    """Return a text of what no placement beats: a runtime, and memory if none fits.
-
-    Examples
-    --------
-    >>> bound_text(1.25, 0)
-    'no placement is faster than 1.250 s'
-    >>> bound_text(1.25, 100_000_000, " in 8 groups")
-    'no placement in 8 groups fits: a device lacks 100.0 MB or more; none costs less than 1.250 s'
-    """
+    """Return a text of what no placement beats: a runtime, and memory if none fits."""
     if not least_excess:
         return f"no placement{where} is faster than {seconds_text(bound)}"
     return f"{misfit_text(least_excess, where)}; none costs less than {seconds_text(bound)}"
@@ -86,23 +69,7 @@ def misfit_text(least_excess: int, where: str = "") -> str:
 
 
 def too_large_text(problem: PlacementProblem) -> str:
-    """Return a text that names a group that fits no device; empty if there is none.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx, parse_cluster
-    >>> ops = nx.DiGraph()
-    >>> ops.add_node("layer", parameter_bytes=20_000_000_000)
-    >>> graph = from_networkx(ops)
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("1xrtx3060+1xv100"),
-    ...     compute_time=np.ones((1, 2)),
-    ... )
-    >>> too_large_text(problem)
-    ': group layer alone needs 20.0 GB, and v100:0 has the most memory, 16.0 GB'
-    """
+    """Return a text that names a group that fits no device; empty if there is none."""
     alone, memory = least_memory(problem), problem.cluster.memory_bytes
     lack = (alone - memory).min(axis=1)
     group, device = int(lack.argmax()), int(memory.argmax())

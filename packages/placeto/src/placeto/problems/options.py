@@ -118,11 +118,6 @@ def group_counts(usual: int, granularities: int) -> list[int]:
     """Return numbers of groups of one graph, one for each granularity; the first is the usual one.
 
     A policy that also learns from more and fewer groups of a graph places other graphs better.
-
-    Examples
-    --------
-    >>> group_counts(128, 1), group_counts(128, 4)
-    ([128], [128, 90, 117, 154])
     """
     shares = np.geomspace(FEWEST, MOST, granularities - 1).tolist()
     return [usual, *(max(1, round(usual * share)) for share in shares)]

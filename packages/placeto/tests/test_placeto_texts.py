@@ -1,0 +1,95 @@
+"""Numbers with units, lines about progress and memory, and other texts, in one table."""
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from placeto.errors import InputError, check_once, not_among
+from placeto.json_files import json_text
+from placeto.outputs import file_name
+from placeto.placing.costs import bound_text, overflow_text, too_large_text
+from placeto.problems.options import group_counts
+from placeto.progress import clock, how_far, left_text
+from placeto.texts import (
+    bytes_text,
+    change_text,
+    cost_text,
+    counted,
+    flops_text,
+    rate_text,
+    seconds_text,
+    share_text,
+)
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
+
+V100S = parse_cluster("2xv100")
+UNIT = "MB sent"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        (not_among, ("graph-ml", ["dot", "graphml"]), "expected graphml, or another of dot, gra"),
+        (not_among, ("xyz", ["dot", "graphml"]), "expected one of dot, graphml, got 'xyz'"),
+        (counted, (1, "module"), "1 module"),
+        (counted, (1200, "module"), "1,200 modules"),
+        *((seconds_text, (value,), text) for value, text in (
+            (2152.3, "2,152 s"), (1.5612, "1.561 s"), (0.0123, "12.30 ms"), (25e-6, "25.00 µs"),
+            (3e-9, "3 ns"),
+        )),
+        *((rate_text, (value,), text) for value, text in (
+            (0.025, " (40 steps/s)"), (1.5, " (0.6667 steps/s)"), (0.0, ""),
+        )),
+        (cost_text, (0.0123,), "12.30 ms"),
+        (cost_text, (1234.5, UNIT), "1,234 MB sent"),
+        *((change_text, (value,), text) for value, text in (
+            (0.0123, "+12.30 ms"), (-1.5, "-1.500 s"), (0.0, "nothing"),
+        )),
+        *((bytes_text, (value,), text) for value, text in (
+            (10_700_000_000, "10.7 GB"), (4_000_000, "4.0 MB"), (4096, "4.1 kB"), (12, "12 B"),
+        )),
+        (flops_text, (2.195e12,), "2.195 TFLOP"),
+        (flops_text, (0,), "0 FLOP"),
+        (share_text, (0.1234,), "12.3 %"),
+        (file_name, ("nmt:7",), "nmt-7"),
+        (file_name, ("nmt:7", {"nmt-7", "nmt-7-2"}), "nmt-7-3"),
+        (how_far, (500, 2000, 10.0), "500 of at most 2,000, 50/s, at most 0:30 left"),
+        (how_far, (1, 2000, 0.5), "1 of at most 2,000, 2/s"),
+        (how_far, (40, None, 75.0), "40, 0.53/s, 1:15"),
+        (left_text, (5, 100, 2.0), ", 0:38 left"),
+        (left_text, (1, 100, 10.0), ", 16:30 left"),
+        (left_text, (1, 100, 2.0), ""),
+        (clock, (3675,), "1:01:15"),
+        (group_counts, (128, 1), "[128]"),
+        (group_counts, (128, 4), "[128, 90, 117, 154]"),
+        (json_text, ({"a": np.float64("inf"), "b": np.arange(2)}, 0), '{"a": null, "b": [0, 1]}'),
+        (overflow_text, (V100S, [19_200_000_000, 5]), ", out of memory: v100:0 needs 19.2 GB of 1"),
+        (overflow_text, (V100S, [5, 5]), ""),
+        (bound_text, (1.25, 0), "no placement is faster than 1.250 s"),
+        (bound_text, (1.25, 10**8, " in 8 groups"), "no placement in 8 groups fits: a device"),
+    ],
+)  # fmt: skip
+def test_values_have_these_texts(text: Any, arguments: tuple[Any, ...], expected: str) -> None:
+    found = str(text(*arguments))
+    assert found.startswith(expected)
+    assert found == expected or len(expected) > 30
+
+
+def test_a_group_that_fits_no_device_is_named() -> None:
+    ops = nx.DiGraph()
+    ops.add_node("layer", parameter_bytes=20_000_000_000)
+    cluster = parse_cluster("1xrtx3060+1xv100")
+    problem = PlacementProblem(
+        graph=from_networkx(ops), cluster=cluster, compute_time=np.ones((1, 2))
+    )
+    assert too_large_text(problem) == (
+        ": group layer alone needs 20.0 GB, and v100:0 has the most memory, 16.0 GB"
+    )
+
+
+def test_a_name_that_is_given_twice_is_refused() -> None:
+    check_once(["steps", "units"])
+    with pytest.raises(InputError, match=r"^--set steps: expected it once, got it again$"):
+        check_once(["steps", "units", "steps"], "--set ")
