@@ -34,10 +34,11 @@ from torch.distributed.pipelining import SplitPoint, pipeline
 from command_runs import build_profile, fail, succeed
 from placeto.errors import InputError
 from placeto.exporting.device_map import device_map, whole_modules
-from placeto.exporting.formats import dot_text, graphml_text
+from placeto.exporting.formats import FORMATS, dot_text, graphml_text
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.placing.costs import costs
+from placeto.placing.evaluators import STEP
 from placeto_graphs import (
     PlacementProblem,
     from_networkx,
@@ -61,9 +62,6 @@ def by_scope(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np
     ]
     everywhere = [device_of[""] if device < 0 else device for device in devices]
     return problem.placement_of_ops(np.array(everywhere, np.int32))
-
-
-# --- device maps ---------------------------------------------------------------------------------
 
 
 def test_accelerate_dispatches_a_model_which_trains(tmp_path: Path) -> None:
@@ -110,8 +108,7 @@ def test_modules_share_a_device_only_where_a_dispatched_model_would_fail(
     inputs = features(4, 3)
     problem = problem_of_ops(Mixed(), inputs, "2xv100")
     first_op, labels = whole_modules(ModuleScopes(problem.graph))
-    first, second = (labels[first_op[name]] for name in apart)
-    assert first == second
+    assert labels[first_op[apart[0]]] == labels[first_op[apart[1]]]
     modules: dict[str, int | str] = {name: 0 for name in first_op if name}
     modules |= {"position": 0, apart[1] or "position": 1}
     model = Mixed().eval()
@@ -162,21 +159,15 @@ def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing() -> None:
 
 
 @pytest.mark.parametrize("form", ["accelerate", "torch"])
-def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(
-    form: str, tmp_path: Path
-) -> None:
+def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(form: str) -> None:
     """Weights and Adam's two moments of each are 3 x 4 bytes of the model's parameters."""
     problem = problem_of_ops(Chain(), features(4), "2xv100")
     small = tuple(replace(device, memory_bytes=100) for device in problem.cluster.devices)
     problem = replace(problem, cluster=replace(problem.cluster, devices=small))
-    paths = saved(tmp_path, problem, np.zeros(problem.num_groups, np.int32))
-    text = succeed("export", *paths, "--to", form, "-o", tmp_path / "exported.json")
+    text = FORMATS[form].export(problem, np.zeros(problem.num_groups, np.int32), STEP).remarks[1]
     needed = re.search(r", out of memory: v100:0 needs ([0-9.]+) kB of 100 B", text)
     assert needed is not None, text
     assert float(needed[1]) * 1e3 > 12 * sum(each.numel() for each in Chain().parameters())
-
-
-# --- pipelines -----------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # of PyTorch, by itself
@@ -228,15 +219,12 @@ def test_what_is_no_pipeline_says_why(
 
 def test_stages_do_not_cut_modules() -> None:
     problem = problem_of_ops(Mixed(), features(4, 3), "2xv100")
-    ops = [op for op, scope in enumerate(problem.graph.scopes) if scope == "attention"]
-    of_attention = [op for op in ops if problem.graph.phases[op] == 0]
+    scopes = ModuleScopes(problem.graph)
+    ops = [op for op in scopes.computing if problem.graph.scopes[op] == "attention"]
     first_op = np.unique(problem.grouping.group_of, return_index=True)[1]
-    cut = (first_op > of_attention[len(of_attention) // 2]).astype(np.int32)
+    cut = (first_op > ops[len(ops) // 2]).astype(np.int32)
     with pytest.raises(InputError, match=r"but the module attention is on v100:0 and v100:1$"):
         pipeline_stages(problem, cut)
-
-
-# --- graphs --------------------------------------------------------------------------------------
 
 
 def test_graphml_is_read_back(tmp_path: Path) -> None:
@@ -274,9 +262,6 @@ def test_names_that_xml_cannot_hold_are_refused() -> None:
     assert list(read) == ["<&>\"'", "\U0001f600 é"]
     with pytest.raises(InputError, match=r"expected names that XML can hold, got 'a\\x1f'$"):
         graphml_text(problem_of_names("a\x1f", "b"), everywhere)
-
-
-# --- wrong input ---------------------------------------------------------------------------------
 
 
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:

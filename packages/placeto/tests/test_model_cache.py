@@ -35,27 +35,28 @@ def only_file(folder: Path) -> Path:
     return path
 
 
-def test_a_graph_is_made_once() -> None:
-    assert cached_graph("path", {"length": 4}, making(GRAPH)) is GRAPH
-    assert cached_graph("path", {"length": 4}, never) == GRAPH
-
-
 @pytest.mark.parametrize(
-    ("name", "parameters"),
-    [("road", {"length": 4}), ("path", {"length": 5}), ("path", {"size": 4}), ("path", {})],
+    ("name", "parameters", "version"),
+    [
+        ("road", {"length": 4}, None),
+        ("path", {"length": 5}, None),
+        ("path", {"size": 4}, None),
+        ("path", {}, None),
+        ("path", {"length": 4}, "99.0"),
+    ],
 )
-def test_another_name_or_parameter_is_another_graph(
-    name: str, parameters: dict[str, object]
+def test_a_graph_is_made_once_for_each_name_parameter_and_version(
+    name: str,
+    parameters: dict[str, object],
+    version: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cached_graph("path", {"length": 4}, making(GRAPH))
-    assert cached_graph(name, parameters, making(OTHER_GRAPH)) == OTHER_GRAPH
+    assert cached_graph("path", {"length": 4}, making(GRAPH)) is GRAPH
+    with monkeypatch.context() as other:
+        if version:
+            other.setattr("torch.__version__", version)
+        assert cached_graph(name, parameters, making(OTHER_GRAPH)) == OTHER_GRAPH
     assert cached_graph("path", {"length": 4}, never) == GRAPH
-
-
-def test_another_version_of_torch_makes_the_graph_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached_graph("path", {}, making(GRAPH))
-    monkeypatch.setattr("torch.__version__", "99.0")
-    assert cached_graph("path", {}, making(OTHER_GRAPH)) == OTHER_GRAPH
 
 
 @pytest.mark.parametrize("changed", ["module.py", "more.py"])
@@ -127,22 +128,37 @@ def test_a_damaged_file_is_mended(content: bytes | None, tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-20] if content is None else content)
     assert cached_graph("path", {}, making(GRAPH)) == GRAPH
     assert cached_graph("path", {}, never) == GRAPH
-
-
-def test_a_file_that_cannot_be_read_is_done_without(tmp_path: Path) -> None:
-    cached_graph("path", {}, making(GRAPH))
-    path = only_file(tmp_path)
     path.unlink()
-    path.mkdir()
+    path.mkdir()  # cannot be read
     assert cached_graph("path", {}, making(GRAPH)) == GRAPH
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"PLACETO_CACHE_DIR": "/own"}, "/own/graphs"),
+        ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/placeto/graphs"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/home"}, "/home/.cache/placeto/graphs"),
+        ({"HOME": "/home"}, "/home/.cache/placeto/graphs"),
+        ({}, "None"),
+        ({"PLACETO_CACHE_DIR": __file__}, f"{__file__}/graphs"),  # no folder
+    ],
+)
+def test_where_the_cache_is_and_that_it_is_done_without(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path / "file"))
-    assert cached_graph("path", {}, making(GRAPH)) == GRAPH
+    def no_home() -> Path:
+        raise RuntimeError("no home")
+
+    for name in ("PLACETO_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if "HOME" not in variables:
+        monkeypatch.setattr(Path, "home", no_home)
+    assert str(cache_folder()) == expected
+    if expected in ("None", f"{__file__}/graphs"):
+        assert cached_graph("path", {}, making(GRAPH)) == GRAPH
 
 
 def test_an_error_of_the_capture_is_passed_on_and_nothing_kept(tmp_path: Path) -> None:
@@ -152,26 +168,3 @@ def test_an_error_of_the_capture_is_passed_on_and_nothing_kept(tmp_path: Path) -
     with pytest.raises(OSError, match="of the capture"):
         cached_graph("path", {}, fail)
     assert not (tmp_path / "graphs").exists()
-
-
-def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cache_folder() == tmp_path / "graphs"
-    monkeypatch.delenv("PLACETO_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg" / "placeto" / "graphs"
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert cache_folder() == tmp_path / "home" / ".cache" / "placeto" / "graphs"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == tmp_path / "home" / ".cache" / "placeto" / "graphs"
-
-
-def test_who_has_no_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.delenv("PLACETO_CACHE_DIR")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
-    assert cache_folder() is None
-    assert cached_graph("path", {}, making(GRAPH)) == GRAPH

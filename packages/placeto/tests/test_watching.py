@@ -56,14 +56,6 @@ def test_the_best_until_a_limit_is_one_that_fits_whatever_it_costs() -> None:
     assert result.curve[-1].tolist() == [3.0, 9.0]
 
 
-def test_the_best_that_fits_stays_the_best() -> None:
-    watched = WatchedEvaluator(FullThenRoomy(), lambda _count, _best: None)
-    for device in (1, 0):
-        watched.evaluate(np.full((1, watched.problem.num_groups), device, np.int32))
-    assert watched.best == watched.result().runtime == 9.0
-    assert watched.result().curve.tolist() == [[1.0, 9.0], [2.0, 9.0]]
-
-
 def test_a_curve_ends_with_what_a_placer_returns_if_it_alone_fits() -> None:
     evaluator = FullThenRoomy()
     watched = WatchedEvaluator(evaluator, lambda _count, _best: None)
@@ -101,14 +93,6 @@ def test_a_curve_has_the_evaluations_that_the_search_itself_counts(placer: Place
     found = placer.place(watched.problem, watched, seed=1)
     assert 1 < found.curve[-2, 0] < 300
     assert watched.result().curve.tolist() == found.curve.tolist()
-
-
-def test_a_batch_counts_one_placement_after_the_other() -> None:
-    evaluator = FullThenRoomy()
-    watched = WatchedEvaluator(evaluator, lambda _count, _best: None, Limits(evaluations=4))
-    rows = np.array([[0], [1], [1], [0]], np.int32).repeat(evaluator.problem.num_groups, axis=1)
-    watched.evaluate(rows)
-    assert watched.result().curve.tolist() == [[1.0, 3.0], [2.0, 9.0], [4.0, 9.0]]
 
 
 def ladder() -> PlacementProblem:
