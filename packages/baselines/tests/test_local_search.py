@@ -1,4 +1,5 @@
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,18 +8,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from baseline_problems import (
-    cluster,
-    op_graph,
-    problem_of,
-    random_problem,
-    two_chains,
-)
-from placeto_baselines import BaselineError, LocalSearch
+from baseline_problems import gpus, random_problem, two_chains
+from placeto_baselines import BaselineError, LocalSearch, exhaustive_search
 from placeto_baselines.devices import random_placements
 from placeto_baselines.search import local_search
-from placeto_graphs import EvaluationBatch, PlacementProblem
+from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
+
+# Two ops that are best together on the faster device: from both on the slow one, moving either
+# alone is worse.
+TWO_THAT_TALK = gpus([[1, 0.9]] * 2, [(0, 1)], tensor_bytes=[10, 1])
+
+
+class Recorder(PlainEvaluator):
+    """Keeps what was evaluated, one call after the other."""
+
+    runtimes: Iterator[float] | None = None  # instead of those of the simulated step
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        self.seen = [*getattr(self, "seen", []), placements.tolist()]
+        batch = super().evaluate(placements)
+        if self.runtimes is None:
+            return batch
+        runtime = np.array([next(self.runtimes) for _ in placements])
+        return EvaluationBatch(runtime=runtime, peak_memory=batch.peak_memory * 0)
 
 
 @settings(max_examples=60)
@@ -29,35 +42,27 @@ def test_no_more_placements_are_evaluated_than_the_budget(
     problem = random_problem(np.random.default_rng(seed))
     evaluator = PlainEvaluator(problem)
     result = LocalSearch(budget=budget, restarts=restarts).place(problem, evaluator, seed=seed)
-    assert evaluator.evaluated <= budget
-    assert result.evaluations == evaluator.evaluated
+    assert result.evaluations == evaluator.evaluated <= budget
 
 
-@pytest.mark.parametrize("annealing", [0.0, 0.5, 1.0])
-def test_the_budget_is_spent(annealing: float) -> None:
-    problem = two_chains()  # 81 placements
-    evaluator = PlainEvaluator(problem)
-    LocalSearch(budget=80, annealing=annealing).place(problem, evaluator)
-    assert evaluator.evaluated == 80
-
-
-def test_a_budget_for_all_placements_is_spent_on_each_of_them_once() -> None:
-    problem = two_chains()
-    evaluator = PlainEvaluator(problem)
-    result = LocalSearch(budget=81).place(problem, evaluator)
-    assert result.evaluations == evaluator.evaluated == 81
-    assert result.runtime == 1.0
-    evaluator = PlainEvaluator(two_that_talk())
-    result = LocalSearch(budget=10_000).place(evaluator.problem, evaluator)
-    assert result.evaluations == evaluator.evaluated == 4
-    assert result.placement.tolist() == [1, 1]
+@pytest.mark.parametrize(
+    ("budget", "annealing", "evaluations"),
+    # Of 81 placements, if the budget suffices, each is tried once; else the budget is spent.
+    [(80, 0.0, 80), (80, 0.5, 80), (80, 1.0, 80), (81, 0.5, 81), (10_000, 0.5, 81)],
+)
+def test_the_budget_is_spent(budget: int, annealing: float, evaluations: int) -> None:
+    evaluator = PlainEvaluator(two_chains())
+    result = LocalSearch(budget, annealing=annealing).place(evaluator.problem, evaluator)
+    assert result.evaluations == evaluator.evaluated == evaluations
+    if budget > 80:
+        assert (len(evaluator.known), result.runtime) == (81, 1.0)
 
 
 def test_a_budget_without_end_does_not_go_through_many_placements_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_search, "FEW_PLACEMENTS", 8)
-    problem = problem_of(op_graph(2, []), cluster(["k80"] * 3), np.ones((2, 3)))  # 9 placements
+    problem = gpus([1, 1], count=3)  # 9 placements
     start_at(monkeypatch, [0, 1])
     result = LocalSearch(budget=20, annealing=0.0).place(problem, PlainEvaluator(problem))
     assert result.evaluations == 20
@@ -68,9 +73,7 @@ def test_a_budget_without_end_does_not_go_through_many_placements_one_by_one(
 def test_hill_climbing_ends_where_no_single_move_helps(seed: int) -> None:
     generator = np.random.default_rng(seed)
     edges = sorted({(int(a), int(b)) for a, b in generator.integers(0, 14, (30, 2)) if a < b})
-    problem = problem_of(
-        op_graph(14, edges), cluster(["k80"] * 3), np.tile(generator.random((14, 1)), (1, 3)) * 5
-    )
+    problem = gpus(generator.random(14) * 5, edges, count=3)
     evaluator = PlainEvaluator(problem)
     result = LocalSearch(budget=800, restarts=1, annealing=0.0).place(problem, evaluator)
     moves = np.repeat(result.placement[None], 14 * 3, axis=0)
@@ -83,22 +86,11 @@ def test_hill_climbing_tries_each_other_device_and_the_best_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Device 1 was lucky with 3 s; with the 4.5 s of the second look, device 2 is better.
-    problem = problem_of(op_graph(1, []), cluster(["k80"] * 3), np.ones((1, 3)))
-    measured = iter([5.0, 3.0, 4.0, 4.5, 5.0, 4.0, 4.0])
-    seen = []
-
-    class Measured:
-        def __init__(self) -> None:
-            self.problem = problem
-
-        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-            seen.append(placements[:, 0].tolist())
-            runtime = np.array([next(measured) for _ in placements])
-            return EvaluationBatch(runtime=runtime, peak_memory=np.zeros((len(runtime), 3), int))
-
+    measured = Recorder(gpus([1], count=3))
+    measured.runtimes = iter([5.0, 3.0, 4.0, 4.5, 5.0, 4.0, 4.0])
     start_at(monkeypatch, [0])
-    LocalSearch(budget=7, restarts=1, annealing=0.0).place(problem, Measured())
-    assert seen == [[0], [1, 2], [1], [0, 2], [2]]
+    LocalSearch(budget=7, restarts=1, annealing=0.0).place(measured.problem, measured)
+    assert measured.seen == [[[0]], [[1], [2]], [[1]], [[0], [2]], [[2]]]
 
 
 @pytest.fixture
@@ -109,43 +101,28 @@ def tries_moves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start_at(monkeypatch: pytest.MonkeyPatch, placement: list[int]) -> None:
     """Let every start be one placement."""
-    monkeypatch.setattr(
-        local_search, "random_placements", lambda *_: np.array([placement], np.int32)
-    )
-
-
-def two_that_talk() -> PlacementProblem:
-    """Return two ops that are best together on the faster device.
-
-    From both on the slow one, moving either alone is worse.
-    """
-    graph = op_graph(2, [(0, 1)], tensor_bytes=np.array([10, 1]))
-    return problem_of(graph, cluster(["k80", "v100"]), np.array([[1.0, 0.9], [1.0, 0.9]]))
+    start = np.array([placement], np.int32)
+    monkeypatch.setattr(local_search, "random_placements", lambda *_: start)
 
 
 @pytest.mark.usefixtures("tries_moves_alone")
-def test_annealing_leaves_a_local_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = two_that_talk()
-    evaluator = PlainEvaluator(problem)
+@pytest.mark.parametrize(("annealing", "best"), [(0.0, [0, 0]), (1.0, [1, 1])])
+def test_annealing_leaves_a_local_optimum(
+    annealing: float, best: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     start_at(monkeypatch, [0, 0])
-    for annealing, best in ((0.0, [0, 0]), (1.0, [1, 1])):
-        placer = LocalSearch(200, restarts=1, annealing=annealing, first_temperature=10.0)
-        assert placer.place(problem, evaluator).placement.tolist() == best
+    placer = LocalSearch(200, restarts=1, annealing=annealing, first_temperature=10.0)
+    found = placer.place(TWO_THAT_TALK, PlainEvaluator(TWO_THAT_TALK))
+    assert found.placement.tolist() == best
 
 
 @pytest.mark.usefixtures("tries_moves_alone")
 @pytest.mark.parametrize("seed", range(3))
 def test_annealing_cools(seed: int) -> None:
-    problem = two_that_talk()
-    seen: list[list[int]] = []
-
-    class Recorder(PlainEvaluator):
-        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-            seen.extend(placements.tolist())
-            return super().evaluate(placements)
-
+    recorder = Recorder(TWO_THAT_TALK)
     placer = LocalSearch(200, restarts=1, annealing=1.0, first_temperature=100.0)
-    placer.place(problem, Recorder(problem), seed=seed)
+    placer.place(TWO_THAT_TALK, recorder, seed=seed)
+    seen = [placement for batch in recorder.seen for placement in batch]
     assert all(placement in seen[:60] for placement in ([0, 0], [0, 1], [1, 0], [1, 1]))
     # In the end no move is accepted: each is one from where annealing has got to.
     assert {sum(placement) for placement in seen[-30:]} == {1}
@@ -153,8 +130,7 @@ def test_annealing_cools(seed: int) -> None:
 
 @pytest.mark.usefixtures("tries_moves_alone")
 def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = problem_of(op_graph(2, []), cluster(["k80"] * 2), np.ones((2, 2)))
-    starts = []
+    problem, starts = gpus([1, 1]), []
 
     def counted(*given: Any) -> NDArray[np.int32]:
         starts.append(given)
@@ -178,3 +154,30 @@ def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.Mon
 def test_a_wrong_setting_is_named(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(BaselineError, match=re.escape(message)):
         LocalSearch(**setting)
+
+
+def test_every_placement_that_can_run_is_tried_once() -> None:
+    compute_time = np.ones((4, 3))
+    compute_time[0, 1] = np.inf
+    evaluator = PlainEvaluator(two_chains(compute_time=compute_time))
+    result = exhaustive_search(evaluator.problem, evaluator)
+    assert result.evaluations == evaluator.evaluated == len(evaluator.known) == 2 * 3**3
+    assert result.runtime == min(runtime for runtime, _ in evaluator.known.values())
+
+
+def test_a_placement_that_fits_is_better_than_a_faster_one_that_does_not() -> None:
+    problem = gpus([[0.1, 1.0]] * 2, parameter_bytes=[10**9] * 2)
+    result = exhaustive_search(problem, PlainEvaluator(problem))
+    assert sorted(result.placement.tolist()) == [0, 1]
+    assert result.fits(problem.cluster)
+
+
+def test_too_many_placements_are_refused() -> None:
+    problem = two_chains()
+    assert exhaustive_search(problem, PlainEvaluator(problem), max_placements=81).runtime == 1.0
+    message = "expected at most 80 placements to try, got 81 (4 groups on 3 devices)"
+    with pytest.raises(BaselineError, match=re.escape(message)):
+        exhaustive_search(problem, PlainEvaluator(problem), max_placements=80)
+    huge = gpus([1] * 20_000)
+    with pytest.raises(BaselineError, match=r"got 10\^6021 \(20000 groups on 2 devices\)$"):
+        exhaustive_search(huge, PlainEvaluator(huge))
