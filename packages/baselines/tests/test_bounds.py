@@ -68,10 +68,10 @@ def fork_and_join(branches: int, seconds: float, size: int) -> PlacementProblem:
 
 FORK = [(0, 1), (0, 2), (0, 3)]
 OPPOSITE = gpus([[1, N], [N, 1], [N, 1], [1, N]], [(0, 1), (2, 3)], tensor_bytes=[5, 1, 5, 1])
-ONE_BUS = {"link": np.array([[-1, 0], [0, -1]], np.int32), "link_names": ("bus",)}
-IN_A_ROW = {"waits": [[1, 0], [2, 1]], "overhead": 0.25}
+ONE_BUS: dict[str, Any] = {"link": np.array([[-1, 0], [0, -1]], np.int32), "link_names": ("bus",)}
+IN_A_ROW: dict[str, Any] = {"waits": [[1, 0], [2, 1]], "overhead": 0.25}
 GIGABYTE = 10**9
-LARGE = {"parameter_bytes": [GIGABYTE] * 2, "memory": GIGABYTE * 3 // 2}
+LARGE: dict[str, Any] = {"parameter_bytes": [GIGABYTE] * 2, "memory": GIGABYTE * 3 // 2}
 BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
     "eight ops of 1 s on the fast device, two of 4 s on the other": (
         gpus([[1, 4]] * 10),

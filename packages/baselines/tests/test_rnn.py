@@ -1,6 +1,7 @@
 import dataclasses
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,14 +188,15 @@ def test_a_wrong_file_is_named(
 
 def test_what_a_policy_cannot_do_is_named(trained: TrainedRnnPlacer) -> None:
     small, large, other = map(PlainEvaluator, (chains(2), chains(5), two_chains()))
-    for message, act in {
+    refused: dict[str, Callable[[], object]] = {
         "expected 2 devices, as the policy was": lambda: trained.place(other.problem, other),
         "expected at most 8 groups (max_groups)": lambda: trained.place(large.problem, large),
         "expected a name that ends in .safetensors": lambda: trained.save("policy.pt"),
         "one number of devices, got [2, 3]": lambda: RnnPlacer(SMALL).train([small, other]),
         "one number of devices, got none": lambda: RnnPlacer(SMALL).train([]),
         "samples: expected at least 1, got 0": lambda: TrainedRnnPlacer(trained.policy, 0),
-    }.items():
+    }
+    for message, act in refused.items():
         with pytest.raises(BaselineError, match=re.escape(message)):
             act()
 

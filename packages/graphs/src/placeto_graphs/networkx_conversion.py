@@ -102,30 +102,7 @@ def groups_to_networkx(
     also has ``device``, and ``seconds`` of its ops there. An edge runs from the earlier group to
     the later one. Its ``bytes`` are those of the tensors in both directions.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    placement : int32[G] or None
-        The device of each group.
-
-    Raises
-    ------
-    GraphError
-        When it is no placement of the problem.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
-    >>> graph = from_networkx(nx.DiGraph([("matmul", "relu")]))
-    >>> problem = PlacementProblem(
-    ...     graph=graph,
-    ...     cluster=parse_cluster("2xk80"),
-    ...     compute_time=[[2.0, 2.0], [1.0, 1.0]],
-    ... )
-    >>> groups_to_networkx(problem, np.array([0, 1])).nodes["relu"]
-    {'ops': 1, 'output_bytes': 0, 'parameter_bytes': 0, 'device': 'k80:1', 'seconds': 1.0}
+    A placement int32[G] that is none of the problem raises a `GraphError`.
     """
     import networkx as nx  # noqa: PLC0415 (as above)
 
@@ -159,11 +136,6 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     bytes in ``outputs``, and each of its edges names in ``tensors`` those that it carries. Such an
     edge may also have ``bytes``, their sum. ``held`` is a sequence of such names, and ``waits_for``
     one of nodes. Attributes of the whole graph are ignored.
-
-    Parameters
-    ----------
-    graph
-        A directed graph without parallel edges.
 
     Raises
     ------
@@ -212,16 +184,16 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
         field: [value for _, value in graph.nodes(data=attribute, default=default)]
         for field, (attribute, default) in _PER_OP.items()
     }
-    return OpGraph(
-        op_names=map(str, graph),
-        tensor_producer=[producer for producer, _ in ordered],
-        tensor_bytes=[tensor_bytes[tensor] for tensor in ordered],
-        edges=[(index[tensor], consumer) for tensor, consumer in reads],
-        measured_time=_measured_time(graph),
-        waits=waits,
-        held_tensors=[index[tensor] for tensor in held],
-        **fields,
-    )
+    fields |= {
+        "op_names": map(str, graph),
+        "tensor_producer": [producer for producer, _ in ordered],
+        "tensor_bytes": [tensor_bytes[tensor] for tensor in ordered],
+        "edges": [(index[tensor], consumer) for tensor, consumer in reads],
+        "measured_time": _measured_time(graph),
+        "waits": waits,
+        "held_tensors": [index[tensor] for tensor in held],
+    }
+    return OpGraph(**fields)
 
 
 def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:

@@ -30,14 +30,7 @@ class CompressedRows:
 def compress_rows(
     num_rows: int, keys: NDArray[np.integer], values: NDArray[np.integer]
 ) -> CompressedRows:
-    """Sort values into rows by their keys, keeping their order within a row.
-
-    Parameters
-    ----------
-    num_rows
-        Number N of rows.
-    keys, values : int[K]
-        Row of each value, and the values.
+    """Sort values int[K] into N rows by their keys, keeping their order within a row.
 
     Examples
     --------

@@ -128,7 +128,8 @@ def _on_one_device(
     least = programme.needs.least_excess
     excess = np.maximum(needs.resident[:, None] + running - needs.memory, least)
     costs: NDArray[np.float64] = np.maximum(parts.work - parts.overhead, parts.path)
-    return costs + programme.scale * excess
+    costs += programme.scale * excess
+    return costs
 
 
 def _least_transfers(

@@ -21,40 +21,29 @@ class RnnSettings:
     "2018" is Mirhoseini et al., *A Hierarchical Model for Device Placement* (ICLR), with the
     defaults of the controller that its authors published in TensorFlow's Grappler.
 
-    Attributes
-    ----------
-    hidden_size : int
-        Units of the encoder, half of them for each direction, of the decoder, of the attention, and
-        of the embedding of a device: 512 (2018, Grappler).
-    forget_bias : float
-        First bias of the forget gates: 1 (2018, Grappler).
-    tanh_constant : float
-        ``C`` in ``C tanh(logits / T)``: 5 (2017).
-    temperature : float
-        ``T`` in ``C tanh(logits / T)``: 10 (2017).
-    learning_rate : float
-        Constant learning rate of Adam: 0.001. Published is 0.1 (2017), with which the policy puts
-        all groups on one device (lab/notes/recurrent-policy.md).
-    gradient_norm : float
-        Norm to which the gradient is clipped: 1 (2017).
-    baseline_decay : float
-        Fraction of the moving average of rewards that stays at each update: 0.9 (2018, Grappler).
-    entropy_weight : float
-        Weight of a nat of entropy in the choice of a device at the start, as a fraction of the
-        average reward: 0.004, chosen here; it decays linearly to 0 at the end of the training. None
-        is published; without it the policy puts all groups of Inception-V3 on one device.
-    samples_per_update : int
-        Placements of a graph from which a gradient is estimated: 20, chosen here.
-    graphs_per_update : int
-        Graphs of a training set that an update sees; no published value, as there each policy is
-        trained on one graph.
-    evaluations : int
-        Placements that are sampled of each graph, on average, while training. Published are hours
-        of training instead.
-    max_groups : int
-        The longest sequence of groups, to which adjacency is padded: 256 (2018, Grappler).
-    max_outputs : int
-        Number of output sizes of a group in its embedding: 5 (2018, Grappler).
+    - ``hidden_size``: units of the encoder, half of them for each direction, of the decoder, of the
+      attention, and of the embedding of a device: 512 (2018, Grappler).
+    - ``forget_bias``: first bias of the forget gates: 1 (2018, Grappler).
+    - ``tanh_constant``: ``C`` in ``C tanh(logits / T)``: 5 (2017).
+    - ``temperature``: ``T`` in ``C tanh(logits / T)``: 10 (2017).
+    - ``learning_rate``: constant learning rate of Adam: 0.001. Published is 0.1 (2017), with which
+      the policy puts all groups on one device (lab/notes/recurrent-policy.md).
+    - ``gradient_norm``: norm to which the gradient is clipped: 1 (2017).
+    - ``baseline_decay``: fraction of the moving average of rewards that stays at each update: 0.9
+      (2018, Grappler).
+    - ``entropy_weight``: weight of a nat of entropy in the choice of a device at the start, as a
+      fraction of the average reward: 0.004, chosen here; it decays linearly to 0 at the end of the
+      training. None is published; without it the policy puts all groups of Inception-V3 on one
+      device.
+    - ``samples_per_update``: placements of a graph from which a gradient is estimated: 20, chosen
+      here.
+    - ``graphs_per_update``: graphs of a training set that an update sees; no published value, as
+      there each policy is trained on one graph.
+    - ``evaluations``: placements that are sampled of each graph, on average, while training.
+      Published are hours of training instead.
+    - ``max_groups``: the longest sequence of groups, to which adjacency is padded: 256 (2018,
+      Grappler).
+    - ``max_outputs``: number of output sizes of a group in its embedding: 5 (2018, Grappler).
 
     Raises
     ------

@@ -240,7 +240,8 @@ class _Search:
         """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
         first, end = self.sets.first_set[level : level + 2]
         device = self.choices.draw(np.arange(first, end), self.generator)
-        return device[self.sets.set_with[level] - first]
+        placement: NDArray[np.int32] = device[self.sets.set_with[level] - first]
+        return placement
 
     def measure(self, level: int) -> None:
         """Find out by how much random moves uphill raise the cost, on average, in parts of it."""

@@ -119,13 +119,8 @@ def _made_of_weights(graph: OpGraph) -> NDArray[np.bool_]:
 def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     r"""Put ops into one group whose scopes begin with the same text that matches a pattern.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    pattern
-        A regular expression, matched at the beginning of each scope:
-        ``r"decoder\.step\d+\.attention"`` makes one group of each attention step.
+    The pattern is a regular expression, matched at the beginning of each scope:
+    ``r"decoder\.step\d+\.attention"`` makes one group of each attention step.
 
     Raises
     ------
@@ -181,14 +176,9 @@ DEFAULT_RULES: tuple[Rule, ...] = tuple(NAMED_RULES.values())
 def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:
     r"""Return the groups of ops that any of the rules puts together.
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    rules
-        Functions from a graph to a grouping. The default are those of Mirhoseini et al. (2017):
-        colocation ids, gradients with their forward ops, updates with their parameters, and
-        single consumers, recursively. Without any rule each op is a group of its own.
+    Rules are functions from a graph to a grouping. The default are those of Mirhoseini et al.
+    (2017): colocation ids, gradients with their forward ops, updates with their parameters, and
+    single consumers, recursively. Without any rule each op is a group of its own.
 
     Examples
     --------
@@ -215,11 +205,8 @@ def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:
 def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
     r"""Return the co-location rules of some names.
 
-    Parameters
-    ----------
-    names
-        ``"id"``, ``"gradients"``, ``"updates"``, ``"single-consumers"``, or ``"scopes:"`` with the
-        pattern of `colocate_scopes` behind it.
+    A name is ``"id"``, ``"gradients"``, ``"updates"``, ``"single-consumers"``, or ``"scopes:"`` and
+    the pattern of `colocate_scopes`.
 
     Raises
     ------

@@ -44,11 +44,6 @@ def merge_and_colocate(
     min_output_bytes
         Cost C from which on a group is left alone; by default none is.
 
-    Returns
-    -------
-    Grouping
-        Groups numbered in the topological order of their first ops, and named after them.
-
     Raises
     ------
     GraphError
@@ -82,22 +77,8 @@ def nested_groupings(
     """Return nested groupings, which merge-and-colocate passes through.
 
     Each is the result of `merge_and_colocate` for that number of groups, and all are made in one
-    run. Ops of one group are also in one group of every coarser grouping.
-
-    Parameters
-    ----------
-    graph
-        The graph of ops.
-    grouping
-        The groups to start from.
-    num_groups
-        Numbers of groups that are wanted, at least one. Those that are not fewer than there are
-        give ``grouping`` itself.
-
-    Returns
-    -------
-    tuple of Grouping
-        From coarse to fine, each once.
+    run. They go from coarse to fine, each once. Ops of one group are also in one group of every
+    coarser grouping. Numbers that are not fewer than there are give ``grouping`` itself.
 
     Raises
     ------

@@ -21,15 +21,8 @@ def memory_penalised_runtime(
     ``R(p) = r`` where the largest peak memory ``m`` over the devices is at most the limit ``M``,
     and ``r + c (m - M)`` where it is more (Addanki et al. 2019).
 
-    Parameters
-    ----------
-    batch
-        Costs of B placements on D devices.
-    limit : number or numbers[D]
-        M, the bytes that each device has, at least 0; infinity is no limit. Of several limits the
-        one that is exceeded most counts.
-    scale
-        c, in seconds per byte: finite, at least 0.
+    Of several limits in bytes, one for each device, the one that is exceeded most counts; infinity
+    is no limit. The ``scale`` c is in seconds per byte.
 
     Raises
     ------

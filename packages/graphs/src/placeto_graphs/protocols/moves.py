@@ -32,28 +32,8 @@ class Moves(Record):
     group is critical (`CriticalEvaluator`) and whose second group is on another device. It takes
     the set with the first group to the device of the second.
 
-    Attributes
-    ----------
-    set_of : int32[C, N]
-        Set of groups that each move takes.
-    device : int32[C, N]
-        Device that it takes them to.
-    allowance : float64[C, N]
-        Seconds, at least 0.
-    first_member : int32[S + 1]
-        Start of each of the S sets in ``members``.
-    members : int32[K]
-        The groups of the sets, each at most once in a set.
-    pick : float64[C, N], optional
-        Position of the neighbours that a critical move picks, as a fraction of all that it may
-        pick: from 0 to below 1. Infinity for any other move, as all are by default.
-    neighbours : int32[P, 2], optional
-        Pairs of groups that critical moves pick from; by default none.
-    set_with : int32[L, G], optional
-        Set with each group at each of L levels; ``set_of`` of a critical move is a level.
-    seconds_per_byte : float, optional
-        Seconds that a byte of memory costs that a device lacks; by default those of the
-        memory-penalised runtime. A search raises it where nothing fits.
+    ``set_of`` of a critical move is a level of ``set_with``. By default no move is critical, and a
+    byte that a device lacks costs what it does in the memory-penalised runtime.
 
     Raises
     ------
@@ -72,15 +52,17 @@ class Moves(Record):
     (1, 2, 2)
     """
 
-    set_of: NDArray[np.int32]
-    device: NDArray[np.int32]
-    allowance: NDArray[np.float64]
-    first_member: NDArray[np.int32]
-    members: NDArray[np.int32]
+    set_of: NDArray[np.int32]  # [C, N], of groups that each move takes
+    device: NDArray[np.int32]  # [C, N], that it takes them to
+    allowance: NDArray[np.float64]  # [C, N] seconds, at least 0
+    first_member: NDArray[np.int32]  # [S + 1], start of each of the S sets in `members`
+    members: NDArray[np.int32]  # [K], the groups of the sets, each at most once in a set
+    # [C, N], position of the neighbours that a critical move picks, as a fraction of all that it
+    # may pick: from 0 to below 1; infinity for any other move.
     pick: NDArray[np.float64] = _DEFAULT
-    neighbours: NDArray[np.int32] = _DEFAULT
-    set_with: NDArray[np.int32] = _DEFAULT
-    seconds_per_byte: float = SECONDS_PER_BYTE
+    neighbours: NDArray[np.int32] = _DEFAULT  # [P, 2], pairs of groups that critical moves pick
+    set_with: NDArray[np.int32] = _DEFAULT  # [L, G], the set with each group at each of L levels
+    seconds_per_byte: float = SECONDS_PER_BYTE  # a search raises it where nothing fits
 
     def __post_init__(self) -> None:
         self._check("members", int_array, np.int32, (None,))
@@ -136,28 +118,18 @@ class Moves(Record):
 class Walks(Record):
     """Results of C walks of N moves through placements of G groups on D devices.
 
-    Attributes
-    ----------
-    placement : int32[C, G]
-        End of each walk.
-    cost : float64[C, 1 + N]
-        Seconds that the start costs, and what each move led to: runtime and penalty for memory.
-        Infinity where it costs more than is allowed, and how much is not known; NaN where a move
-        was not tried, as it changes nothing, or a group cannot run there.
-    best_placement : int32[C, G]
-        Placement of the lowest cost of the start and all that was accepted, the first of several.
-        One that fits the memory of its devices comes before all that do not.
-    best_runtime : float64[C]
-        Its runtime in seconds.
-    best_peak_memory : int64[C, D]
-        The most bytes that it takes on each device.
+    A cost is that of the start or of what a move led to: seconds of runtime and memory penalty.
+    It is infinite where it costs more than is allowed, and how much is not known; NaN where a move
+    was not tried, as it changes nothing, or a group cannot run there. The best placement is the
+    first of the lowest cost of the start and all that was accepted; one that fits the memory of its
+    devices comes before all that do not.
     """
 
-    placement: NDArray[np.int32]
-    cost: NDArray[np.float64]
-    best_placement: NDArray[np.int32]
-    best_runtime: NDArray[np.float64]
-    best_peak_memory: NDArray[np.int64]
+    placement: NDArray[np.int32]  # [C, G], the end of each walk
+    cost: NDArray[np.float64]  # [C, 1 + N]
+    best_placement: NDArray[np.int32]  # [C, G]
+    best_runtime: NDArray[np.float64]  # [C] seconds
+    best_peak_memory: NDArray[np.int64]  # [C, D] bytes
 
     @property
     def evaluations(self) -> int:
