@@ -40,7 +40,7 @@ def test_functions_with_a_rule_of_their_own_exist() -> None:
         *functions.SHAPED,
         *functions.COPIES,
         *functions.ZEROS,
-        *functions.UNDECLARED_WRITES,
+        *functions.BATCH_NORMS,
     )
     missing = [name for name in named if not hasattr(torch.ops.aten, name.removeprefix("aten."))]
     assert missing == []

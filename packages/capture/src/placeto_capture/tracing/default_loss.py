@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.backward_passes import nodes_behind
+from placeto_capture.tracing.origins import nodes_behind
 
 
 def default_loss(outputs: Any) -> torch.Tensor:

@@ -49,11 +49,9 @@ class Region:
 
 
 class FakeMemory:
-    """The memory of all tensors that are there before a step.
+    """The memory of all tensors that are there before a step: resident ones, and inputs.
 
-    Tensors overlap if the bytes from their first element to their last do. So even and odd columns
-    of one matrix are in one region, and so of one op. Resident ones are parameters and buffers;
-    tied ones have several names.
+    Tensors overlap if the bytes from their first element to their last do.
     """
 
     def __init__(

@@ -15,14 +15,9 @@ def _aten(names: str) -> frozenset[str]:
     return frozenset(f"aten.{name}" for name in names.split())
 
 
-# Functions that change an argument although their schema does not say so: in training mode, the
-# running mean and variance.
-UNDECLARED_WRITES = {
-    "aten.native_batch_norm": (3, 4),
-    "aten.cudnn_batch_norm": (3, 4),
-    "aten.miopen_batch_norm": (3, 4),
-}
-TRAINING_ARGUMENT = 5  # of these functions
+# Functions that change arguments in training although their schema does not say so.
+BATCH_NORMS = _aten("native_batch_norm cudnn_batch_norm miopen_batch_norm")
+UNDECLARED_WRITES = "running_mean", "running_var"
 
 # Functions that allocate memory and leave it as it is.
 ALLOCATIONS = _aten("empty empty_like empty_strided new_empty new_empty_strided")
@@ -109,9 +104,8 @@ class Function:
 
     overload: Any  # the function itself
     name: str  # such as ``"aten.add_"``
-    # The arguments that it changes in place.
-    written_positions: frozenset[int]
-    written_keywords: frozenset[str]
+    arguments: tuple[str, ...]  # their names
+    changed: frozenset[str]  # those that it changes in place
     is_composite: bool  # True if it is made of other functions of ATen
 
     @property
@@ -121,37 +115,28 @@ class Function:
 
     def named(self, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names, but those that are left out."""
-        names = [argument.name for argument in self.overload._schema.arguments]
-        return {**dict(zip(names, args, strict=False)), **kwargs}
+        return {**dict(zip(self.arguments, args, strict=False)), **kwargs}
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return those arguments of a call that it changes in place."""
-        positions = self.written_positions
-        if self.name in UNDECLARED_WRITES and args[TRAINING_ARGUMENT]:
-            positions = frozenset(UNDECLARED_WRITES[self.name])
-        return [
-            *(args[position] for position in positions if position < len(args)),
-            *(kwargs[name] for name in self.written_keywords if name in kwargs),
-        ]
+        named = self.named(args, kwargs)
+        is_undeclared = self.name in BATCH_NORMS and named["training"]
+        changed = UNDECLARED_WRITES if is_undeclared else self.changed
+        return [value for name, value in named.items() if name in changed]
 
 
 @cache
 def function_of(overload: Any) -> Function:
     """Return what is known of an overload of an ATen function."""
-    positions, keywords = set(), set()
+    arguments = overload._schema.arguments
     # A function that changes no more than how a tensor looks at its storage writes nothing.
-    if torch.Tag.inplace_view not in overload.tags:
-        for position, argument in enumerate(overload._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                # A positional argument may be given by its name, too.
-                keywords.add(argument.name)
-                if not argument.kwarg_only:
-                    positions.add(position)
+    is_view = torch.Tag.inplace_view in overload.tags
+    changed = (each.name for each in arguments if each.alias_info and each.alias_info.is_write)
     return Function(
         overload,
         name=str(overload.overloadpacket),
-        written_positions=frozenset(positions),
-        written_keywords=frozenset(keywords),
+        arguments=tuple(each.name for each in arguments),
+        changed=frozenset(() if is_view else changed),
         is_composite=str(overload.overloadpacket) not in FUSED
         and torch._C._dispatch_has_kernel_for_dispatch_key(
             overload.name(), "CompositeImplicitAutograd"

@@ -1,19 +1,11 @@
 """Values that a step knows beforehand, or that are assumed: a pass over what was recorded.
 
-Fake tensors have no values, but a value that code uses in the middle of a step is often known.
-Examples are the rates of a schedule, the offsets of a window, and a mask of positions. Such a value
-is computed when it is used, by running the few ops again that led to it, on real tensors. Random
-numbers are those that `replay` draws with the seed 0.
-
-Two things are assumed of other values. Numbers are finite, so tests for infinities and NaN have
-one answer. Choices by unknown scores, such as the experts of a word, are fair: the scores are
-drawn, independent and alike.
+Fake tensors have no values, but a value that code uses, such as a mask of positions, is often
+known. It is computed then, by running the few ops again that led to it, on real tensors. Of other
+values it is assumed that numbers are finite, and that choices by unknown scores are fair.
 """
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +30,6 @@ class KnownValues:
         self._known: set[int] = set()
         self._placeholder_of_storage: dict[int, Placeholder] = {}
         self._calls: dict[int, Call] = {}  # those whose results are known, by op
-        self._writers: defaultdict[int, list[int]] = defaultdict(list)  # of these, by storage
         self._assumptions: dict[int, Assumption] = {}
 
     def add(self, placeholder: Placeholder) -> None:
@@ -71,8 +62,6 @@ class KnownValues:
             return
         self._known.update(made)
         self._calls[op] = call
-        for storage in made:
-            self._writers[storage].append(op)
 
     def result(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return what a function gives for tensors whose values are known, which are views here.
@@ -106,26 +95,13 @@ class KnownValues:
 
     def _slice(self, storages: set[int]) -> tuple[list[int], set[int]]:
         """Return the ops that some storages got their values from, and all storages they touch."""
-        needed = set(storages)
-        waiting = [-self._writers[storage][-1] for storage in needed if self._writers[storage]]
-        heapify(waiting)
-        ops: list[int] = []
-        while waiting:
-            op = -heappop(waiting)
-            if ops and ops[-1] == op:
-                continue
-            ops.append(op)
-            for storage in self._touched(op):
-                needed.add(storage)
-                earlier = bisect_left(self._writers[storage], op)
-                if earlier:
-                    heappush(waiting, -self._writers[storage][earlier - 1])
+        needed, ops = set(storages), []
+        for op, call in reversed(self._calls.items()):
+            if not needed.isdisjoint((*call.creates, *call.writes)):
+                ops.append(op)
+                read = () if op in self._assumptions else (*call.reads, *call.writes)
+                needed.update((*read, *call.creates))
         return ops[::-1], needed
-
-    def _touched(self, op: int) -> Iterable[int]:
-        call = self._calls[op]
-        read = () if op in self._assumptions else (*call.reads, *call.writes)
-        return (*read, *call.creates)
 
     def _run(self, op: int, memory: StorageMemory) -> None:
         call, assumption = self._calls[op], self._assumptions.get(op)

@@ -1,9 +1,4 @@
-"""The time that PyTorch has a storage in memory: until nothing refers to it any more.
-
-`Lifetimes` follows that while a step is traced. `with_state` finds the inputs that stay from step
-to step. `with_frees` adds ops for storages that variables and slices keep alive after their last
-reader.
-"""
+"""The time that PyTorch has a storage in memory: until nothing refers to it any more."""
 
 import gc
 import weakref

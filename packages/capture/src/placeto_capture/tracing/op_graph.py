@@ -1,30 +1,17 @@
 """Makes an `OpGraph` of a trace.
 
 Each op that writes a storage makes a version of it, which is a tensor of the graph. An in-place op
-reads the version before its own, unless it overwrites all of it, and makes a new one. The graph is
-therefore one of values, and each op can run on any device. A view of a storage is the storage: who
-reads a slice reads all of it.
+reads the version before its own, unless it overwrites all of it. A view of a storage is the
+storage: an op that reads a slice reads all of it.
 
 A resident storage (weights, optimizer state, buffers) has one place for all of its versions. A
-write takes no further memory: its tensor has 0 bytes and says only what comes first. It happens on
-the device of the weights. A reader of a later version reads the op of the weights as well, because
-a copy for another device costs that.
+write to it takes no further memory: its tensor has 0 bytes. A reader of a later version reads the
+op of the weights as well, because a copy for another device costs that.
 
-Parameters, buffers and inputs that overlap in memory are one storage, and so one op.
-
-A write waits for the ops that read the version that it replaces, and for the one that made it.
-A gradient op waits for the ops that made the gradients with which autograd came to its node.
-Otherwise a reader of saved values alone, such as recomputation, would run during the forward pass.
-If no other path says so, these are ``waits``. Any order of the ops that keeps to tensors and waits
-may thus run in the memory that the model and autograd use.
-
-A barrier waits for the backward ops from which no other backward op is reached, and so for the
-backward pass. Later ops wait for the barrier. Tensors that a training loop holds (inputs, outputs,
-loss, gradients, variables) stay until the end of the step: ``held_tensors``. Tensors that are kept
-for a shorter time are read by a free (`placeto_capture.tracing.lifetimes`).
-
-If updates run as soon as they can, as in TensorFlow, tensors alone say what comes first, and
-nothing is held. A write then reads a tensor of 0 bytes of each op that it waits for.
+A write waits for the ops that read the version that it replaces, and for the one that made it. A
+gradient op waits for the ops that made the gradients with which autograd came to its node. A
+barrier waits for the backward ops from which no other backward op is reached, and later ops wait
+for it. If updates run as soon as they can, tensors alone say what comes first.
 """
 
 from collections import defaultdict
@@ -34,6 +21,7 @@ from functools import reduce
 from operator import or_
 
 import numpy as np
+from networkx.utils import UnionFind
 from numpy.typing import NDArray
 
 from placeto_capture.tracing.functions import OVERWRITES, dtype_of, function_of, groups_of
@@ -250,32 +238,22 @@ def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int
     A reader of a buffer that the step has written is with it, as attention is with the keys and
     values of its layer. Elsewhere it would need all of them in each step.
     """
-    leader = list(range(len(trace.ops)))
-
-    def find(op: int) -> int:
-        while leader[op] != op:
-            leader[op] = leader[leader[op]]
-            op = leader[op]
-        return op
-
-    def join(left: int, right: int) -> None:
-        first, second = sorted((find(left), find(right)))
-        leader[second] = first
-
+    together = UnionFind(range(len(trace.ops)))
     written_buffers: set[int] = set()
     for op, call in enumerate(trace.ops):
         if call.belongs_to is not None:
-            join(op, call.belongs_to)
+            together.union(op, call.belongs_to)
         for storage in call.writes:
             if storage in home_of_storage:
                 home = home_of_storage[storage]
-                join(op, home)
+                together.union(op, home)
                 is_large = trace.storage_bytes[storage] > SMALLEST_BLOCK
                 if is_large and trace.ops[home].op_type == "buffer":
                     written_buffers.add(storage)
         for storage in written_buffers.intersection(call.reads):
-            join(op, home_of_storage[storage])
-    leaders = np.array([find(op) for op in range(len(trace.ops))])
+            together.union(op, home_of_storage[storage])
+    first: dict[int, int] = {}
+    leaders = np.array([first.setdefault(together[op], op) for op in range(len(trace.ops))])
     _, ids, counts = np.unique(leaders, return_inverse=True, return_counts=True)
     shared = counts[ids] > 1
     colocation = np.full(len(leaders), FREE, np.int32)

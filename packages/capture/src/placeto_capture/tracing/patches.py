@@ -76,10 +76,8 @@ def patched_torch(target: Target) -> Iterator[None]:
 def patch_autocast() -> Iterator[None]:
     """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
 
-    PyTorch looks at the device of a tensor to tell which autocast applies, and switches that of
-    GPUs off where there is no GPU. Here one that begins inside is that of CPUs, with the dtype that
-    it would have on GPUs. Products and convolutions have their inputs cast by both. Functions that
-    only that of GPUs computes in float32, such as softmax, keep the dtype of their input.
+    One that begins inside is that of CPUs, with the dtype that it would have on GPUs. Functions
+    that only that of GPUs computes in float32, such as softmax, keep the dtype of their input.
     """
     make, enter, leave = (
         getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")
@@ -144,10 +142,7 @@ def patch_dropout() -> Any:
 
 
 def patch_attention() -> Any:
-    """Let attention with dropout or a learned mask be the one op that PyTorch has for GPUs.
-
-    It takes what PyTorch's own choice for GPUs asks of it, and leaves all else as it is.
-    """
+    """Let attention with dropout or a learned mask be the one op that PyTorch has for GPUs."""
     in_other_ops = functional.scaled_dot_product_attention
 
     def attention(
@@ -233,10 +228,7 @@ def patch_cond() -> Any:
 
 
 def patch_format() -> Any:
-    """Let a number in an f-string be the number where it is known, as of other tensors.
-
-    Such as ``experts[f"expert_{index}"]``; PyTorch shows fake tensors as what they are.
-    """
+    """Let a number in an f-string be known, such as ``experts[f"expert_{index}"]``."""
 
     def text(tensor: FakeTensor, specification: str) -> str:
         if tensor.dim() == 0:

@@ -73,12 +73,11 @@ class StepPhases:
 
         return mock.patch.object(torch.amp.GradScaler, "scale", held)
 
-    def unrecorded(self) -> Any:
-        """Return a context in which nothing is recorded."""
-        stack = ExitStack()
-        stack.enter_context(_disable_current_modes())
-        stack.enter_context(self._fake_mode)
-        return stack
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Record nothing inside."""
+        with _disable_current_modes(), self._fake_mode:
+            yield
 
     def _enter(self, phase: Phase) -> None:
         self._tracer.phase = phase

@@ -1,7 +1,6 @@
 """Records the ATen ops that run.
 
-A `Tracer` stands between PyTorch and the fake tensors. It sees each op below autograd, where
-composite functions have been taken apart and backward ops appear as what they run. It recognises
+It sees each op below autograd, where composite functions have been taken apart. It recognises
 storages, not tensors, and keeps them alive so that no two share an address. It never keeps a
 tensor, because autograd looks at how many references there are.
 """
@@ -19,7 +18,6 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.tracing.backward_passes import BackwardPasses
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import (
     UnknownCountError,
@@ -37,6 +35,7 @@ from placeto_capture.tracing.known_values import CONSTANT, KnownValues
 from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import (
     AutogradNodes,
+    BackwardPasses,
     ModuleScopes,
     RandomDraws,
     is_run_by_engine,
@@ -119,11 +118,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield storage, num_bytes
 
     def hold_what_lives(self) -> None:
-        """Note the storages that something but the tracer refers to now.
-
-        Those of the last time are held until the end of the step. They are in variables, caches,
-        lists that hooks have filled, or what autograd has saved for another pass.
-        """
+        """Note the storages that something but the tracer refers to now; the last are held."""
         if self.phase != Phase.BACKWARD:
             self._lifetimes.look()
 

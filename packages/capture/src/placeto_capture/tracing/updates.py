@@ -1,8 +1,4 @@
-"""The updates of a trace: each one op, and barriers behind the backward passes.
-
-`with_whole_updates` joins the ops of each update, as fused optimizers and TensorFlow run it.
-`with_barriers` puts an op before the first one that begins after a backward pass.
-"""
+"""The updates of a trace: each one op, and barriers behind the backward passes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +16,8 @@ CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
 def with_whole_updates(trace: Trace) -> Trace:
     """Return a trace in which the update of each weight is one op of type ``"placeto.update"``.
 
-    It stands where the last of its ops stood, and has the FLOPs of all of them. It reads the values
-    from before it, and writes those that stay after it, once; the rest stays in registers. An op
-    that something else depends on stays an op of its own, such as the norm of a gradient before the
-    clipping of all. So do the ops of an update that multiplies matrices.
+    It stands where the last of its ops stood. An op that something else depends on stays an op of
+    its own, such as the norm of a gradient before the clipping of all.
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))
@@ -40,9 +34,8 @@ def with_whole_updates(trace: Trace) -> Trace:
 def with_barriers(trace: Trace) -> Trace:
     """Return a trace with an op of type ``"placeto.barrier"`` before the updates.
 
-    It belongs to the first weight that is updated, so that it is in no group of its own. Where
-    other ops run between updates, as in a step with two optimizers, there are several barriers.
-    There is also one before a forward pass that begins right after a backward pass.
+    It belongs to the first weight that is updated, so that it is in no group of its own. There is
+    also one before a forward pass that begins right after a backward pass.
     """
     barriers: dict[int, list[Call]] = {}
     phase = Phase.FORWARD

@@ -1,17 +1,13 @@
 """The work of a call of an ATen function: its FLOPs and bytes.
 
 FLOPs of matrix products, convolutions and attention are those of formulas: torch's own
-(`torch.utils.flop_counter`), or `FORMULAS` if it has none or a wrong one. A multiplication and an
-addition count as two, those of complex numbers as eight. Functions that move data (copies, gathers,
-constants) have none. All others (elementwise functions, reductions, normalisations, pooling,
-losses) have one per element of the largest tensor that they read or write.
+(`torch.utils.flop_counter`), or `FORMULAS` if it has none or a wrong one. Functions that move data
+have none. All others have one per element of the largest tensor that they read or write.
 
 Bytes are those of the tensors that a call reads and writes, each once. A tensor that is changed in
-place counts twice, because it is read and written; one that is merely overwritten is not read.
-Elements of an expanded tensor count once. If rows are picked from a table, or put into one, only
-their bytes count. A tensor of which a function uses the shape alone is not read. A grouped product,
-such as the experts of a mixture, reads the matrices that are expected to get a row
-(`touched_experts`). Weights that are held in fewer bytes than their dtype has are read in these.
+place counts twice; one that is merely overwritten is not read. If rows are picked from a table, or
+put into one, only their bytes count. A grouped product, such as the experts of a mixture, reads the
+matrices that are expected to get a row (`touched_experts`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
