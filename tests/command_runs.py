@@ -74,11 +74,6 @@ def environment() -> dict[str, str]:
     }
 
 
-def start(*arguments: object) -> "subprocess.Popen[str]":
-    """Run a command in another process."""
-    return _open("-m", "placeto_tools", *arguments)
-
-
 @dataclass(frozen=True)
 class Paused:
     """A command in another process, which waits where a test wants it to."""
@@ -97,7 +92,13 @@ def start_paused(folder: Path, updates: int, *arguments: object) -> Paused:
     """Run a command in another process until one of its trainings has made some updates."""
     folder.mkdir()
     variables = {"PLACETO_PAUSE_FOLDER": str(folder), "PLACETO_PAUSE_UPDATES": str(updates)}
-    process = _open(PAUSED_COMMAND, *arguments, **variables)
+    process = subprocess.Popen(
+        [sys.executable, *map(str, (PAUSED_COMMAND, *arguments))],
+        env=environment() | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     began = time.monotonic()
     while not (folder / "waits").exists():
         assert process.poll() is None, process.communicate()
@@ -106,14 +107,10 @@ def start_paused(folder: Path, updates: int, *arguments: object) -> Paused:
     return Paused(process, folder)
 
 
-def _open(*arguments: object, **variables: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        env=environment() | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def blocks(page: Path, language: str = "") -> list[str]:
+    """Return the blocks of code of a page in a language."""
+    fenced = re.findall(r"^ *```(\w*)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for of, block in fenced if of == language]
 
 
 def profile(num_layers: int = 10, parameter_bytes: int = 1000) -> str:

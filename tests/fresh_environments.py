@@ -7,12 +7,15 @@ import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PINS = Path("3rdparty/python/requirements.txt").resolve()
-FOLDERS = {
-    tomllib.loads(path.read_text())["project"]["name"]: path.parent.resolve()
-    for path in (*sorted(Path("packages").glob("*/pyproject.toml")), Path("tools/pyproject.toml"))
-}
+FOLDERS: dict[str, Path] = {}
+PROJECTS: dict[str, dict[str, Any]] = {}
+for path in (*sorted(Path("packages").glob("*/pyproject.toml")), Path("tools/pyproject.toml")):
+    project = tomllib.loads(path.read_text())
+    FOLDERS[project["project"]["name"]] = path.parent.resolve()
+    PROJECTS[project["project"]["name"]] = project
 
 
 def try_to_run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -5,9 +5,7 @@ linked as it is here. The newest are what pip takes today.
 """
 
 import json
-import re
 import sys
-import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -16,9 +14,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import experiment_plugin  # noqa: F401
-from command_runs import profile
+from command_runs import blocks, profile
 from fresh_environments import (
     FOLDERS,
+    PROJECTS,
     link_library,
     make_environment,
     make_wheels,
@@ -76,18 +75,13 @@ train problem.json.gz --updates 1 -o run
 """
 
 
-def dependencies(folder: Path) -> list[str]:
-    """Return what a package and its extras need."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    extras = project.get("optional-dependencies", {}).values()
-    return [*project["dependencies"], *(text for extra in extras for text in extra)]
-
-
 def libraries() -> dict[str, set[str]]:
     """Return the range, or ranges, that packages and extras state of each library."""
     stated: dict[str, set[str]] = defaultdict(set)
-    for folder in FOLDERS.values():
-        for requirement in map(Requirement, dependencies(folder)):
+    for project in (each["project"] for each in PROJECTS.values()):
+        extras = project.get("optional-dependencies", {}).values()
+        for text in (*project["dependencies"], *(text for extra in extras for text in extra)):
+            requirement = Requirement(text)
             stated[requirement.name].add(str(requirement.specifier))
     beside = {*PINNED, *MODELS, *FOLDERS}
     return {name: ranges for name, ranges in stated.items() if name not in beside}
@@ -119,21 +113,12 @@ def test_packages_state_one_range_of_a_library_so_that_one_environment_has_its_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "age",
-    [
-        pytest.param(
-            "oldest",
-            marks=pytest.mark.skipif(
-                sys.version_info >= (3, 13), reason="NumPy 2.0 and SciPy 1.13 have no wheels for it"
-            ),
-        ),
-        "newest",
-    ],
-)
+@pytest.mark.parametrize("age", ["oldest", "newest"])
 def test_the_lines_of_readmes_run(
     age: str, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if age == "oldest" and sys.version_info >= (3, 13):
+        pytest.skip("NumPy 2.0 and SciPy 1.13 have no wheels for it")
     python, library = make_environment(tmp_path / "environment")
     link_library("torch", library)
     asked = oldest() if age == "oldest" else list(libraries())
@@ -145,15 +130,13 @@ def test_the_lines_of_readmes_run(
 
     # Compiled code of other versions of Numba would take the place of that of this one.
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
-    blocks = {
+    found = {
         f"{folder.name}/README.md, block {number}": block
         for folder in FOLDERS.values()
-        for number, block in enumerate(
-            re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-        )
+        for number, block in enumerate(blocks(folder / "README.md", "python"))
     }
-    assert len(blocks) >= len(FOLDERS) - 1  # those of the command are in a shell
-    (tmp_path / "blocks.json").write_text(json.dumps(blocks))
+    assert len(found) >= len(FOLDERS) - 1  # those of the command are in a shell
+    (tmp_path / "blocks.json").write_text(json.dumps(found))
     run(python, "-I", "-c", RUN_BLOCKS, "blocks.json", cwd=tmp_path)
     folder = tmp_path / "commands"
     folder.mkdir()

@@ -11,18 +11,8 @@ import experiment_plugin  # noqa: F401
 from placeto_tools.main import placeto
 
 NO_NOUN = {
-    "How",
-    "What",
-    "Whether",
-    "Which",
-    "Where",
-    "When",
-    "Who",
-    "With",
-    "On",
-    "Of",
-    "In",
-    "If",
+    *("How", "What", "Whether", "Which", "Where", "When"),
+    *("Who", "With", "On", "Of", "In", "If"),
 }
 # Options whose help says more in some commands.
 OF_EACH_COMMAND = {
@@ -52,44 +42,31 @@ def options(command: click.Command) -> list[click.Option]:
 COMMANDS = dict(walk(placeto))
 
 
-def test_all_commands_are_walked() -> None:
-    some = {"placeto", "placeto place", "placeto plot curves", "placeto experiment table1"}
-    assert some <= set(COMMANDS)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_begins_with_a_short_sentence(name: str) -> None:
-    lines = (COMMANDS[name].help or "").splitlines()
-    assert re.fullmatch(r"[A-Z][a-z]+ .{,75}\.", lines[0]), lines[0]
-    assert len(lines[0]) <= 80
-    assert lines[0].split()[0] not in NO_NOUN
-    assert len(lines) > 1  # and more follows
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_sentences_of_the_help_are_short(name: str) -> None:
+def test_a_help_has_short_sentences_and_options_that_are_nouns_with_a_default(name: str) -> None:
     command = COMMANDS[name]
+    first, *more = (command.help or "").splitlines()
+    assert re.fullmatch(r"[A-Z][a-z]+ .{,75}\.", first)
+    assert len(first) <= 80
+    assert first.split()[0] not in NO_NOUN
+    assert more
     paragraphs = re.split(r"\n\s*\n", command.help or "")
     prose = [" ".join(text.split()) for text in paragraphs if not text.strip().startswith("\b")]
-    prose += [text.partition("  [")[0] for each in options(command) if (text := each.help)]
+    for option in options(command):
+        text = option.help or ""
+        assert re.match(r"[A-Z].*(\.|\])$", text), (option.opts, text)
+        assert text.split()[0] not in NO_NOUN, (option.opts, text)
+        has_default = option.show_default or "[default: " in text or "[required]" in text
+        assert has_default or option.required or option.is_flag or option.multiple, option.opts
+        prose.append(text.partition("  [")[0])
     for sentence in (each for text in prose for each in re.split(r"(?<=[.!?]) +(?=[A-Z])|;", text)):
         listed = re.sub(r"(\S+, ){3,}\S+", "", sentence)  # names to choose from
         assert len(listed.split()) <= 25, sentence
         assert not sentence.startswith("What "), sentence
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_options_are_nouns_with_a_default(name: str) -> None:
-    for option in options(COMMANDS[name]):
-        text = option.help or ""
-        assert re.match(r"[A-Z]", text), (option.opts, text)
-        assert text.split()[0] not in NO_NOUN, (option.opts, text)
-        assert re.search(r"(\.|\])$", text), (option.opts, text)
-        has_default = option.show_default or "[default: " in text or "[required]" in text
-        assert has_default or option.required or option.is_flag or option.multiple, option.opts
-
-
 def test_an_option_has_one_type_and_meaning() -> None:
+    assert {"placeto", "placeto plot curves", "placeto experiment table1"} <= set(COMMANDS)
     meanings: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for option in (each for command in COMMANDS.values() for each in options(command)):
         name, text = option.opts[-1], (option.help or "").partition("  [")[0]

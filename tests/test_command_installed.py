@@ -1,23 +1,18 @@
 """Each package and the console script, as pip installs them from their wheels."""
 
 import json
-import re
 import site
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from command_runs import profile
-from fresh_environments import FOLDERS, make_environment, make_wheels, pip, run
+from command_runs import blocks, profile
+from fresh_environments import FOLDERS, PROJECTS, make_environment, make_wheels, pip, run
 
 # What the lines of a README use besides what the package needs, and so name.
-BESIDE = {
-    "placeto-baselines": ["placeto-simulator"],
-    "placeto-execution": ["placeto-capture"],
-}
+BESIDE = {"placeto-baselines": ["placeto-simulator"], "placeto-execution": ["placeto-capture"]}
 LIST = """
 import importlib.metadata
 print(*(found.name for found in importlib.metadata.distributions() if "placeto" in found.name))
@@ -41,19 +36,10 @@ def install(wheels: Path, folder: Path, *packages: str) -> Path:
     (library / "others.pth").write_text("\n".join(dict.fromkeys(others)) + "\n")
     from_wheels = ("--no-index", "--no-compile", "--find-links", wheels)
     pip(python, "install", *from_wheels, *packages, cwd=folder)
+    found = run(python, "-I", "-c", LIST, cwd=folder).stdout.split()
+    stated = map(Requirement, PROJECTS[packages[0]]["project"]["dependencies"])
+    assert set(found) == {*packages, *({one.name for one in stated} & FOLDERS.keys())}
     return python
-
-
-def check_installed(python: Path, *packages: str) -> None:
-    """Check that an environment has packages, what the first says it needs, and no other."""
-    found = run(python, "-I", "-c", LIST, cwd=python.parent).stdout.split()
-    assert set(found) == {*packages, *siblings_of(packages[0])}
-
-
-def siblings_of(name: str) -> set[str]:
-    """Return the packages of the project that a package says it needs."""
-    project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
-    return {Requirement(text).name for text in project["dependencies"]} & FOLDERS.keys()
 
 
 @pytest.mark.slow
@@ -61,39 +47,29 @@ def siblings_of(name: str) -> set[str]:
 def test_a_package_alone_runs_the_lines_of_its_readme(
     wheels: Path, name: str, tmp_path: Path
 ) -> None:
-    asked = [name, *BESIDE.get(name, [])]
-    python = install(wheels, tmp_path / "environment", *asked)
-    check_installed(python, *asked)
-    readme = (FOLDERS[name] / "README.md").read_text()
-    lines = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    beside = BESIDE.get(name, [])
+    python = install(wheels, tmp_path / "environment", name, *beside)
+    readme = FOLDERS[name] / "README.md"
+    lines = blocks(readme, "python")
     assert lines
-    assert all(FOLDERS[one].name in readme for one in BESIDE.get(name, []))
+    assert all(FOLDERS[one].name in readme.read_text() for one in beside)
     shorter = "\n".join(lines).replace("seconds=1", "seconds=0.1")
     run(python, "-I", "-c", shorter, cwd=tmp_path)  # each alone: test_readmes.py
 
 
-@pytest.fixture(scope="module")
-def script(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the command with all that it needs; return its console script."""
-    python = install(wheels, tmp_path_factory.mktemp("environment"), "placeto-tools")
-    check_installed(python, "placeto-tools")
-    return python.parent / "placeto"
-
-
 @pytest.mark.slow
 def test_the_installed_script_goes_from_a_profile_or_a_model_to_a_placement_and_a_policy(
-    script: Path, tmp_path: Path
+    wheels: Path, tmp_path: Path
 ) -> None:
+    script = install(wheels, tmp_path / "environment", "placeto-tools").parent / "placeto"
     assert "experiment" not in run(script, "--help", cwd=tmp_path).stdout  # another package adds it
     (tmp_path / "graph.txt").write_text(profile())
     place = (script, "place", "graph.txt", "-o", "placement.json")
     search = ("--placer", "local-search", "--max-evaluations", "200", "--json")
     assert json.loads(run(*place, *search, cwd=tmp_path).stdout)["fits"]
     refused = run(*place, "--placer", "heft", cwd=tmp_path, code=2)
-    assert refused.stdout == ""
-    assert refused.stderr == (
-        "placeto: error: placement.json: is there already; --force overwrites it\n"
-    )
+    expected = "placeto: error: placement.json: is there already; --force overwrites it\n"
+    assert (refused.stdout, refused.stderr) == ("", expected)
     (tmp_path / "my_model.py").write_text(
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 2), torch.ones(4, 8)\n"
     )

@@ -51,9 +51,6 @@ def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
     seconds = [step["seconds"] for step in path["longest"]]
     assert len(seconds) == 3
     assert seconds == sorted(seconds, reverse=True)
-    text = succeed("simulate", problem, tmp_path / "placement.json")
-    assert "Critical path" in text
-    assert "v100:1" in text
 
 
 def test_a_placement_may_be_a_device_or_a_placer(problem: Path) -> None:
@@ -64,42 +61,32 @@ def test_a_placement_may_be_a_device_or_a_placer(problem: Path) -> None:
     assert succeed_json("simulate", problem, "heft")["runtime"] == heft
 
 
-def with_levels(folder: Path) -> Path:
-    """Make a problem of few groups, and of more at its other levels."""
-    (folder / "graph.txt").write_text(profile(80))
-    succeed("build", folder / "graph.txt", "--groups=8", "-o", folder / "problem.json.gz")
-    return folder / "problem.json.gz"
-
-
-def test_a_placement_of_another_level_is_simulated_at_that_level(tmp_path: Path) -> None:
-    problem, placement = with_levels(tmp_path), tmp_path / "placement.json"
+def test_placements_have_the_level_that_they_were_found_at(tmp_path: Path) -> None:
+    problem, placement = tmp_path / "problem.json.gz", tmp_path / "placement.json"
+    (tmp_path / "graph.txt").write_text(profile(80))
+    succeed("build", tmp_path / "graph.txt", "--groups=8", "-o", problem)
     read = load_problem(problem)
     assert [level.num_groups for level in read.levels[:3]] == [8, 32, 64]
-    report = succeed_json("place", problem, "--groups=64", "--placer=heft", "-o", placement)
+    place = ["place", problem, "--force", "-o", placement]
+
+    report = succeed_json(*place, "--groups=64", "--placer=heft")
     assert succeed_json("simulate", problem, placement)["runtime"] == report["runtime"]
     finer = read.at_level(2)
     ops = finer.expand(load_placement(placement, finer)).tolist()
     names = [read.cluster.device_names[device] for device in ops]
     placement.write_text(json.dumps(dict(zip(read.graph.op_names, names, strict=True))))
     assert succeed_json("simulate", problem, placement)["runtime"] == report["runtime"]
-    shown = succeed("inspect", problem)
-    assert "levels of 8, 32, 64" in shown
 
-
-def test_without_a_placer_a_search_goes_from_coarse_to_fine(tmp_path: Path) -> None:
-    problem, placement = with_levels(tmp_path), tmp_path / "placement.json"
-    report = succeed_json("place", problem, "--max-evaluations=500", "-o", placement)
+    report = succeed_json(*place, "--max-evaluations=500")  # a search, from coarse to fine
     assert report["placer"] == "multilevel"
     assert report["evaluations"] <= 500
-    read = load_problem(problem)
     assert report["groups"] == read.levels[-1].num_groups > 8
     assert succeed_json("simulate", problem, placement)["runtime"] == report["runtime"]
     assert report["lower_bound"] <= report["runtime"]
-    again = ["place", problem, "--force", "-o", placement]
-    text = succeed(*again, "--seconds=0.1", "--groups=8")
+    text = succeed(*place, "--seconds=0.1", "--groups=8")
     assert "no placement in 8 groups is faster than" in text
     assert load_placement(placement, read).shape == (8,)
-    assert succeed_json(*again, "--seconds=0.1", "--no-merging")["groups"] == report["groups"]
+    assert succeed_json(*place, "--seconds=0.1", "--no-merging")["groups"] == report["groups"]
 
 
 def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
@@ -107,17 +94,14 @@ def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
     report = succeed_json("simulate", tmp_path / "graph.txt", "v100:0")
     assert not report["fits"]
     assert report["penalised_runtime"] > report["runtime"] + 2 * (30 - 16)
-    assert "out of memory" in succeed("simulate", tmp_path / "graph.txt", "v100:0")
 
 
-def test_a_trace_is_written_once(problem: Path, tmp_path: Path) -> None:
+def test_a_trace_has_every_op(problem: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    succeed("simulate", problem, "v100:0", "--trace", trace)
+    trace.touch()
+    succeed("simulate", problem, "v100:0", "--trace", trace, "--force")
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == load_problem(problem).graph.num_ops
-    assert "is there already" in fail("simulate", problem, "v100:0", "--trace", trace)
-    succeed("simulate", problem, "v100:1", "--trace", trace, "--force")
-    assert "--force: needs --trace" in fail("simulate", problem, "v100:1", "--force")
 
 
 @pytest.mark.parametrize("name", [name for name in PLACER_NAMES if name != "cpu"])
@@ -145,7 +129,6 @@ def test_groups_are_drawn_in_the_colours_of_their_devices(problem: Path, tmp_pat
     again = tmp_path / "again.png"
     succeed("plot", "placement", problem, tmp_path / "placement.json", "-o", again)
     assert picture.read_bytes() == again.read_bytes()
-    assert "ends in .png" in fail("plot", "placement", problem, "heft", "-o", tmp_path / "a.jpg")
     counts = np.bincount(placement, minlength=2)
     assert legend_of(figure) == [f"v100:0: {counts[0]}", f"v100:1: {counts[1]}"]
 
@@ -165,31 +148,11 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
     assert len(check_picture(tmp_path / "3.png", width=1400).axes[1].lines) == 2 * 3
 
 
-def test_placements_that_are_none_are_refused(problem: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text('{"node0/parameters": "k80:0"}')
-    assert "expected one of v100:0, v100:1" in fail("simulate", problem, tmp_path / "bad.json")
-    assert "expected a device of the kind 'cpu'" in fail("simulate", problem, "cpu")
-    for name in ("placeto", "paper", "rnn"):  # minutes, for a name
-        assert f"{name}: trains a policy, which takes minutes: give the file that" in fail(
-            "simulate", problem, name
-        )
-
-
-def test_what_cannot_be_placed_is_said_in_one_line(problem: Path, tmp_path: Path) -> None:
-    output = tmp_path / "placement.json"
-    place = ["place", problem, "-o", output]
-    assert "excludes --placer" in fail(*place, "--placer=heft", "--policy=run")
-    assert "--seconds: needs a placer that searches" in fail(*place, "--placer=heft", "--seconds=1")
-    assert "--rollouts: needs --policy" in fail(*place, "--placer=heft", "--rollouts=2")
-    assert "expected at least 179, one update" in fail(
-        *place, "--placer=placeto", "--max-evaluations=178"
-    )
+def test_a_policy_that_is_none_is_not_loaded(problem: Path, tmp_path: Path) -> None:
     (tmp_path / "policy").write_bytes(b"\x80\x04N.")  # a pickle
-    assert "expected a placeto-policy file" in fail(*place, "--policy", tmp_path / "policy")
-    assert not output.exists()
-    output.write_text("kept")
-    assert "is there already" in fail(*place, "--placer=heft")
-    assert output.read_text() == "kept"
+    place = ["place", problem, "--policy", tmp_path / "policy", "-o", tmp_path / "a.json"]
+    assert "expected a placeto-policy file" in fail(*place)
+    assert not (tmp_path / "a.json").exists()
 
 
 def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
@@ -200,23 +163,19 @@ def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
     ops.add_edge("embedding", "product", bytes=1000)
     save_graph(from_networkx(ops), tmp_path / "graph.json")
     head = 'format = "placeto-cluster"\nversion = 3\n[[devices]]\nname = "a"\nkind = "rtx3090"\n'
-    (tmp_path / "before.toml").write_text(head)
-    simulate = ["simulate", tmp_path / "graph.json", "a", "--cluster"]
-    lines = succeed(*simulate, tmp_path / "before.toml", "--measured=123").splitlines()
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(head)
+    simulate = ["simulate", tmp_path / "graph.json", "a", "--cluster", cluster]
+    lines = succeed(*simulate, "--measured=123").splitlines()
     assert "steps/s)" in lines[0]
-    (tmp_path / "after.toml").write_text(head + "\n".join(lines[-2:]))
-    after = succeed_json(*simulate, tmp_path / "after.toml")
+    report = succeed_json(*simulate, "--measured=123")
+    assert report["speed"] == {"rtx3090": pytest.approx(123 * report["runtime"])}
+    cluster.write_text(head + "\n".join(lines[-2:]))
+    after = succeed_json(*simulate)
     assert 1 / after["runtime"] == pytest.approx(123, rel=5e-3)  # three digits are printed
-    report = succeed_json(*simulate, tmp_path / "before.toml", "--measured=123")
-    before = succeed_json(*simulate, tmp_path / "before.toml")
-    assert report["speed"] == {"rtx3090": pytest.approx(123 * before["runtime"])}
 
 
-def test_a_speed_is_that_of_one_device_whose_times_are_modelled(
-    problem: Path, tmp_path: Path
-) -> None:
-    measured = fail("simulate", problem, "random", "--measured=10")
-    assert "--measured: expected everything on one device, got " in measured
+def test_a_speed_is_that_of_a_kind_whose_times_are_modelled(tmp_path: Path) -> None:
     ops = nx.DiGraph()
     ops.add_node("op", measured_time={"k80": 1.0})
     save_graph(from_networkx(ops), tmp_path / "graph.json")

@@ -190,23 +190,20 @@ def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path
 
 
 def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: Path) -> None:
-    clusters = ("2xv100", "3xv100", "4xv100")
     problems = []
-    for number, cluster in enumerate(clusters):
-        (tmp_path / "graph.txt").write_text(profile(6 + number))
-        problems.append(tmp_path / f"problem-{number}.json")
-        succeed("build", tmp_path / "graph.txt", "--cluster", cluster, "-o", problems[-1])
-    folder = tmp_path / "general"
+    for count in (2, 3, 4):
+        problems.append(tmp_path / f"problem-{count}.json")
+        build = ["build", tmp_path / "graph.txt", f"--cluster={count}xv100"]
+        (tmp_path / "graph.txt").write_text(profile(4 + count))
+        succeed(*build, "-o", problems[-1])
+    folder, placement = tmp_path / "general", tmp_path / "placement.json"
     succeed("train", *problems[:2], "--preset=general", "--updates=1", *SMALL, "-o", folder)
-    report = succeed_json(
-        "place", problems[2], "--policy", folder, "-o", tmp_path / "placement.json"
-    )
+    report = succeed_json("place", problems[2], "--policy", folder, "-o", placement)
     read = load_problem(problems[2])
-    found = load_placement(tmp_path / "placement.json", read)
+    found = load_placement(placement, read)
     assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
     line = fail("train", *problems[:2], *SMALL, "-o", tmp_path / "fixed")
-    assert "expected 2 devices, as" in line
-    assert "got 3; --preset general learns for any number" in line
+    assert f"problem-3.json: expected 2 devices, as {problems[0]} has, got 3; --preset gen" in line
     assert not (tmp_path / "fixed").exists()
 
 
@@ -226,21 +223,17 @@ def test_one_policy_learns_several_problems(problem: Path, tmp_path: Path) -> No
     assert report["fits"] == dict.fromkeys(report["best"], True)
 
 
-def test_a_best_placement_that_does_not_fit_is_called_so(tmp_path: Path) -> None:
-    source, folder = tmp_path / "graph.txt", tmp_path / "run"
-    source.write_text(profile(4, parameter_bytes=10**11))
-    train = ["train", source, "--updates=1", *SMALL, "-o", folder]
-    assert succeed(*train).splitlines()[0].endswith(" s, out of memory")
-    assert succeed_json(*train)["fits"] == {str(source): False}
-
-
-def test_the_preset_of_the_paper_has_one_granularity(problem: Path, tmp_path: Path) -> None:
-    longer, folder = build_profile(tmp_path, num_layers=14), tmp_path / "run"
+def test_the_preset_of_the_paper_has_one_granularity_and_what_does_not_fit_is_called_so(
+    problem: Path, tmp_path: Path
+) -> None:
+    large, folder = tmp_path / "graph.txt", tmp_path / "run"
+    large.write_text(profile(4, parameter_bytes=10**11))
     options = ["--updates=1", "--preset=paper", "--hparam=hidden_units=8", "--hparam=workers=2"]
-    succeed("train", problem, longer, *options, "-o", folder)
-    described = json.loads((folder / "run.json").read_text())
-    assert described["problems"] == [str(problem), str(longer)]
-    settings = described["settings"]
+    train = ["train", problem, large, *options, "-o", folder]
+    lines = succeed(*train).splitlines()
+    assert [line.endswith(" s, out of memory") for line in lines[:2]] == [False, True]
+    assert succeed_json(*train)["fits"] == {str(problem): True, str(large): False}
+    settings = json.loads((folder / "run.json").read_text())["settings"]
     assert (settings["discount"], settings["hidden_units"], settings["updates"]) == (1.0, 8, 1)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from command_runs import build_profile, fail
+from placeto_graphs import parse_cluster, save_cluster
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "bytes.json").write_bytes(b"\x00\x01")
     (path / "empty.json").touch()
     (path / "other.json").write_text('{"a": 1}')
+    (path / "k80.json").write_text('{"node0/parameters": "k80:0"}')
+    save_cluster(parse_cluster("2xv100"), path / "v100.toml")
     (path / "a_folder").mkdir()
     return path
 
@@ -51,6 +54,49 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("compare graph.txt --placers heft,foo", "'--placers': expected one of cpu, single, "),
         ("compare graph.txt --placers heft -o other.json", "expected a folder, got a file"),
         ("compare graph.txt --placers heft -o .", ".: is there already, and not empty"),
+        ("build abc:1 -o a.json", "name: expected one of nmt, ptb, cifar10, ptb-enas"),
+        ("build no_such_module:make -o a.json", "expected a module that can be imported"),
+        ("build nmt-2 --set steps=x -o a.json", "--set steps: expected a whole number, got 'x'"),
+        ("build nmt-2 --set steps=3 --set steps=4 -o a.json", "steps: expected it once, got it"),
+        ("build nmt-2 --batch-size 3 --set batch-size=4 -o a.json", "batch_size: expected it once"),
+        ("build nmt-2 --set x=1 -o a.json", "expected sizes among steps, batch_size"),
+        ("build nmt-2 --set x -o a.json", "expected NAME=VALUE, got 'x'"),
+        ("build nmt-2 --batch-size 6 --micro-batches 4 -o a.json", "divides the batch size 6 of"),
+        ("build nmt-2 --micro-batches 0 -o a.json", "0 is not in the range x>=1"),
+        ("build nmt-2 --rule friends -o a.json", "got 'friends'"),
+        ("build nmt-2 --no-merging --groups 4 -o a.json", "--no-merging: excludes --groups"),
+        ("build graph.txt --scope-pattern ( -o a.json", "expected a regular expression"),
+        ("build problem.json --batch-size 3 -o a.json", "expected no sizes for the file"),
+        ("build graph.txt --link token-ring -o a.json", "link: expected one of bus, nvlink"),
+        ("build graph.txt --link bus+pcie -o a.json", "link: expected at most one of bus"),
+        ("build graph.txt --link ethernet-25g -o a.json", "link: expected several machines"),
+        ("build graph.txt --cluster 2xk80 --link nvlink -o a.json", "expected two of one kind of"),
+        ("build graph.txt --cluster v100.toml --link pcie -o a.json", "excludes the cluster file"),
+        ("build problem.json --link pcie -o a.json", "--link: needs --cluster"),
+        ("compare problem.json --link pcie", "--link: needs --cluster"),
+        ("simulate problem.json cpu", "expected a device of the kind 'cpu'"),
+        ("simulate problem.json rnn", "rnn: trains a policy, which takes minutes: give the file"),
+        ("simulate problem.json k80.json", "k80.json: "),
+        ("simulate problem.json v100:0 --trace problem.json", "problem.json: is there already"),
+        ("simulate problem.json v100:0 --force", "--force: needs --trace"),
+        ("simulate problem.json random --measured 9", "expected everything on one device, got "),
+        ("place problem.json --placer heft --policy run -o a.json", "excludes --placer"),
+        ("place problem.json --placer heft --seconds 1 -o a.json", "needs a placer that searches"),
+        ("place problem.json --rollouts 2 -o a.json", "--rollouts: needs --policy"),
+        ("place problem.json --placer placeto --max-evaluations 178 -o a.json", "at least 179"),
+        ("place problem.json --objective speed -o a.json", "'--objective': expected one of lat"),
+        ("place problem.json --start pretrained --objective throughput -o a.json", "--start pre"),
+        ("compare graph.txt --placers heft --seconds 1", "--seconds: needs one of"),
+        ("compare graph.txt --seconds 1 --max-evaluations 9", "excludes --max-evaluations"),
+        ("train -o run", "needs PROBLEMS"),
+        ("train missing.json -o run", "missing.json: No such file"),
+        ("train problem.json -o problem.json", "expected a folder, got a file"),
+        ("train problem.json --hparam x=1 -o run", "--hparam x: expected one of embedding,"),
+        ("train problem.json --hparam workers=x -o run", "workers: expected a number, got 'x'"),
+        ("train problem.json --hparam workers=0 -o run", "workers: expected an integer >= 1"),
+        ("train problem.json --hparam discount=2 -o run", "discount: expected at most 1"),
+        ("train problem.json --hparam reward=termnal -o run", "expected terminal, or another of"),
+        ("train problem.json --updates 1 --hparam updates=3 -o run", "updates: excludes --updates"),
         ("train problem.json", "Missing option '-o'"),
         ("train problem.json -o .", ".: is there already, and not empty"),
         ("run graph.txt v100:0", "other sources have no model to run"),

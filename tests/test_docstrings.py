@@ -26,6 +26,17 @@ PACKAGES = [
     *(placeto_graphs, placeto_simulator, placeto_baselines, placeto_policy, placeto_capture),
     *(placeto_workloads, placeto_execution, placeto, placeto_experiments, placeto_tools),
 ]
+PROBLEM = two_chains()
+# What examples of a package use without an import.
+OF_COMMAND = {"np": np, "GroupGraph": placeto_graphs.GroupGraph}
+KNOWN: dict[str, dict[str, Any]] = {"placeto": OF_COMMAND, "placeto_tools": OF_COMMAND}
+for package in (placeto_graphs, placeto_baselines):
+    KNOWN[package.__name__] = {
+        **{name: getattr(package, name) for name in package.__all__},
+        package.__name__: package,
+        "problem": PROBLEM,
+        "evaluator": PlainEvaluator(PROBLEM),
+    }
 MODULES = [
     module.name
     for package in PACKAGES
@@ -33,27 +44,9 @@ MODULES = [
 ]
 
 
-def known_names(module: str) -> dict[str, Any]:
-    """Return what examples of a module use without an import."""
-    package = module.partition(".")[0]
-    if package in {"placeto_graphs", "placeto_baselines"}:
-        of_package = importlib.import_module(package)
-        names = {name: getattr(of_package, name) for name in of_package.__all__}
-        problem = two_chains()
-        return {
-            **names,
-            package: of_package,
-            "problem": problem,
-            "evaluator": PlainEvaluator(problem),
-        }
-    if package in {"placeto", "placeto_tools"}:
-        return {"np": np, "GroupGraph": placeto_graphs.GroupGraph}
-    return {}
-
-
 @pytest.mark.parametrize("name", [*(package.__name__ for package in PACKAGES), *MODULES])
 def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    known = KNOWN.get(name.partition(".")[0])
     module = importlib.import_module(name)
-    found = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=known_names(name))
-    assert found.failed == 0
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=known).failed == 0

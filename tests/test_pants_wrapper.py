@@ -92,28 +92,19 @@ def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
 
 
-INSTALLED = ["--version", "--quiet tool install --python 3.9 pantsbuild.pants==2.17.1"]
-
-
-def test_the_first_run_installs_pants_and_its_pex_and_a_second_does_not(sandbox: Sandbox) -> None:
+def test_pants_and_its_pex_are_installed_once_by_a_uv_that_runs(sandbox: Sandbox) -> None:
+    installed = ["--version", "--quiet tool install --python 3.9 pantsbuild.pants==2.17.1"]
     lines = sandbox.run("test", "::")
     assert lines[0] == "Pants was run with test ::"
     (pex,) = sandbox.cache.glob("*/*/pex")
     assert pex.read_text() == "of pex plain_pex.py"
     assert f"PANTS_PEX_CLI_URL_TEMPLATE=file://{pex}" in lines
     sandbox.run("lint")
-    assert sandbox.installed() == INSTALLED
+    assert sandbox.installed() == installed
     pex.unlink()  # as after a run that was interrupted
-    sandbox.run("lint")
-    assert sandbox.installed() == INSTALLED * 2
-
-
-def test_a_uv_that_does_not_run_is_installed_and_a_launcher_of_pants_is_used(
-    sandbox: Sandbox,
-) -> None:
-    sandbox.add(sandbox.bin / "uv", "#!{bash}\nexit 127\n")
+    sandbox.add(sandbox.bin / "uv", "#!{bash}\nexit 127\n")  # then pip installs another
     assert sandbox.run("--version")[0] == "Pants was run with --version"
-    assert sandbox.installed() == INSTALLED[1:]
+    assert sandbox.installed() == [*installed, installed[1]]
     sandbox.add(sandbox.bin / "pants", '#!{bash}\necho "the launcher was run with $*"\n')
     assert sandbox.run("test", "::") == ["the launcher was run with test ::"]
 
@@ -149,27 +140,28 @@ def test_what_pip_is_told_is_told_to_uv_and_to_pants(sandbox: Sandbox, tmp_path:
     assert {"PANTS_PYTHON_REPOS_INDEXES=[]", "UV_OFFLINE=1"} <= set(lines)
 
 
-def test_what_is_wrong_is_one_line_and_leaves_nothing_half_made(sandbox: Sandbox) -> None:
-    (line,) = sandbox.run(code=1, HOME="")
-    assert line.startswith("pants: HOME is not set: set it, or XDG_CACHE_HOME, ")
-    (line,) = sandbox.run(code=1, XDG_CACHE_HOME="/with a space")
-    assert line.startswith("pants: Pants cannot keep its caches below '/with a space/placeto': ")
-    *_, line = sandbox.run(code=1, XDG_CACHE_HOME="/dev/null")
-    assert line.startswith("pants: cannot write to /dev/null/placeto: set XDG_CACHE_HOME ")
-    (sandbox.stand_ins / "no-index").touch()
-    _, cause, line = sandbox.run(code=1)
-    assert cause == "no such package"
-    assert line.startswith("pants: could not install Pants 2.17.1: see above; it needs a package")
-
-    (sandbox.bin / "df").unlink()
-    sandbox.add(sandbox.bin / "df", "#!{bash}\necho '/dev/sda 900000 500001 399999 56% /home'\n")
-    *_, line = sandbox.run(code=1)
-    assert line.startswith(f"pants: the disk of {sandbox.cache} is full: free 500 MB there, ")
-
-    shutil.rmtree(sandbox.cache)  # it has the uv of the first of these runs
-    for name in ("uv", "python3", "df"):
-        (sandbox.bin / name).unlink()
-    (sandbox.bin / "df").symlink_to(str(shutil.which("df")))
-    sandbox.add(sandbox.bin / "python3.11", '#!{bash}\ncase "$*" in *pip*) exit 1; esac\n')
-    *_, line = sandbox.run(code=1)
-    assert line.startswith("pants: neither uv nor a Python with pip is on PATH: install one ")
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"HOME": ""}, "HOME is not set: set it, or XDG_CACHE_HOME, "),
+        ({"XDG_CACHE_HOME": "/a b"}, "Pants cannot keep its caches below '/a b/placeto': "),
+        ({"XDG_CACHE_HOME": "/dev/null"}, "cannot write to /dev/null/placeto: set XDG_CACHE_HOME "),
+        ({"FILE": "no-index"}, "could not install Pants 2.17.1: see above; it needs a package"),
+        ({"FULL": "yes"}, "the disk of CACHE is full: free 500 MB there, "),
+        ({"NO_UV": "yes"}, "neither uv nor a Python with pip is on PATH: install one "),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing_half_made(
+    environment: dict[str, str], message: str, sandbox: Sandbox
+) -> None:
+    if "FILE" in environment:
+        (sandbox.stand_ins / environment["FILE"]).touch()
+    if "FULL" in environment:
+        (sandbox.bin / "df").unlink()
+        sandbox.add(sandbox.bin / "df", "#!{bash}\necho '/dev/sda 900000 500001 399999 56% /'\n")
+    if "NO_UV" in environment:
+        for name in ("uv", "python3"):
+            (sandbox.bin / name).unlink()
+        sandbox.add(sandbox.bin / "python3.11", '#!{bash}\ncase "$*" in *pip*) exit 1; esac\n')
+    *_, line = sandbox.run(code=1, **environment)
+    assert line.startswith(f"pants: {message.replace('of CACHE', f'of {sandbox.cache}')}"), line

@@ -1,7 +1,6 @@
 """The page on placers of one's own: its file, its commands, its tests, its package."""
 
 import importlib
-import os
 import re
 import shlex
 import shutil
@@ -10,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from command_runs import profile, succeed, succeed_json
+from command_runs import blocks, profile, succeed, succeed_json
 from fresh_environments import run
 
 PAGE = Path("docs/write-a-placer.md").resolve()
 EXAMPLE = Path("packages/graphs/examples/coordinate_descent").resolve()
 NAME = "coordinate_descent"
-SHORTER = ["--seeds=2", "--seconds=0.2"]
 
 
 @pytest.fixture
@@ -30,40 +28,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def blocks(language: str = "python") -> list[str]:
-    """Return the blocks of code of the page."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return [block for of, block in fenced if of == language]
-
-
 def commands() -> list[list[str]]:
     """Return the arguments of the page's commands, on a small graph."""
-    lines = "".join([*blocks(""), *blocks("sh")]).splitlines()
+    lines = "".join([*blocks(PAGE), *blocks(PAGE, "sh")]).splitlines()
     texts = (re.sub(r"inception-v3 nmt-2|nmt-2", "nmt-2.txt", line) for line in lines)
     return [shlex.split(text)[1:] for text in texts]
 
 
-def test_the_page_shows_the_example() -> None:
-    placer, suite, evaluator = blocks()
+@pytest.mark.usefixtures("folder")
+def test_from_an_empty_file_to_a_row_in_the_table() -> None:
+    placer, suite, evaluator = blocks(PAGE, "python")
     file, tests = ((EXAMPLE / f"{name}.py").read_text() for name in (NAME, f"test_{NAME}"))
     assert placer in file
     assert evaluator in file
     assert suite.partition("class ")[2] in tests
-    assert blocks("toml")[0] in (EXAMPLE / "pyproject.toml").read_text()
-
-
-@pytest.mark.usefixtures("folder")
-def test_from_an_empty_file_to_a_row_in_the_table() -> None:
-    placer, suite, evaluator = blocks()
+    assert blocks(PAGE, "toml")[0] in (EXAMPLE / "pyproject.toml").read_text()
     Path(f"{NAME}.py").write_text(f"{placer}\n\n{evaluator}")
     first, second, _ = commands()
-    problems = succeed_json(*first, *SHORTER)["problems"]
-    found = {one["name"]: one["runs"] for one in problems[0]["placers"]}
+    (problem,) = succeed_json(*first, "--seeds=2", "--seconds=0.2")["problems"]
+    found = {one["name"]: one["runs"] for one in problem["placers"]}
     own = found[f"{NAME}:CoordinateDescent"]
     assert len(own) == 2
-    bound = problems[0]["lower_bound"]
-    single = succeed_json("compare", "nmt-2.txt", "--placers=single")["problems"][0]["placers"][0]
-    assert all(bound <= run["runtime"] < single["runs"][0]["runtime"] for run in own)
+    assert all(run["runtime"] >= problem["lower_bound"] for run in own)
     table = succeed(*second, "--max-evaluations=100")
     assert "largest load" in table
     assert f"\n{NAME}:CoordinateDescent " in table
@@ -83,13 +69,8 @@ def test_the_example_is_installed_and_compared(
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile")
     run(sys.executable, "-m", "pip", "install", *options, "--target", target, source, cwd=folder)
     monkeypatch.syspath_prepend(target)
-    os.chdir(source.parent)
-    _, _, last = commands()
-    report = succeed_json(*last)
-    (problem,) = report["problems"]
+    (problem,) = succeed_json(*commands()[-1])["problems"]
     heft, own = problem["placers"]
     assert (heft["name"], own["name"]) == ("heft", "coordinate-descent:rounds=5")
     assert problem["objective"] == "largest load"
-    # Fifteen milliseconds of 12 layers (1, 2, 3, 1, ... forward and twice that backward) on two.
     assert own["runs"][0]["runtime"] <= heft["runs"][0]["runtime"]
-    assert report["profiles"][1]["ratios"] == [1.0]

@@ -34,18 +34,15 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     return sys.modules[FOLDER]
 
 
-def test_nothing_is_found_on_a_plain_page(checks: Any) -> None:
-    assert checks.pages.findings("page.md", GOOD) == []
+WORDS = "word " * 26
 
 
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        (
-            "# Page\n\nWord.\nOne " + "word " * 24 + "\nends.",
-            "4: sentence: 26 words, more than 25:",
-        ),
-        ("- Item.\n- " + "word " * 26, "2: sentence: 26 words, more than 25:"),
+        (GOOD, None),
+        (f"# Page\n\nWord.\nOne {WORDS}\nends.", "4: sentence: 28 words, more than 25:"),
+        (f"- Item.\n- {WORDS}", "2: sentence: 26 words, more than 25:"),
         ("Short. What is given is a sentence.", "1: sentence: begins with What:"),
         ("```\ncode\n```\n\nThe placer walks\non.", "5: term: 'walks'; write: annealing chain"),
         ("Times\nin place\nof costs.", "2: term: 'in place of'; write: instead of"),
@@ -55,9 +52,9 @@ def test_nothing_is_found_on_a_plain_page(checks: Any) -> None:
         ("Line.\n" * 201, "201: lines: more than 200"),
     ],
 )
-def test_each_kind_of_finding_has_its_line(checks: Any, text: str, where: str) -> None:
-    (line,) = checks.pages.findings("page.md", text)
-    assert line.startswith(f"page.md:{where}")
+def test_each_kind_of_finding_has_its_line(checks: Any, text: str, where: str | None) -> None:
+    lines = checks.pages.findings("page.md", text)
+    assert [line.startswith(f"page.md:{where}") for line in lines] == [True] * bool(where)
 
 
 def test_pages_are_read_and_generated_results_are_not(checks: Any) -> None:

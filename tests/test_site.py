@@ -12,66 +12,37 @@ import pytest
 
 from command_runs import environment
 
-PACKAGES = (
-    "placeto",
-    "placeto_baselines",
-    "placeto_capture",
-    "placeto_execution",
-    "placeto_graphs",
-    "placeto_policy",
-    "placeto_simulator",
-    "placeto_workloads",
-)
+PACKAGES = ("graphs", "simulator", "policy", "baselines", "capture", "workloads", "execution")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the site as the page says; a link or a name that leads nowhere fails."""
-    folder = tmp_path_factory.mktemp("site")
+@pytest.mark.slow
+def test_the_site_has_every_page_and_name_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     (line,) = re.findall(r"^python -m sphinx .+$", Path("docs/contributing.md").read_text(), re.M)
     _, *options, output = shlex.split(line)
     assert output == "dist/site"
-    command = [sys.executable, *options, str(folder)]
+    command = [sys.executable, *options, str(tmp_path)]
+    # A link or a name that leads nowhere fails.
     made = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     assert made.returncode == 0, made.stderr
-    return folder
+    pages = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.html")}
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_is_in_the_reference_once(site: Path, package: str) -> None:
+    api = [text for page, text in pages.items() if page.match("docs/api/*")]
     found = Counter(
-        name
-        for page in (site / "docs" / "api").glob("*.html")
-        for name in re.findall(r'<dt class="sig[^>]* id="([\w.]+)"', page.read_text())
+        name for text in api for name in re.findall(r'<dt class="sig[^>]* id="([\w.]+)"', text)
     )
-    exported = importlib.import_module(package).__all__
-    assert {name: found[f"{package}.{name}"] for name in exported} == dict.fromkeys(exported, 1)
+    for package in ("placeto", *(f"placeto_{name}" for name in PACKAGES)):
+        exported = [f"{package}.{name}" for name in importlib.import_module(package).__all__]
+        assert {name: found[name] for name in exported} == dict.fromkeys(exported, 1)
 
-
-@pytest.mark.slow
-def test_every_page_is_there_and_the_readme_leads_to_all_but_results(site: Path) -> None:
-    pages = {path.relative_to("docs") for path in Path("docs").rglob("*.md")}
-    assert [
-        page for page in pages if not (site / "docs" / page.with_suffix(".html")).exists()
-    ] == []
-    linked = set(re.findall(r"\]\(docs/([\w./-]+\.md)", Path("README.md").read_text()))
-    wanted = {page.as_posix() for page in pages if page.parts[0] != "results"}
+    sources = {path.relative_to("docs") for path in Path("docs").rglob("*.md")}
+    assert [page for page in sources if "docs" / page.with_suffix(".html") not in pages] == []
+    linked = set(re.findall(r"\]\(([\w./-]+\.md)", Path("docs/index.md").read_text()))
+    wanted = {page.as_posix() for page in sources if page.parts[0] not in {"results", "index.md"}}
     assert wanted - linked == set()
 
-
-@pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    loaded = {
-        address
-        for page in site.rglob("*.html")
-        for tag in re.findall(r"<(?:iframe|img|link|script|source)\b[^>]*>", page.read_text())
-        for address in re.findall(r'(?:src|href)="([^"]*)"', tag)
-    }
-    styles = {
-        address
-        for sheet in site.rglob("*.css")
-        for address in re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", sheet.read_text())
-    }
+    loads = r'<(?:iframe|img|link|script|source)\b[^>]*?(?:src|href)="([^"]*)"'
+    loaded = {address for text in pages.values() for address in re.findall(loads, text)}
+    for sheet in tmp_path.rglob("*.css"):
+        loaded |= set(re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", sheet.read_text()))
     assert loaded
-    assert [address for address in loaded | styles if re.match(r"(\w+:)?//", address)] == []
+    assert [address for address in loaded if re.match(r"(\w+:)?//", address)] == []

@@ -8,19 +8,13 @@ import tomllib
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-FOLDERS: dict[str, Path] = {}
-PROJECTS: dict[str, dict[str, Any]] = {}
-for path in (*sorted(Path("packages").glob("*/pyproject.toml")), Path("tools/pyproject.toml")):
-    project = tomllib.loads(path.read_text())
-    FOLDERS[project["project"]["name"]] = path.parent
-    PROJECTS[project["project"]["name"]] = project
+from fresh_environments import FOLDERS, PROJECTS
 
 
 def version_of(package: str) -> Version:
@@ -43,47 +37,12 @@ def breaks(new: Version, old: Version) -> bool:
     return (new.major, new.major or new.minor) != (old.major, old.major or old.minor)
 
 
-def siblings_of(package: str) -> list[Requirement]:
-    stated = [Requirement(text) for text in PROJECTS[package]["project"]["dependencies"]]
-    return [requirement for requirement in stated if requirement.name in FOLDERS]
-
-
-RANGES = [(package, requirement) for package in FOLDERS for requirement in siblings_of(package)]
-
-
-@pytest.mark.parametrize("package", FOLDERS)
-def test_the_changelog_tells_of_each_version_and_of_what_it_asks(package: str) -> None:
-    versions = list(changes(package))
-    assert versions[0] == version_of(package)
-    assert versions == sorted(versions, reverse=True)
-    for new, old in pairwise(versions):
-        said = "### What a caller has to do\n\n- " in changes(package)[new]
-        assert said or not breaks(new, old), new
-
-
-@pytest.mark.parametrize(
-    ("package", "requirement"), RANGES, ids=[f"{package} {needed}" for package, needed in RANGES]
-)
-def test_a_range_admits_what_is_here_and_nothing_across_a_break(
-    package: str, requirement: Requirement
-) -> None:
-    here = version_of(requirement.name)
-    admitted = requirement.specifier
-    assert admitted.contains(here), package
-    for version in changes(requirement.name):
-        assert not (breaks(here, version) and admitted.contains(version)), version
-    later = Version(f"{here.major + 1}.0" if here.major else f"0.{here.minor + 1}")
-    assert not admitted.contains(later)
-
-
-def test_packages_meet_in_the_schema_and_few_see_several() -> None:
-    needed = {package: {one.name for one in siblings_of(package)} for package in FOLDERS}
-    face, command = needed.pop("placeto"), needed.pop("placeto-tools")
-    assert not {"placeto-tools", "placeto-experiments"} & face
-    assert "placeto-experiments" not in command
-    assert needed.pop("placeto-experiments") >= {"placeto-tools"}  # a plug-in of the command
-    assert needed.pop("placeto-graphs") == set()
-    assert set(map(frozenset, needed.values())) == {frozenset({"placeto-graphs"})}
+def needed_by(package: str) -> list[Requirement]:
+    """Return what a package, its extras and its build need."""
+    project = PROJECTS[package]["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    stated = [*PROJECTS[package]["build-system"]["requires"], *project["dependencies"]]
+    return [*map(Requirement, [*stated, *(text for extra in extras for text in extra)])]
 
 
 def pins(*names: str) -> dict[str, str]:
@@ -95,36 +54,55 @@ def pins(*names: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("package", FOLDERS)
-def test_every_stated_range_admits_the_pin(package: str) -> None:
-    project = PROJECTS[package]["project"]
-    stated = [*PROJECTS[package]["build-system"]["requires"], *project["dependencies"]]
-    for extra in project.get("optional-dependencies", {}).values():
-        stated += extra
+def test_the_changelog_tells_of_each_version_and_of_what_it_asks(package: str) -> None:
+    told = changes(package)
+    versions = list(told)
+    assert versions[0] == version_of(package)
+    assert versions == sorted(versions, reverse=True)
+    for new, old in pairwise(versions):
+        said = "### What a caller has to do\n\n- " in told[new]
+        assert said or not breaks(new, old), new
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_range_admits_the_pin_or_what_is_here_and_nothing_across_a_break(package: str) -> None:
     pinned = pins("requirements.txt", "models.txt")
-    for requirement in map(Requirement, stated):
+    for requirement in needed_by(package):
+        admitted = requirement.specifier
         if requirement.name not in FOLDERS:
             pin = pinned[canonicalize_name(requirement.name)]
-            assert requirement.specifier.contains(pin, prereleases=True), requirement
+            assert admitted.contains(pin, prereleases=True), requirement
+            continue
+        here = version_of(requirement.name)
+        assert admitted.contains(here), requirement
+        for version in changes(requirement.name):
+            assert not (breaks(here, version) and admitted.contains(version)), version
+        later = Version(f"{here.major + 1}.0" if here.major else f"0.{here.minor + 1}")
+        assert not admitted.contains(later)
 
 
-def test_the_build_runs_the_pinned_tools() -> None:
+def test_packages_meet_in_the_schema_and_few_see_several() -> None:
+    needed = {
+        package: {one.name for one in needed_by(package) if one.name in FOLDERS}
+        for package in FOLDERS
+    }
+    face, command = needed.pop("placeto"), needed.pop("placeto-tools")
+    assert not {"placeto-tools", "placeto-experiments"} & face
+    assert "placeto-experiments" not in command
+    assert needed.pop("placeto-experiments") >= {"placeto-tools"}  # a plug-in of the command
+    assert needed.pop("placeto-graphs") == set()
+    assert set(map(frozenset, needed.values())) == {frozenset({"placeto-graphs"})}
+
+
+def test_the_build_runs_pinned_tools_and_everything_installed_is_pinned() -> None:
     settings = tomllib.loads(Path("pants.toml").read_text())
     stated = [settings[tool] for tool in ("pytest", "mypy")]
-    pairs = [
-        text.split("==")
-        for tool in stated
-        for text in [tool["version"], *tool["extra_requirements"]]
-    ]
-    assert {canonicalize_name(name): version for name, version in pairs}.items() <= pins(
-        "requirements.txt"
-    ).items()
-
-
-def test_everything_installed_is_pinned() -> None:
+    texts = [text for tool in stated for text in (tool["version"], *tool["extra_requirements"])]
     installed = {
         (canonicalize_name(distribution.name), Version(distribution.version).public)
         for distribution in metadata.distributions()
         if distribution.name not in FOLDERS
     }
     assert ("pytest", pytest.__version__) in installed
-    assert installed <= pins("requirements.txt").items()
+    run_by_pants = {(canonicalize_name(name), one) for name, one in (t.split("==") for t in texts)}
+    assert installed | run_by_pants <= pins("requirements.txt").items()

@@ -23,23 +23,11 @@ def test_the_command_prints_its_version() -> None:
     assert result.exit_code == 0
 
 
-def test_the_command_describes_itself() -> None:
-    result = CliRunner().invoke(placeto, ["--help"], prog_name="placeto")
-    assert result.output.startswith("Usage: placeto ")
-    assert "devices" in result.output
-    assert result.exit_code == 0
-
-
-PLOTS = ["plot placement", "plot timeline", "plot curves"]
-
-
-@pytest.mark.parametrize("name", [*COMMANDS, *PLOTS])
+@pytest.mark.parametrize("name", [*COMMANDS, "plot placement", "plot timeline", "plot curves"])
 def test_every_command_has_an_example(name: str) -> None:
     result = CliRunner().invoke(placeto, [*name.split(), "--help"], prog_name="placeto")
     assert result.exit_code == 0
-    assert any(
-        line.strip().startswith(f"placeto {name}") for line in result.output.splitlines()[1:]
-    )
+    assert f"\n  placeto {name}" in result.output
 
 
 @pytest.mark.parametrize("group", [[], ["plot"]])
@@ -50,13 +38,6 @@ def test_a_group_alone_prints_its_help(group: list[str]) -> None:
     assert (alone.exit_code, alone.stderr) == (0, "")
     assert alone.stdout == asked.stdout
     assert ("Commands:" if group else "Place a model:") in alone.stdout
-
-
-def test_the_help_fits_a_screen_and_has_a_line_for_each_command() -> None:
-    lines = CliRunner().invoke(placeto, ["--help"], prog_name="placeto").stdout.splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-    assert set(COMMANDS) <= {line.split()[0] for line in lines if line.startswith("  ")}
 
 
 def test_the_environment_sets_defaults() -> None:
@@ -71,29 +52,24 @@ def test_the_environment_sets_defaults() -> None:
         assert (result.exit_code, line in result.stderr) == (2, True), result.stderr
 
 
-def test_each_commands_line_is_whole_and_that_of_the_command_itself() -> None:
-    context = click.Context(placeto)
-    text = CliRunner().invoke(placeto, [], prog_name="placeto").stdout
-    words = " ".join(text.split())
-    folder = Path(commands.__path__[0])
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+def test_the_help_fits_a_screen_and_has_the_line_of_each_command() -> None:
+    lines = CliRunner().invoke(placeto, [], prog_name="placeto").stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    words = " ".join(" ".join(lines).split())
+    modules = {path.stem for path in Path(commands.__path__[0]).glob("*.py")} - {"__init__"}
     assert set(COMMANDS) == modules
     for name, line in COMMANDS.items():
-        command = placeto.get_command(context, name)
+        command = placeto.get_command(click.Context(placeto), name)
         assert command is not None
         assert command.get_short_help_str(1000) == line
         assert f" {name} {line}" in words
 
 
-def test_an_error_is_one_line() -> None:
-    result = CliRunner().invoke(placeto, ["build"], prog_name="placeto")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert result.stderr.startswith("placeto: error: Missing ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["build"], "placeto: error: Missing "),
         (["plase"], "Did you mean 'place'?"),
         (["plot", "time-line"], "Did you mean 'timeline'?"),
         (["models", "--jsn"], "Did you mean '--json'?"),
@@ -103,9 +79,7 @@ def test_an_error_is_one_line() -> None:
         (["train", "a", "--preset=papers"], "expected paper, or another of "),
     ],
 )
-def test_of_an_unknown_name_the_nearest_is_said_in_one_line(
-    arguments: list[str], said: str
-) -> None:
+def test_an_error_is_one_line_with_the_nearest_name(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(placeto, arguments, prog_name="placeto")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr
