@@ -20,12 +20,8 @@ from command_runs import blocks, succeed
 from placeto_tools.main import placeto
 from placeto_workloads import LIBRARIES
 
-PAGES = sorted(
-    path
-    for pattern in ("README.md", "*/README.md", "packages/*/README.md", "docs/*.md", "lab/notes/*")
-    for path in Path().glob(pattern)
-    if path.suffix == ".md" and path.parent != Path("lab")
-)
+SHOWING = ("README.md", "tools/README.md", "packages/*/README.md", "docs/*.md", "lab/notes/*.md")
+PAGES = sorted(page for pattern in SHOWING for page in Path().glob(pattern))
 PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
 # The tutorial has a test of its own, test_first_steps.py. What other pages show takes minutes even
 # at its shortest: comparisons of the largest models, and the check of ninety others.
