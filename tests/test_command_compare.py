@@ -23,7 +23,7 @@ from placeto.outputs import file_name
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
 from placeto.trials.comparing import chosen_budgets
-from placeto.trials.curve_files import read_curves
+from placeto.trials.comparison import read_curves
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Record
 from placeto.trials.trials import Watch, Workspace

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from os.path import realpath
@@ -24,6 +24,7 @@ from placeto.texts import TextTable, counted
 from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page, told_apart
 from placeto.trials.comparison import (
     MEDIANS,
+    RESULTS,
     SEARCH_COLUMNS,
     micro_batch_table,
     placer_table,
@@ -33,7 +34,6 @@ from placeto.trials.comparison import (
     search_table,
     seconds_table,
 )
-from placeto.trials.curve_files import RESULTS
 from placeto.trials.folder import PAGE, experiment_folder
 from placeto.trials.records import Problem
 from placeto.trials.running import conduct
@@ -233,24 +233,26 @@ def compare(
     )
     comparison.try_own()
     experiment = _experiment(comparison, made, left_out)
-    with _folder(output) as path, experiment_folder(path, experiment, force=force) as folder:
+    place: AbstractContextManager[str] = (
+        nullcontext(str(output)) if output else tempfile.TemporaryDirectory(prefix="placeto-")
+    )
+    with place as path, experiment_folder(Path(path), experiment, force=force) as folder:
         failed = None
         try:
             with showing_progress() as progress:
                 conduct(experiment, folder, progress, jobs=jobs, resumable=output is not None)
         except RunError as error:
             failed = error
-        results = folder.results
-        document = comparison.document(results)
+        document = comparison.document(folder.results)
         if output:
-            write_json(path / RESULTS, document)
+            write_json(output / RESULTS, document)
             stopped = isinstance(failed, StoppedRunError)
             write_best(comparison, folder, page=has_library() and not stopped)
     if as_json:
         show_json(document)
     elif document.problems:
-        tables = [*_summaries(comparison, results), *map(placer_table, document.problems)]
-        show(*tables)
+        summaries = _summaries(comparison, document.problems)
+        show(*summaries, *map(placer_table, document.problems))
         if output:
             click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
             if line := _report_line(output, comparison):
@@ -325,9 +327,8 @@ def _is_as_published(comparison: Comparison) -> bool:
     return list(comparison.evaluators) == [STEP.name] and comparison.placers.keys() >= PAPERS
 
 
-def _summaries(comparison: Comparison, results: Results) -> list[TextTable]:
+def _summaries(comparison: Comparison, reports: Sequence[Problem]) -> list[TextTable]:
     """Return the tables of all problems together, as far as they have something to say."""
-    reports = comparison.reports(results)
     divided = any(report.micro_batches > 1 for report in comparison.problems)
     tables = [table] if (table := micro_batch_table(reports)).rows and divided else []
     if _is_as_published(comparison):
@@ -391,16 +392,6 @@ def _experiment(
 
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
-    tables = [table.markdown() for table in _summaries(comparison, results)]
+    tables = [table.markdown() for table in _summaries(comparison, reports)]
     notes = [MEDIANS, SEARCH_COLUMNS] if _is_as_published(comparison) else [MEDIANS]
     return comparison_page([*tables, *notes], reports, comparison_figure)
-
-
-@contextmanager
-def _folder(output: Path | None) -> Iterator[Path]:
-    """Give the user's folder, or one that is gone afterwards."""
-    if output is not None:
-        yield output
-        return
-    with tempfile.TemporaryDirectory(prefix="placeto-") as folder:
-        yield Path(folder)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto.outputs import save_png
 from placeto.texts import seconds_text
-from placeto.trials.curve_files import read_curves
+from placeto.trials.comparison import read_curves
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.groups import Group
 from placeto_tools.options import Command, decorated, output_option, overwrite_option

@@ -13,7 +13,7 @@ from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec
 from placeto.placing.watching import Limits
 from placeto.progress import clock
-from placeto.texts import counted
+from placeto.texts import TextTable, counted
 from placeto.trials.comparison import (
     CPU,
     ComparisonReport,
@@ -24,7 +24,7 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed, Problem, Record, Runs
-from placeto.trials.trials import Graph, News, Page, Results, Task, Trial, Watch, Workspace, placing
+from placeto.trials.trials import Graph, Page, Results, Task, Trial, Watch, Workspace, placing
 from placeto_baselines import RnnSettings, least_excess
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
@@ -151,15 +151,15 @@ class Comparison:
         # Times on a CPU that the problem lacks may be unknown.
         return replace(trial, title=f"{problem.title}, {placer}", may_fail=placer == CPU)
 
-    def news(self, results: Results, trial: Trial) -> News:
-        """Return the line of a finished trial, and the table of its problem."""
+    def news(self, results: Results, trial: Trial) -> tuple[TextTable, str]:
+        """Return the table of the problem of a finished trial, and a line."""
         record = results.records[trial.name]
         report = next(one for one in self.reports(results) if one.stem == trial.graph)
         line = f"{counted(report.ops, 'op')} in {counted(report.groups, 'group')}"
         if isinstance(record, Placed):
             cost = runtime_text(record, report.unit)
             line = f"{trial.placer}: {cost}, {clock(record.seconds)}"
-        return News(f"{report.title}: {line}", placer_table(report))
+        return placer_table(report), f"{report.title}: {line}"
 
     def reports(self, results: Results) -> list[Problem]:
         """Return each problem that was begun with the runs of its placers."""

@@ -1,12 +1,17 @@
 """Reports of a comparison in SI units, and their tables, such as table 1 of the paper."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf, isinf, isnan, nan
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from placeto.errors import InputError, reading
+from placeto.json_files import decode_json, read_json
 from placeto.placing.costs import misfit_text
 from placeto.texts import (
     SECONDS,
@@ -17,8 +22,10 @@ from placeto.texts import (
     seconds_text,
     share_text,
 )
-from placeto.trials.records import Placed, Problem, Runs, evaluations_until
+from placeto.training.run_folder import LOG
+from placeto.trials.records import Curve, Placed, Problem, Runs, evaluations_until
 
+RESULTS = "results.json"
 CPU = "cpu"
 FITTED_MARK = " *f*"  # behind a runtime that is fitted to a published one
 NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
@@ -37,6 +44,7 @@ SEARCH_COLUMNS = (
     "*CPU seconds*: of the whole search. *As fast as the RNN*: evaluations until the placer was as "
     "fast as the RNN at its best; never, if half of the runs never were."
 )
+Curves = dict[str, list[NDArray[np.float64]]]  # [K, 2] of each seed
 TABLE_1 = {  # titles of the placers in table 1 of the paper, by name
     CPU: "CPU only",
     "single": "single GPU",
@@ -227,6 +235,46 @@ def problem_parts(report: Problem, picture: str, fitted: Collection[str] = ()) -
     if missing:
         parts.append("\n".join(missing))
     return [*parts, f"![Learning curves]({picture})"]
+
+
+def read_curves(folders: Sequence[Path]) -> Curves:
+    """Return the curves of each placer or run in folders of `placeto compare` and `train`."""
+    found = [(folder, name, curves) for folder in folders for name, curves in _curves(folder)]
+    count = Counter(name for _, name, _ in found)
+    return {
+        name if count[name] == 1 else f"{folder}: {name}": curves for folder, name, curves in found
+    }
+
+
+def _curves(folder: Path) -> Iterator[tuple[str, list[NDArray[np.float64]]]]:
+    results, log = folder / RESULTS, folder / LOG
+    if not folder.is_dir():
+        raise InputError(f"{folder}: expected a folder of `placeto train` or `placeto compare`")
+    if results.is_file():
+        for problem in read_json(results, ComparisonReport, "`placeto compare`").problems:
+            for placer in problem.placers:
+                if placer.searches and placer.runs:
+                    curves = [_array(run.curve) for run in placer.runs]
+                    yield f"{placer.title}, {problem.title}", curves
+    elif log.is_file():
+        with reading(log):
+            lines = log.read_bytes().splitlines()
+        expected = f"{log}: expected what `placeto train` writes"
+        rows = [decode_json(line, _Update, expected) for line in lines]
+        if not rows:
+            raise InputError(f"{log}: expected at least one update, got none")
+        yield folder.name or str(folder), [_array([(r.evaluations, r.best_runtime) for r in rows])]
+    else:
+        raise InputError(f"{folder}: expected {RESULTS} or {LOG} in it, got neither")
+
+
+class _Update(msgspec.Struct):
+    evaluations: int
+    best_runtime: float
+
+
+def _array(rows: Curve) -> NDArray[np.float64]:
+    return np.array(rows, np.float64).reshape(-1, 2)
 
 
 def _competing(problem: Problem) -> list[Runs]:

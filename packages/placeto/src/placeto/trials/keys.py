@@ -80,6 +80,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     keys: dict[str, str] = {}
     known = dict(problems)
     libraries = {name: _version(name) for name in LIBRARIES}
+    machine = platform.node(), platform.machine(), os.cpu_count()
     for trial in trials:
         own = getattr(trial.task, "modules", ())  # of a placer or an evaluator of a user
         packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task), *own}
@@ -89,7 +90,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
             {name: imports_digest(name) for name in own},
             trial.task,
             [keys[name] for name in trial.needs],
-            machine() if trial.measured else None,
+            machine if trial.measured else None,
         )
         keys[trial.name] = content_digest(decisive, known)
         if trial.name.startswith(measuring_name("")):
@@ -152,11 +153,6 @@ def _file(module: str) -> Path:
 
 def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def machine() -> str:
-    """Return a text that differs between machines."""
-    return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"
 
 
 def _packages(task: Any) -> set[str]:

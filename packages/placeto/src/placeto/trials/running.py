@@ -75,8 +75,7 @@ def conduct(
                         failures += [] if trial.may_fail or line in failures else [line]
                         progress.say(line)
                     elif experiment.news:
-                        news = experiment.news(folder.results, trial)
-                        progress.grow(news.table, news.line)
+                        progress.grow(*experiment.news(folder.results, trial))
         except StoppedError:
             further = "; the same command resumes" if resumable else ""
             failed = StoppedRunError(f"stopped after {forecast.done}{further}")

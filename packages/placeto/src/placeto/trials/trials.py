@@ -191,14 +191,6 @@ class Page:
 
 
 @dataclass(frozen=True)
-class News:
-    """Line and table that are shown when a trial is finished."""
-
-    line: str  # result of the trial
-    table: TextTable  # all results on its problem
-
-
-@dataclass(frozen=True)
 class Experiment:
     """An experiment: its problems, trials and page."""
 
@@ -209,8 +201,8 @@ class Experiment:
     problems: Mapping[str, Callable[[], PlacementProblem]]  # makers of the problems by their names
     trials: Sequence[Trial]  # in an order in which each comes after what it needs
     page: Callable[[Results], Page]  # from the records of all trials
-    # From the records so far and the last trial, if something is shown before the end; then
-    # ``page`` takes a part of the records, too
-    news: Callable[[Results, Trial], News] | None = None
+    # A table and a line to show from the records so far and the last trial, if something is shown
+    # before the end; then ``page`` takes a part of the records, too
+    news: Callable[[Results, Trial], tuple[TextTable, str]] | None = None
     # Command that repeats it, for the first line of the page; empty for none
     command: str = ""
