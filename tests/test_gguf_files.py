@@ -15,8 +15,7 @@ from weight_files import CONFIGS, MIXTRAL, decoding_step, shapes, tiny_model, wr
 from placeto.problems.options import SourceOptions
 from placeto.problems.sources import load_source
 from placeto_workloads import WorkloadError
-from placeto_workloads.libraries.weight_files.gguf_header import read_gguf
-from placeto_workloads.libraries.weight_files.gguf_model import GgufModel
+from placeto_workloads.libraries.gguf_files import GgufModel, read_gguf
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too high for a server")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from weight_files import CONFIGS, MIXTRAL, decoding_step, shapes, tiny_model, write_safetensors
 
 from placeto_workloads import WorkloadError
-from placeto_workloads.libraries.weight_files.safetensors_model import SafetensorsModel
+from placeto_workloads.libraries.weight_files import SafetensorsModel
 
 
 def plain_tensors(config: dict[str, Any], dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:

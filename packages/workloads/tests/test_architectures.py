@@ -26,8 +26,8 @@ from placeto_workloads import (
     load_trajectory,
     save_trajectory,
 )
-from placeto_workloads.families.sampler import shipped_trajectory
 from placeto_workloads.families.search_spaces import Architecture
+from placeto_workloads.families.trajectory import shipped_trajectory
 
 SPACES: list[SearchSpace] = [ConvolutionalSpace(), ConvolutionalSpace(2), RecurrentSpace()]
 

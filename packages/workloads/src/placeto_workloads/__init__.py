@@ -5,13 +5,19 @@ Each is a factory of a training step: a model, example inputs, and how outputs b
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.families.family import Family, FamilyMember, family, family_names
-from placeto_workloads.families.sampler import (
+from placeto_workloads.families.search_spaces import (
     ArchitectureSampler,
-    ControllerSampler,
+    ConvolutionalSpace,
+    RecurrentSpace,
+    SearchSpace,
     UniformSampler,
 )
-from placeto_workloads.families.search_spaces import ConvolutionalSpace, RecurrentSpace, SearchSpace
-from placeto_workloads.families.trajectory import Trajectory, load_trajectory, save_trajectory
+from placeto_workloads.families.trajectory import (
+    ControllerSampler,
+    Trajectory,
+    load_trajectory,
+    save_trajectory,
+)
 from placeto_workloads.libraries.transformers_inference import inference_step
 from placeto_workloads.models.cell_architecture import (
     Activation,

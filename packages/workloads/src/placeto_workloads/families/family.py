@@ -9,12 +9,12 @@ import torch
 
 from placeto_graphs import DEFAULT_RULES, Grouping, OpGraph, colocate, merge_and_colocate
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.sampler import (
+from placeto_workloads.families.search_spaces import (
+    Architecture,
     ArchitectureSampler,
-    ControllerSampler,
     UniformSampler,
 )
-from placeto_workloads.families.search_spaces import Architecture
+from placeto_workloads.families.trajectory import ControllerSampler
 from placeto_workloads.models.cell_network import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt

@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.cell_architecture import (
@@ -52,28 +53,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class SearchSpace(ABC):
-    """Architectures as sequences of choices.
-
-    Attributes
-    ----------
-    num_nodes
-        Number of nodes of a cell, at least 1.
-    name
-        Name of the space in files.
-    num_cells
-        Number of cells of an architecture.
-    given_states
-        Number of states of a cell before its first node.
-    num_operations
-        Number of operations that a node chooses from.
-    """
+    """Architectures as sequences of choices, of cells of ``num_nodes`` nodes, at least 1."""
 
     num_nodes: int
 
-    name: ClassVar[str]
-    num_cells: ClassVar[int]
-    given_states: ClassVar[int]
-    num_operations: ClassVar[int]
+    name: ClassVar[str]  # in files
+    num_cells: ClassVar[int]  # of an architecture
+    given_states: ClassVar[int]  # of a cell before its first node
+    num_operations: ClassVar[int]  # that a node chooses from
 
     def __post_init__(self) -> None:
         whole_number("num_nodes", self.num_nodes)
@@ -100,16 +87,16 @@ class SearchSpace(ABC):
     def uniform(self, generator: np.random.Generator) -> Architecture:
         """Return an architecture of which each choice is equally likely."""
 
-    def _check(self, choices: Sequence[int]) -> None:
-        decisions = self.decisions
-        if len(choices) != len(decisions):
-            raise WorkloadError(f"choices: expected {len(decisions)}, got {len(choices)}")
-        for index, (choice, decision) in enumerate(zip(choices, decisions, strict=True)):
-            if not 0 <= choice < decision.count:
-                raise WorkloadError(
-                    f"choices[{index}]: expected a number from 0 to {decision.count - 1}, "
-                    f"got {choice}"
-                )
+    def check(self, choices: ArrayLike) -> None:
+        """Check the choices of one architecture, or of each row."""
+        given, limits = np.asarray(choices), np.array([each.count for each in self.decisions])
+        if given.shape[-1] != len(limits):
+            raise WorkloadError(f"choices: expected {len(limits)}, got {given.shape[-1]}")
+        for place in np.argwhere((given < 0) | (given >= limits)).tolist()[:1]:
+            raise WorkloadError(
+                f"choices{''.join(f'[{index}]' for index in place)}: expected a number from 0 to "
+                f"{limits[place[-1]] - 1}, got {given[tuple(place)]}"
+            )
 
 
 @dataclass(frozen=True)
@@ -145,13 +132,8 @@ class ConvolutionalSpace(SearchSpace):
 
     def architecture(self, choices: Sequence[int]) -> ConvolutionalArchitecture:
         """Return the normal and the reduction cell; a block has left, right, their operations."""
-        self._check(choices)
-        blocks = tuple(
-            Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
-            for left, right, left_choice, right_choice in zip(
-                *(choices[side::4] for side in range(4)), strict=True
-            )
-        )
+        self.check(choices)
+        blocks = tuple(_block(*choices[at : at + 4]) for at in range(0, len(choices), 4))
         normal, reduction = blocks[: self.num_nodes], blocks[self.num_nodes :]
         return ConvolutionalArchitecture(
             cell_with_loose_ends(normal), cell_with_loose_ends(reduction)
@@ -169,10 +151,7 @@ class ConvolutionalSpace(SearchSpace):
         blocks = []
         for states in range(self.given_states, self.given_states + self.num_nodes):
             left, right = (int(state) for state in generator.integers(states, size=2))
-            left_choice, right_choice = generator.integers(self.num_operations, size=2)
-            blocks.append(
-                Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
-            )
+            blocks.append(_block(left, right, *generator.integers(self.num_operations, size=2)))
         return cell_with_loose_ends(tuple(blocks))
 
     def _of_cell(self, cell: ConvolutionalCell) -> Iterator[int]:
@@ -181,15 +160,18 @@ class ConvolutionalSpace(SearchSpace):
                 f"architecture: expected {self.num_nodes} blocks and their loose ends, got {cell!r}"
             )
         for block in cell.blocks:
-            operations = (block.left_operation, block.right_operation)
-            for operation in operations:
+            yield from (block.left, block.right)
+            for operation in (block.left_operation, block.right_operation):
                 if operation not in MICRO_OPERATIONS:
                     raise WorkloadError(
                         "architecture: expected operations of the micro space, "
                         f"got {operation.value!r}"
                     )
-            yield from (block.left, block.right)
-            yield from (MICRO_OPERATIONS.index(operation) for operation in operations)
+                yield MICRO_OPERATIONS.index(operation)
+
+
+def _block(left: int, right: int, left_choice: int, right_choice: int) -> Block:
+    return Block(left, MICRO_OPERATIONS[left_choice], right, MICRO_OPERATIONS[right_choice])
 
 
 @dataclass(frozen=True)
@@ -222,7 +204,7 @@ class RecurrentSpace(SearchSpace):
         return ((operation,), *others)
 
     def architecture(self, choices: Sequence[int]) -> RecurrentCell:
-        self._check(choices)
+        self.check(choices)
         activations = tuple(ACTIVATIONS[choice] for choice in choices[::2])
         return RecurrentCell(activations, tuple(choices[1::2]))
 
@@ -240,3 +222,30 @@ class RecurrentSpace(SearchSpace):
         indices = generator.integers(self.num_operations, size=self.num_nodes)
         inputs = tuple(int(generator.integers(node)) for node in range(1, self.num_nodes))
         return RecurrentCell(tuple(ACTIVATIONS[index] for index in indices), inputs)
+
+
+class ArchitectureSampler(Protocol):
+    """Samples architectures of the ENAS search spaces, as an ENAS controller does."""
+
+    def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+        """Return a recurrent cell."""
+
+    def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        """Return a normal and a reduction cell."""
+
+
+@dataclass(frozen=True)
+class UniformSampler:
+    """An `ArchitectureSampler` to which every choice of the search space is equally likely.
+
+    By default cells have 12 nodes, or 5 blocks, as in Pham et al. (2018), sections 3.1 and 3.2.
+    """
+
+    num_nodes: int = 12
+    num_blocks: int = 5
+
+    def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+        return RecurrentSpace(self.num_nodes).uniform(generator)
+
+    def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        return ConvolutionalSpace(self.num_blocks).uniform(generator)

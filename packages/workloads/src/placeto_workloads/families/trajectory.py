@@ -1,10 +1,11 @@
-"""The architectures that a training evaluates, in memory and as a file."""
+"""The architectures that a training evaluates: in memory, as a file, and sampled again."""
 
 import gzip
 import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -19,10 +20,12 @@ from placeto_workloads.families.search_spaces import (
     RecurrentSpace,
     SearchSpace,
 )
+from placeto_workloads.models.cell_architecture import ConvolutionalArchitecture, RecurrentCell
 
 FORMAT = "placeto-architectures"
 VERSION = 1
 LARGEST_FILE = 2**28  # bytes, after unpacking
+_SHIPPED = Path(__file__).parent / "trajectories"
 SPACES = {"convolutional": ConvolutionalSpace, "recurrent": RecurrentSpace}
 
 
@@ -34,28 +37,12 @@ class Trajectory:
     ----------
     space
         Search space of the architectures.
-    rounds
-        int32[N]: the round of each, from 0.
+    rounds, rewards
+        int32[N] and float64[N]: the round of each, from 0, and its reward.
     choices
         int16[N, decisions]: the architectures.
-    rewards
-        float64[N]: the reward of each, by weights as they were then.
     task
         Task of the training.
-
-    Raises
-    ------
-    WorkloadError
-        When lengths differ, or a choice is out of range.
-
-    Examples
-    --------
-    >>> from placeto_workloads.families.search_spaces import RecurrentSpace
-    >>> choices = np.array([[2, 0, 3], [0, 0, 1]], dtype=np.int16)
-    >>> rounds, rewards = np.array([0, 1], dtype=np.int32), np.array([0.25, 0.5])
-    >>> trajectory = Trajectory(RecurrentSpace(2), rounds, choices, rewards, task={})
-    >>> trajectory.architecture(1).inputs, trajectory.round_means()
-    ((0,), [0.25, 0.5])
     """
 
     space: SearchSpace
@@ -65,20 +52,13 @@ class Trajectory:
     task: Mapping[str, str | int | float]
 
     def __post_init__(self) -> None:
-        limits = np.array([decision.count for decision in self.space.decisions])
-        count = len(self.rounds)
-        if self.choices.shape != (count, len(limits)) or self.rewards.shape != (count,):
+        count, num_choices = len(self.rounds), len(self.space.decisions)
+        if self.choices.shape != (count, num_choices) or self.rewards.shape != (count,):
             raise WorkloadError(
-                f"choices, rewards: expected {count} of {len(limits)} choices each, "
+                f"choices, rewards: expected {count} of {num_choices} choices each, "
                 f"got {self.choices.shape} and {self.rewards.shape}"
             )
-        wrong = np.argwhere((self.choices < 0) | (self.choices >= limits))
-        if len(wrong):
-            row, column = (int(index) for index in wrong[0])
-            raise WorkloadError(
-                f"choices[{row}][{column}]: expected a number from 0 to {limits[column] - 1}, "
-                f"got {self.choices[row, column]}"
-            )
+        self.space.check(self.choices)
 
     def __len__(self) -> int:
         """Return how many architectures there are."""
@@ -164,3 +144,45 @@ def _content(path: Path) -> bytes:
     if len(content) > LARGEST_FILE:
         raise WorkloadError(f"expected at most {LARGEST_FILE} bytes")
     return content
+
+
+@dataclass(frozen=True)
+class ControllerSampler:
+    """An `ArchitectureSampler` of the architectures that trainings evaluated.
+
+    As in Addanki et al. (2019): every architecture that a controller sampled for its updates is
+    equally likely; one that it sampled often is sampled often. By default the trainings are those
+    on shapes and on the small grammar that come with the package.
+    """
+
+    convolutional: Trajectory | None = None
+    recurrent: Trajectory | None = None
+
+    def __post_init__(self) -> None:
+        for space, trajectory in (
+            (ConvolutionalSpace.name, self.convolutional),
+            (RecurrentSpace.name, self.recurrent),
+        ):
+            if trajectory is not None and trajectory.space.name != space:
+                raise WorkloadError(
+                    f"{space}: expected architectures of this space, got {trajectory.space.name}"
+                )
+            if trajectory is not None and not len(trajectory):
+                raise WorkloadError(f"{space}: expected architectures, got none")
+
+    def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+        cell = (self.recurrent or shipped_trajectory(RecurrentSpace.name)).sample(generator)
+        assert isinstance(cell, RecurrentCell)  # noqa: S101
+        return cell
+
+    def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        trajectory = self.convolutional or shipped_trajectory(ConvolutionalSpace.name)
+        cells = trajectory.sample(generator)
+        assert isinstance(cells, ConvolutionalArchitecture)  # noqa: S101
+        return cells
+
+
+@cache
+def shipped_trajectory(space: str) -> Trajectory:
+    """Return the architectures of a space that come with the package."""
+    return load_trajectory(_SHIPPED / f"{space}.json.gz")

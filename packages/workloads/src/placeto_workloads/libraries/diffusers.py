@@ -8,9 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, offline, such_as
+from placeto_workloads.libraries.loading import (
+    built,
+    first_number,
+    import_library,
+    seeded,
+    such_as,
+)
 from placeto_workloads.models.training_step import TrainingStep
 
 DEFAULT_SIDE = 32
@@ -45,13 +50,8 @@ def diffusers_step(
             raise WorkloadError(
                 f"diffusers:{name}: expected a setting{such_as(key, list(taken))}, got {key!r}"
             )
-    with offline():
-        try:
-            model = built(lambda: model_class(**settings), device, seed).train()
-        except Exception as error:
-            raise WorkloadError(f"diffusers:{name}: {error_line(error)}") from error
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    model = built(f"diffusers:{name}", lambda: model_class(**settings), device, seed).train()
+    with seeded(seed):
         inputs = _inputs(model, batch_size, sequence_length)
     there = pytree.tree_map(lambda value: value.to(device), inputs)
     return TrainingStep(model, there, _sum_of_means)
@@ -71,15 +71,16 @@ def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Any]:
     if "timestep" in taken:
         inputs["timestep"] = torch.randint(1000, (batch_size,))
     if "encoder_hidden_states" in taken:
-        width = _first(config, "caption_channels", "cross_attention_dim", "joint_attention_dim")
+        width = first_number(
+            config, "caption_channels", "cross_attention_dim", "joint_attention_dim"
+        )
         if width:
             inputs["encoder_hidden_states"] = torch.randn(batch_size, words, width)
     if "pooled_projections" in taken:
-        width = _first(config, "pooled_projection_dim")
+        width = first_number(config, "pooled_projection_dim")
         inputs["pooled_projections"] = torch.randn(batch_size, width or 1)
-    if "class_labels" in taken and _first(config, "num_embeds_ada_norm"):
-        classes = _first(config, "num_embeds_ada_norm")
-        inputs["class_labels"] = torch.randint(classes or 1, (batch_size,))
+    if "class_labels" in taken and (classes := first_number(config, "num_embeds_ada_norm")):
+        inputs["class_labels"] = torch.randint(classes, (batch_size,))
     if "added_cond_kwargs" in taken and (conditions := _conditions(model, batch_size)):
         inputs["added_cond_kwargs"] = conditions
     return inputs
@@ -100,18 +101,8 @@ def _conditions(model: Any, batch_size: int) -> dict[str, Tensor]:
 
 
 def _shape(config: Mapping[str, Any]) -> tuple[int, ...]:
-    channels = _first(config, "in_channels", "out_channels") or 3
+    channels = first_number(config, "in_channels", "out_channels") or 3
     side = config.get("sample_size")
     if isinstance(side, list | tuple):
         return (channels, *side)
     return channels, side or DEFAULT_SIDE, side or DEFAULT_SIDE
-
-
-def _first(config: Mapping[str, Any], *keys: str) -> int | None:
-    for key in keys:
-        value = config.get(key)
-        if isinstance(value, list | tuple) and value:
-            value = value[0]
-        if isinstance(value, int) and value > 0:
-            return value
-    return None

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, offline, such_as
+from placeto_workloads.libraries.loading import built, import_library, seeded, such_as
 from placeto_workloads.models.training_step import TrainingStep
 
 # Settings that would load weights.
@@ -36,13 +35,12 @@ def timm_step(
     if not library.is_model(name):  # a name with a tag is one, and not among those listed
         _check_known(f"timm:{name}", library.list_models())
     _check_no_weights(f"timm:{name}", settings, TIMM_LOADING)
-    with offline():
-        try:
-            model = built(
-                lambda: library.create_model(name, pretrained=False, **settings), device, seed
-            )
-        except Exception as error:
-            raise WorkloadError(f"timm:{name}: {error_line(error)}") from error
+    model = built(
+        f"timm:{name}",
+        lambda: library.create_model(name, pretrained=False, **settings),
+        device,
+        seed,
+    )
     return _image_step(
         model.train(),
         _timm_shape(model, settings),
@@ -87,10 +85,9 @@ def torchvision_step(
     without = {"weights": None}
     if "weights_backbone" in inspect.signature(maker).parameters:
         without["weights_backbone"] = None
-    try:
-        model: nn.Module = built(lambda: maker(**without, **settings), device, seed)
-    except Exception as error:
-        raise WorkloadError(f"torchvision:{name}: {error_line(error)}") from error
+    model: nn.Module = built(
+        f"torchvision:{name}", lambda: maker(**without, **settings), device, seed
+    )
     side = image_size or TORCHVISION_SIDES.get(name) or TORCHVISION_SIDES.get(kind) or SIDE
     has_classes = kind not in {"segmentation", "optical_flow"}
     return _image_step(
@@ -106,14 +103,12 @@ def torchvision_step(
 
 
 def _check_known(source: str, known: Collection[str]) -> None:
-    """Raise a `WorkloadError` if the model of a source, such as ``timm:resnet50``, is not known."""
     name = source.partition(":")[2]
     if name not in known:
         raise WorkloadError(f"{source}: expected a known model{such_as(name, known)}, got {name!r}")
 
 
 def _check_no_weights(source: str, settings: Iterable[str], loading: Collection[str]) -> None:
-    """Raise a `WorkloadError` if one of some settings would load weights."""
     for setting in settings:
         if setting in loading:
             raise WorkloadError(f"{source}: expected no weights to load, got {setting!r}")
@@ -134,8 +129,7 @@ def _image_step(
     """
     if batch_size < 1:
         raise WorkloadError(f"batch_size: expected at least 1, got {batch_size}")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         images = torch.randn(batch_size, *shape, device=device)
         labels = torch.randint(num_classes or 1, (batch_size,), device=device)
     if num_classes is None:
@@ -150,7 +144,7 @@ class _Classification:
         self._labels = labels
 
     def __call__(self, outputs: object) -> Tensor:
-        """Return the loss of what a model gives: further scores count less, as in Inception."""
+        """Return the loss; further scores count less, as in Inception."""
         scores = _tensors(outputs)
         loss = F.cross_entropy(scores[0], self._labels)
         for further in scores[1:]:

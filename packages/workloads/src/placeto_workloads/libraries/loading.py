@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -24,14 +24,12 @@ def import_library(name: str, extra: str) -> ModuleType:
     """Import a library of models; an error names the extra that installs it."""
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != name.partition(".")[0]:
-            raise WorkloadError(_broken(name, error)) from error
-        raise WorkloadError(
-            f"{name}: expected it to be installed: pip install 'placeto-workloads[{extra}]'"
-        ) from error
     except Exception as error:  # a library for another build of PyTorch fails in any way
-        raise WorkloadError(_broken(name, error)) from error
+        what = f"a library that can be imported, got {error_line(error)}"
+        missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+        if missing.partition(".")[0] == name.partition(".")[0]:
+            what = f"it to be installed: pip install 'placeto-workloads[{extra}]'"
+        raise WorkloadError(f"{name}: expected {what}") from error
 
 
 def such_as(name: str, known: Collection[str]) -> str:
@@ -69,24 +67,43 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _broken(name: str, error: BaseException) -> str:
-    return f"{name}: expected a library that can be imported, got {error_line(error)}"
-
-
-def built(make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:
-    """Build a model on a device."""
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw random numbers of the CPU from a seed, and leave the caller's as they are."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if torch.device(device).type != "meta":
-            return make().to(device)
-        try:
-            with _weights_on_meta():
-                return make()
-        except (MemoryError, RuntimeError) as error:
-            if "can't allocate memory" not in str(error):
-                raise
-            with torch.device("meta"):  # one weight alone is too large to be made
-                return make()
+        yield
+
+
+def built(source: str, make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:
+    """Build a model of a source, such as ``timm:resnet50``, on a device, without the hub."""
+    try:
+        with offline(), seeded(seed):
+            if torch.device(device).type != "meta":
+                return make().to(device)
+            try:
+                with _weights_on_meta():
+                    return make()
+            except (MemoryError, RuntimeError) as error:
+                if "can't allocate memory" not in str(error):
+                    raise
+                with torch.device("meta"):  # one weight alone is too large to be made
+                    return make()
+    except WorkloadError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{source}: {error_line(error)}") from error
+
+
+def first_number(config: Any, *keys: str) -> int | None:
+    """Return the first of some settings that is a number above 0, or begins with one."""
+    for key in keys:
+        value = config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
+        if isinstance(value, list | tuple) and value and isinstance(config, Mapping):
+            value = value[0]
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import nn
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.gguf_files import GgufModel
 from placeto_workloads.libraries.loading import (
     built,
     import_library,
@@ -21,8 +22,7 @@ from placeto_workloads.libraries.loading import (
     such_as,
 )
 from placeto_workloads.libraries.transformers_inputs import inputs_of
-from placeto_workloads.libraries.weight_files import stored_model
-from placeto_workloads.libraries.weight_files.stored import StoredModel
+from placeto_workloads.libraries.weight_files import INDEX, SafetensorsModel, StoredModel
 from placeto_workloads.models.training_step import TrainingStep
 
 # What a model is for, and the library's table of the classes for that. Where nobody says it, it is
@@ -84,6 +84,15 @@ def transformers_step(
     return TrainingStep(model, inputs, mask_fraction=mask_fraction)
 
 
+def stored_model(path: str) -> StoredModel | None:
+    """Return the model that is in a file of weights, or in a folder; None if it is neither."""
+    if path.endswith(".gguf"):
+        return GgufModel(Path(path))
+    if path.endswith((".safetensors", INDEX)) or Path(path).is_dir():
+        return SafetensorsModel(Path(path))
+    return None
+
+
 def built_model(
     name: str,
     settings: Mapping[str, Any],
@@ -101,17 +110,14 @@ def built_model(
     with offline():
         config = _config(library, name, settings, stored)
         model_class = _model_class(library, name, config, task, usual_task)
-        try:
-            config = _config_of_class(name, config, model_class)
-            dtype = config.dtype or usual_dtype
-            model: nn.Module = built(
-                lambda: model_class._from_config(config, dtype=dtype), device, seed
-            )
-        except WorkloadError:
-            raise
-        except Exception as error:
-            raise WorkloadError(f"transformers:{name}: {error_line(error)}") from error
-    return model
+
+        def make() -> nn.Module:
+            of_class = _config_of_class(name, config, model_class)
+            dtype = of_class.dtype or usual_dtype
+            made: nn.Module = model_class._from_config(of_class, dtype=dtype)
+            return made
+
+        return built(f"transformers:{name}", make, device, seed)
 
 
 def _warn_of_widths(name: str, model: nn.Module, num_bytes: Mapping[str, int]) -> None:

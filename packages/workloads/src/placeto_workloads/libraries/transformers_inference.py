@@ -18,10 +18,9 @@ from torch.func import functional_call
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import offline
-from placeto_workloads.libraries.transformers import built_model
+from placeto_workloads.libraries.loading import offline, seeded
+from placeto_workloads.libraries.transformers import built_model, stored_model
 from placeto_workloads.libraries.transformers_inputs import LONGEST
-from placeto_workloads.libraries.weight_files import stored_model
 from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 INFERENCE_MODES = ("prefill", "decode")
@@ -132,8 +131,7 @@ timm:resnet18
         held = dict(_held_bytes(model, weight_bits))
     length = _checked_context(name, model.config, context)
     num_new = 1 if mode == "decode" else length
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         vocabulary = model.config.get_text_config().vocab_size
         words = torch.randint(vocabulary, (batch_size, num_new)).to(device)
     inputs = {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.libraries.loading import first_number, seeded
 
 DEFAULT_SEQUENCE_LENGTH = 128
 # What limits the sequences of a model, in the order in which they count.
@@ -42,8 +43,7 @@ def inputs_of(
     seed: int,
 ) -> dict[str, Any]:
     """Return the keyword arguments of one training step."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         inputs = _Inputs(name, model, batch_size, sequence_length).all()
     return {
         key: value.to(device) if isinstance(value, Tensor) else value
@@ -118,7 +118,7 @@ class _Inputs:
             )
 
     def _checked_length(self, given: int | None) -> int:
-        longest = self._number(self._text, *LONGEST)
+        longest = first_number(self._text, *LONGEST)
         if given is None:
             return min(DEFAULT_SEQUENCE_LENGTH, longest or DEFAULT_SEQUENCE_LENGTH)
         if given < 1 or (longest is not None and given > longest):
@@ -139,8 +139,8 @@ class _Inputs:
 
     def _images(self) -> Tensor:
         vision = getattr(self._config, "vision_config", None) or self._config
-        channels = self._number(vision, "num_channels", "in_channels", "in_chans") or 3
-        frames = self._number(vision, "num_frames", "frames_per_clip")
+        channels = first_number(vision, "num_channels", "in_channels", "in_chans") or 3
+        frames = first_number(vision, "num_frames", "frames_per_clip")
         shape = [frames] if frames and "Video" in self._class else []
         return torch.randn(self._batch, *shape, channels, *self._sides(vision))
 
@@ -157,16 +157,16 @@ class _Inputs:
 
     def _features(self) -> Tensor:
         """Return a spectrum: what Whisper takes is of one length, and has its frames last."""
-        bins = self._number(self._config, "num_mel_bins")
-        positions = self._number(self._config, "max_source_positions")
+        bins = first_number(self._config, "num_mel_bins")
+        positions = first_number(self._config, "max_source_positions")
         if bins and positions and self._class.startswith("Whisper"):
             return torch.randn(self._batch, bins, 2 * positions)
         keys = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
-        width = self._number(self._config, *keys) or 80
+        width = first_number(self._config, *keys) or 80
         return torch.randn(self._batch, self._length, width)
 
     def _sound(self) -> Tensor:
-        bins, frames = (self._number(self._config, key) for key in ("num_mel_bins", "max_length"))
+        bins, frames = (first_number(self._config, key) for key in ("num_mel_bins", "max_length"))
         if bins and frames and not hasattr(self._config, "conv_stride"):
             return torch.randn(self._batch, frames, bins)
         samples = self._length
@@ -207,7 +207,7 @@ class _Inputs:
         return {"labels": self._words(), **made}
 
     def _hidden_patches(self) -> dict[str, Tensor]:
-        patch = self._number(self._config, "patch_size")
+        patch = first_number(self._config, "patch_size")
         if patch is None or "labels" in self._taken:  # of the pieces that are hidden
             return {}
         height, width = self._sides(self._config)
@@ -228,14 +228,7 @@ class _Inputs:
         return torch.randint(self._num_classes(), shape)
 
     def _num_classes(self) -> int:
-        return max(1, self._number(self._config, "num_labels") or 1)
+        return max(1, first_number(self._config, "num_labels") or 1)
 
     def _vocabulary(self) -> int | None:
-        return self._number(self._text, "vocab_size") or self._number(self._config, "vocab_size")
-
-    def _number(self, config: Any, *keys: str) -> int | None:
-        for key in keys:
-            value = getattr(config, key, None)
-            if isinstance(value, int) and value > 0:
-                return value
-        return None
+        return first_number(self._text, "vocab_size") or first_number(self._config, "vocab_size")

@@ -1,16 +1,21 @@
-"""The model in safetensors files: its configuration, and the bytes of its parameters."""
+"""Files of weights: what their headers say of a model, and the bytes of each of its parameters.
+
+Only headers are read, never the weights behind them. Here are those of safetensors;
+`gguf_files` has the others.
+"""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import import_library, read_json
-from placeto_workloads.libraries.weight_files.stored import StoredModel, StoredTensor, shape_text
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -24,6 +29,42 @@ PART_OF_EXPERTS = {
     **dict.fromkeys(("down_proj", "w2"), "down_proj"),
 }
 OLD_NAMES = {".block_sparse_moe.": ".mlp."}
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a file: its shape, as in PyTorch, and its bytes with the scales of blocks."""
+
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+class StoredModel:
+    """A model in files of weights: its configuration, as in a ``config.json``, and its tensors."""
+
+    def __init__(
+        self, path: Path, config: dict[str, Any], tensors: Mapping[str, StoredTensor]
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.tensors = tensors
+
+    def parameter_bytes(self, model: nn.Module) -> Mapping[str, int]:
+        """Return the bytes of each parameter of the model that is built of the configuration."""
+        raise NotImplementedError
+
+    def warn_of_others(self, others: list[str]) -> None:
+        if others:
+            num_bytes = sum(self.tensors[name].num_bytes for name in others)
+            warnings.warn(
+                f"{self.path}: {len(others)} tensors of {num_bytes:,} bytes are no parameters of "
+                f"the model and count nothing, such as {others[0]}",
+                stacklevel=3,
+            )
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """Return a shape as text, such as ``4096 x 128``."""
+    return " x ".join(str(size) for size in shape) or "()"
 
 
 class SafetensorsModel(StoredModel):
@@ -47,7 +88,6 @@ class SafetensorsModel(StoredModel):
         super().__init__(path, config, tensors)
 
     def parameter_bytes(self, model: nn.Module) -> dict[str, int]:
-        """Return the bytes of each parameter, with what belongs to it if it is quantized."""
         parameters = dict(model.named_parameters(remove_duplicate=False))
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
         tensors_of: dict[str, list[str]] = {}
@@ -55,21 +95,17 @@ class SafetensorsModel(StoredModel):
         for name in self.tensors:
             parameter = _parameter_of(name, parameters) or _parameter_of(prefix + name, parameters)
             (others if parameter is None else tensors_of.setdefault(parameter, [])).append(name)
+        num_bytes: dict[nn.Parameter, int] = {}  # tied ones are one
         for parameter, names in tensors_of.items():
-            self._check_shape(parameter, tuple(parameters[parameter].shape), names)
-        num_bytes = {
-            parameter: sum(self.tensors[name].num_bytes for name in names)
-            for parameter, names in tensors_of.items()
-        }
-        tied = _tied_names(model)
-        result: dict[str, int] = {}
-        for name, _ in model.named_parameters():
-            stored = [num_bytes[each] for each in tied.get(name, [name]) if each in num_bytes]
-            if not stored:
+            weights = parameters[parameter]
+            self._check_shape(parameter, tuple(weights.shape), names)
+            count = sum(self.tensors[name].num_bytes for name in names)
+            num_bytes[weights] = max(count, num_bytes.get(weights, 0))
+        for name, weights in model.named_parameters():
+            if weights not in num_bytes:
                 raise WorkloadError(f"{self.path}: expected a tensor of {name}, got none")
-            result[name] = max(stored)
         self.warn_of_others(others)
-        return result
+        return {name: num_bytes[weights] for name, weights in model.named_parameters()}
 
     def _check_shape(self, parameter: str, shape: tuple[int, ...], names: list[str]) -> None:
         """Check the tensors of a parameter; of quantized ones nobody knows the shapes."""
@@ -128,15 +164,8 @@ def _bits(dtype: str) -> int:
 def _parameter_of(name: str, parameters: Collection[str]) -> str | None:
     """Return the parameter that a tensor belongs to.
 
-    Examples
-    --------
-    >>> parameters = ["q_proj.weight", "mlp.experts.gate_up_proj"]
-    >>> _parameter_of("q_proj.qzeros", parameters), _parameter_of("norm.weight", parameters)
-    ('q_proj.weight', None)
-    >>> _parameter_of("mlp.experts.7.w1.weight", parameters)
-    'mlp.experts.gate_up_proj'
-    >>> _parameter_of("mlp.experts.gate_up_proj_scales", parameters)
-    'mlp.experts.gate_up_proj'
+    ``q_proj.qzeros`` belongs to ``q_proj.weight``, and ``mlp.experts.7.w1.weight`` and
+    ``mlp.experts.gate_up_proj_scales`` to ``mlp.experts.gate_up_proj``.
     """
     for old, new in OLD_NAMES.items():
         name = name.replace(old, new)
@@ -156,11 +185,3 @@ def _parameter_of(name: str, parameters: Collection[str]) -> str | None:
             if parameter in parameters:
                 return parameter
     return None
-
-
-def _tied_names(model: nn.Module) -> dict[str, list[str]]:
-    """Return all names of each parameter that has several, by the first of them."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {each[0]: each for each in names.values()}
