@@ -23,6 +23,19 @@ from placeto_graphs.schema.cluster import PRECISIONS
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e6)
 byte_counts = st.one_of(st.integers(0, 3), st.integers(0, 2**40), st.just(2**53 + 1))
+COLUMNS: dict[str, st.SearchStrategy[Any]] = {
+    "op_types": names,
+    "scopes": st.sampled_from(["", "a", "a.b", "lstm.1", "lstm.2"]),
+    "phases": st.integers(0, 2),
+    "flops": st.floats(0, 1e18),
+    "bytes_accessed": st.floats(0, 1e12),
+    "parameter_bytes": byte_counts,
+    "workspace_bytes": byte_counts,
+    "colocation": st.integers(-1, 3),
+    "dtype": st.sampled_from(["", "float32", "bfloat16"]),
+    "groups": st.integers(1, 4),
+    "group_channels": st.integers(0, 4),
+}
 
 
 def arrays(elements: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[list[Any]]:
@@ -48,25 +61,16 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
     tensors = range(len(tensor_producer))
     held = draw(st.lists(st.sampled_from(tensors), unique=True, max_size=4)) if tensors else []
     kinds = draw(st.lists(st.sampled_from(["k80", "v100", "cpu"]), unique=True, max_size=2))
+    columns = {name: draw(arrays(strategy, count)) for name, strategy in COLUMNS.items()}
     return OpGraph(
         op_names=tuple(draw(st.lists(names, min_size=count, max_size=count, unique=True))),
-        op_types=tuple(draw(arrays(names, count))),
-        scopes=tuple(draw(arrays(st.sampled_from(["", "a", "a.b", "lstm.1", "lstm.2"]), count))),
-        phases=np.array(draw(arrays(st.integers(0, 2), count)), np.int8),
-        flops=np.array(draw(arrays(st.floats(0, 1e18), count))),
-        bytes_accessed=np.array(draw(arrays(st.floats(0, 1e12), count))),
-        parameter_bytes=np.array(draw(arrays(byte_counts, count)), np.int64),
-        workspace_bytes=np.array(draw(arrays(byte_counts, count)), np.int64),
-        colocation=np.array(draw(arrays(st.integers(-1, 3), count)), np.int32),
         tensor_producer=np.array(tensor_producer, np.int32),
         tensor_bytes=np.array(draw(arrays(byte_counts, len(tensor_producer))), np.int64),
         edges=np.array(edges, np.int32).reshape(-1, 2),
         measured_time={kind: np.array(draw(arrays(seconds, count))) for kind in kinds},
-        dtype=tuple(draw(arrays(st.sampled_from(["", "float32", "bfloat16"]), count))),
-        groups=np.array(draw(arrays(st.integers(1, 4), count)), np.int32),
-        group_channels=np.array(draw(arrays(st.integers(0, 4), count)), np.int32),
         waits=np.array(waits, np.int32).reshape(-1, 2),
         held_tensors=np.array(held, np.int32),
+        **columns,
     )
 
 
@@ -90,17 +94,13 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
     num_links = int(link.max()) + 1
     unique = st.lists(names, min_size=num_links, max_size=num_links, unique=True)
     pairs = arrays(arrays(st.one_of(st.floats(1e-3, 1e12), st.just(np.inf)), count), count)
+    sizes = st.integers(1, 2**62)
+    devices = [
+        Device(name, *(draw(each) for each in (names, sizes, seconds, seconds)))
+        for name in device_names
+    ]
     return Cluster(
-        devices=tuple(
-            Device(
-                name=name,
-                kind=draw(names),
-                memory_bytes=draw(st.integers(1, 2**62)),
-                op_overhead=draw(seconds),
-                transfer_overhead=draw(seconds),
-            )
-            for name in device_names
-        ),
+        devices=tuple(devices),
         bandwidth=np.array(draw(pairs)),
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
         link=link,

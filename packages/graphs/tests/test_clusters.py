@@ -91,30 +91,25 @@ def test_the_published_constants_of_a_k80_and_its_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "launch", "between", "float16", "convolution", "matrix_product"),
+    ("kind", "launch", "numbers"),
     [
-        ("k80", 1.1e-6, 5.7e-6, None, 0.386, 0.65),
-        ("p100", 1.1e-6, 4.86e-6 - 1.1e-6, 21.2e12, 0.566, 0.65),
-        ("v100-32gb", 1.1e-6, 4.86e-6 - 1.1e-6, 125e12, 0.79, 0.65),
-        ("h200", 1.1e-6, 2.37e-6 - 1.1e-6, 989.5e12, 0.79, 0.65),
-        ("rtx4090", 1.1e-6, 2.31e-6 - 1.1e-6, 165.2e12, 0.79, 0.65),
-        ("m3-max", 1.1e-6, 2.31e-6 - 1.1e-6, None, 0.79, 0.65),
-        ("cpu-ddr5-8ch", 0, 5.7e-6, None, 0.167, 0.5),
+        ("k80", 1.1e-6, (5.7e-6, None, 0.386, 0.65)),
+        ("p100", 1.1e-6, (4.86e-6 - 1.1e-6, 21.2e12, 0.566, 0.65)),
+        ("v100-32gb", 1.1e-6, (4.86e-6 - 1.1e-6, 125e12, 0.79, 0.65)),
+        ("h200", 1.1e-6, (2.37e-6 - 1.1e-6, 989.5e12, 0.79, 0.65)),
+        ("rtx4090", 1.1e-6, (2.31e-6 - 1.1e-6, 165.2e12, 0.79, 0.65)),
+        ("m3-max", 1.1e-6, (2.31e-6 - 1.1e-6, None, 0.79, 0.65)),
+        ("cpu-ddr5-8ch", 0, (5.7e-6, None, 0.167, 0.5)),
     ],
 )
 def test_a_row_takes_what_it_leaves_out_from_one_that_it_is_like(
-    kind: str,
-    launch: float,
-    between: float,
-    float16: float | None,
-    convolution: float,
-    matrix_product: float,
+    kind: str, launch: float, numbers: tuple[float | None, ...]
 ) -> None:
+    """Overheads, the peak in float16, and efficiencies of convolutions and products."""
     row = DEVICE_KINDS[kind]
-    assert (row.launch_overhead, row.op_overhead) == (launch, between)
-    assert row.peak_flops_in.get("float16") == float16
-    assert row.efficiency.convolution == convolution
-    assert row.efficiency.matrix_product == matrix_product
+    parts = row.efficiency.convolution, row.efficiency.matrix_product
+    assert row.launch_overhead == launch
+    assert (row.op_overhead, row.peak_flops_in.get("float16"), *parts) == numbers
 
 
 def test_what_a_copy_takes_beside_its_bytes_is_counted_once() -> None:

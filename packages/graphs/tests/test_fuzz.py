@@ -4,6 +4,7 @@ import json
 import random
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,35 +50,20 @@ def flipped(content: bytes, generator: random.Random) -> bytes:
     return bytes(damaged)
 
 
-def truncated(content: bytes, generator: random.Random) -> bytes:
-    return content[: generator.randrange(len(content))]
-
-
 def spliced(content: bytes, generator: random.Random) -> bytes:
     start, end = sorted(generator.randrange(len(content)) for _ in range(2))
-    return (
-        content[:start] + content[end:]
-        if generator.random() < 0.5
-        else content + content[start:end]
-    )
+    without = content[:start] + content[end:]
+    return generator.choice([without, content[:start], content + content[start:end]])
 
 
 def restructured(content: bytes, generator: random.Random) -> bytes:
     """Drop, retype, duplicate or add one field or element anywhere in a JSON or TOML document."""
-    try:
-        is_json, document = True, json.loads(content)
-    except ValueError:
-        try:
-            is_json, document = False, tomllib.loads(content.decode())
-        except ValueError:
-            return flipped(content, generator)
-    change(document, generator)
-    if is_json:
-        return json.dumps(document).encode()
-    try:
-        return tomli_w.dumps(document).encode(errors="surrogatepass")
-    except TypeError:  # TOML has no None
-        return flipped(content, generator)
+    for parse, written in ((json.loads, json.dumps), (tomllib.loads, tomli_w.dumps)):
+        with suppress(ValueError, TypeError):  # of another language; TOML has no None
+            document = parse(content.decode())
+            change(document, generator)
+            return written(document).encode(errors="surrogatepass")
+    return flipped(content, generator)
 
 
 def change(document: Any, generator: random.Random) -> None:
@@ -98,7 +84,7 @@ def change(document: Any, generator: random.Random) -> None:
         holder[f"{key}x"] = holder[key]
 
 
-MUTATIONS = (flipped, truncated, spliced, restructured)
+MUTATIONS = (flipped, spliced, restructured)
 
 
 def levelled_problem() -> PlacementProblem:

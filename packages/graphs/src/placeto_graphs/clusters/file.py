@@ -31,7 +31,10 @@ VERSION = 3
 
 
 class _Link(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The ordered pairs of devices that a link carries; entries of one name are one link."""
+    """All ordered pairs of devices from a source to another destination.
+
+    Entries of one name are one link, or one ``for_each`` pair or source.
+    """
 
     name: str
     sources: list[str]
@@ -46,6 +49,8 @@ class _Device(DeviceFields, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Devices, and what joins them; a machine is a name for several devices."""
+
     format: str
     version: int
     devices: list[_Device]
@@ -84,58 +89,11 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
 
 
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Read a cluster from a TOML file.
+    """Read a cluster from a TOML file, which lists devices, and may describe kinds and links.
 
-    The file lists the devices and the links. A link carries all ordered pairs of devices from one
-    of its sources to another one of its destinations. A machine is a name for several devices.
-    Entries of one name are one link; ``for_each`` makes a separate link for each ``"pair"``, or for
-    each ``"source"``. A link may leave out its bandwidth and latency if the file has them for all
-    links::
-
-        format = "placeto-cluster"
-        version = 3
-
-        [[devices]]
-        name = "v100:0"
-        kind = "v100"
-        memory_bytes = 32_000_000_000   # what a device leaves out is that of its kind
-
-        # ... v100:1 to v100:3
-
-        [machines]
-        first = ["v100:0", "v100:1"]
-        second = ["v100:2", "v100:3"]
-
-        [[links]]
-        name = "NVLink"
-        sources = ["first"]
-        destinations = ["first"]
-        for_each = "pair"
-        bandwidth = 150e9          # bytes per second
-        latency = 2.65e-6          # seconds
-
-        # ... the same for the second machine
-
-        [[links]]
-        name = "network card of the first"
-        sources = ["first"]
-        destinations = ["second"]
-        bandwidth = 1.25e9
-        latency = 10e-6
-
-        # ... and back
-
-    Without links, each device has one outgoing bus with the bandwidth and latency of the file.
-    Without a bandwidth either, the interconnect is that of `parse_cluster`. The file may then have
-    ``link``, and a device ``host_link``, the slot that it is in. ``queue`` is that of `Cluster`.
-    ``[kinds.NAME]`` describes a kind of device, see `DeviceKind`. It takes the fields that it
-    leaves out from the kind of the catalogue that it is ``like`` or called; ``speed`` scales it. A
-    device and a kind may have ``memory = "21 GB"`` instead of bytes.
-
-    Raises
-    ------
-    GraphError
-        When the file is not a cluster file that this release can read.
+    Without links, each device has one outgoing bus with the ``bandwidth`` and ``latency`` of the
+    file. Without a bandwidth either, the interconnect is that of `parse_cluster`. The page on
+    clusters describes all that a file may have.
 
     Examples
     --------

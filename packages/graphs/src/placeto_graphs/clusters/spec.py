@@ -52,12 +52,6 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         ``"pcie-3-x4"``, an outgoing bus of PCI Express, also to its own kind; ``"pcie-shared"`` one
         link for all devices. Between machines ``"ethernet-10g"`` is the default.
 
-    Raises
-    ------
-    GraphError
-        When the text is of another form, or names an unknown kind; when the link is unknown or
-        joins no two of the devices.
-
     Examples
     --------
     >>> cluster = parse_cluster("1xcpu+2xk80")

@@ -86,9 +86,9 @@ def int_array(
     largest = np.broadcast_to(np.iinfo(dtype).max if maximum is None else maximum, array.shape)
     wrong = (array < minimum) | (array > largest)
     if wrong.any():
-        index = _first_index(wrong)
+        index, place = _first(wrong)
         raise GraphError(
-            f"{field}{_subscript(index)}: expected an integer from {minimum} to {largest[index]}, "
+            f"{field}{place}: expected an integer from {minimum} to {largest[index]}, "
             f"got {array[index]}"
         )
     return _frozen(array, dtype, values)
@@ -114,11 +114,13 @@ def float_array(
     _check_shape(field, array, shape)
     result: NDArray[np.float64] = _frozen(array, np.float64, values)
     largest = FLOAT64_MAX if infinity_is is None else np.inf
-    if result.size and not (result.min() >= 0 and result.max() <= largest):  # also where NaN
-        index = _first_index(~((result >= 0) & (result <= largest)))
-        or_infinity = "" if infinity_is is None else f", or infinity ({infinity_is})"
-        expected = f"a {'finite ' if not or_infinity else ''}number >= 0{or_infinity}"
-        raise GraphError(f"{field}{_subscript(index)}: expected {expected}, got {result[index]}")
+    wrong = ~((result >= 0) & (result <= largest))  # also where NaN
+    if wrong.any():
+        index, place = _first(wrong)
+        expected = "a finite number >= 0"
+        if infinity_is is not None:
+            expected = f"a number >= 0, or infinity ({infinity_is})"
+        raise GraphError(f"{field}{place}: expected {expected}, got {result[index]}")
     return result
 
 
@@ -200,12 +202,7 @@ def sorted_rows(field: str, rows: NDArray[np.int32], what: str) -> NDArray[np.in
 def sums_by_key(
     keys: NDArray[np.integer[Any]], values: NDArray[np.int64], length: int
 ) -> NDArray[np.int64]:
-    """Return int64[length], the exact sum of the values of each key.
-
-    Parameters
-    ----------
-    keys, values : int[K]
-        Key of each value, from 0 to below ``length``, and the values.
+    """Return int64[length], the exact sum of the values of each key from 0 to below ``length``.
 
     Examples
     --------
@@ -249,9 +246,7 @@ def _frozen(array: NDArray[Any], dtype: DTypeLike, given: Any) -> NDArray[Any]:
     return result
 
 
-def _first_index(mask: NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
-
-
-def _subscript(index: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, index))}]" if index else ""
+def _first(mask: NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
+    """Return the first index that is True, and how it stands behind the name of a field."""
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+    return index, f"[{', '.join(map(str, index))}]" if index else ""
