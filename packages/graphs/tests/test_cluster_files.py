@@ -118,6 +118,8 @@ def test_devices_without_links_are_joined_as_in_a_spec(read: Read) -> None:
     assert cluster.bandwidth[0, 2] == same.bandwidth[0, 2]
     assert cluster.latency.tolist() == same.latency.tolist()
     assert cluster.link.tolist() == same.link.tolist()
+    wide = read(OWN.replace("pcie-3-x4", "pcie-5-x16"))
+    assert wide.bandwidth.tolist() == same.bandwidth.tolist()
 
 
 def test_a_speed_scales_what_the_device_computes(read: Read) -> None:

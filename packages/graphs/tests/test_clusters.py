@@ -197,6 +197,7 @@ def test_each_card_reaches_others_as_fast_as_its_own_slot() -> None:
     narrow = parse_cluster("2xrtx5090+2xcpu-ddr4-8ch", link="pcie-5-x8")  # 32 GT/s a lane
     assert narrow.bandwidth[0, 1:] == pytest.approx([8 * 32e9 / 8 * 128 / 130] * 3, rel=2e-3)
     assert (narrow.bandwidth[2, 3], narrow.num_links) == (67.2e9, 4)
+    assert parse_cluster("2xt4", link="pcie-5-x16").bandwidth[0, 1] == 15.75e9
 
 
 def test_one_device_sends_nothing_over_any_link() -> None:
