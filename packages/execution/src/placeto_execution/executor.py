@@ -87,11 +87,6 @@ class Executor:
     repeats
         Number of runs of a placement that count in `evaluate`; the median is its runtime.
 
-    Warns
-    -----
-    UserWarning
-        If there are more CPU devices than cores.
-
     Raises
     ------
     ExecutionError
@@ -163,23 +158,9 @@ class Executor:
         self.close()
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Run a batch of placements, one after the other, each first once without counting it.
+        """Run a batch of placements, int32[B, G], each first once without counting it.
 
-        Parameters
-        ----------
-        placements : int32[B, G]
-            The device of each group, one placement a row.
-
-        Returns
-        -------
-        EvaluationBatch
-            ``runtime[B]``, the median of the runs, in seconds; ``peak_memory[B, D]``, the most of
-            all runs, in bytes.
-
-        Raises
-        ------
-        ExecutionError
-            As `execute` does.
+        Runtimes are medians of the runs, in seconds; peaks of memory are the most of all runs.
         """
         runtime = np.empty(len(placements))
         peak_memory = np.empty((len(placements), self.problem.num_devices), np.int64)
@@ -205,11 +186,6 @@ class Executor:
             Number of runs that count.
         report
             Function that is called with the number of runs so far.
-
-        Raises
-        ------
-        ExecutionError
-            As `execute` does.
         """
         self.execute(placement)
         timelines = []

@@ -34,14 +34,7 @@ RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updat
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model that has a name, with the sizes that its name fixes.
-
-    Examples
-    --------
-    >>> from placeto_workloads import MODELS
-    >>> dict(MODELS["nmt-2"].sizes)
-    {'steps': 32, 'batch_size': 128, 'units': 2400, 'vocabulary_size': 32000}
-    """
+    """A model that has a name, with the sizes that its name fixes."""
 
     name: str
     description: str

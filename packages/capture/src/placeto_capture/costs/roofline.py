@@ -39,10 +39,8 @@ def cost_model(
     not known, or the kind has no peak for it.
 
     An op of a type in no class counts as a matrix product if it does many FLOPs per byte, and
-    otherwise as elementwise. One warning at the end names all such types and their share of the
-    time.
-
-    The time between two ops, the ``op_overhead`` of a cluster's device, is not in it.
+    otherwise as elementwise; one warning names all such types and their share of the time. The time
+    between two ops, the ``op_overhead`` of a cluster's device, is not in it.
 
     Parameters
     ----------
@@ -68,11 +66,6 @@ def cost_model(
         If the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
         its type is of no known class, it is no function of torch, and it has neither FLOPs nor
         bytes.
-
-    Warns
-    -----
-    CaptureWarning
-        If the graph has ops of types in no class, and no measured times for the kind.
 
     Examples
     --------

@@ -36,16 +36,6 @@ class FamilyMember:
 
     Its name is unique in its family and for its seed, such as ``"ptb-07"``. It has the sampled and
     the fixed sizes, and cells in families whose graphs differ in them.
-
-    Examples
-    --------
-    >>> from placeto_workloads import family
-    >>> member = family("ptb", seed=1).test[0]
-    >>> member.name, member.architecture.num_nodes
-    ('ptb-00', 12)
-    >>> words, = member.training_step().example_inputs
-    >>> words.shape == (member.sizes["steps"] + 1, member.sizes["batch_size"])
-    True
     """
 
     name: str
@@ -63,15 +53,7 @@ class FamilyMember:
 
 @dataclass(frozen=True)
 class Family:
-    """Similar models, half for training and half for test, and how their ops are grouped.
-
-    Examples
-    --------
-    >>> from placeto_workloads import family
-    >>> nmt = family("nmt", units=8, vocabulary_size=10)
-    >>> nmt.num_groups, nmt.test[0].sizes["units"]
-    (160, 8)
-    """
+    """Similar models, half for training and half for test, and how their ops are grouped."""
 
     name: str
     num_groups: int
@@ -224,6 +206,6 @@ def _different_members(
             continue
         seen.add((*drawn.values(), architecture))
         repeated = 0
-        name_of_member = f"{name}-{len(members):02}"
-        members.append(FamilyMember(name_of_member, base, {**chosen, **drawn}, architecture))
+        sizes = {**chosen, **drawn}
+        members.append(FamilyMember(f"{name}-{len(members):02}", base, sizes, architecture))
     return members

@@ -104,15 +104,6 @@ class ConvolutionalSpace(SearchSpace):
     """The micro search space: a normal and a reduction cell, by default of 5 blocks each.
 
     Each block chooses two earlier states, then an operation on each.
-
-    Examples
-    --------
-    >>> space = ConvolutionalSpace(num_nodes=1)
-    >>> cells = space.architecture([0, 1, 0, 4, 1, 1, 2, 2])
-    >>> cells.normal.blocks[0].right_operation.value
-    'max pool 3x3'
-    >>> space.choices(cells)
-    (0, 1, 0, 4, 1, 1, 2, 2)
     """
 
     num_nodes: int = 5
@@ -180,14 +171,6 @@ class RecurrentSpace(SearchSpace):
 
     Each node chooses an earlier node, then an activation. The first node reads the word and the
     last state, and chooses an activation alone.
-
-    Examples
-    --------
-    >>> space = RecurrentSpace(num_nodes=2)
-    >>> space.architecture([2, 0, 3]).activations[1].value
-    'relu'
-    >>> space.choices(space.architecture([2, 0, 3]))
-    (2, 0, 3)
     """
 
     num_nodes: int = 12

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import offline, seeded
+from placeto_workloads.libraries.loading import first_number, offline, seeded
 from placeto_workloads.libraries.transformers import built_model, stored_model
 from placeto_workloads.libraries.transformers_inputs import LONGEST
 from placeto_workloads.models.training_step import TrainingStep, whole_number
@@ -91,14 +91,6 @@ def inference_step(
     WorkloadError
         When there is no such model or setting, it keeps no keys and values of earlier tokens, or
         the context is longer than the configuration allows.
-
-    Examples
-    --------
-    >>> inference_step("timm:resnet18", mode="decode")
-    Traceback (most recent call last):
-    ...
-    placeto_workloads.errors.WorkloadError: mode: expected a model of transformers for decode, got \
-timm:resnet18
     """
     library, _, name = source.partition(":")
     if library != "transformers":
@@ -154,11 +146,8 @@ timm:resnet18
 
 def _checked_context(name: str, config: Any, given: int | None) -> int:
     text = config.get_text_config()
-    limits = {key: getattr(text, key, None) for key in LONGEST}
-    key, longest = next(
-        ((key, limit) for key, limit in limits.items() if isinstance(limit, int) and limit > 0),
-        ("", None),
-    )
+    key = next((key for key in LONGEST if first_number(text, key)), "")
+    longest = first_number(text, key)
     if given is None:
         return min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)
     length = whole_number("context", given)

@@ -35,19 +35,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ConvolutionalCell:
-    """Blocks, and the states that are joined along the channels into the output of the cell.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no block or output, or one reads a state that is not there.
-
-    Examples
-    --------
-    >>> block = Block(0, Operation.IDENTITY, 1, Operation.MAX_POOL_3)
-    >>> ConvolutionalCell((block,), outputs=(2,)).num_states
-    3
-    """
+    """Blocks, and the states that are joined along the channels into the output of the cell."""
 
     blocks: tuple[Block, ...]
     outputs: tuple[int, ...]
@@ -97,17 +85,6 @@ class RecurrentCell:
     The first node reads the input and the state of the step before; each other node reads one
     earlier node, whose index is in ``inputs``. The nodes that no other one reads, the loose ends,
     are averaged into the new state.
-
-    Raises
-    ------
-    WorkloadError
-        When there is no node, or one reads a node that is not before it.
-
-    Examples
-    --------
-    >>> cell = RecurrentCell((Activation.TANH, Activation.RELU, Activation.RELU), inputs=(0, 0))
-    >>> cell.loose_ends
-    (1, 2)
     """
 
     activations: tuple[Activation, ...]
@@ -126,7 +103,6 @@ class RecurrentCell:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes."""
         return len(self.activations)
 
     @property
