@@ -26,7 +26,8 @@ def _attention(
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
     """Return what attention gives, the logarithms of its sums, and the seed of its dropout."""
-    dropout_p, is_causal = (*how, *DEFAULTS[len(how) :])
+    given: Any = (*how, *DEFAULTS[len(how) :])
+    dropout_p, is_causal = given
     scores = _scores(query, key, bias, is_causal, scale)
     seed = torch.randint(2**62, ())
     kept = _kept(scores, dropout_p, seed)

@@ -95,9 +95,8 @@ class StorageMemory:
 
     def keep(self, call: "PreparedCall", result: Any) -> None:
         """Take over what a call returned."""
-        leaves = [result] if isinstance(result, torch.Tensor) else None
+        leaves = tensor_leaves(result) if call.made else []
         for place, slot in call.made:
-            leaves = leaves or list(tensor_leaves(result))
             tensor = leaves[place]
             if tensor is not None:
                 self._take_over(slot, tensor)
