@@ -13,7 +13,7 @@ import torch
 from small_transformers import DECODER, SMALL
 
 from command_runs import fail, succeed
-from placeto import capture_step, place
+from placeto import capture_step
 from placeto_capture import cost_model
 from placeto_graphs import (
     DEVICE_KINDS,
@@ -222,13 +222,6 @@ def test_tokens_per_second_are_bandwidth_over_bytes() -> None:
     assert batch.peak_memory[0, 0] == pytest.approx(held, rel=0.01)
 
 
-def test_a_step_is_placed_as_it_is() -> None:
-    step = step_of("llama", "decode", HEADS, context=CONTEXT, weight_bits=8)
-    placed = place(**step._asdict(), cluster="2xv100", placer="heft", quiet=True)
-    held = placed.problem.graph.parameter_bytes.sum()
-    assert held == capture_step(step).parameter_bytes.sum()
-
-
 ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 ONE_LAYER = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 30}
 
@@ -263,12 +256,6 @@ def test_a_step_that_there_is_not_is_refused_in_one_line(
 ) -> None:
     with pytest.raises(WorkloadError, match=message):
         inference_step(f"transformers:{name}", **{"mode": "decode", **settings})
-
-
-def test_the_settings_that_refusals_name_help() -> None:
-    step_of("bert", "decode", {**SMALL["bert"], "is_decoder": True}, context=8)
-    linear = {**ROPE, "rope_type": "linear"}
-    step_of("llama", "decode", {**HEADS, "rope_parameters": linear}, context=8)
 
 
 @pytest.mark.parametrize(

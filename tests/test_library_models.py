@@ -13,7 +13,6 @@ from small_transformers import DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
-from placeto_capture import CaptureError
 from placeto_workloads import LIBRARIES, WorkloadError, library_step
 
 SMALL_GPT2 = {"model_type": "gpt2", **SMALL["gpt2"]}
@@ -98,10 +97,8 @@ def test_a_model_of_images_sorts_them_into_its_classes(library: str, side: int) 
         ("timm:resnet5", {}, r"^timm:resnet5: .* such as resnet50.*, got"),
         ("torchvision:resnet5", {}, r"^torchvision:resnet5: .* such as resnet50.*, got"),
         ("timm:resnet50", {"depth": 3}, r"TypeError: .*'depth'"),
-        ("torchvision:resnet50", {"depth": 3}, r"TypeError: .*'depth'"),
         ("timm:resnet50", {"batch_size": 0}, r"^batch_size: expected at least 1, got 0$"),
         ("timm:resnet50", {"pretrained": True}, "expected no weights to load"),
-        ("timm:resnet50", {"checkpoint_path": "weights.pth"}, "expected no weights to load"),
         ("torchvision:resnet50", {"weights": "DEFAULT"}, "expected no weights to load"),
         ("torchvision:retinanet", {}, "got a detector"),
     ],
@@ -111,17 +108,6 @@ def test_models_of_images_that_are_not_made_are_refused(
 ) -> None:
     with pytest.raises(WorkloadError, match=message):
         library_step(source, **settings)
-
-
-@pytest.mark.usefixtures("fakes")
-def test_an_error_has_no_line_of_code_that_the_user_does_not_have() -> None:
-    class WithoutScores(Network):
-        def forward(self, images: torch.Tensor) -> Any:
-            return len(super().forward(images))
-
-    step = library_step("timm:resnet50", batch_size=3)._replace(model=WithoutScores())
-    with pytest.raises(CaptureError, match=r"^loss_fn: .*expected scores, got int$"):
-        capture_step(step)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -135,16 +121,6 @@ def test_a_missing_library_is_named_with_its_extra(
     assert str(caught.value).endswith(f"pip install 'placeto-workloads[{library}]'")
 
 
-def test_a_library_that_cannot_be_imported_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "timm.py").write_text("raise RuntimeError('operator\\nmissing')")
-    monkeypatch.delitem(sys.modules, "timm", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(WorkloadError, match=r"^timm: .*got RuntimeError: operator missing$"):
-        library_step("timm:resnet50")
-
-
 NOT_DOWNLOADED = r".*or the path of a config.json, as nothing is downloaded"
 
 
@@ -153,28 +129,19 @@ NOT_DOWNLOADED = r".*or the path of a config.json, as nothing is downloaded"
     ("name", "settings", "message"),
     [
         ("gpt3", {}, r"known model_type, such as .*\bgpt2\b.*, got 'gpt3'$"),
-        ("meta-llama/Llama-2-7b-hf", {}, f"such as llama,{NOT_DOWNLOADED}"),
-        ("google/flan-t5-base", {}, f"such as t5,{NOT_DOWNLOADED}"),
         ("Qwen/Qwen2.5-VL-7B-Instruct", {}, f"such as qwen2_5_vl,{NOT_DOWNLOADED}"),
-        ("EleutherAI/gpt-neox-20b", {}, f"such as gpt_neox,{NOT_DOWNLOADED}"),
         ("LlamaForCausalLM", {}, "this class, llama, with the setting architectures=LlamaForC"),
         ("zzzzzz", {}, "expected a known model_type, or the path"),
         ("gpt2", {"n_leyer": 3}, r"setting of gpt2, such as n_layer\b.*, got 'n_leyer'"),
-        ("gpt2", {"zzzzzz": 1}, r"expected a setting of gpt2, got 'zzzzzz'$"),
         ("gpt2", {"n_layer": "many"}, r"n_layer.*expected int, got str"),
         ("gpt2", {"n_embd": 15, "n_head": 4}, r"^transformers:gpt2: ValueError: .*divisible"),
         ("gpt2", {"task": "x"}, r"^task: expected one of .*causal-lm.*, got 'x'$"),
         ("gpt2", {"sequence_length": 1025}, r"expected from 1 to 1024 .*gpt2, got 1025$"),
-        ("gpt2", {"sequence_length": 0}, r"expected .*1.*, got 0$"),
         ("gpt2", {"batch_size": 0}, r"expected .*1.*, got 0$"),
         ("gpt2", {"architectures": ["BertModel"]}, "gpt2, got BertModel, which is one of bert$"),
         (
             *("t5", {"architectures": "T5ForSequenceClassification", **SMALL["t5"]}),
             "depends on no values, got T5ForSequenceClassification, which",
-        ),
-        (
-            *("wav2vec2", {"architectures": "Wav2Vec2ForPreTraining", **SMALL["wav2vec2"]}),
-            "depends on no values, got Wav2Vec2ForPreTraining, which",
         ),
         (
             *("videomae", {"architectures": "VideoMAEForPreTraining", **TINY}),
@@ -218,10 +185,7 @@ def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path
     ("architecture", "model_type", "head"),
     [
         ("BertForSequenceClassification", "bert", "classifier"),
-        ("BertForTokenClassification", "bert", "classifier"),
         ("BertForQuestionAnswering", "bert", "qa_outputs"),
-        ("BertForMultipleChoice", "bert", "classifier"),
-        ("BertForNextSentencePrediction", "bert", "cls.seq_relationship"),
         ("BertForPreTraining", "bert", "cls.seq_relationship"),
         ("RobertaForSequenceClassification", "roberta", "classifier.out_proj"),
         ("ElectraForPreTraining", "electra", "discriminator_predictions.dense_prediction"),
@@ -327,10 +291,8 @@ def test_nor_within_a_part_of_a_configuration(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "expected JSON"),
-        ("[1]", "expected a mapping, got list"),
         ("{}", "got None"),
         ('{"model_type": ["gpt2"]}', r"got \['gpt2'\]"),
-        ('{"model_type": "gpt2", "n_layer": "x"}', "expected int, got str"),
     ],
 )
 def test_a_wrong_configuration_is_refused(tmp_path: Path, content: str, message: str) -> None:

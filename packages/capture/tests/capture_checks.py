@@ -25,27 +25,14 @@ SEED = 17
 
 @dataclass(frozen=True)
 class Comparison:
-    """A training step as captured, and as PyTorch runs it.
-
-    Attributes
-    ----------
-    trace, graph
-        What is captured.
-    before, after
-        Weights, buffers and optimizer state before and after the step that PyTorch runs, by name;
-        after it also the loss and the gradients.
-    made
-        Each op that makes storages, with their bytes.
-    resident_bytes
-        Of weights, buffers and optimizer state.
-    """
+    """A training step as captured, and as PyTorch runs it."""
 
     trace: Trace
     graph: OpGraph
-    before: dict[str, torch.Tensor]
-    after: dict[str, torch.Tensor]
-    made: list[tuple[str, list[int]]]
-    resident_bytes: int
+    before: dict[str, torch.Tensor]  # weights, buffers and optimizer state, by name
+    after: dict[str, torch.Tensor]  # the same, the loss and the gradients
+    made: list[tuple[str, list[int]]]  # each op that makes storages, with their bytes
+    resident_bytes: int  # of weights, buffers and optimizer state
 
 
 def compared(

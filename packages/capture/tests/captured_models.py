@@ -172,24 +172,6 @@ class Spectrum(nn.Module):
         return (spectrum.conj() * spectrum).real + spectrum.conj().imag
 
 
-class LeafOfItsOwn(nn.Module):
-    """Stops gradients at a tensor that gets a gradient itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        leaf = torch.sin(inputs).detach().requires_grad_()
-        return torch.tanh(self.layer(leaf)) * leaf.sum(dim=1, keepdim=True)
-
-
-def _frozen() -> nn.Module:
-    model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 2))
-    model[0].requires_grad_(False)
-    return model
-
-
 CASES: dict[str, Callable[[], Case]] = {
     "perceptron": lambda: Case(
         nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)),
@@ -210,9 +192,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "LSTM": lambda: Case(
         RecurrentNetwork(nn.LSTM(4, 3, num_layers=2, dropout=0.3)), (torch.randn(3, 2, 4),)
     ),
-    "GRU": lambda: Case(
-        RecurrentNetwork(nn.GRU(4, 3, bidirectional=True)), (torch.randn(3, 2, 4),)
-    ),
     "attention block": lambda: Case(AttentionBlock(8, 0.25), (torch.randn(2, 5, 8),)),
     "dot-product attention": lambda: Case(DotProductAttention(8), (torch.randn(2, 1, 5, 8),)),
     "tied weights": lambda: Case(TiedLanguageModel(11, 6), (torch.randint(0, 11, (3, 5)),)),
@@ -222,9 +201,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "recomputed in a pass of its own": lambda: Case(
         Recomputed(reentrant=True), (torch.randn(3, 4, requires_grad=True),)
     ),
-    "leaf of its own": lambda: Case(LeafOfItsOwn(), (torch.randn(3, 4),)),
     "spectrum": lambda: Case(Spectrum(), (torch.randn(3, 8),)),
-    "frozen layer": lambda: Case(_frozen(), (torch.randn(3, 4),)),
     "separable convolutions": lambda: Case(
         nn.Sequential(
             nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False),

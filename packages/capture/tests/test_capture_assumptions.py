@@ -61,16 +61,12 @@ def by_top_k(scores: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(scores).scatter(1, scores.topk(2, dim=1).indices, 1.0) > 0
 
 
-def by_order(scores: torch.Tensor) -> torch.Tensor:
-    return scores.argsort(dim=1) < 2
-
-
 def by_maximum(scores: torch.Tensor) -> torch.Tensor:
     return torch.arange(scores.shape[1]) == scores.max(1).indices[:, None]
 
 
 Choice = Callable[[torch.Tensor], torch.Tensor]
-CHOICES: dict[Choice, int] = {by_argmax: 1, by_top_k: 2, by_order: 2, by_maximum: 1}
+CHOICES: dict[Choice, int] = {by_argmax: 1, by_top_k: 2, by_maximum: 1}
 
 
 class LoopOverExperts(nn.Module):
@@ -105,15 +101,6 @@ def test_each_row_goes_to_as_many_experts_as_it_chooses(
         if "expert" in name and "addmm" in name
     ]
     assert sum(products) == rows * CHOICES[choose] * 2 * 4 * 4
-
-
-def test_a_choice_by_known_scores_is_the_one_that_they_make() -> None:
-    def choose(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        best = torch.tensor([0.1, 0.3, 0.2]).argmax()
-        outputs: torch.Tensor = layer(inputs) * best.item()
-        return outputs
-
-    check_replay(compared(Case(Asking(choose), (torch.randn(3, 4),))))
 
 
 def test_what_overwrites_a_constant_is_no_longer_known() -> None:

@@ -107,17 +107,6 @@ def test_what_pytorch_switches_off_without_a_gpu_is_said() -> None:
         capture(model(), ROWS)
 
 
-def test_code_that_looks_for_autocast_finds_it() -> None:
-    class Asking(nn.Linear):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            assert torch.is_autocast_enabled()
-            assert torch.is_autocast_enabled("cuda")
-            return super().forward(rows.to(torch.get_autocast_dtype("cuda")))
-
-    graph = capture(Asking(4, 2), ROWS, mode="inference", autocast=torch.bfloat16)
-    assert products(graph) == {"aten.addmm bfloat16"}
-
-
 def test_autocast_is_as_it_was() -> None:
     def settings() -> list[Any]:
         devices = ("cpu", "cuda")
