@@ -1,14 +1,11 @@
 """What a step earns over another device that it might have chosen."""
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logit_policies import LogitPolicy
-from placeto_graphs import PlacementProblem
-from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, Trainer
+from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings
 from placeto_policy.episodes import (
     Episodes,
     other_devices,
@@ -16,9 +13,8 @@ from placeto_policy.episodes import (
     run_episodes,
     sampling,
 )
-from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from random_states import random_problem
-from scheduled_problems import ListSchedule, heavy_chain, partly_possible, penalised, problem_of
+from scheduled_problems import ListSchedule, partly_possible, penalised
 
 
 def generators(count: int, seed: int) -> list[np.random.Generator]:
@@ -67,17 +63,6 @@ def test_rewards_and_the_best_placement_by_brute_force(
     assert best.cost == min(least) == penalised(evaluator, best.placement[None])[0]
 
 
-def test_other_devices_are_drawn_from_the_policy_without_the_chosen_one() -> None:
-    probabilities = np.array([0.5, 0.3, 0.0, 0.2], np.float32)
-    with np.errstate(divide="ignore"):
-        known = np.tile(np.log(probabilities), (30_000, 1))
-    actions = np.arange(30_000) % 2
-    devices, _ = other_devices(known, actions, np.random.default_rng(0).random(30_000))
-    for action, expected in ((0, [0, 0.6, 0, 0.4]), (1, [5 / 7, 0, 0, 2 / 7])):
-        found = np.bincount(devices[actions == action], minlength=4) / 15_000
-        assert found == pytest.approx(expected, abs=0.02)
-
-
 @given(st.lists(st.floats(-12, 0), min_size=2, max_size=5), st.integers(0, 10**6))
 def test_comparisons_weigh_as_much_as_those_of_independent_draws(
     logits: list[float], seed: int
@@ -114,34 +99,3 @@ def test_a_device_that_cannot_run_a_group_is_never_drawn() -> None:
     assert (counterfactuals.weights[~fixed] > 0).all()
     assert (counterfactuals.devices[~fixed] != episodes.actions()[~fixed]).all()
     assert (counterfactuals.evaluations == (~fixed).sum(axis=1)).all()
-
-
-@pytest.mark.parametrize(
-    ("seen", "features", "looked"),
-    [
-        ("costs-and-times", "loads", 0),
-        ("costs-and-times", "loads-and-lookahead", 6),
-        ("costs-times-and-schedule", "loads-and-lookahead", 6),
-    ],
-)
-def test_evaluations_of_a_training_are_counted(
-    seen: NodeFeaturesName, features: DeviceFeaturesName, looked: int
-) -> None:
-    """The final placements, those that differ from them in one group, and those looked at."""
-    evaluator = ListSchedule(heavy_chain())
-    settings = Settings(updates=3, node_features=seen, device_features=features)
-    first = Trainer([evaluator], settings).update()
-    assert first.evaluations == 8 * (1 + 6 + looked)
-    assert evaluator.placements_seen <= first.evaluations  # some are met twice
-    policy = LogitPolicy([1000.0], settings)  # the other has probability 0
-    certain = Trainer([evaluator], settings, policy=policy)
-    assert certain.update().evaluations == 8 * (1 + looked)
-
-
-def pair() -> PlacementProblem:
-    """Return two groups of one and two seconds, between which data flows."""
-    graph = nx.DiGraph()
-    graph.add_node("a", seconds=1.0)
-    graph.add_node("b", seconds=2.0)
-    graph.add_edge("a", "b", bytes=10**9)
-    return problem_of(graph)

@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 from placeto_graphs import GroupGraph, PlacementProblem
 from placeto_policy import (
     GraphEmbedding,
+    PlacementEnvironment,
     PlacementPolicy,
     Settings,
     States,
     preset,
 )
 from placeto_policy.earliest import concurrency, earliest_times
+from placeto_policy.embedding.message_passing import MessagePassing, PooledSummaries
+from placeto_policy.episodes import greedy, run_episodes, run_side_by_side
 from placeto_policy.settings import EmbeddingName, MessageName, NodeFeaturesName
 from placeto_policy.topology import topology_of_groups
-from plain_embedding import plain_messages, plain_summaries
 from random_states import random_problem, random_states
-from scheduled_problems import problem_of
+from scheduled_problems import ListSchedule, problem_of
 
 NAMES: tuple[EmbeddingName, ...] = ("message-passing", "simple-partitioner", "simple-aggregator")
 
@@ -122,30 +124,11 @@ def test_relabelling_groups_changes_nothing(name: EmbeddingName) -> None:
     torch.testing.assert_close(embedding.nodes(moved), embedding.nodes(states)[:, old_label])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_state_does_not_depend_on_the_others_of_its_batch(name: EmbeddingName) -> None:
-    generator = np.random.default_rng(5)
-    states = random_states(random_problem(7, 2, generator), 40, generator)
-    embedding = new_embedding(name, 2)
-    together = embedding(states)
-    for row in (0, 17, 39):
-        alone = States(
-            topology=states.topology,
-            placement=states.placement[row : row + 1],
-            current=states.current[row : row + 1],
-            visited=states.visited[row : row + 1],
-        )
-        torch.testing.assert_close(embedding(alone)[0], together[row])
-
-
-@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", ["paper", "default"])
-def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
-    """As section 3.2 describes them: layers as wide as their inputs, F = D + 4 features.
-
-    With the features of times there are two more, with the schedule three more; with loads the
-    network sees 12 numbers for each device, and with a lookahead one more.
-    """
+@pytest.mark.parametrize(("name", "num_devices", "width"), [("paper", 4, 8), ("default", 2, 11)])
+def test_parameters_are_as_many_as_section_3_2_says(
+    name: str, num_devices: int, width: int
+) -> None:
+    """Layers are as wide as their inputs, of ``width`` features."""
 
     def layer(inputs: int, outputs: int) -> int:
         return inputs * outputs + outputs
@@ -154,28 +137,18 @@ def test_shapes_and_parameter_counts(name: str, num_devices: int) -> None:
         return sum(parameter.numel() for parameter in module.parameters())
 
     chosen = preset(name)
-    width, loads = (num_devices + 4, 0) if name == "paper" else (num_devices + 9, 13 * num_devices)
-    directions, functions, sets = 2, 2, 3
-    messages = directions * functions * layer(width, width)
     embedding, partitioner, aggregator = (
         new_embedding(each, num_devices, rounds=8, node_features=chosen.node_features)
         for each in NAMES
     )
-    assert count(embedding) == messages + sets * functions * layer(2 * width, 2 * width)
-    assert count(partitioner) == sets * functions * layer(width, width)
+    messages, both = 2 * 2 * layer(width, width), layer(2 * width, 2 * width)
+    assert count(embedding) == messages + 3 * 2 * both
+    assert count(partitioner) == 3 * 2 * layer(width, width)
     assert count(aggregator) == 2 * layer(width, width)
-
     policy = PlacementPolicy(num_devices, chosen)
+    loads = 0 if name == "paper" else 13 * num_devices
     head = layer(8 * width + loads, chosen.hidden_units) + layer(chosen.hidden_units, num_devices)
     assert count(policy) == count(embedding) + head
-    generator = np.random.default_rng(0)
-    states = random_states(random_problem(5, num_devices, generator), 3, generator)
-    assert embedding.nodes(states).shape == (2 * width, 5, 3)
-    assert embedding(states).shape == (3, 8 * width)
-    assert partitioner(states).shape == (3, 4 * width)
-    assert aggregator(states).shape == (3, width)
-    assert policy(states).shape == (3, num_devices)
-    torch.testing.assert_close(policy(states).exp().sum(dim=1), torch.ones(3))
 
 
 def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
@@ -211,3 +184,119 @@ def test_the_first_policy_is_close_to_uniform_in_large_graphs(seed: int) -> None
     log_probabilities = PlacementPolicy(4, seed=seed)(states)
     entropy = -(log_probabilities.exp() * log_probabilities).sum(dim=1).mean()
     assert float(entropy.detach()) > 0.5 * np.log(4)
+
+
+def plain_messages(
+    passing: MessagePassing,
+    features: torch.Tensor,
+    edges: torch.Tensor,
+) -> torch.Tensor:
+    """Return [2 F, G, N] for features [F, G, N] and edges int64[M, 2]."""
+    num_groups = features.shape[1]
+    is_residual = passing.messages == "residual"
+    hears = torch.zeros(num_groups, num_groups)
+    hears[edges[:, 1], edges[:, 0]] = (
+        min(1.0, num_groups / max(1, len(edges))) if is_residual else 1.0
+    )
+    start = features.permute(2, 1, 0)
+    results = []
+    for direction, adjacency in enumerate((hears, hears.T)):
+        nodes = start
+        for _ in range(passing.rounds):
+            linear = nodes @ passing.message_weight[direction].T + passing.message_bias[direction]
+            heard = adjacency @ torch.relu(linear)
+            updates = torch.relu(
+                heard @ passing.update_weight[direction].T + passing.update_bias[direction]
+            )
+            nodes = start + updates if is_residual else updates
+        results.append(nodes.permute(2, 1, 0))
+    return torch.cat(results)
+
+
+def plain_summaries(
+    pooled: PooledSummaries, nodes: torch.Tensor, sets: torch.Tensor, current: torch.Tensor
+) -> torch.Tensor:
+    """Return [N, S W] for nodes [W, G, N]."""
+    by_state = nodes.permute(2, 1, 0)
+    results = []
+    for index in range(len(pooled.each_bias)):
+        each = torch.relu(by_state @ pooled.each_weight[index].T + pooled.each_bias[index])
+        inside = (sets[current] == index).to(each.dtype)
+        total = (each * inside[:, :, None]).sum(dim=1)
+        if pooled.messages == "residual":
+            total = total / nodes.shape[1] ** 0.5
+        results.append(torch.relu(total @ pooled.whole_weight[index].T + pooled.whole_bias[index]))
+    return torch.cat(results, dim=1)
+
+
+EMBEDDINGS = ("message-passing", "simple-partitioner", "simple-aggregator")
+
+
+def policy_of(embedding: EmbeddingName, messages: MessageName, num_devices: int) -> PlacementPolicy:
+    network = Settings(embedding=embedding, messages=messages, message_rounds=3, hidden_units=16)
+    return learned(PlacementPolicy(num_devices, network, seed=1))
+
+
+def learned(policy: PlacementPolicy) -> PlacementPolicy:
+    """Return a policy with biases as any training leaves them: a group more would be seen."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.sampled_from(EMBEDDINGS),
+    st.sampled_from(["plain", "residual"]),
+    st.integers(0, 2**32 - 1),
+)
+def test_side_by_side_or_one_after_the_other_devices_are_as_probable(
+    sizes: list[tuple[int, int]],
+    num_devices: int,
+    embedding: EmbeddingName,
+    messages: MessageName,
+    seed: int,
+) -> None:
+    generator = np.random.default_rng(seed)
+    parts = [
+        random_states(random_problem(num_groups, num_devices, generator), count, generator)
+        for num_groups, count in sizes
+    ]
+    policy = policy_of(embedding, messages, num_devices)
+    with torch.no_grad():
+        together = policy.side_by_side([part.graph for part in parts], [len(p) for p in parts])
+        found = together(parts)
+        apart = [policy(part) for part in parts]
+    assert len(found) == len(parts)
+    for one, other in zip(found, apart, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("preset_name", ["default", "paper", "general"])
+def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) -> None:
+    generator = np.random.default_rng(0)
+    network = preset(preset_name)
+    policy = learned(PlacementPolicy(2, network, seed=3))
+    environments = [
+        PlacementEnvironment.for_policy(ListSchedule(random_problem(size, 2, generator)), network)
+        for size in (5, 12, 12, 3)
+    ]
+    counts = (1, 3, 2, 1)
+
+    def begin() -> None:
+        for environment, count in zip(environments, counts, strict=True):
+            environment.reset(num_episodes=count)
+
+    begin()
+    alone = [run_episodes(policy, environment, greedy) for environment in environments]
+    begin()
+    together = run_side_by_side(policy, environments, [greedy] * len(environments))
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.final, other.final)
+        np.testing.assert_array_equal(one.costs, other.costs)
+        np.testing.assert_allclose(one.rewards, other.rewards)
+        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)

@@ -48,16 +48,21 @@ class TightMemory:
 
 
 @pytest.mark.parametrize("starts", [[(0, 0), (0, 1)], [(0, 1), (0, 0)]])
-def test_of_what_others_place_that_is_kept_which_fits(starts: list[tuple[int, int]]) -> None:
-    evaluator = TightMemory()
+@pytest.mark.parametrize("lacks_everywhere", [False, True])
+def test_of_what_others_place_that_is_kept_which_fits_and_then_the_cheapest(
+    starts: list[tuple[int, int]], lacks_everywhere: bool
+) -> None:
+    evaluator = TightMemory(lacks_everywhere=lacks_everywhere)
     placer = PlacetoPlacer(
         policy=PlacementPolicy(2, QUICK),
         starts=[Given(np.array(each, np.int32)) for each in starts],
     )
     result = placer.place(evaluator.problem, evaluator)
-    assert result.fits(evaluator.problem.cluster)
-    assert (result.runtime, result.curve[1, 1]) == (3.0, 3.0)
-    assert result.curve[0, 1] == pytest.approx(1.2 if starts[0] == (0, 0) else 3.0)
+    assert result.fits(evaluator.problem.cluster) == (not lacks_everywhere)
+    assert (result.placement == 0).all() == lacks_everywhere
+    if not lacks_everywhere:
+        assert (result.runtime, result.curve[1, 1]) == (3.0, 3.0)
+        assert result.curve[0, 1] == pytest.approx(1.2 if starts[0] == (0, 0) else 3.0)
 
 
 def test_a_round_of_descent_into_too_little_memory_is_not_kept() -> None:
@@ -106,15 +111,6 @@ def test_a_resumed_training_has_not_forgotten_that_its_best_placement_lacks_memo
     again.update()  # now there is room if groups are apart
     assert again.best[0] is not None
     assert (again.best[0].lacks_memory, again.best[0].cost) == (False, 3.0)
-
-
-def test_where_nothing_fits_the_least_cost_is_kept() -> None:
-    evaluator = TightMemory(lacks_everywhere=True)
-    starts = [Given(np.array([0, 1], np.int32)), Given(np.array([0, 0], np.int32))]
-    result = PlacetoPlacer(policy=PlacementPolicy(2, QUICK), starts=starts).place(
-        evaluator.problem, evaluator
-    )
-    assert result.placement.tolist() == [0, 0]
 
 
 class NothingRuns(TightMemory):

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import Cluster, PlacementProblem, parse_cluster
+from placeto_graphs import (
+    Cluster,
+    PlacementProblem,
+    from_networkx,
+    micro_batched_problem,
+    parse_cluster,
+)
 from placeto_policy import (
     PlacementPolicy,
     PolicyError,
@@ -20,10 +27,11 @@ from placeto_policy import (
     topology_of,
 )
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
+from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
-from scheduled_problems import two_chains
+from scheduled_problems import ListSchedule, two_chains
 
 GENERAL = replace(preset("general"), hidden_units=16, message_rounds=2)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -286,3 +294,68 @@ def test_states_of_groups_alone_are_refused() -> None:
     alone = topology_of_groups(problem.group_graph, np.zeros((3, 6, 6)), np.zeros((2, 6)))
     with pytest.raises(PolicyError, match="expected those of a problem, got those of groups alone"):
         PlacementPolicy(settings=GENERAL)(replace(states, topology=alone))
+
+
+GENERAL = preset("general")
+
+
+def diamond(cluster: Cluster, *, tensors: int = 1) -> PlacementProblem:
+    """Return a -> b, c -> d, between which 2 MB flow in so many tensors; a second each."""
+    graph = nx.DiGraph()
+    for source, target in ("ab", "ac", "bd", "cd"):
+        names = [f"{source}{target}{index}" for index in range(tensors)]
+        graph.add_edge(source, target, tensors=names)
+        outputs = graph.nodes[source].setdefault("outputs", {})
+        outputs |= dict.fromkeys(names, 2_000_000 // tensors)
+    graph.nodes["d"]["outputs"] = {}
+    ops = from_networkx(graph)
+    return PlacementProblem(
+        graph=ops, cluster=cluster, compute_time=np.ones((4, len(cluster.devices)))
+    )
+
+
+FOUR = parse_cluster("4xv100", link="pcie")
+
+
+def test_micro_batches_make_the_paths_of_groups_long() -> None:
+    whole = diamond(FOUR)
+    four = micro_batched_problem(whole, 4)
+    once, several = (topology_of(problem).device_costs for problem in (whole, four))
+    assert once is not None
+    assert several is not None
+    assert float(once.group_features[0, 6]) == pytest.approx(np.log1p(1.0), rel=1e-4)
+    assert float(several.group_features[0, 6]) > 1.5 * np.log1p(1.0)
+
+
+def test_devices_with_links_of_their_own_are_nearer_than_others() -> None:
+    link = np.where(np.eye(4, dtype=bool), -1, 2)
+    link[0, 1], link[1, 0] = 0, 1
+    cluster = replace(FOUR, link=link, link_names=("there", "back", "shared"))
+    costs = topology_of(diamond(cluster)).device_costs
+    assert costs is not None
+    assert float(costs.nearness[0, 1]) == float(costs.nearness[1, 0]) > 0.5
+    assert float(costs.nearness[0, 2]) == float(costs.nearness[0, 0]) == 0.0
+
+
+def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:
+    problem = diamond(FOUR)
+    environment = PlacementEnvironment.for_policy(ListSchedule(problem), GENERAL, reward="terminal")
+    environment.reset(num_episodes=1)
+    environment.step(np.array([0]))
+    states = environment.states()
+    current = int(states.current[0])
+    policy = PlacementPolicy(settings=GENERAL)
+    memory, allowed = torch.zeros(4, 4), states.graph.allowed.clone()
+    memory[0, environment.order[0, 0]] = 0.6  # of the first device, which holds it
+    for needed, can_run, likely in (
+        ([0.6, 0.9, 1.5, 1.5], [True, True, True, True], [1]),
+        ([0.3, 0.9, 1.5, 1.5], [True, True, True, True], [0, 1]),
+        ([0.6, 1.1, 1.3, 1.2], [True, True, True, True], [1]),
+        ([0.6, 0.9, 1.5, 1.4], [False, False, True, True], [3]),
+        ([0.6, 2.0, 30.0, 50.0], [True, False, True, True], [0]),
+    ):
+        memory[:, current], allowed[current] = torch.tensor(needed), torch.tensor(can_run)
+        topology = replace(states.graph, memory=memory, allowed=allowed)
+        chances = policy(replace(states, topology=topology))[0].exp().detach()
+        assert chances.sum() == pytest.approx(1.0)
+        assert (chances > 1e-6).nonzero().flatten().tolist() == likely

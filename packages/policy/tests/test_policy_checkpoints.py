@@ -26,7 +26,7 @@ from scheduled_problems import QUICK, ListSchedule, partly_possible, train, two_
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, str]
-SETTINGS = replace(QUICK, updates=9, workers=3, start="random", order="random", baseline_window=4)
+SETTINGS = replace(QUICK, updates=12, workers=3, start="random", order="random", baseline_window=4)
 
 
 def new_trainer(settings: Settings = SETTINGS) -> Trainer:
@@ -51,27 +51,19 @@ def assert_equal(left: Trainer, right: Trainer) -> None:
         assert (best.lacks_memory, best.cost) == (same.lacks_memory, same.cost)
         np.testing.assert_array_equal(best.placement, same.placement)
     assert (left.updates, left.evaluations) == (right.updates, right.evaluations)
+    assert left.best_policy.cost == right.best_policy.cost
+    tensors = right.trained_policy.state_dict()
+    for name, tensor in left.trained_policy.state_dict().items():
+        assert torch.equal(tensor, tensors[name]), name
 
 
-def test_a_policy_that_has_learned_from_other_features_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "policy.safetensors"
-    save_policy(PlacementPolicy(num_devices=2), path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    description = json.loads(metadata["description"]) | {"features": 0}
-    save_file(tensors, path, metadata | {"description": json.dumps(description)})
-    with pytest.raises(PolicyError, match=r"features: expected a policy .* got 0: train it again"):
-        load_policy(path)
-
-
-@pytest.mark.parametrize("stop_after", [1, 2, 7])
+@pytest.mark.parametrize("stop_after", [1, 11])
 @pytest.mark.parametrize(
     "settings",
     [
         SETTINGS,
         replace(SETTINGS, minibatches=3, epochs=2, reward="intermediate"),
-        replace(preset("paper"), updates=9, workers=3, hidden_units=16),
+        replace(preset("paper"), updates=12, workers=3, hidden_units=16),
     ],
     ids=["default", "epochs", "paper"],
 )
@@ -98,6 +90,9 @@ def test_a_resumed_training_comes_to_the_same_weights(
     train(again, checkpoint=path)
     assert_equal(again, uninterrupted)
     assert_equal(resumed(path), uninterrupted)
+    left = uninterrupted.trained_policy.state_dict()
+    for name, tensor in load_policy(path).state_dict().items():
+        assert torch.equal(tensor, left[name])
 
 
 def test_the_number_of_threads_changes_nothing() -> None:
@@ -186,13 +181,14 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
             lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
             "expected no tensor 'policy.extra' in such a policy",
         ),
-        (lambda _, metadata: metadata.update(version="1"), "expected version 5, got '1'"),
+        (lambda _, metadata: metadata.update(version="1"), "expected version '5', got '1'"),
         (lambda _, metadata: metadata.update(format="x"), "expected format 'placeto-policy'"),
         (lambda _, metadata: metadata.pop("description"), "expected a description, got none"),
         (described(num_devices=0), "num_devices: expected at least 1, got 0"),
         (described(num_devices="two"), "Expected `int | null`, got `str`"),
         (described(settings={"workers": 0}), "workers: expected an integer >= 1, got 0"),
         (described(surprise=1), "unknown field `surprise`"),
+        (described(features=0), r"features: expected a policy .* got 0: train it again"),
     ],
 )
 def test_files_that_are_not_a_policy(

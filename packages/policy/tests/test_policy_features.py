@@ -54,16 +54,6 @@ def random_topology(seed: int, num_groups: int, num_devices: int = 2) -> Topolog
     )
 
 
-def scaled(graph: GroupGraph, seconds: float, size: int) -> GroupGraph:
-    return GroupGraph(
-        compute_time=graph.compute_time * seconds,
-        output_bytes=graph.output_bytes * size,
-        parameter_bytes=graph.parameter_bytes * size,
-        edges=graph.edges,
-        edge_bytes=graph.edge_bytes * size,
-    )
-
-
 def longest_paths(graph: GroupGraph) -> NDArray[np.float64]:
     """Return float64[G, 2], the longest path before each group and from it on, by networkx."""
     seconds = graph.compute_time.mean(axis=1)
@@ -174,16 +164,6 @@ def test_loads_are_sums_over_the_other_groups_of_a_device(
                 expected[state, column] += part
                 expected[state, column + 1] += part * visited[state, u]
     np.testing.assert_allclose(states.loads(), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_units_of_time_and_of_size_do_not_matter() -> None:
-    graph = random_graph(seed=3, num_groups=9)
-    near = random_nearness(seed=3, num_groups=9)
-    memory = random_memory(seed=3, num_groups=9)
-    one = topology_of_groups(graph, near, memory)
-    other = topology_of_groups(scaled(graph, seconds=1e-3, size=1000), 1e-6 * near, memory)
-    for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
-        torch.testing.assert_close(getattr(one, name), getattr(other, name), msg=name)
 
 
 def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> None:

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +9,7 @@ from placeto_policy import (
     PlacementPolicy,
     PolicyError,
     Trainer,
-    load_policy,
     preset,
-    resume_training,
-    save_training,
 )
 from random_states import random_problem
 from scheduled_problems import QUICK, ListSchedule, heavy_chain, train, two_chains
@@ -107,21 +103,3 @@ def test_the_last_policy_can_be_had_instead() -> None:
     train(trainer)
     assert_same(trainer.trained_policy, weights_of(trainer.policy))
     assert preset("paper").selection == "last"
-
-
-@pytest.mark.parametrize("stop_after", [1, 2, 10])
-def test_a_resumed_training_leaves_the_same_policy(tmp_path: Path, stop_after: int) -> None:
-    path = tmp_path / "training.safetensors"
-    uninterrupted = Trainer(evaluators(3), UNSTEADY, seed=4)
-    train(uninterrupted)
-    interrupted = Trainer(evaluators(3), UNSTEADY, seed=4)
-    for _ in range(stop_after):
-        interrupted.update()
-    save_training(interrupted, path)
-    again = resume_training(path, evaluators(3))
-    assert again.best_policy.cost == interrupted.best_policy.cost
-    assert_same(again.trained_policy, weights_of(interrupted.trained_policy))
-    assert_same(load_policy(path), weights_of(interrupted.trained_policy))
-    train(again, checkpoint=path)
-    assert again.best_policy.cost == uninterrupted.best_policy.cost
-    assert_same(load_policy(path), weights_of(uninterrupted.trained_policy))

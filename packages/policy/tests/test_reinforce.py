@@ -1,6 +1,10 @@
 """The gradient and the baseline of REINFORCE against what follows from its equation."""
 
-from dataclasses import replace
+import copy
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -8,53 +12,36 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from logit_policies import LogitPolicy, gradients_of_update, two_steps
 from placeto_graphs import EvaluationBatch
-from placeto_policy import PlacementPolicy, PolicyError, Settings, Trainer, preset
-from placeto_policy.settings import AdvantageScaleName
-from placeto_policy.trainer import TimeStepBaseline, discounted_returns
-from scheduled_problems import ListSchedule, heavy_chain, problem_of, two_chains
+from placeto_policy import (
+    PlacementEnvironment,
+    PlacementPolicy,
+    PolicyError,
+    Settings,
+    States,
+    Trainer,
+    preset,
+)
+from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
+from placeto_policy.settings import RewardName
+from placeto_policy.trainer import TimeStepBaseline, add_gradient, discounted_returns
+from placeto_policy.workers import Processes
+from random_states import random_problem
+from scheduled_problems import (
+    QUICK,
+    ListSchedule,
+    heavy_chain,
+    partly_possible,
+    penalised,
+    problem_of,
+    two_chains,
+)
 
 # One step of Adam for each update, on the advantages as they are.
 PLAIN = preset("paper")
-
-
-@pytest.mark.parametrize("advantage_scale", ["none", "spread"])
-@pytest.mark.parametrize("discount", [1.0, 0.5])
-@pytest.mark.parametrize("entropy_weight", [0.0, 0.7])
-def test_the_gradient_on_a_two_step_problem_is_the_analytic_one(
-    monkeypatch: pytest.MonkeyPatch,
-    discount: float,
-    entropy_weight: float,
-    advantage_scale: AdvantageScaleName,
-) -> None:
-    settings = replace(
-        PLAIN,
-        workers=5,
-        discount=discount,
-        advantage_scale=advantage_scale,
-        entropy_weight_start=entropy_weight,
-        entropy_weight_end=entropy_weight,
-    )
-    policy = LogitPolicy([0.3], settings)
-    trainer = Trainer([two_steps()], settings, policy=policy, seed=4)
-    (gradient,) = gradients_of_update(monkeypatch, trainer)
-
-    # The draws of the trainer, replayed: an action is 1 where its draw exceeds the odds of 0.
-    second = 1 / (1 + np.exp(-0.3))
-    draws = np.stack([np.random.default_rng((4, worker, 0)).random(2) for worker in range(5)])
-    actions = (draws >= 1 - second).astype(float)
-    assert 0 < actions.mean() < 1
-    rewards = actions * [3.0, 2.0]
-    advantages = np.stack([rewards[:, 0] + discount * rewards[:, 1], rewards[:, 1]], axis=1)
-    advantages -= advantages.mean(axis=0)  # no round came before: the baseline is this one's mean
-    if advantage_scale == "spread":
-        advantages /= np.abs(advantages).mean()
-    score = actions - second  # d log p(a) / d logit
-    entropy_slope = -second * (1 - second) * 0.3  # dH / d logit = -p (1 - p) logit
-    expected = (advantages * score).sum() + entropy_weight * 10 * entropy_slope
-    assert gradient.item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_advantages_are_parts_of_their_mean_size_and_limited(
@@ -93,19 +80,6 @@ def test_the_baseline_is_the_mean_of_the_last_rounds(rounds: list[list[float]]) 
         baseline.add(np.array([returns, returns]))
     expected = baseline.expected(np.full((1, 3), 99.0))
     np.testing.assert_allclose(expected, np.mean(rounds[-4:], axis=0), atol=1e-12)
-
-
-def test_nothing_is_expected_of_counterfactual_rewards() -> None:
-    baselines = [
-        Trainer([two_steps()], settings, policy=LogitPolicy([0.0], settings)).baselines[0]
-        for settings in (Settings(hidden_units=2), PLAIN)
-    ]
-    returns = np.array([[1.0, -3.0]])
-    expected = [baseline.expected(returns).tolist() for baseline in baselines]
-    assert expected == [[0.0, 0.0], [1.0, -3.0]]
-    baselines[0].add(returns)
-    assert baselines[0].expected(returns).tolist() == [0.0, 0.0]
-    assert baselines[0].spread() == 2.0
 
 
 def test_workers_take_one_graph_after_the_other() -> None:
@@ -182,3 +156,274 @@ def test_trainers_that_cannot_be() -> None:
         Trainer([two_steps(), four])
     with pytest.raises(PolicyError, match=r"evaluators\[0\]: expected a problem of 2 devices"):
         Trainer([four], policy=PlacementPolicy(2))
+
+
+STILL = 1e-60  # a learning rate that is 0 in float32
+
+
+class OneOf(Processes):
+    """A process that only says how many there are, and keeps what it would send."""
+
+    def __init__(self, rank: int = 0, count: int = 2) -> None:
+        self.rank, self.count, self.sent = rank, count, [b""]
+
+    def gather(self, own: Sequence[Any]) -> list[Any]:
+        self.sent = list(own)
+        return self.sent
+
+
+def new_trainer(settings: Settings, *, seed: int = 0, rank: int | None = None) -> Trainer:
+    evaluators = [ListSchedule(heavy_chain()), ListSchedule(partly_possible())]
+    processes = None if rank is None else OneOf(rank)
+    return Trainer(evaluators, settings, seed=seed, processes=processes)
+
+
+def division(trainer: Trainer) -> list[list[list[int]]]:
+    return [[steps.tolist() for steps in part] for part in trainer._parts()]
+
+
+@given(st.integers(0, 1000), st.integers(1, 8), st.integers(1, 3))
+def test_each_step_is_in_one_part_of_each_epoch(seed: int, minibatches: int, epochs: int) -> None:
+    settings = Settings(minibatches=minibatches, epochs=epochs, hidden_units=2)
+    parts = division(new_trainer(settings, seed=seed))
+    assert len(parts) == minibatches * epochs
+    for epoch in range(epochs):
+        own = parts[epoch * minibatches : (epoch + 1) * minibatches]
+        for graph, num_groups in enumerate((6, 3)):
+            steps = [part[graph] for part in own]
+            assert sorted(itertools.chain.from_iterable(steps)) == list(range(num_groups))
+            sizes = [len(part) for part in steps]
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_all_processes_divide_in_one_way_and_each_epoch_and_update_in_another() -> None:
+    settings = Settings(minibatches=2, epochs=2, workers=2)
+    ranks = [new_trainer(settings, rank=rank) for rank in (0, 1)]
+    first = division(ranks[0])
+    assert first == division(ranks[1]) == division(new_trainer(settings))
+    assert first[:2] != first[2:]
+    ranks[0].updates = 1
+    assert division(ranks[0]) != first
+    assert division(new_trainer(settings, seed=1)) != first
+
+
+@pytest.mark.parametrize("reward", ["counterfactual", "intermediate"])
+@pytest.mark.parametrize(("minibatches", "epochs"), [(4, 1), (2, 3), (7, 1)])
+def test_the_parts_of_a_policy_that_stays_add_up_to_the_whole(
+    monkeypatch: pytest.MonkeyPatch, reward: RewardName, minibatches: int, epochs: int
+) -> None:
+    settings = replace(
+        Settings(learning_rate_start=STILL, learning_rate_end=STILL, workers=4),
+        reward=reward,
+    )
+    gradients, entropies = [], []
+    for parts in (
+        replace(settings, minibatches=1, epochs=1),
+        replace(settings, minibatches=minibatches, epochs=epochs),
+    ):
+        trainer = new_trainer(parts)
+        with monkeypatch.context() as patch:
+            gradients.append(torch.stack(gradients_of_update(patch, trainer)))
+        entropies.append(trainer.update().entropy)
+    assert [len(each) for each in gradients] == [1, minibatches * epochs]
+    whole, parted = (each.sum(dim=0) for each in gradients)
+    torch.testing.assert_close(
+        parted, epochs * whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max())
+    )
+    assert entropies[1] == pytest.approx(entropies[0], rel=1e-5)
+
+
+def test_processes_with_different_trainings_refuse_to_continue() -> None:
+    """Each sends a digest of its training, which is another one after any change."""
+    settings = replace(QUICK, workers=2)
+    policy = PlacementPolicy(2, settings)
+
+    def told(graph: int = 0, updates: int = 0, **changes: Any) -> bytes:
+        processes = OneOf()
+        chosen: dict[str, Any] = {"settings": settings, "seed": 7, "policy": policy} | changes
+        evaluator = ListSchedule((two_chains(), partly_possible())[graph])
+        trainer = Trainer([evaluator], processes=processes, **chosen)
+        trainer.updates = updates
+        trainer._check_processes()
+        return bytes(processes.sent[0])
+
+    others = [
+        told(seed=8),
+        told(updates=1),
+        told(policy=PlacementPolicy(2, settings, seed=1)),
+        told(settings=replace(settings, discount=0.5)),
+        told(graph=1),
+    ]
+    assert told() == told()
+    assert len({told(), *others}) == 6
+
+    class Other(OneOf):
+        def gather(self, own: Sequence[Any]) -> list[Any]:
+            return [*own, b"other"]
+
+    trainer = Trainer([ListSchedule(two_chains())], settings, processes=Other())
+    with pytest.raises(PolicyError, match="policy, settings or graphs in process 1 than in"):
+        trainer.update()
+    with pytest.raises(PolicyError, match="workers: expected at least one for each of 9 processes"):
+        Trainer([ListSchedule(two_chains())], settings, processes=OneOf(count=9))
+
+
+LOGITS = st.floats(-2, 2)
+SEED = 3
+
+
+def drawn(probabilities: torch.Tensor, draw: float) -> int:
+    """Return the device that a number from 0 to 1 draws."""
+    cumulative = probabilities.double().cumsum(0).numpy()
+    return int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step: its state, its action, another device and its weight, and the placement after it."""
+
+    states: States
+    action: int
+    other: int
+    weight: float
+    placement: NDArray[np.int32]
+
+
+def replayed(
+    policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
+) -> tuple[NDArray[np.int32], list[Step]]:
+    """Return where the first episode of a worker starts, and its steps."""
+    environment = PlacementEnvironment.for_policy(evaluator, settings)
+    generator = np.random.default_rng((SEED, worker, 0))
+    environment.reset(
+        num_episodes=1, order=settings.order, start=settings.start, generators=[generator]
+    )
+    start = environment.placement[0].copy()
+    num_groups = evaluator.problem.num_groups
+    draws, other_draws = generator.random(num_groups), generator.random(num_groups)
+    steps = []
+    for time in range(num_groups):
+        states = environment.states()
+        with torch.no_grad():
+            probabilities = policy(states)[0].exp()
+        action = drawn(probabilities, draws[time])
+        without = probabilities * (torch.arange(len(probabilities)) != action)
+        other = drawn(without, other_draws[time])
+        parts = [float(probabilities[device].double()) for device in (action, other)]
+        weight = 2 / sum(1 / (1 - part) for part in parts)
+        environment.step(np.array([action]))
+        steps.append(Step(states, action, other, weight, environment.placement[0].copy()))
+    return start, steps
+
+
+def eager_gain(
+    policy: PlacementPolicy, evaluator: ListSchedule, workers: int, settings: Settings
+) -> torch.Tensor:
+    """Return ``sum of log p A + w H`` of the first round: its mean is the baseline, if any is."""
+    parts = [eager_parts(policy, evaluator, worker, settings) for worker in range(workers)]
+    returns = np.array([earned for _, _, earned in parts])
+    if settings.reward != "counterfactual":
+        returns = returns - returns.mean(axis=0)
+    scores = torch.stack([torch.stack(of_episode) for _, of_episode, _ in parts])
+    return sum((entropy for entropy, _, _ in parts), (scores * torch.from_numpy(returns)).sum())
+
+
+def eager_parts(
+    policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
+) -> tuple[torch.Tensor, list[torch.Tensor], list[float]]:
+    """Return ``w H`` of one episode, and the ``log p`` and the return of each of its steps."""
+    start, steps = replayed(policy, evaluator, worker, settings)
+    costs = penalised(evaluator, np.stack([start, *(step.placement for step in steps)]))
+    bonus, scores, returns = torch.zeros(()), [], []
+    for time, step in enumerate(steps):
+        log_probabilities = policy(step.states)[0]
+        entropy = -(log_probabilities.exp() * log_probabilities).sum()
+        bonus = bonus + settings.entropy_weight_start * entropy
+        if settings.reward == "counterfactual":
+            changed = steps[-1].placement.copy()
+            changed[int(step.states.current)] = step.other
+            advantage = float(penalised(evaluator, changed[None])[0]) - costs[-1]
+            pair = log_probabilities[step.action] - log_probabilities[step.other]
+            score = step.weight * pair / 2
+        elif settings.reward == "terminal":
+            advantage = -float(costs[-1])
+            score = log_probabilities[step.action]
+        else:
+            powers = settings.discount ** np.arange(len(steps) - time)
+            advantage = float((powers * (costs[time:-1] - costs[time + 1 :])).sum())
+            score = log_probabilities[step.action]
+        scores.append(score)
+        returns.append(advantage)
+    return bonus, scores, returns
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        preset("paper"),
+        replace(preset("paper"), embedding="simple-aggregator", discount=0.7),
+        Settings(reward="intermediate", minibatches=1, epochs=1, advantage_scale="none"),
+        Settings(reward="terminal", minibatches=1, epochs=1, advantage_scale="none"),
+        Settings(minibatches=1, epochs=1, advantage_scale="none"),
+        Settings(minibatches=1, epochs=1, advantage_scale="none", order="random", start="random"),
+    ],
+    ids=["paper", "aggregator", "intermediate", "terminal", "counterfactual", "any order"],
+)
+def test_one_part_is_plain_reinforce(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    evaluator = ListSchedule(random_problem(5, 3, np.random.default_rng(1)))
+    settings = replace(settings, workers=4)
+    policy = PlacementPolicy(3, settings, seed=1)
+    first = copy.deepcopy(policy)
+    trainer = Trainer([evaluator], settings, seed=SEED, policy=policy)
+    (gradient,) = gradients_of_update(monkeypatch, trainer)
+
+    gain = eager_gain(first, evaluator, 4, settings)
+    parts = torch.autograd.grad(gain, list(first.parameters()))
+    expected = torch.cat([part.flatten() for part in parts])
+    scale = expected.abs().max()
+    assert scale > 0
+    torch.testing.assert_close(gradient / scale, expected / scale, rtol=1e-3, atol=1e-4)
+
+
+def episodes_of(policy: LogitPolicy, devices: NDArray[np.int64]) -> Episodes:
+    """Return episodes [B, 2] of given devices, as a policy knew them when they were run."""
+    environment = PlacementEnvironment(two_steps(), reward="terminal")
+    environment.reset(num_episodes=len(devices))
+    return run_episodes(policy, environment, lambda time, _: devices[:, time])
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+@pytest.mark.parametrize("after", [-0.6, 0.15, 0.25, 0.9])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
+    after: float, sign: int, has_others: bool
+) -> None:
+    """Of the logit x, equation 7 of Schulman et al. 2017 has the derivative ``A r (a - p)``."""
+    before, clip_ratio = 0.2, 0.1
+    devices, weights = np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), np.linspace(0, 1, 8)
+    advantages = sign * np.array([[1.0, 2.0], [3.0, -1.5], [-2.5, 0.5], [4.0, 0.1]])
+    second, second_before = (1 / (1 + np.exp(-x)) for x in (after, before))
+    ratios = np.array([(1 - second) / (1 - second_before), second / second_before])
+    policy, counterfactuals = LogitPolicy([after]), None
+    taken = [(devices, advantages)]
+    if has_others:
+        halves = weights.reshape(4, 2) * advantages / 2
+        taken = [(devices, halves), (1 - devices, -halves)]
+        known = weights.reshape(4, 2).astype(np.float32)
+        counterfactuals = Counterfactuals(1 - devices, known, np.full(4, 2))
+    add_gradient(
+        policy,
+        episodes_of(LogitPolicy([before]), devices),
+        counterfactuals,
+        advantages.astype(np.float32),
+        np.array([0, 1]),
+        clip_ratio=clip_ratio,
+        entropy_weight=0.0,
+    )
+    expected = 0.0
+    for chosen, worth in taken:
+        ratio = ratios[chosen]
+        beyond = np.where(worth > 0, ratio > 1 + clip_ratio, ratio < 1 - clip_ratio)
+        expected += float(np.where(beyond, 0.0, worth * ratio * (chosen - second)).sum())
+    assert policy.logits.grad is not None
+    assert -policy.logits.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-4)

@@ -52,11 +52,8 @@ def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
             log.write(summary)
     curves = EventAccumulator(str(tmp_path))
     curves.Reload()
-    names = set(asdict(summaries[0])) - {"update"}
-    assert names == set(curves.Tags()["scalars"])
+    assert set(curves.Tags()["scalars"]) == set(asdict(summaries[0])) - {"update"}
     for name in ("runtime", "entropy", "gradient_norm", "learning_rate"):
-        shown = [(event.step, event.value) for event in curves.Scalars(name)]
-        expected = [(summary.update, getattr(summary, name)) for summary in summaries]
-        for (step, value), (update, wanted) in zip(shown, expected, strict=True):
-            assert step == update
-            assert value == pytest.approx(wanted, rel=1e-6)
+        shown = {event.step: event.value for event in curves.Scalars(name)}
+        expected = {summary.update: getattr(summary, name) for summary in summaries}
+        assert shown == pytest.approx(expected, rel=1e-6)

@@ -5,7 +5,8 @@ One file has both, so it is replaced as a whole or not at all.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import torch
@@ -93,10 +94,11 @@ def load_policy(path: Path) -> PlacementPolicy:
     OSError
         When the file cannot be read.
     """
-    description, tensors = _read(path)
-    progress = description.training
-    best = progress and progress.least_cost is not None
-    return _restored_policy(path, description, tensors, BEST_POLICY if best else POLICY)
+    with _named(path):
+        description, tensors = _read(path)
+        progress = description.training
+        best = progress and progress.least_cost is not None
+        return _restored_policy(description, tensors, BEST_POLICY if best else POLICY)
 
 
 def save_training(trainer: Trainer, path: Path) -> None:
@@ -124,7 +126,7 @@ def save_training(trainer: Trainer, path: Path) -> None:
     graphs = [
         _GraphProgress(
             num_groups=baseline.means.shape[1],
-            best_cost=_number_or_none(best.cost) if best else None,
+            best_cost=best.cost if best and math.isfinite(best.cost) else None,
             best_lacks_memory=best is not None and best.lacks_memory,
         )
         for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
@@ -135,13 +137,16 @@ def save_training(trainer: Trainer, path: Path) -> None:
         evaluations=trainer.evaluations,
         settings=trainer.settings,
         graphs=graphs,
-        least_cost=_number_or_none(trainer.best_policy.cost),
+        least_cost=trainer.best_policy.cost if trainer.best_policy.weights else None,
     )
     description = _Description(
         trainer.policy.num_devices, trainer.policy.settings, progress, _features(trainer.policy)
     )
-    tensors = _policy_tensors(trainer.policy) | adam_tensors(trainer.policy, trainer.optimizer)
+    tensors = _policy_tensors(trainer.policy)
     tensors |= {BEST_POLICY + name: value for name, value in trainer.best_policy.weights.items()}
+    for name, parameter in trainer.policy.named_parameters():
+        for average in AVERAGES if parameter in trainer.optimizer.state else ():
+            tensors[f"adam.{average}.{name}"] = trainer.optimizer.state[parameter][average]
     for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
         tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
         tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.sizes)
@@ -178,32 +183,51 @@ def resume_training(
     OSError
         When the file cannot be read.
     """
-    description, tensors = _read(path)
-    progress = description.training
-    if progress is None:
-        raise PolicyError(f"{_shown(path)}: expected a training, got a policy alone")
-    policy = _restored_policy(path, description, tensors, POLICY)
-    _check_graphs(path, progress, evaluators)
-    trainer = Trainer(
-        evaluators,
-        progress.settings,
-        seed=progress.seed,
-        policy=policy,
-        processes=processes,
-        validation=validation,
-    )
+    with _named(path):
+        description, tensors = _read(path)
+        progress = description.training
+        if progress is None:
+            raise PolicyError("expected a training, got a policy alone")
+        groups = [graph.num_groups for graph in progress.graphs]
+        given = [evaluator.problem.num_groups for evaluator in evaluators]
+        if given != groups:
+            raise PolicyError(f"expected evaluators of graphs of {groups} groups, got {given}")
+        trainer = Trainer(
+            evaluators,
+            progress.settings,
+            seed=progress.seed,
+            policy=_restored_policy(description, tensors, POLICY),
+            processes=processes,
+            validation=validation,
+        )
+        _restore(trainer, progress, tensors)
+        return trainer
+
+
+def _restore(trainer: Trainer, progress: _Progress, tensors: Tensors) -> None:
+    """Bring a new trainer to the progress of a file."""
+    trainer.updates, trainer.evaluations = progress.updates, progress.evaluations
     steps = progress.updates * trainer.steps_per_update
     for name, parameter in trainer.policy.named_parameters() if steps else ():
         averages = {
-            average: _tensor(path, tensors, f"adam.{average}.{name}", parameter).clone()
+            average: _tensor(tensors, f"adam.{average}.{name}", parameter).clone()
             for average in AVERAGES
         }
         trainer.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **averages}
-    _restore_graphs(path, trainer, tensors, progress)
-    _restore_best_policy(path, trainer, tensors, progress)
-    trainer.updates = progress.updates
-    trainer.evaluations = progress.evaluations
-    return trainer
+    window = trainer.settings.baseline_window
+    for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
+        name = f"baseline.{index}"
+        rounds = min(tensors.get(f"{name}.sizes", torch.empty(0)).numel(), window)
+        means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
+        baseline.means = _tensor(tensors, f"{name}.means", means).numpy()
+        baseline.sizes = _tensor(tensors, f"{name}.sizes", means[:, 0]).numpy()
+        if graph.best_cost is not None:
+            like = torch.empty(graph.num_groups, dtype=torch.int32)
+            placement = _tensor(tensors, f"best.{index}", like).numpy()
+            trainer.best[index] = Best(graph.best_lacks_memory, graph.best_cost, placement)
+    if progress.least_cost is not None:
+        trainer.best_policy.cost = progress.least_cost
+        trainer.best_policy.weights = _weights(trainer.policy, tensors, BEST_POLICY)
 
 
 def _features(policy: PlacementPolicy) -> int:
@@ -225,104 +249,59 @@ def _write(path: Path, description: _Description, tensors: Tensors) -> None:
     write_atomically(path, save(contiguous, metadata))
 
 
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let errors begin with the name of the file."""
+    try:
+        yield
+    except PolicyError as error:
+        raise PolicyError(f"{os.fspath(path)}: {error}") from None
+
+
 def _read(path: Path) -> tuple[_Description, Tensors]:
     with open(path, "rb"):
         pass  # a file that cannot be read is the system's error, not the format's
     try:
         with safe_open(os.fspath(path), framework="pt") as file:
             metadata = file.metadata() or {}
-            _check_format(path, metadata)
+            for name, expected in (("format", FORMAT), ("version", str(VERSION))):
+                if metadata.get(name) != expected:
+                    raise PolicyError(f"expected {name} {expected!r}, got {metadata.get(name)!r}")
+            if "description" not in metadata:
+                raise PolicyError("expected a description, got none")
             description = msgspec.json.decode(metadata["description"], type=_Description)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{_shown(path)}: expected a {FORMAT} file: {error}") from None
+        raise PolicyError(f"expected a {FORMAT} file: {error}") from None
     return description, tensors
 
 
-def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
-    found = metadata.get("format")
-    if found != FORMAT:
-        raise PolicyError(f"{_shown(path)}: expected format {FORMAT!r}, got {found!r}")
-    version = metadata.get("version")
-    if version != str(VERSION):
-        raise PolicyError(f"{_shown(path)}: expected version {VERSION}, got {version!r}")
-    if "description" not in metadata:
-        raise PolicyError(f"{_shown(path)}: expected a description, got none")
-
-
-def _restored_policy(
-    path: Path, description: _Description, tensors: Tensors, prefix: str
-) -> PlacementPolicy:
+def _restored_policy(description: _Description, tensors: Tensors, prefix: str) -> PlacementPolicy:
     if description.num_devices is not None and description.num_devices < 1:
-        raise PolicyError(
-            f"{_shown(path)}: num_devices: expected at least 1, got {description.num_devices}"
-        )
-    try:
-        policy = PlacementPolicy(description.num_devices, description.settings)
-    except PolicyError as error:
-        raise PolicyError(f"{_shown(path)}: {error}") from None
+        raise PolicyError(f"num_devices: expected at least 1, got {description.num_devices}")
+    policy = PlacementPolicy(description.num_devices, description.settings)
     if description.features != _features(policy):
         raise PolicyError(
-            f"{_shown(path)}: features: expected a policy that was trained with version "
-            f"{_features(policy)} of its features, got {description.features}: train it again"
+            f"features: expected a policy that was trained with version {_features(policy)} of "
+            f"its features, got {description.features}: train it again"
         )
-    policy.load_state_dict(_weights(path, policy, tensors, prefix))
+    policy.load_state_dict(_weights(policy, tensors, prefix))
     return policy
 
 
-def _weights(path: Path, policy: PlacementPolicy, tensors: Tensors, prefix: str) -> Tensors:
+def _weights(policy: PlacementPolicy, tensors: Tensors, prefix: str) -> Tensors:
     state = policy.state_dict()
     given = [name for name in tensors if name.startswith(prefix)]
     unknown = [name for name in given if name.removeprefix(prefix) not in state]
     if unknown:
-        raise PolicyError(f"{_shown(path)}: expected no tensor {unknown[0]!r} in such a policy")
-    return {name: _tensor(path, tensors, prefix + name, like) for name, like in state.items()}
+        raise PolicyError(f"expected no tensor {unknown[0]!r} in such a policy")
+    return {name: _tensor(tensors, prefix + name, like) for name, like in state.items()}
 
 
-def _restore_graphs(path: Path, trainer: Trainer, tensors: Tensors, progress: _Progress) -> None:
-    window = trainer.settings.baseline_window
-    for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
-        name = f"baseline.{index}"
-        rounds = min(tensors.get(f"{name}.sizes", torch.empty(0)).numel(), window)
-        means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
-        baseline.means = _tensor(path, tensors, f"{name}.means", means).numpy()
-        baseline.sizes = _tensor(path, tensors, f"{name}.sizes", means[:, 0]).numpy()
-        if graph.best_cost is not None:
-            like = torch.empty(graph.num_groups, dtype=torch.int32)
-            placement = _tensor(path, tensors, f"best.{index}", like).numpy()
-            trainer.best[index] = Best(graph.best_lacks_memory, graph.best_cost, placement)
-
-
-def _restore_best_policy(
-    path: Path, trainer: Trainer, tensors: Tensors, progress: _Progress
-) -> None:
-    if progress.least_cost is not None:
-        trainer.best_policy.cost = progress.least_cost
-        trainer.best_policy.weights = _weights(path, trainer.policy, tensors, BEST_POLICY)
-
-
-def _number_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _check_graphs(path: Path, progress: _Progress, evaluators: Sequence[Evaluator]) -> None:
-    expected = [graph.num_groups for graph in progress.graphs]
-    given = [evaluator.problem.num_groups for evaluator in evaluators]
-    if given != expected:
-        raise PolicyError(
-            f"{_shown(path)}: expected evaluators of graphs of {expected} groups, got {given}"
-        )
-
-
-def _tensor(path: Path, tensors: Tensors, name: str, like: torch.Tensor) -> torch.Tensor:
-    tensor = tensors.get(name)
-    if tensor is None:
-        raise PolicyError(f"{_shown(path)}: expected a tensor {name!r}, got none")
-    return check_like(f"{_shown(path)}: {name}", tensor, like)
-
-
-def _shown(path: Path) -> str:
-    return os.fspath(path)
+def _tensor(tensors: Tensors, name: str, like: torch.Tensor) -> torch.Tensor:
+    if name not in tensors:
+        raise PolicyError(f"expected a tensor {name!r}, got none")
+    return check_like(name, tensors[name], like)
 
 
 def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -335,13 +314,3 @@ def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Ten
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise PolicyError(f"{name}: expected finite numbers, got others")
     return tensor
-
-
-def adam_tensors(policy: PlacementPolicy, optimizer: torch.optim.Optimizer) -> Tensors:
-    """Return the averages that Adam keeps of the gradients of a policy, by name."""
-    return {
-        f"adam.{average}.{name}": optimizer.state[parameter][average]
-        for name, parameter in policy.named_parameters()
-        if parameter in optimizer.state
-        for average in AVERAGES
-    }

@@ -5,8 +5,8 @@ from placeto.trials.comparison import NOTHING
 from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.pages import (
     Summary,
-    compared_distributions_figure,
     count_text,
+    distributions_figure,
     duration_text,
     percent_over,
     ratio_text,
@@ -68,10 +68,10 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
 
 
 def _page(summary: Summary, plan: Plan) -> Page:
-    figure = compared_distributions_figure(
+    figure = distributions_figure(
         {title: summary.all_values(label) for label, title in DRAWN.items()},
-        TITLES["placeto-trained"],
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
+        reference=TITLES["placeto-trained"],
     )
     of_rnn, of_random = (
         spread(summary.mean_ratio("rnn-zero-shot", other), percent_over)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -148,52 +147,34 @@ class Summary:
         return np.array([best_after(*each) for each in zip(curves, evaluations, strict=True)])
 
 
-def distributions_figure(runtimes: Mapping[str, NDArray[np.float64]], title: str = "") -> Figure:
-    """Draw the cumulative distribution of the runtimes of each placer, in seconds."""
-    figure = new_figure(9, 5.5)
-    axes = figure.add_subplot()
-    _draw(axes, runtimes)
-    axes.set_ylabel("fraction of the graphs")
-    axes.set_xlabel(RUNTIME)
-    axes.set_title(title)
-    axes.legend(fontsize="small")
-    return figure
-
-
-def compared_distributions_figure(
-    runtimes: Mapping[str, NDArray[np.float64]], reference: str, title: str = ""
+def distributions_figure(
+    runtimes: Mapping[str, NDArray[np.float64]], title: str, reference: str | None = None
 ) -> Figure:
-    """Draw the same, and the ratios to the runtimes of one placer on the same graphs.
+    """Draw the cumulative distribution of the runtimes of each placer, in seconds.
 
-    The runtimes of all placers are of graphs in the same order.
+    Beside it are the ratios to the runtimes of one placer on the same graphs, if there is one.
     """
-    figure = new_figure(13, 5.5)
-    left, right = figure.subplots(1, 2, sharey=True)
-    _draw(left, runtimes)
-    _draw(right, {name: seconds / runtimes[reference] for name, seconds in runtimes.items()})
-    left.set_ylabel("fraction of the graphs")
-    left.set_xlabel(RUNTIME)
-    right.set_xlabel(f"ratio to {reference}, on the same graph")
-    for axes in (left, right):
+    panels = {RUNTIME: runtimes}
+    if reference is not None:
+        ratios = {name: seconds / runtimes[reference] for name, seconds in runtimes.items()}
+        panels[f"ratio to {reference}, on the same graph"] = ratios
+    figure = new_figure(9 if reference is None else 13, 5.5)
+    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (label, values) in zip(every, panels.items(), strict=True):
+        for number, (name, numbers) in enumerate(values.items()):
+            width, style = 2 if number < 2 else 1.3, "-" if number < 4 else "--"
+            axes.ecdf(numbers, label=name, color=colour(number), linewidth=width, linestyle=style)
+        axes.set_xlabel(label)
         # Slow placers would squeeze the others into a corner.
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="x", which="both", labelsize="small", rotation=45)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    every[0].set_ylabel("fraction of the graphs")
+    columns = 3 if reference is None else 5
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
     figure.suptitle(title)
     return figure
-
-
-def _draw(axes: Axes, values: Mapping[str, NDArray[np.float64]]) -> None:
-    for number, (name, numbers) in enumerate(values.items()):
-        axes.ecdf(
-            numbers,
-            label=name,
-            color=colour(number),
-            linewidth=2 if number < 2 else 1.3,
-            linestyle="-" if number < 4 else "--",
-        )
 
 
 def bands_figure(
