@@ -16,7 +16,7 @@ from placeto.stopping import StopRequest
 from placeto.texts import counted, seconds_text
 from placeto.training.run_folder import RunFolder, read_policy
 from placeto.training.settings import parse_settings, restored_settings, with_network_of
-from placeto.training.training_run import run_training
+from placeto.training.training_run import logs_of, run_training
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     PlacementPolicy,
@@ -174,9 +174,15 @@ def train(
                 f"{summary.evaluations_per_second:,.0f} evaluations/s{left}"
             )
 
-        done = run_training(
-            trainer, folder, stop, updates_between_checkpoints=checkpoint_every, report=report
-        )
+        with logs_of(folder, trainer) as logs:
+            done = run_training(
+                trainer,
+                folder.checkpoint,
+                logs,
+                lambda: stop.requested,
+                updates_between_checkpoints=checkpoint_every,
+                report=report,
+            )
     if not processes.rank:
         _show(folder, trainer, found, as_json=as_json, done=done)
     if not done:

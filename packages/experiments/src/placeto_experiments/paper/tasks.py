@@ -14,9 +14,10 @@ from placeto.placing.placers import fitting, warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
+from placeto.training.training_run import run_training
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import Episode, Outcome, Record, Trained, evenly_thinned
-from placeto.trials.trials import Graph, Watch, Workspace
+from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_graphs import (
     Evaluator,
@@ -38,7 +39,6 @@ from placeto_policy import (
     load_policy,
     most_evaluations,
     resume_training,
-    save_training,
 )
 from placeto_simulator import Simulator
 
@@ -274,17 +274,21 @@ class TrainPlaceto:
         log_path = path.with_suffix(".jsonl")
         path.parent.mkdir(exist_ok=True)
         trainer = self._trainer(workspace, path)
-        log = JsonLinesLog(log_path, updates=trainer.updates)
-        while trainer.updates < self.settings.updates:
-            summary = trainer.update()
-            log.write(summary)
-            at_end = trainer.updates == self.settings.updates
-            if watch.stopping() or at_end or trainer.updates % UPDATES_BETWEEN_CHECKPOINTS == 0:
-                save_training(trainer, path)
-            watch.update(
-                f"update {summary.update} of {self.settings.updates}, "
-                f"runtime {seconds_text(summary.runtime)}"
-            )
+
+        def report(summary: UpdateSummary) -> None:
+            said = f"update {summary.update} of {self.settings.updates}"
+            watch.show(f"{said}, runtime {seconds_text(summary.runtime)}")
+
+        done = run_training(
+            trainer,
+            path,
+            [JsonLinesLog(log_path, updates=trainer.updates)],
+            watch.stopping,
+            updates_between_checkpoints=UPDATES_BETWEEN_CHECKPOINTS,
+            report=report,
+        )
+        if not done:
+            raise StoppedError
         seconds, updates = _of_log(log_path)
         return Trained(evaluations=trainer.evaluations, seconds=seconds, updates=updates)
 

@@ -1,12 +1,12 @@
 """A training, from its last checkpoint to its end or to a request to stop."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
 from placeto.errors import RunError, writing
-from placeto.stopping import StopRequest
 from placeto.training.run_folder import RunFolder
 from placeto_policy import (
     JsonLinesLog,
@@ -18,16 +18,15 @@ from placeto_policy import (
 )
 from placeto_policy.workers import Processes
 
-Report = Callable[[UpdateSummary], None]
-
 
 def run_training(
     trainer: Trainer,
-    folder: RunFolder,
-    stop: StopRequest,
+    checkpoint: Path,
+    logs: Sequence[JsonLinesLog | TensorBoardLog],
+    stopping: Callable[[], bool],
     *,
     updates_between_checkpoints: int,
-    report: Report,
+    report: Callable[[UpdateSummary], None],
 ) -> bool:
     """Make the updates that are left, with logs and checkpoints; return True if all were made.
 
@@ -35,48 +34,44 @@ def run_training(
     checkpoint after the current update. A killed training loses at most
     ``updates_between_checkpoints`` updates.
     """
-    with _logs(trainer, folder) as write:
-        while trainer.updates < trainer.settings.updates:
-            try:
-                summary = trainer.update()
-                stopping = agreed_to_stop(trainer.processes, stop)
-            except PolicyError as error:
-                raise RunError(str(error)) from error
-            if trainer.processes.rank == 0:
-                write(summary)
-                report(summary)
-            done = trainer.updates == trainer.settings.updates
-            if stopping or done or trainer.updates % updates_between_checkpoints == 0:
-                with writing(folder.checkpoint):
-                    save_training(trainer, folder.checkpoint)
-            if stopping and not done:
-                return False
+    while trainer.updates < trainer.settings.updates:
+        try:
+            summary = trainer.update()
+            ends = agreed_to_stop(trainer.processes, stopping)
+        except PolicyError as error:
+            raise RunError(str(error)) from error
+        if trainer.processes.rank == 0:
+            with writing(checkpoint.parent):
+                for log in logs:
+                    log.write(summary)
+            report(summary)
+        done = trainer.updates == trainer.settings.updates
+        if ends or done or trainer.updates % updates_between_checkpoints == 0:
+            with writing(checkpoint):
+                save_training(trainer, checkpoint)
+        if ends and not done:
+            return False
     return True
 
 
 @contextmanager
-def _logs(trainer: Trainer, folder: RunFolder) -> Iterator[Report]:
+def logs_of(folder: RunFolder, trainer: Trainer) -> Iterator[list[JsonLinesLog | TensorBoardLog]]:
+    """Open the logs of a training, which the first process writes."""
     if trainer.processes.rank:
-        yield lambda _summary: None
+        yield []
         return
     with writing(folder.path):
         lines = JsonLinesLog(folder.log, updates=trainer.updates)
         board = TensorBoardLog(folder.tensorboard, updates=trainer.updates)
-
-    def write(summary: UpdateSummary) -> None:
-        with writing(folder.path):
-            lines.write(summary)
-            board.write(summary)
-
     try:
-        yield write
+        yield [lines, board]
     finally:
         with suppress(OSError):
             board.__exit__()
 
 
-def agreed_to_stop(processes: Processes, stop: StopRequest) -> bool:
+def agreed_to_stop(processes: Processes, stopping: Callable[[], bool]) -> bool:
     """Return True if any process has a request to stop: all stop at the same update."""
-    wishes = torch.tensor([float(stop.requested)])
+    wishes = torch.tensor([float(stopping())])
     processes.sum(wishes)
     return bool(wishes[0] > 0)
