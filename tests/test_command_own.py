@@ -292,7 +292,7 @@ COSTS_OF_ONE = EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), 
         ("heft:depth=3", "heft:depth=3: expected no arguments of heft; its class takes them"),
         ("hefty", "expected heft, or another of"),
         (Lacks(), "own: expected a placer, got one without 'place'"),
-        (Returns(PROBLEM, None), "own: expected place to return a PlacementResult, got NoneType"),
+        (Returns(PROBLEM, None), "own: expected place to return PlacementResult, got NoneType"),
         (Returns(PROBLEM, placed_on(0)), "own: placement: expected shape (4,), got (1,)"),
         (
             Returns(PROBLEM, placed_on(0, 0, 0, 2)),

@@ -62,12 +62,12 @@ def pipeline_stages(
 
     op_devices = problem.expand(placement).tolist()
     stages: dict[int, int] = {}  # by device, the place in the order at which each begins
-    last = None
+    last = -1
     for place, op in enumerate(ops):
         device, module = op_devices[op], modules[op]
         if module is None or device == last:
             continue
-        if last is not None and device in stages:
+        if device in stages:
             raise NoChainError(
                 "PLACEMENT: expected a chain of stages, as a pipeline is one, but the forward pass "
                 f"comes back from {names[last]} to {names[device]} at {graph.op_names[op]}"

@@ -42,11 +42,11 @@ def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -
     """
     if problem.num_devices == 1:
         return []
-    runs_all = np.isfinite(problem.group_graph.compute_time).all(axis=0)
+    runs = np.isfinite(problem.group_graph.compute_time)
     alone = [
         Choice((device,), ALONE, _evaluated(evaluator, np.full(problem.num_groups, device)))
         for (device,) in unlike_subsets(problem, 1)
-        if runs_all[device]
+        if runs[:, device].all()
     ]
     return [*alone, _in_order(problem, evaluator)]
 

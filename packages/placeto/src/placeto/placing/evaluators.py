@@ -69,8 +69,9 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
     def make(problem: PlacementProblem, _threads: int | None) -> Evaluator:
         return checked_evaluator(own.text, own.make(problem), problem)
 
-    described = {name: getattr(own.found, name, None) for name in ("objective", "unit")}
-    said = {name: value for name, value in described.items() if isinstance(value, str)}
-    return EvaluatorSpec(
-        name=own.text, make=make, modules=own.modules, **{"objective": own.text} | said
-    )
+    def said(attribute: str, otherwise: str) -> str:
+        text = getattr(own.found, attribute, None)
+        return text if isinstance(text, str) else otherwise
+
+    objective, unit = said("objective", own.text), said("unit", SECONDS)
+    return EvaluatorSpec(own.text, objective, make, unit, own.modules)

@@ -70,7 +70,8 @@ def own_class(text: str, group: str) -> OwnClass:
     plugins = {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=group)}
     path = plugins.get(name, name)
     found = find_factory(path)
-    given = [_argument(pair) for pair in pairs]
+    split = [pair.partition("=") for pair in pairs]
+    given = [(argument.replace("-", "_"), value) for argument, _, value in split]
     check_once([argument for argument, _ in given], f"{text}: ")
     arguments = parse_sizes(given)
     modules = {path.partition(":")[0], getattr(found, "__module__", None) or "builtins"}
@@ -82,11 +83,6 @@ def own_object(found: Callable[..., Any]) -> OwnClass:
     """Return a class that was passed as an object."""
     name = getattr(found, "__name__", type(found).__name__)
     return OwnClass(name, found, {}, (found.__module__,))
-
-
-def _argument(pair: str) -> tuple[str, str]:
-    name, _, value = pair.partition("=")
-    return name.replace("-", "_"), value
 
 
 @contextmanager
@@ -115,6 +111,21 @@ def _lack(given: Any, *parts: str) -> str:
     return f"one without {next(part for part in parts if getattr(given, part, None) is None)!r}"
 
 
+def _checked(name: str, own: Any, method: str, kind: type) -> Callable[..., Any]:
+    """Return a method of a user's object whose errors name it, and whose result is of a kind."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        with naming(name, own):
+            found = getattr(own, method)(*arguments, **named)
+        if not isinstance(found, kind):
+            raise InputError(
+                f"{name}: expected {method} to return {kind.__name__}, got {type(found).__name__}"
+            )
+        return found
+
+    return call
+
+
 class CheckedPlacer:
     """A placer of the user, whose errors name it, and whose results are placements."""
 
@@ -122,19 +133,13 @@ class CheckedPlacer:
         if not isinstance(placer, Placer):
             raise InputError(f"{name}: expected a placer, got {_lack(placer, 'name', 'place')}")
         self.name = name
-        self._placer = placer
+        self._place = _checked(name, placer, "place", PlacementResult)
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return what the placer finds."""
-        with naming(self.name, self._placer):
-            result = self._placer.place(problem, evaluator, seed=seed)
-        if not isinstance(result, PlacementResult):
-            raise InputError(
-                f"{self.name}: expected place to return a PlacementResult, "
-                f"got {type(result).__name__}"
-            )
+        result: PlacementResult = self._place(problem, evaluator, seed=seed)
         with naming(self.name):
             problem.check_placement(result.placement)
         return result
@@ -154,20 +159,16 @@ class _CheckedEvaluator:
     def __init__(self, name: str, evaluator: Evaluator) -> None:
         self.problem = evaluator.problem
         self._name = name
-        self._evaluator = evaluator
+        self._evaluate = _checked(name, evaluator, "evaluate", EvaluationBatch)
         # What not every evaluator has.
-        for method, kind in {
-            "schedule": ScheduleBatch,
-            "walk": Walks,
-            "critical_groups": np.ndarray,
-        }.items():
+        optional = {"schedule": ScheduleBatch, "walk": Walks, "critical_groups": np.ndarray}
+        for method, kind in optional.items():
             if hasattr(evaluator, method):
-                setattr(self, method, self._named(getattr(evaluator, method), kind))
+                setattr(self, method, _checked(name, evaluator, method, kind))
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of placements, if they are some."""
-        batch: EvaluationBatch
-        batch = self._named(self._evaluator.evaluate, EvaluationBatch)(placements)
+        batch: EvaluationBatch = self._evaluate(placements)
         expected = (len(placements), self.problem.num_devices)
         if batch.peak_memory.shape != expected:
             raise InputError(
@@ -175,18 +176,3 @@ class _CheckedEvaluator:
                 f"devices, got peak_memory of shape {batch.peak_memory.shape}"
             )
         return batch
-
-    def _named(self, method: Callable[..., Any], kind: type) -> Callable[..., Any]:
-        """Return a method whose errors name the evaluator, and whose result is of a kind."""
-
-        def call(*arguments: Any) -> Any:
-            with naming(self._name, self._evaluator):
-                found = method(*arguments)
-            if not isinstance(found, kind):
-                raise InputError(
-                    f"{self._name}: expected {method.__name__} to return {kind.__name__}, "
-                    f"got {type(found).__name__}"
-                )
-            return found
-
-        return call

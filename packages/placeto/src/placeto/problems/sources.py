@@ -118,7 +118,7 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     """Return the model of a source, with a micro-batch as its batch."""
     if _is_of_weights(text):
         text = f"transformers:{text}"
-    find, no_sizes = next(kind for pattern, *kind in _KINDS if pattern.fullmatch(text))
+    _, find, no_sizes = next(kind for kind in _KINDS if kind[0].fullmatch(text))
     _check_choice(
         text,
         choice,
@@ -129,7 +129,7 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     for name in no_sizes:
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
-    model: SourceModel = find(text, choice, micro_batches)
+    model = find(text, choice, micro_batches)
     fraction = choice.mask_fraction
     if fraction is None:
         return model
