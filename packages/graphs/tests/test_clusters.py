@@ -47,11 +47,14 @@ def test_links_may_be_shared_and_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"devices": []}, "devices: expected at least one device, got none"),
+        ({"devices": []}, "devices: expected 1 to 1024 devices, got 0"),
         ({"devices": "2xk80"}, "devices: expected a sequence of Device, got '2xk80'"),
         ({"devices": [device(), "b"]}, "devices[1]: expected a Device, got 'b'"),
         ({"devices": [device(), device()]}, "devices.name[1]: 'k80:0' repeats devices.name[0]"),
-        ({"devices": [device(name=f"{i}") for i in range(1025)]}, "devices: expected at most 1024"),
+        (
+            {"devices": [device(name=f"{i}") for i in range(1025)]},
+            "devices: expected 1 to 1024 devices, got 1025",
+        ),
         ({"bandwidth": [[0, 0], [1, 0]]}, "bandwidth[0, 1]: expected more than 0 B/s, got 0.0"),
         ({"bandwidth": [[0, 1], [-1, 0]]}, "bandwidth[1, 0]: expected a number >= 0, or infinity"),
         ({"latency": [[0, np.inf], [0, 0]]}, "latency[0, 1]: expected a finite number >= 0"),

@@ -113,6 +113,8 @@ def test_a_group_is_not_placed_where_it_cannot_run() -> None:
 def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
     with refused(message):
         diamond_problem().expand(placement)
+    with refused("placements[1, 2]: expected an integer from 0 to 1, got 2"):
+        diamond_problem().check_placements([[0] * 4, [0, 1, 2, 0]])
 
 
 IDS = diamond(colocation=[-1, 5, 5, -1])

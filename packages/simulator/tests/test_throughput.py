@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from test_simulator import two_chains
 from test_walking import random_moves
 
-from placeto_graphs import Cluster, Device, MoveEvaluator, PlacementProblem, plain_walk
+from placeto_graphs import Cluster, Device, GraphError, MoveEvaluator, PlacementProblem, plain_walk
 from placeto_graphs.testing import check_walks
 from placeto_simulator import SimulationError, Simulator, ThroughputEvaluator
 from simulated_problems import Placed, placed_problems
@@ -132,7 +132,7 @@ def test_a_tensor_leaves_once_and_comes_in_once() -> None:
 def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() -> None:
     evaluator = ThroughputEvaluator(two_chains())
     assert isinstance(evaluator, MoveEvaluator)
-    with pytest.raises(SimulationError, match=r"expected shape \(any, 4\), got \(1, 3\)"):
+    with pytest.raises(GraphError, match=r"expected shape \(any, 4\), got \(1, 3\)"):
         evaluator.evaluate(np.zeros((1, 3), np.int32))
     assert evaluator.evaluate(np.empty((0, 4), np.int32)).runtime.shape == (0,)
 

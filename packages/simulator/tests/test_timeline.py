@@ -7,8 +7,8 @@ from hypothesis import given
 from numpy.typing import NDArray
 from test_simulator import two_chains
 
-from placeto_graphs import PlacementProblem
-from placeto_simulator import SimulationError, Simulator, Timeline
+from placeto_graphs import GraphError, PlacementProblem
+from placeto_simulator import Simulator, Timeline
 from simulated_problems import Placed, placed_problems
 
 
@@ -116,7 +116,7 @@ def test_a_timeline_by_hand() -> None:
 
 
 def test_a_wrong_placement_is_named() -> None:
-    with pytest.raises(SimulationError, match="from 0 to 1 for group 'b2', got 5"):
+    with pytest.raises(GraphError, match="expected an integer from 0 to 1, got 5"):
         Simulator(two_chains()).timeline(np.array([0, 0, 1, 5], np.int32))
 
 

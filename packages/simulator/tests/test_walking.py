@@ -19,7 +19,7 @@ from placeto_graphs import (
     plain_walk,
 )
 from placeto_graphs.testing import check_walks
-from placeto_simulator import SimulationError, Simulator, ThroughputEvaluator
+from placeto_simulator import Simulator, ThroughputEvaluator
 from simulated_problems import Placed, layered_problem, placed_problems
 
 
@@ -145,5 +145,5 @@ def test_the_simulator_walks() -> None:
         Simulator(problem).walk(start, moves)
     with pytest.raises(GraphError, match=r"^device: expected numbers from 0 to 1, got 2$"):
         Simulator(problem).walk(start[:1], replace(moves, device=np.full((1, 3), 2)))
-    with pytest.raises(SimulationError, match=r"^placements: expected shape"):
+    with pytest.raises(GraphError, match=r"^placements: expected shape"):
         Simulator(problem).walk(start[:, 1:], moves)

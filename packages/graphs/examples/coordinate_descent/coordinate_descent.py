@@ -63,8 +63,8 @@ class MaxLoad:
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the largest load of each placement, and the parameters on each device."""
         groups = self.problem.group_graph
-        rows = np.array([self.problem.check_placement(row) for row in placements], np.int32)
-        here = rows.reshape(-1, groups.num_groups, 1) == np.arange(groups.num_devices)
+        rows = self.problem.check_placements(placements)
+        here = rows[:, :, None] == np.arange(groups.num_devices)
         loads = np.where(here, groups.compute_time, 0.0).sum(axis=1)
         held = np.where(here, groups.parameter_bytes[:, None], 0).sum(axis=1)
         return EvaluationBatch(runtime=loads.max(axis=1), peak_memory=held)

@@ -404,7 +404,7 @@ class PlacementEnvironment:
         problem = self.evaluator.problem
         rows = _rows("start", start, num_episodes, problem.num_groups)
         try:
-            return np.stack([problem.check_placement(row) for row in rows])
+            return problem.check_placements(rows)
         except GraphError as error:
             raise PolicyError(f"start: {error}") from None
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import Moves, PlacementProblem, Walks, check_moves, compiled
-from placeto_simulator.errors import SimulationError
 from placeto_simulator.event_loop import simulate
 from placeto_simulator.tables import NEVER, State, Tables
 
@@ -98,36 +97,9 @@ def loops_of(queue: str) -> Loops:
     )
 
 
-def checked_placements(problem: PlacementProblem, placements: Any) -> NDArray[np.int32]:
-    """Return int32[B, G]; refuse what is not that, or puts a group where it cannot run."""
-    given = np.asarray(placements)
-    num_groups, num_devices = problem.num_groups, problem.num_devices
-    if given.ndim != 2 or given.shape[1] != num_groups:
-        raise SimulationError(f"placements: expected shape (any, {num_groups}), got {given.shape}")
-    if given.size and given.dtype.kind not in "iu":
-        raise SimulationError(f"placements: expected integers, got {given.dtype}")
-    if given.size and (given.min() < 0 or given.max() >= num_devices):
-        row, group = np.argwhere((given < 0) | (given >= num_devices))[0].tolist()
-        raise SimulationError(
-            f"placements[{row}, {group}]: expected a device from 0 to {num_devices - 1} for "
-            f"group {problem.grouping.group_names[group]!r}, got {given[row, group]}"
-        )
-    # Copied, as code is compiled anew for arrays that may not be written to.
-    rows = np.array(given, np.int32, order="C")
-    seconds = problem.group_graph.compute_time[np.arange(num_groups), rows]
-    if np.isinf(seconds).any():
-        row, group = np.argwhere(np.isinf(seconds))[0].tolist()
-        device = problem.cluster.device_names[rows[row, group]]
-        raise SimulationError(
-            f"placements[{row}, {group}]: expected a device that can run every op of group "
-            f"{problem.grouping.group_names[group]!r}, got {rows[row, group]} ({device!r})"
-        )
-    return rows
-
-
 def walking_of(problem: PlacementProblem, placements: Any, moves: Moves) -> Walking:
     """Return walks that have not begun."""
-    rows = checked_placements(problem, placements)  # a copy, which walks change
+    rows = np.array(problem.check_placements(placements))  # a copy, which walks change
     return Walking(
         placement=rows,
         cost=np.empty((len(rows), 1 + moves.num_moves)),

@@ -2,14 +2,12 @@
 
 
 class SimulationError(ValueError):
-    """A placement that cannot be simulated.
-
-    The message is one line that names the placement, the group, the device and what was expected.
+    """A problem that cannot be simulated; the message is one line that says why.
 
     Examples
     --------
-    >>> raise SimulationError("placements[0, 3]: expected a device from 0 to 1, got 2")
+    >>> raise SimulationError("graph: expected at most 4294967295 ops, got 5000000000")
     Traceback (most recent call last):
     ...
-    placeto_simulator.errors.SimulationError: placements[0, 3]: expected a device from 0 to 1, got 2
+    placeto_simulator.errors.SimulationError: graph: expected at most 4294967295 ops, got 5000000000
     """

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, ScheduleBatch, Walks
-from placeto_simulator.batches import Batch, checked_placements, loops_of, walking_of, walks_of
+from placeto_simulator.batches import Batch, loops_of, walking_of, walks_of
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.tables import State, new_state, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
@@ -88,7 +88,7 @@ class Simulator:
 
         Raises
         ------
-        SimulationError
+        GraphError
             When the placements have another shape or dtype, name a device that does not exist, or
             put a group where one of its ops cannot run.
         """
@@ -118,7 +118,7 @@ class Simulator:
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement, int32[G], and return what ran where and when."""
-        rows = checked_placements(self.problem, np.asarray(placement)[None])
+        rows = np.array(self.problem.check_placements(np.asarray(placement)[None]))
         state = self._states.get()
         try:
             _check_done(np.array([self._loops.simulate(self._tables, state, rows[0])]))
@@ -134,7 +134,8 @@ class Simulator:
         times: bool = False,
         path: bool = False,
     ) -> Batch:
-        rows = checked_placements(self.problem, placements)
+        # Copied, as code is compiled anew for arrays that may not be written to.
+        rows = np.array(self.problem.check_placements(placements))
         count, num_groups = rows.shape
         shape = count, num_groups if times else 0
         batch = Batch(

@@ -18,7 +18,7 @@ from placeto_graphs import (
     compiled,
     sums_by_key,
 )
-from placeto_simulator.batches import checked_placements, walk, walking_of, walks_of
+from placeto_simulator.batches import walk, walking_of, walks_of
 from placeto_simulator.errors import SimulationError
 
 TICKS = 2**60  # of all times of a problem together
@@ -133,7 +133,7 @@ class ThroughputEvaluator:
 
         Raises
         ------
-        SimulationError
+        GraphError
             As `Simulator.evaluate` does.
         """
         loads, memory = self._loads_and_memory(placements)
@@ -157,7 +157,7 @@ class ThroughputEvaluator:
     def _loads_and_memory(
         self, placements: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rows = checked_placements(self.problem, placements)
+        rows = np.array(self.problem.check_placements(placements))
         loads = np.empty((len(rows), self.problem.num_devices), np.int64)
         memory = np.empty_like(loads)
         for row, placement in enumerate(rows):

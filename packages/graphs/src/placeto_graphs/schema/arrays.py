@@ -86,7 +86,7 @@ def int_array(
     largest = np.broadcast_to(np.iinfo(dtype).max if maximum is None else maximum, array.shape)
     wrong = (array < minimum) | (array > largest)
     if wrong.any():
-        index, place = _first(wrong)
+        index, place = first_index(wrong)
         raise GraphError(
             f"{field}{place}: expected an integer from {minimum} to {largest[index]}, "
             f"got {array[index]}"
@@ -116,7 +116,7 @@ def float_array(
     largest = FLOAT64_MAX if infinity_is is None else np.inf
     wrong = ~((result >= 0) & (result <= largest))  # also where NaN
     if wrong.any():
-        index, place = _first(wrong)
+        index, place = first_index(wrong)
         expected = "a finite number >= 0"
         if infinity_is is not None:
             expected = f"a number >= 0, or infinity ({infinity_is})"
@@ -246,7 +246,7 @@ def _frozen(array: NDArray[Any], dtype: DTypeLike, given: Any) -> NDArray[Any]:
     return result
 
 
-def _first(mask: NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
+def first_index(mask: NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
     """Return the first index that is True, and how it stands behind the name of a field."""
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
     return index, f"[{', '.join(map(str, index))}]" if index else ""

@@ -11,7 +11,7 @@ from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.grouping.colocation import rules_of_names
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, nested_groupings
-from placeto_graphs.schema.arrays import Record, float_array, int_array, texts
+from placeto_graphs.schema.arrays import Record, first_index, float_array, int_array, texts
 from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.grouping import (
     GroupGraph,
@@ -133,17 +133,11 @@ class PlacementProblem(Record):
 
         A group must not be on a device where one of its ops cannot run.
         """
-        last = self.num_devices - 1
-        devices = int_array("placement", placement, np.int32, (self.num_groups,), maximum=last)
-        seconds = self._group_compute_time[np.arange(self.num_groups), devices]
-        if np.isinf(seconds).any():
-            group = int(np.argmax(seconds))
-            raise GraphError(
-                f"placement[{group}]: expected a device that can run every op of group "
-                f"{shown(self.grouping.group_names[group])}, "
-                f"got {devices[group]} ({shown(self.cluster.device_names[devices[group]])})"
-            )
-        return devices
+        return self._checked_devices("placement", placement, (self.num_groups,))
+
+    def check_placements(self, placements: Any) -> NDArray[np.int32]:
+        """Return placements of this problem, int32[B, G]; see `check_placement`."""
+        return self._checked_devices("placements", placements, (None, self.num_groups))
 
     def expand(self, placement: Any) -> NDArray[np.int32]:
         """Return int32[V], the device of each op, for int32[G], the device of each group."""
@@ -212,6 +206,20 @@ class PlacementProblem(Record):
         share[np.isinf(self._group_compute_time)] = -1.0
         placement: NDArray[np.int32] = share.argmax(axis=1).astype(np.int32)
         return placement
+
+    def _checked_devices(
+        self, field: str, given: Any, shape: tuple[int | None, ...]
+    ) -> NDArray[np.int32]:
+        devices = int_array(field, given, np.int32, shape, maximum=self.num_devices - 1)
+        impossible = np.isinf(self._group_compute_time[np.arange(self.num_groups), devices])
+        if impossible.any():
+            index, place = first_index(impossible)
+            raise GraphError(
+                f"{field}{place}: expected a device that can run every op of group "
+                f"{shown(self.grouping.group_names[index[-1]])}, "
+                f"got {devices[index]} ({shown(self.cluster.device_names[devices[index]])})"
+            )
+        return devices
 
     def _can_be_placed(self, grouping: Grouping) -> bool:
         return bool(np.isfinite(group_compute_time(grouping, self.compute_time)).any(axis=1).all())

@@ -85,15 +85,10 @@ class PlacementResult(Record):
 
     Examples
     --------
-    >>> result = PlacementResult(
-    ...     placement=[0, 1],
-    ...     runtime=0.25,
-    ...     peak_memory=[60, 40],
-    ...     evaluations=2,
-    ...     seconds=0.001,
-    ...     curve=[[1, 0.5], [2, 0.25]],
-    ... )
-    >>> result.curve[-1]
+    >>> PlacementResult(
+    ...     placement=[0, 1], runtime=0.25, peak_memory=[60, 40],
+    ...     evaluations=2, seconds=0.001, curve=[[1, 0.5], [2, 0.25]],
+    ... ).curve[-1]
     array([2.  , 0.25])
     """
 
