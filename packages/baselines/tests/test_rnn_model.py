@@ -129,17 +129,6 @@ def test_samples_are_drawn_with_their_probability() -> None:
     assert counts.tolist() == pytest.approx(expected, abs=0.04)
 
 
-def test_logits_are_bounded_by_the_tanh_constant() -> None:
-    model, graphs = model_of([chains(2)], seed=6)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(100)
-        encoded = model.encode(graphs)
-        hidden = torch.ones(1, 1, SMALL.hidden_size)
-        logits = model.logits(encoded, hidden, model.attention(encoded, hidden)[0])
-    assert float(logits.abs().max()) <= SMALL.tanh_constant
-
-
 def test_the_forget_gates_start_open() -> None:
     model, _ = model_of([chains(2)], seed=0)
     weights = model.state_dict()
