@@ -1,5 +1,6 @@
 """What the protocols ask of evaluators and placers, what they return, and what is made of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -64,38 +65,6 @@ def test_a_result_says_whether_it_fits_the_memory() -> None:
         result(peak_memory=[1]).fits(cluster)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"placement": [-1]}, "placement[0]: expected an integer from 0 to"),
-        ({"runtime": np.nan}, "runtime: expected a number >= 0, or infinity (it cannot run)"),
-        ({"evaluations": -1}, "evaluations: expected an integer from 0 to"),
-        ({"seconds": np.inf}, "seconds: expected a finite number >= 0, got inf"),
-        ({"curve": [[2, 1.0], [1, 0.5]]}, "curve[1, 0]: expected at least 2 placements, got 1"),
-    ],
-)
-def test_a_wrong_result_is_named(changes: dict[str, Any], message: str) -> None:
-    with refused(message):
-        result(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"runtime": [0.1, np.nan]}, "runtime[1]: expected a number >= 0"),
-        ({"peak_memory": [[1], [2]]}, "peak_memory: expected shape (1, any), got (2, 1)"),
-        ({"start": [[0.0], [0.0]]}, "start: expected shape (1, any), got (2, 1)"),
-        ({"start": [[0.0, -1.0]]}, "start[0, 1]: expected a finite number >= 0"),
-        ({"end": [[0.1, 0.2]]}, "end: expected shape (1, 1), got (1, 2)"),
-    ],
-)
-def test_a_wrong_schedule_is_named(changes: dict[str, Any], message: str) -> None:
-    fields: dict[str, Any] = {"runtime": [0.1], "peak_memory": [[1]]}
-    fields |= {"start": [[0.0]], "end": [[0.1]]}
-    with refused(message):
-        ScheduleBatch(**(fields | changes))
-
-
 GIGABYTE = 10**9
 
 
@@ -117,22 +86,21 @@ def test_each_gigabyte_above_the_limit_costs_two_seconds(
     np.testing.assert_allclose(memory_penalised_runtime(batch, limit * GIGABYTE), expected)
 
 
-def test_devices_may_have_limits_of_their_own() -> None:
-    batch = EvaluationBatch(runtime=np.array([1.0]), peak_memory=np.array([[30, 12]]))
-    assert memory_penalised_runtime(batch, [40, 10], scale=1.0).tolist() == [3.0]
-
-
-def test_infinity_is_no_limit() -> None:
-    batch = EvaluationBatch(runtime=np.array([1.0, 2.0]), peak_memory=np.array([[30, 12], [9, 9]]))
-    assert memory_penalised_runtime(batch, np.inf).tolist() == [1.0, 2.0]
-    assert memory_penalised_runtime(batch, np.array(np.inf)).tolist() == [1.0, 2.0]
-    assert memory_penalised_runtime(batch, [np.inf, 10], scale=1.0).tolist() == [3.0, 2.0]
-
-
-def test_large_whole_limits_are_not_rounded() -> None:
-    batch = EvaluationBatch(runtime=np.array([0.0]), peak_memory=np.array([[2**53 + 1]]))
-    assert memory_penalised_runtime(batch, 2**53, scale=1.0).tolist() == [1.0]
-    assert memory_penalised_runtime(batch, np.array([2**53 + 1]), scale=1.0).tolist() == [0.0]
+@pytest.mark.parametrize(
+    ("peaks", "limit", "expected"),
+    [
+        ([[30, 12], [9, 9]], [40, 10], [3.0, 2.0]),  # devices may have limits of their own
+        ([[30, 12], [9, 9]], np.inf, [1.0, 2.0]),
+        ([[30, 12], [9, 9]], np.array(np.inf), [1.0, 2.0]),
+        ([[30, 12], [9, 9]], [np.inf, 10], [3.0, 2.0]),
+        # Large whole limits are not rounded.
+        ([[2**53 + 1], [0]], 2**53, [2.0, 2.0]),
+        ([[2**53 + 1], [0]], np.array([2**53 + 1]), [1.0, 2.0]),
+    ],
+)
+def test_a_limit_by_hand(peaks: Any, limit: Any, expected: list[float]) -> None:
+    batch = EvaluationBatch(runtime=np.array([1.0, 2.0]), peak_memory=np.array(peaks))
+    assert memory_penalised_runtime(batch, limit, scale=1.0).tolist() == expected
 
 
 def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None:
@@ -141,23 +109,6 @@ def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None
     ranks = placement_ranks(batch, [9, 10], scale=0.5)
     assert ranks == [(True, 1.5), (False, 9.0), (False, 8.0), (True, 5.5), (True, np.inf)]
     assert sorted(range(5), key=ranks.__getitem__) == [2, 1, 0, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ("limit", "scale", "message"),
-    [
-        (-1, 1.0, "limit: expected a number >= 0, or infinity (no limit), got -1.0"),
-        ([10, np.nan], 1.0, "limit[1]: expected a number >= 0, or infinity (no limit), got nan"),
-        (True, 1.0, "limit: expected numbers, got bool"),
-        ([40, 10, 10], 1.0, "limit: expected shape (2,), got (3,)"),
-        (10, np.nan, "scale: expected a finite number >= 0, got nan"),
-        (10, -2.0, "scale: expected a finite number >= 0, got -2.0"),
-    ],
-)
-def test_a_wrong_limit_or_scale_is_named(limit: Any, scale: Any, message: str) -> None:
-    batch = EvaluationBatch(runtime=np.array([1.0]), peak_memory=np.array([[30, 12]]))
-    with refused(message):
-        memory_penalised_runtime(batch, limit, scale)
 
 
 def moves(set_of: list[int], device: list[int], allowance: list[float], **changes: Any) -> Moves:
@@ -257,58 +208,6 @@ def test_critical_moves_pick_of_the_pairs_that_are_there_then() -> None:
     assert walks.placement.tolist() == [[1, 1, 0, 0]]
 
 
-def test_critical_moves_are_checked() -> None:
-    one = critical_moves([1], [0], [0.5])
-    start = np.zeros((1, 4), np.int32)
-    with refused("pick: expected numbers below 1, or infinity, got 1.0"):
-        replace(one, pick=np.array([[1.0]]))
-    with refused("set_of: expected levels from 0 to 1 of critical moves, got 2"):
-        replace(one, set_of=np.array([[2]], np.int32))
-    with refused("set_with[0, 0]: expected an integer from 0 to 4, got 5"):
-        replace(one, set_with=np.array([[5]], np.int32))
-    with refused("pick: expected no critical moves, as the evaluator has no critical_groups"):
-        plain_walk(BusiestDevice(), start, one)
-    with refused("neighbours: expected numbers from 0 to 3, got 4"):
-        plain_walk(FullerDevice(), start, replace(one, neighbours=np.array([[0, 4]], np.int32)))
-    with refused("set_with: expected 4 groups, got 3"):
-        plain_walk(FullerDevice(), start, replace(one, set_with=one.set_with[:, :3]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"first_member": [0, 0, 1]}, "first_member: expected rising positions from 0 to 6"),
-        (
-            {"members": [0, 1, 2, 3, 1, 1]},
-            r"members\[5\]: expected each \(set, group\) once, got \[4, 1\] again after members",
-        ),
-        ({"first_member": [0], "members": []}, r"set_of\[0, 0\]: expected an integer from 0 to -1"),
-        ({"set_of": [[5]]}, r"set_of\[0, 0\]: expected an integer from 0 to 4, got 5"),
-        ({"allowance": [[-1.0]]}, r"allowance\[0, 0\]: expected a number >= 0"),
-    ],
-)
-def test_moves_are_checked(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(GraphError, match=f"^{message}"):
-        replace(moves([0], [0], [0.0]), **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"members": [0, 1, 2, 3, 0, 4]}, "members: expected numbers from 0 to 3, got 4"),
-        ({"device": [[2]]}, "device: expected numbers from 0 to 1, got 2"),
-        (
-            {"set_of": [[0]] * 2, "device": [[0]] * 2, "allowance": [[0.0]] * 2, "pick": None},
-            "set_of: expected moves of 1 walks, got 2",
-        ),
-    ],
-)
-def test_moves_of_another_problem_are_refused(changes: dict[str, Any], message: str) -> None:
-    with refused(message):
-        others = replace(moves([0], [0], [0.0]), **changes)
-        plain_walk(BusiestDevice(), np.zeros((1, 4), np.int32), others)
-
-
 def test_a_group_does_not_go_where_it_cannot_run() -> None:
     evaluator = BusiestDevice()
     compute_time = evaluator.problem.compute_time.copy()
@@ -317,3 +216,80 @@ def test_a_group_does_not_go_where_it_cannot_run() -> None:
     walks = plain_walk(evaluator, np.zeros((1, 4), np.int32), moves([4, 0], [1, 1], [0.0, 0.0]))
     assert evaluator.asked == [[0, 0, 0, 0], [1, 0, 0, 0]]
     np.testing.assert_array_equal(walks.cost, [[4, np.nan, 3]])
+
+
+def schedule(**changes: Any) -> ScheduleBatch:
+    fields: dict[str, Any] = {"runtime": [0.1], "peak_memory": [[1]]}
+    return ScheduleBatch(**(fields | {"start": [[0.0]], "end": [[0.1]]} | changes))
+
+
+def penalised(limit: Any, scale: float = 1.0) -> object:
+    batch = EvaluationBatch(runtime=np.array([1.0]), peak_memory=np.array([[30, 12]]))
+    return memory_penalised_runtime(batch, limit, scale)
+
+
+def one(**changes: Any) -> Moves:
+    return replace(moves([0], [0], [0.0]), **changes)
+
+
+def critical(**changes: Any) -> Moves:
+    return replace(critical_moves([1], [0], [0.5]), **changes)
+
+
+def walked(evaluator: type[BusiestDevice] = FullerDevice, **changes: Any) -> object:
+    return plain_walk(evaluator(), np.zeros((1, 4), np.int32), critical(**changes))
+
+
+TWO_WALKS = dict.fromkeys(("set_of", "device", "allowance"), [[0]] * 2) | {"pick": None}
+NUMBER = "expected a number >= 0, or infinity"
+THREE = [[0, 1, 2]]  # groups of the sets
+
+
+@pytest.mark.parametrize(
+    ("make", "fields", "message"),
+    [
+        (result, {"placement": [-1]}, "placement[0]: expected an integer from 0 to"),
+        (result, {"runtime": np.nan}, f"runtime: {NUMBER} (it cannot run)"),
+        (result, {"evaluations": -1}, "evaluations: expected an integer from 0 to"),
+        (result, {"seconds": np.inf}, "seconds: expected a finite number >= 0, got inf"),
+        (result, {"curve": [[2, 1.0], [1, 0.5]]}, "curve[1, 0]: expected at least 2 placements,"),
+        (schedule, {"runtime": [0.1, np.nan]}, "runtime[1]: expected a number >= 0"),
+        (schedule, {"peak_memory": [[1], [2]]}, "peak_memory: expected shape (1, any), got (2, 1)"),
+        (schedule, {"start": [[0.0]] * 2}, "start: expected shape (1, any), got (2, 1)"),
+        (schedule, {"start": [[0.0, -1.0]]}, "start[0, 1]: expected a finite number >= 0"),
+        (schedule, {"end": [[0.1, 0.2]]}, "end: expected shape (1, 1), got (1, 2)"),
+        (penalised, {"limit": -1}, f"limit: {NUMBER} (no limit), got -1.0"),
+        (penalised, {"limit": [10, np.nan]}, f"limit[1]: {NUMBER} (no limit), got nan"),
+        (penalised, {"limit": True}, "limit: expected numbers, got bool"),
+        (penalised, {"limit": [40, 10, 10]}, "limit: expected shape (2,), got (3,)"),
+        (penalised, {"limit": 1, "scale": np.nan}, "scale: expected a finite number >= 0, got nan"),
+        (penalised, {"limit": 1, "scale": -2.0}, "scale: expected a finite number >= 0, got -2.0"),
+        (one, {"first_member": [0, 0, 1]}, "first_member: expected rising positions from 0 to 6"),
+        (one, {"members": [0, 1, 2, 3, 1, 1]}, "members[5]: expected each (set, group) once, got"),
+        (
+            one,
+            {"first_member": [0], "members": []},
+            "set_of[0, 0]: expected an integer from 0 to -",
+        ),
+        (one, {"set_of": [[5]]}, "set_of[0, 0]: expected an integer from 0 to 4, got 5"),
+        (one, {"allowance": [[-1.0]]}, "allowance[0, 0]: expected a number >= 0"),
+        (critical, {"pick": [[1.0]]}, "pick: expected numbers below 1, or infinity, got 1.0"),
+        (critical, {"set_of": [[2]]}, "set_of: expected levels from 0 to 1 of critical moves, got"),
+        (critical, {"set_with": [[5]]}, "set_with[0, 0]: expected an integer from 0 to 4, got 5"),
+        (
+            walked,
+            {"evaluator": BusiestDevice},
+            "pick: expected no critical moves, as the evaluator",
+        ),
+        (walked, {"neighbours": [[0, 4]]}, "neighbours: expected numbers from 0 to 3, got 4"),
+        (walked, {"set_with": THREE * 2}, "set_with: expected 4 groups, got 3"),
+        (walked, {"members": [0, 1, 2, 3, 0, 4]}, "members: expected numbers from 0 to 3, got 4"),
+        (walked, {"device": [[2]]}, "device: expected numbers from 0 to 1, got 2"),
+        (walked, TWO_WALKS, "set_of: expected moves of 1 walks, got 2"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    make: Callable[..., object], fields: dict[str, Any], message: str
+) -> None:
+    with refused(message):
+        make(**fields)
