@@ -1,9 +1,11 @@
 """What every placer does, on problems of every kind."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from baseline_problems import cluster, op_graph, problem_of, random_problems, two_chains
+from baseline_problems import cluster, gpus, op_graph, random_problems, two_chains
 from placeto_baselines import (
     BaselineError,
     CpuOnly,
@@ -99,19 +101,17 @@ def test_a_seed_gives_one_result(placer: Placer) -> None:
 @pytest.mark.parametrize(
     "problem",
     [
-        problem_of(op_graph(1, []), cluster(["cpu"]), np.ones((1, 1))),
-        problem_of(op_graph(3, []), cluster(["cpu", "k80"]), np.ones((3, 2))),
-        problem_of(op_graph(2, [(0, 1)]), cluster(["cpu"]), np.ones((2, 1))),
-        problem_of(op_graph(1, []), cluster(["k80", "cpu"]), np.ones((1, 2))),
-        problem_of(  # without costs
-            op_graph(3, [(0, 1), (1, 2)], tensor_bytes=np.zeros(3, int)),
-            cluster(["cpu", "k80", "k80"]),
-            np.zeros((3, 3)),
-        ),
+        gpus([1], count=1),
+        gpus([1, 1, 1]),
+        gpus([1, 1], [(0, 1)], count=1),
+        gpus([1]),
+        gpus([0, 0, 0], [(0, 1), (1, 2)], tensor_bytes=[0, 0, 0], count=3),
     ],
     ids=["one of all", "no edges", "one device", "one group", "no costs"],
 )
 def test_problems_at_the_edge(placer: Placer, problem: PlacementProblem) -> None:
+    kinds = ("cpu", "k80", "k80")[: problem.num_devices]
+    problem = replace(problem, cluster=cluster([*kinds]))
     check(problem, placer.place(problem, PlainEvaluator(problem)))
 
 
@@ -137,6 +137,6 @@ def test_a_result_says_that_it_runs_out_of_memory(placer: Placer) -> None:
 
 @pytest.mark.parametrize("placer", PLACERS, ids=name_of)
 def test_an_evaluator_of_another_problem_is_refused(placer: Placer) -> None:
-    other = problem_of(op_graph(1, []), cluster(["cpu"]), np.ones((1, 1)))
+    other = gpus([1], count=1)
     with pytest.raises(BaselineError, match="evaluator: expected one of PlacementProblem"):
         placer.place(two_chains(), PlainEvaluator(other))

@@ -30,22 +30,17 @@ def placed(placer: ExpertPlacer, problem: PlacementProblem) -> list[int]:
     return devices
 
 
-def translation(gpus: int) -> PlacementProblem:
-    """An embedding, four layers of encoder and decoder, attention, softmax, and a loss."""
-    scopes = ["embedding", *(f"encoder.layers.{layer}" for layer in range(4))]
-    scopes += [f"decoder.layers.{layer}" for layer in range(4)]
-    scopes += ["decoder.attention", "softmax", ""]
-    return scoped(scopes, [(op, op + 1) for op in range(11)], gpus)
-
-
 @pytest.mark.parametrize(
     ("gpus", "layers"), [(4, [1, 2, 3, 4]), (6, [1, 2, 3, 4]), (2, [1, 1, 2, 2])]
 )
 def test_layers_have_devices_of_their_own_or_stay_with_their_neighbours(
     gpus: int, layers: list[int]
 ) -> None:
+    coders = [f"{coder}.layers.{layer}" for coder in ("encoder", "decoder") for layer in range(4)]
+    scopes = ["embedding", *coders, "decoder.attention", "softmax", ""]
     expected = [1, *layers, *layers, layers[-1], layers[-1], layers[-1]]
-    assert placed(ExpertPlacer(NMT), translation(gpus)) == expected
+    problem = scoped(scopes, [(op, op + 1) for op in range(11)], gpus)
+    assert placed(ExpertPlacer(NMT), problem) == expected
 
 
 def test_the_branches_of_each_module_go_round_the_devices() -> None:

@@ -1,9 +1,10 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from baseline_problems import cluster, op_graph, problem_of, two_chains
+from baseline_problems import cluster, gpus, two_chains
 from placeto_baselines import BaselineError, CpuOnly, RandomPlacer, SingleDevice
 from plain_evaluator import PlainEvaluator
 
@@ -19,15 +20,10 @@ def test_the_single_device_is_the_fastest_gpu(cpu: str) -> None:
 
 
 def test_the_single_device_is_one_that_holds_the_model_if_there_is_one() -> None:
-    small, large = cluster(["v100"], memory=5), cluster(["k80"], memory=10**9)
-    both = cluster(["v100", "k80"])
-    devices = (small.devices[0], large.devices[0])
-    graph = op_graph(2, [(0, 1)], parameter_bytes=np.full(2, 10**9 // 2))
-    problem = problem_of(
-        graph,
-        type(both)(devices=devices, bandwidth=both.bandwidth, latency=both.latency),
-        np.array([[0.1, 0.5], [0.1, 0.5]]),
-    )
+    problem = gpus([[0.1, 0.5]] * 2, [(0, 1)], parameter_bytes=[10**9 // 2] * 2)
+    small = replace(problem.cluster.devices[0], memory_bytes=5)
+    on = replace(problem.cluster, devices=(small, problem.cluster.devices[1]))
+    problem = replace(problem, cluster=on)
     result = SingleDevice().place(problem, PlainEvaluator(problem))
     assert result.placement.tolist() == [1, 1]
     assert result.fits(problem.cluster)
