@@ -8,7 +8,7 @@ from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.devices import accelerated, allowed_devices
 from placeto_baselines.scheduling.baechi import favourite_children, with_favourites
 from placeto_baselines.scheduling.list_schedulers import ListScheduler, first_gap
-from placeto_baselines.scheduling.timetable import Schedule, TaskGraph
+from placeto_baselines.scheduling.timetable import TaskGraph, Timetable
 from placeto_graphs import PlacementProblem
 from plain_evaluator import PlainEvaluator
 
@@ -21,7 +21,7 @@ def tasks_of(problem: PlacementProblem) -> TaskGraph:
     return TaskGraph(problem, allowed_devices(problem))
 
 
-def check_schedule(problem: PlacementProblem, schedule: Schedule) -> None:
+def check_schedule(problem: PlacementProblem, schedule: Timetable) -> None:
     """Groups stay together, devices do one op at a time, and ops wait for their inputs."""
     graph, on = problem.graph, problem.cluster
     assert schedule.device.tolist() == problem.expand(schedule.placement).tolist()

@@ -8,7 +8,7 @@ from scipy.sparse import block_array, csr_array, diags_array, eye_array
 from placeto_baselines.devices import NOWHERE, accelerated, allowed_devices
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.scheduling.list_schedulers import ListScheduler
-from placeto_baselines.scheduling.timetable import Schedule, TaskGraph, Timetable
+from placeto_baselines.scheduling.timetable import TaskGraph, Timetable
 from placeto_baselines.trials import RulePlacer
 from placeto_graphs import PlacementProblem
 
@@ -34,7 +34,7 @@ class MEtf(ListScheduler):
 
     name = "m-etf"
 
-    def schedule(self, problem: PlacementProblem) -> Schedule:
+    def schedule(self, problem: PlacementProblem) -> Timetable:
         tasks = TaskGraph(problem, accelerated(problem))
         return with_favourites(problem, tasks, [NOWHERE] * tasks.num_tasks)
 
@@ -57,7 +57,7 @@ class MSct(ListScheduler):
 
     name = "m-sct"
 
-    def schedule(self, problem: PlacementProblem) -> Schedule:
+    def schedule(self, problem: PlacementProblem) -> Timetable:
         tasks = TaskGraph(problem, accelerated(problem))
         return with_favourites(problem, tasks, favourite_children(tasks))
 
@@ -185,7 +185,7 @@ class Frontier(Timetable):
                 self.arrivals[task] = self.arrival(task)
 
 
-def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> Schedule:
+def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list[int]) -> Timetable:
     """Return the schedule of SCT (Hanen and Munier 1995; Jeon et al. 2020, section 3).
 
     It grows by the pair of a ready task and a device that can start earliest. Of several pairs the
@@ -228,7 +228,7 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
             (size,) = (size for source, size in tasks.predecessors[child] if source == task)
             slowest = float(tasks.transfers(size)[device].max())
             awake[device] = child, float(frontier.finish[task]) + slowest
-    return frontier.schedule()
+    return frontier.completed()
 
 
 def _first_start(frontier: Frontier, task: int, device: int) -> float:

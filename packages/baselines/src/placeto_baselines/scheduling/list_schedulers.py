@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import accelerated, allowed_devices
-from placeto_baselines.scheduling.timetable import Schedule, TaskGraph, Timetable
+from placeto_baselines.scheduling.timetable import TaskGraph, Timetable
 from placeto_baselines.trials import RulePlacer
 from placeto_graphs import PlacementProblem
 
@@ -15,7 +15,7 @@ from placeto_graphs import PlacementProblem
 class ListScheduler(RulePlacer):
     """Base of the placers that make a schedule of ops and keep where it puts groups."""
 
-    def schedule(self, problem: PlacementProblem) -> Schedule:
+    def schedule(self, problem: PlacementProblem) -> Timetable:
         """Return the schedule of the ops of a problem."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class Heft(ListScheduler):
 
     name = "heft"
 
-    def schedule(self, problem: PlacementProblem) -> Schedule:
+    def schedule(self, problem: PlacementProblem) -> Timetable:
         tasks = TaskGraph(problem, allowed_devices(problem))
         timetable = Timetable(tasks)
         gaps = [[(0.0, np.inf)] for _ in range(problem.num_devices)]  # without work, in their order
@@ -61,7 +61,7 @@ class Heft(ListScheduler):
                 begin, end = gaps[device][gap]
                 parts = (begin, start), (start + seconds[device], end)
                 gaps[device][gap : gap + 1] = [part for part in parts if part[0] < part[1]]
-        return timetable.schedule()
+        return timetable.completed()
 
 
 def first_gap(
@@ -90,7 +90,7 @@ class CriticalPathPlacer(ListScheduler):
 
     name = "critical-path"
 
-    def schedule(self, problem: PlacementProblem) -> Schedule:
+    def schedule(self, problem: PlacementProblem) -> Timetable:
         tasks = TaskGraph(problem, accelerated(problem))
         timetable = Timetable(tasks)
         order = np.lexsort((np.arange(tasks.num_tasks), -tasks.upward_rank()))
@@ -102,4 +102,4 @@ class CriticalPathPlacer(ListScheduler):
             finish = start + tasks.seconds[task, devices]
             first = int(np.lexsort((finish, start))[0])
             timetable.add(task, int(devices[first]), float(start[first]))
-        return timetable.schedule()
+        return timetable.completed()

@@ -1,7 +1,5 @@
 """The graph of ops as list schedulers read it, and the schedule that they make of it."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,23 +96,12 @@ def _mean_over_pairs(between: NDArray[np.float64], kinds: NDArray[np.bool_]) -> 
     return mean
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """The schedule of V ops that a list scheduler makes: device, start and end of each.
+class Timetable:
+    """The schedule of V ops that a list scheduler makes, as it grows.
 
     List schedulers assume links that carry any number of tensors at once, as their papers do. They
     use the time of a transfer between each pair of devices, and ignore that pairs share links. An
     evaluator may return another runtime.
-    """
-
-    placement: NDArray[np.int32]  # [G]
-    device: NDArray[np.int32]  # [V], that of its group
-    start: NDArray[np.float64]
-    finish: NDArray[np.float64]
-
-
-class Timetable:
-    """A schedule in the making.
 
     The first task of a group places the group, as in Baechi (Jeon et al. 2020, section 4). Gradient
     ops thus go to the device of their forward ops. Data are placed with their first reader.
@@ -176,12 +163,15 @@ class Timetable:
                 self.ready.append(reader)
         return settled
 
-    def schedule(self) -> Schedule:
+    @property
+    def device(self) -> NDArray[np.int32]:  # [V], that of the group of each op
+        return self.placement[self.tasks.group_of]
+
+    def completed(self) -> "Timetable":
         """Return the schedule once every task is in it; what is left are data that nobody reads."""
         for group in np.flatnonzero(self.placement == NOWHERE).tolist():
             self._settle(group, int(self.candidates[group].argmax()))
-        device = self.placement[self.tasks.group_of]
-        return Schedule(self.placement, device, self.start, self.finish)
+        return self
 
     def _settle(self, group: int, device: int) -> list[int]:
         if self.placement[group] != NOWHERE:

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,7 +135,7 @@ class LocalSearch:
         """Return the best placement of all that were evaluated."""
         if num_placements(problem) <= min(FEW_PLACEMENTS, self.budget):
             return exhaustive_search(problem, evaluator)
-        climber = _Climber(Trials(problem, evaluator), self.budget, np.random.default_rng(seed))
+        climber = _Climber(Trials(problem, evaluator), self.budget, seed)
         annealing_steps = int(self.annealing * (self.budget // self.restarts))
         climber.start()
         while climber.budget_left:
@@ -146,16 +145,13 @@ class LocalSearch:
         return climber.trials.result()
 
 
-@dataclass
 class _Climber:
     """One placement that moves, and the budget that its moves are taken from."""
 
-    trials: Trials
-    budget: int
-    generator: np.random.Generator
-
-    def __post_init__(self) -> None:
-        self.allowed = allowed_devices(self.trials.problem)
+    def __init__(self, trials: Trials, budget: int, seed: int) -> None:
+        self.trials, self.budget = trials, budget
+        self.generator = np.random.default_rng(seed)
+        self.allowed = allowed_devices(trials.problem)
         self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1)
 
     @property
