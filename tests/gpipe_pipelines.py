@@ -26,30 +26,14 @@ BANDWIDTH = 1e9
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A chain of equal layers in micro-batches; the forward of a layer takes one second for each.
+    """A chain of equal layers; the forward of a layer takes one second for each micro-batch."""
 
-    Attributes
-    ----------
-    stages : int
-        The number k of layers.
-    micro_batches : int
-        The number m of micro-batches.
-    backward_seconds : float
-        What the backward of a layer takes for a micro-batch; with 0 it is an inference step.
-    transfer_seconds : float
-        What the output of a layer, or its gradient, takes to another device.
-    ops_per_layer : int
-        How many equal ops a layer is, forward and backward each.
-    queue : text
-        In which order a device works off the ops that wait for it (`placeto_graphs.Cluster`).
-    """
-
-    stages: int
-    micro_batches: int
-    backward_seconds: float
-    transfer_seconds: float = 0.0
-    ops_per_layer: int = 1
-    queue: str = "backward-first"
+    stages: int  # the number k of layers
+    micro_batches: int  # their number m
+    backward_seconds: float  # of a layer and a micro-batch; with 0 it is an inference step
+    transfer_seconds: float = 0.0  # of the output of a layer, or its gradient, to another device
+    ops_per_layer: int = 1  # equal ones, forward and backward each
+    queue: str = "backward-first"  # see `placeto_graphs.Cluster`
 
     def problem(self) -> PlacementProblem:
         """Return the problem with as many devices as layers; group i is layer i."""
@@ -90,17 +74,9 @@ class Pipeline:
 
 def devices_without_overheads(num_devices: int, bandwidth: float) -> Cluster:
     """Return devices that take nothing but compute times, and bytes at a bandwidth in B/s."""
+    names = [f"gpu{number}" for number in range(num_devices)]
     return Cluster(
-        devices=tuple(
-            Device(
-                name=f"gpu{number}",
-                kind="gpu",
-                memory_bytes=2**60,
-                op_overhead=0.0,
-                transfer_overhead=0.0,
-            )
-            for number in range(num_devices)
-        ),
+        devices=tuple(Device(name, "gpu", 2**60, 0.0, 0.0) for name in names),
         bandwidth=np.full((num_devices, num_devices), bandwidth),
         latency=np.zeros((num_devices, num_devices)),
     )

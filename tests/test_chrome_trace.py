@@ -59,42 +59,32 @@ def strictly_read(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_slices_have_durations_and_do_not_overlap_within_a_track(
+def test_a_trace_has_what_ran_and_the_memory_of_each_device(
     timeline: Timeline, tmp_path: Path
 ) -> None:
     timeline.to_chrome_trace(tmp_path / "trace.json")
     tracks = defaultdict(list)
+    names: dict[int, str] = {}
+    memory: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for event in strictly_read(tmp_path / "trace.json"):
         if event["ph"] == "X":
-            assert event["dur"] >= 0
             tracks[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] == "C":
+            memory[event["name"]].append((event["ts"], event["args"]["bytes"]))
+        elif event["name"] == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+    # Every device and bus has a named track, on which nothing overlaps.
+    devices = timeline.problem.cluster.device_names
+    assert sorted(names.values()) == sorted([*devices, *(f"{name} bus" for name in devices)])
+    assert tracks.keys() <= names.keys()
     assert sum(map(len, tracks.values())) == len(timeline.op_start) + len(timeline.transfer_start)
     for slices in tracks.values():
+        assert all(end >= start for start, end in slices)
         for before, after in pairwise(sorted(slices)):
             assert after[0] >= before[1] - ROUNDING
     last = max(end for slices in tracks.values() for _, end in slices)
     assert last >= timeline.runtime * 1e6 - ROUNDING
-
-
-def test_every_device_and_bus_has_a_named_track(timeline: Timeline, tmp_path: Path) -> None:
-    timeline.to_chrome_trace(tmp_path / "trace.json")
-    events = strictly_read(tmp_path / "trace.json")
-    named = {
-        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
-    }
-    devices = timeline.problem.cluster.device_names
-    assert sorted(named.values()) == sorted([*devices, *(f"{name} bus" for name in devices)])
-    assert {event["tid"] for event in events if event["ph"] == "X"} <= named.keys()
-
-
-def test_counters_show_the_memory_of_each_device(timeline: Timeline, tmp_path: Path) -> None:
-    timeline.to_chrome_trace(tmp_path / "trace.json")
-    peaks: dict[str, int] = defaultdict(int)
-    times: dict[str, list[float]] = defaultdict(list)
-    for event in strictly_read(tmp_path / "trace.json"):
-        if event["ph"] == "C":
-            peaks[event["name"]] = max(peaks[event["name"]], event["args"]["bytes"])
-            times[event["name"]].append(event["ts"])
-    names = timeline.problem.cluster.device_names
-    assert [peaks[f"{name} memory"] for name in names] == timeline.peak_memory.tolist()
-    assert all(before < after for row in times.values() for before, after in pairwise(row))
+    for name, peak in zip(devices, timeline.peak_memory.tolist(), strict=True):
+        times, held = zip(*memory[f"{name} memory"], strict=True)
+        assert max(held) == peak
+        assert all(before < after for before, after in pairwise(times))
