@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from enas.data import cifar10, grammar_text, penn_treebank, shape_images
-from enas.search import ARCHITECTURES, PUBLISHED, Search, Settings, train
+from enas.search import ARCHITECTURES, PUBLISHED, Search, Settings, round_means, train
 from enas.tasks import ImageTask, Task, TextTask
 from placeto.texts import TextTable
 from placeto_workloads import WorkloadError
@@ -105,7 +105,7 @@ def _report(search: Search, mean_reward: float) -> None:
 def _train(options: argparse.Namespace) -> None:
     make, settings = _task_maker(options), _settings(options)
     search = train(make(options.seed), settings, options.out, seed=options.seed, report=_report)
-    means = search.trajectory.round_means()
+    means = round_means(search.trajectory)
     print(
         f"{len(search.trajectory)} architectures in {options.out / ARCHITECTURES}; mean reward "
         f"{means[0]:.4f} in the first round, {means[-1]:.4f} in the last"
@@ -139,7 +139,7 @@ def _reward_row(
         space.architecture(row.tolist()) for row in controlled.sample(NUM_ARCHITECTURES, generator)
     ]
     drawn = [space.uniform(generator) for _ in range(NUM_ARCHITECTURES)]
-    means = controlled.trajectory.round_means()
+    means = round_means(controlled.trajectory)
     own, same, others = (
         float(search.evaluate(architectures, NUM_BATCHES).mean())
         for search, architectures in ((controlled, chosen), (controlled, drawn), (uniform, drawn))

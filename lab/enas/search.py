@@ -20,12 +20,31 @@ from numpy.typing import NDArray
 from enas.controller import Controller
 from enas.tasks import Task
 from placeto_graphs import write_atomically
-from placeto_workloads import WorkloadError
-from placeto_workloads.families.search_spaces import Architecture
+from placeto_workloads import RecurrentCell, WorkloadError
+from placeto_workloads.families.search_spaces import ACTIVATIONS, MICRO_OPERATIONS, Architecture
 from placeto_workloads.families.trajectory import Trajectory, save_trajectory
 
 CHECKPOINT = "search.pt"
 ARCHITECTURES = "architectures.json"
+
+
+def choices_of(architecture: Architecture) -> list[int]:
+    """Return the choices that make an architecture of a search space."""
+    if isinstance(architecture, RecurrentCell):
+        first, *others = map(ACTIVATIONS.index, architecture.activations)
+        pairs = zip(architecture.inputs, others, strict=True)
+        return [first, *(choice for pair in pairs for choice in pair)]
+    choices = []
+    for block in (*architecture.normal.blocks, *architecture.reduction.blocks):
+        operations = block.left_operation, block.right_operation
+        choices += [block.left, block.right, *map(MICRO_OPERATIONS.index, operations)]
+    return choices
+
+
+def round_means(trajectory: Trajectory) -> list[float]:
+    """Return the mean reward of each round that has architectures."""
+    rounds, rewards = trajectory.rounds, trajectory.rewards
+    return [float(rewards[rounds == number].mean()) for number in np.unique(rounds)]
 
 
 @dataclass(frozen=True)
@@ -187,7 +206,7 @@ class Search:
         if not self.settings.uniform:
             return self.controller.sample(number, generator)
         space = self.task.space
-        return np.array([space.choices(space.uniform(generator)) for _ in range(number)])
+        return np.array([choices_of(space.uniform(generator)) for _ in range(number)])
 
     def evaluate(self, architectures: list[Architecture], batches: int) -> NDArray[np.float64]:
         """Return the mean rewards of architectures, float64[architectures], as weights are now.

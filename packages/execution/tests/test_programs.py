@@ -37,8 +37,10 @@ def random_schedule(problem: PlacementProblem, seed: int) -> StepTimeline:
         end[op] = free_at[device] = start[op] + generator.choice([0.0, 1.0, 5.0])
         for tensor, destination in transfers:
             if graph.tensor_producer[tensor] == op:
-                leaves = end[op] + generator.choice([0.0, 3.0])
-                sent[tensor, destination] = leaves, leaves + generator.choice([0.0, 2.0])
+                # As measured times may have it, also before its op ends.
+                leaves = end[op] + generator.choice([-9.0, 0.0, 3.0])
+                arrival = max(leaves, end[op]) + generator.choice([0.0, 2.0])
+                sent[tensor, destination] = leaves, arrival
     times = np.array([sent[transfer] for transfer in transfers]).reshape(-1, 2)
     return replace(
         plain, op_start=start, op_end=end, transfer_start=times[:, 0], transfer_end=times[:, 1]

@@ -5,7 +5,7 @@ that it chose are an architecture.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Protocol
@@ -80,10 +80,6 @@ class SearchSpace(ABC):
         """Return the architecture of choices, one for each decision."""
 
     @abstractmethod
-    def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        """Return the choices that make an architecture."""
-
-    @abstractmethod
     def uniform(self, generator: np.random.Generator) -> Architecture:
         """Return an architecture of which each choice is equally likely."""
 
@@ -130,11 +126,6 @@ class ConvolutionalSpace(SearchSpace):
             cell_with_loose_ends(normal), cell_with_loose_ends(reduction)
         )
 
-    def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        if not isinstance(architecture, ConvolutionalArchitecture):
-            raise WorkloadError(f"architecture: expected convolutional cells, got {architecture!r}")
-        return (*self._of_cell(architecture.normal), *self._of_cell(architecture.reduction))
-
     def uniform(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
         return ConvolutionalArchitecture(self._cell(generator), self._cell(generator))
 
@@ -144,21 +135,6 @@ class ConvolutionalSpace(SearchSpace):
             left, right = (int(state) for state in generator.integers(states, size=2))
             blocks.append(_block(left, right, *generator.integers(self.num_operations, size=2)))
         return cell_with_loose_ends(tuple(blocks))
-
-    def _of_cell(self, cell: ConvolutionalCell) -> Iterator[int]:
-        if len(cell.blocks) != self.num_nodes or cell != cell_with_loose_ends(cell.blocks):
-            raise WorkloadError(
-                f"architecture: expected {self.num_nodes} blocks and their loose ends, got {cell!r}"
-            )
-        for block in cell.blocks:
-            yield from (block.left, block.right)
-            for operation in (block.left_operation, block.right_operation):
-                if operation not in MICRO_OPERATIONS:
-                    raise WorkloadError(
-                        "architecture: expected operations of the micro space, "
-                        f"got {operation.value!r}"
-                    )
-                yield MICRO_OPERATIONS.index(operation)
 
 
 def _block(left: int, right: int, left_choice: int, right_choice: int) -> Block:
@@ -190,16 +166,6 @@ class RecurrentSpace(SearchSpace):
         self.check(choices)
         activations = tuple(ACTIVATIONS[choice] for choice in choices[::2])
         return RecurrentCell(activations, tuple(choices[1::2]))
-
-    def choices(self, architecture: Architecture) -> tuple[int, ...]:
-        if not isinstance(architecture, RecurrentCell) or architecture.num_nodes != self.num_nodes:
-            raise WorkloadError(
-                f"architecture: expected a recurrent cell of {self.num_nodes} nodes, "
-                f"got {architecture!r}"
-            )
-        first, *others = (ACTIVATIONS.index(activation) for activation in architecture.activations)
-        pairs = zip(architecture.inputs, others, strict=True)
-        return (first, *(choice for pair in pairs for choice in pair))
 
     def uniform(self, generator: np.random.Generator) -> RecurrentCell:
         indices = generator.integers(self.num_operations, size=self.num_nodes)

@@ -72,12 +72,6 @@ class Trajectory:
         """Return one of the architectures, all equally likely."""
         return self.architecture(int(generator.integers(len(self))))
 
-    def round_means(self) -> list[float]:
-        """Return the mean reward of each round that has architectures."""
-        return [
-            float(self.rewards[self.rounds == number].mean()) for number in np.unique(self.rounds)
-        ]
-
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     format: str
