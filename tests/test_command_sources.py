@@ -188,16 +188,6 @@ def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> Non
         "inspect", tmp_path / "cut.pt2", "--trust"
     )
     assert "none.pt2: No such file" in fail("inspect", tmp_path / "none.pt2")
-    assert "--trust: needs an exported program (.pt2), got nmt-2" in fail(
-        "inspect", "nmt-2", "--trust"
-    )
-    for other in (problem, "nmt-2"):
-        assert f"--family-seed: needs a graph of a family such as nmt:7, got {other}" in fail(
-            "inspect", other, "--family-seed=3"
-        )
-    assert "--set batch_size: expected a whole number, got 'x'" in fail(
-        "inspect", path, "--trust", "--set=batch_size=x"
-    )
 
 
 def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
@@ -247,20 +237,6 @@ def test_a_placement_of_a_model_is_used_with_the_same_options(tmp_path: Path) ->
     again = succeed_json("simulate", "nmt-2", placement, *options)
     assert again["runtime"] == report["runtime"]
     assert [row["device"] for row in again["devices"]] == ["v100:0", "v100:1", "v100:2"]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_what_a_library_refuses_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    path = tmp_path / "problem.json"
-    assert "such as" in fail("build", "transformers:lama", "-o", path)
-    assert "expected int, got str" in fail(
-        "build", "transformers:gpt2", "--set=n_layer=many", "-o", path
-    )
-    assert "sequence_length: expected from 1 to 1024" in fail(
-        "build", "transformers:gpt2", "--sequence-length=5000", "-o", path
-    )
-    assert not path.exists()
 
 
 PARTITIONING = {

@@ -243,10 +243,7 @@ def test_the_command_prints_the_arguments_and_what_they_cost(tmp_path: Path) -> 
     problem = problem_of("llama")
     placement = placed(problem, [1, 2, 1, 2, 1, 2], [1, 2, 1, 2, 1, 2], 2)
     exported = llama_cpp(problem, placement, STEP)
-    assert exported.content.startswith("llama-server --model MODEL --n-gpu-layers 7 ")
     assert exported.remarks[0].endswith(" layers on another device than in the placement")
-    assert exported.price is not None
-    assert np.isfinite([exported.price.runtime, exported.price.runtime_as_placed]).all()
     assert " simulated, and " in exported.remarks[1]
     paths = saved(tmp_path, problem, placement)
     assert succeed("export", *paths, "--to", "llama.cpp") == exported.content

@@ -135,16 +135,30 @@ def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("text", "options", "message"),
     [
-        ("model.onnx", "trust"),
-        ("nmt-2", "device"),
-        ("nmt:2", "name"),
-        ("nmt:2", "seed"),
-        ("timm:resnet18", "device"),
-        ("timm:resnet18", "source"),
+        *(
+            (text, SourceOptions({name: 1}), f"--set {name}: expected a size of {text}")
+            for text, name in (
+                ("model.onnx", "trust"),
+                ("nmt-2", "device"),
+                ("nmt:2", "name"),
+                ("nmt:2", "seed"),
+                ("timm:resnet18", "device"),
+                ("timm:resnet18", "source"),
+            )
+        ),
+        ("nmt-2", SourceOptions({"steps": "x"}), "--set steps: expected a whole number, got 'x'"),
+        ("nmt-2", SourceOptions(trust=True), "--trust: needs an exported program (.pt2), got"),
+        ("nmt-2", SourceOptions(family_seed=3), "--family-seed: needs a graph of a family such"),
+        ("nmt-2", SourceOptions(context=9), "--context: needs --mode prefill or --mode decode"),
+        ("nmt-2", SourceOptions(mode="decode"), "--mode: expected training for nmt-2; a model of"),
+        ("a.json", SourceOptions(family_seed=3), "--family-seed: needs a graph of a family such"),
+        ("a.json", SourceOptions(mask_fraction=0.5), "--mask-fraction: expected none for the file"),
     ],
 )
-def test_what_is_no_size_is_refused(text: str, name: str) -> None:
-    with pytest.raises(InputError, match=f"^--set {name}: expected a size of {text}$"):
-        source_model(text, SourceOptions({name: 1}))
+def test_options_that_a_source_does_not_have_are_refused(
+    text: str, options: SourceOptions, message: str
+) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        load_source(text, options)

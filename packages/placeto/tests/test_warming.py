@@ -4,15 +4,14 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 
 from placeto.placing import placements
 from placeto.placing.placements import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
-from placeto_baselines import MultilevelSearch
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_baselines import MultilevelSearch, SingleDevice
+from placeto_graphs import PlacementResult
 from placeto_policy.example import two_chains
 
 # Placed by each placer after it was warmed up: nothing may be imported or compiled any more.
@@ -46,25 +45,14 @@ def test_nothing_is_left_to_import_or_compile() -> None:
 def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
-    class Noting:
+    class Noting(SingleDevice):
         """Notes that it was asked."""
 
         name = "noting"
 
-        def place(
-            self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
-        ) -> PlacementResult:
+        def place(self, *problem: Any, seed: int = 0) -> PlacementResult:
             happened.append(f"places with seed {seed}")
-            placement = np.zeros(problem.num_groups, np.int32)
-            batch = evaluator.evaluate(placement[None])
-            return PlacementResult(
-                placement=placement,
-                runtime=float(batch.runtime[0]),
-                peak_memory=batch.peak_memory[0],
-                evaluations=1,
-                seconds=0.0,
-                curve=np.array([[1, batch.runtime[0]]]),
-            )
+            return super().place(*problem, seed=seed)
 
     monkeypatch.setattr(
         placements, "warm_up", lambda name, _evaluator: happened.append(f"warms {name}")
