@@ -1,6 +1,7 @@
 """``placeto compare``."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from placeto.problems.options import GroupingOptions, SourceOptions, read_cluste
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
-from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page, told_apart
+from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
 from placeto.trials.comparison import (
     MEDIANS,
     RESULTS,
@@ -200,16 +201,19 @@ def compare(
         evaluators: dict[str, EvaluatorSpec] = {}
         compared: list[Problem] = []
         made: dict[str, PlacementProblem] = {}
+        often = Counter(source.name for _, source in read)
         for text, source in read:
             evaluator = evaluator_spec(objective or source.evaluator)
             evaluators.setdefault(evaluator.name, evaluator)
+            # Profiles of PipeDream are all called graph.txt.
+            name = source.name if often[source.name] == 1 else f"{source.name} ({text})"
             for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
                 stem = file_name(f"{source.name}-{cluster}", made)
                 made[stem] = problem
                 compared.append(
                     Problem(
                         stem=stem,
-                        source=source.name,
+                        source=name,
                         cluster=cluster,
                         step=text,
                         micro_batches=source.micro_batches,
@@ -218,18 +222,16 @@ def compare(
                         unit=evaluator.unit,
                     )
                 )
-    limits = Limits(max_evaluations, seconds)
-    budgets = chosen_budgets(
-        specs, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
-    )
     comparison = Comparison(
-        problems=told_apart(compared),
+        problems=compared,
         makers={name: partial(made.__getitem__, name) for name in made},
         placers=specs,
         seeds=range(seeds),
-        budgets=budgets,
+        budgets=chosen_budgets(
+            specs, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
+        ),
         evaluators=evaluators,
-        limits=limits,
+        limits=Limits(max_evaluations, seconds),
     )
     comparison.try_own()
     experiment = _experiment(comparison, made, left_out)

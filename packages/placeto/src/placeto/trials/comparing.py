@@ -1,6 +1,5 @@
 """Every placer on some problems, for ``placeto compare`` and the experiments with all placers."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,7 +17,6 @@ from placeto.trials.comparison import (
     CPU,
     ComparisonReport,
     placer_table,
-    problem_parts,
     profiles,
     runtime_text,
 )
@@ -56,20 +54,6 @@ class Describe:
             lower_bound=evaluator.lower_bound(problem),
             least_excess=least_excess(problem) if evaluator.simulates else 0,
         )
-
-
-def told_apart(problems: Sequence[Problem]) -> list[Problem]:
-    """Return problems whose sources have the names of their files, if their names are not unique.
-
-    Profiles of PipeDream are all called ``graph.txt``.
-    """
-    shown = Counter(problem.title for problem in problems)
-    return [
-        msgspec.structs.replace(one, source=f"{one.source} ({one.step})")
-        if shown[one.title] > 1
-        else one
-        for one in problems
-    ]
 
 
 def chosen_budgets(
@@ -232,8 +216,12 @@ def comparison_page(
     draw: Callable[[Problem], Picture],
     fitted: Mapping[str, Collection[str]] | None = None,
 ) -> Page:
-    """Return the page of a comparison."""
+    """Return the page of a comparison: tables, and of each problem its placers and curves."""
     parts = list(table)
     for report in reports:
-        parts += problem_parts(report, f"{report.stem}.png", (fitted or {}).get(report.stem, ()))
+        told = placer_table(report, (fitted or {}).get(report.stem, ()))
+        parts += [f"## {told.title}", replace(told, title="").markdown()]
+        errors = [f"- {placer.title}: {placer.error}" for placer in report.placers if placer.error]
+        parts += ["\n".join(errors)] if errors else []
+        parts.append(f"![Learning curves]({report.stem}.png)")
     return Page(parts, {f"{report.stem}.png": draw(report) for report in reports})

@@ -205,36 +205,22 @@ def seconds_table(problems: Sequence[Problem]) -> TextTable:
 
 def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
     """Return the speed-up of each placer over one device without micro-batching."""
-    alone = {
-        (one.step, one.cluster): one.find("single").best
-        for one in problems
-        if one.micro_batches == 1
-    }
     titles = {placer.name: placer.title for one in problems for placer in one.placers}
     titles = {name: title for name, title in titles.items() if name not in {CPU, "single"}}
-    places = list(dict.fromkeys((one.step, one.cluster) for one in problems))
+    places: dict[tuple[str, str], dict[int, Problem]] = {}
+    for one in problems:
+        places.setdefault((one.step, one.cluster), {})[one.micro_batches] = one
     rows = []
-    for one in sorted(
-        problems, key=lambda one: (places.index((one.step, one.cluster)), one.micro_batches)
-    ):
-        run = alone.get((one.step, one.cluster))
+    for place, divided in places.items():
+        run = divided[1].find("single").best if 1 in divided else None
         if run is not None and run.runtime is not None:
-            whole = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
-            cells = [_speed_up(one.find(name), run.runtime) for name in titles]
-            rows.append([one.step, one.cluster, str(one.micro_batches), whole, *cells])
+            alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
+            for number, one in sorted(divided.items()):
+                cells = [_speed_up(one.find(name), run.runtime) for name in titles]
+                rows.append([*place, str(number), alone, *cells])
     columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
     columns += [f">{title}" for title in titles.values()]
     return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
-
-
-def problem_parts(report: Problem, picture: str, fitted: Collection[str] = ()) -> list[str]:
-    """Return the `placer_table` of a problem and its learning curves, as parts of a page."""
-    table = placer_table(report, fitted)
-    parts = [f"## {table.title}", TextTable("", table.columns, table.rows).markdown()]
-    missing = [f"- {s.title}: {s.error}" for s in report.placers if s.error]
-    if missing:
-        parts.append("\n".join(missing))
-    return [*parts, f"![Learning curves]({picture})"]
 
 
 def read_curves(folders: Sequence[Path]) -> Curves:

@@ -50,26 +50,28 @@ def conduct(
     """
     before = time.monotonic()
     folder.make_problems(progress.update)
-    finished = folder.finished
-    left = [trial for trial in experiment.trials if trial.name not in finished]
-    forecast = _Forecast(experiment, finished, jobs)
-    progress.update(forecast.text())
+    done, trials, last = folder.finished, experiment.trials, ""
+    left = [trial for trial in trials if trial.name not in done]
+
+    def show(text: str) -> None:
+        progress.update(f"{_forecast(trials, done, jobs)}{last}{text}")
+
+    show("")
     failed: RunError | None = None
     failures: list[str] = []
     with StopRequest() as stop:
-        watch = Watch(
-            lambda: stop.requested, lambda text: progress.update(f"{forecast.text()}; {text}")
-        )
-        run = run_trials(
-            left, folder.workspace, watch, jobs=max(1, min(jobs, len(left))), done=finished
-        )
+        watch = Watch(lambda: stop.requested, lambda text: show(f"; {text}"))
+        jobs = max(1, min(jobs, len(left)))
+        run = run_trials(left, folder.workspace, watch, jobs=jobs, done=done)
         try:
             with closing(run) as run:
                 for trial, record in run:
                     now = time.monotonic()
                     folder.add(trial, record, now - before)
                     before = now
-                    forecast.add(trial, record)
+                    done[trial.name] = record
+                    if isinstance(record, Outcome | Episode) and record.cost is not None:
+                        last = f", last {trial.name}: {seconds_text(record.cost)}"
                     if isinstance(record, Failed):
                         line = f"{trial.title or trial.name}: {record.error}"
                         failures += [] if trial.may_fail or line in failures else [line]
@@ -78,7 +80,8 @@ def conduct(
                         progress.grow(*experiment.news(folder.results, trial))
         except StoppedError:
             further = "; the same command resumes" if resumable else ""
-            failed = StoppedRunError(f"stopped after {forecast.done}{further}")
+            so_far = f"{len(done)} of {len(trials)} trials"
+            failed = StoppedRunError(f"stopped after {so_far}{further}")
         except RunError as error:
             failed = error
     if failures and not failed:
@@ -91,35 +94,18 @@ def conduct(
         raise failed
 
 
-class _Forecast:
-    """Number of finished trials, and the time left, estimated from trials of the same kind."""
-
-    def __init__(self, experiment: Experiment, done: Mapping[str, Record], jobs: int) -> None:
-        self._jobs = jobs
-        self._total = len(experiment.trials)
-        self._left = {trial.name: trial.task.kind for trial in experiment.trials}
-        self._seconds: dict[str, list[float]] = defaultdict(list)
-        self._last = ""
-        for trial in experiment.trials:
-            if trial.name in done:
-                self.add(trial, done[trial.name])
-
-    @property
-    def done(self) -> str:
-        return f"{self._total - len(self._left)} of {self._total} trials"
-
-    def add(self, trial: Trial, record: Record) -> None:
-        del self._left[trial.name]
+def _forecast(trials: Sequence[Trial], done: Mapping[str, Record], jobs: int) -> str:
+    """Return the number of trials that are done, and the time left as others of a kind took."""
+    left = [trial.task.kind for trial in trials if trial.name not in done]
+    text = f"{len(trials) - len(left)} of {len(trials)} trials"
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        record = done.get(trial.name)
         if isinstance(record, Outcome | Trained):
-            self._seconds[trial.task.kind].append(record.seconds)
-        if isinstance(record, Outcome | Episode) and record.cost is not None:
-            self._last = f", last {trial.name}: {seconds_text(record.cost)}"
-
-    def text(self) -> str:
-        if not self._left or not self._seconds.keys() >= set(self._left.values()):
-            return self.done  # nothing tells how long a kind takes of which none is finished
-        left = sum(fmean(self._seconds[kind]) for kind in self._left.values()) / self._jobs
-        return f"{self.done}, about {clock(left)} left{self._last}"
+            seconds[trial.task.kind].append(record.seconds)
+    if not left or not seconds.keys() >= set(left):
+        return text  # nothing tells how long a kind takes of which none is finished
+    return f"{text}, about {clock(sum(fmean(seconds[kind]) for kind in left) / jobs)} left"
 
 
 def run_trials(
