@@ -171,15 +171,7 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
 
 
 def best_after(curve: Curve, evaluations: float) -> float:
-    """Return the best runtime of a search after so many evaluations, infinity if none.
-
-    Examples
-    --------
-    >>> best_after([(1, 3.0), (3, 2.0), (5, 2.0)], 4)
-    2.0
-    >>> best_after([(3, 2.0)], 1)
-    inf
-    """
+    """Return the best runtime of a search after so many evaluations, infinity if none."""
     known = [best for count, best in curve if count <= evaluations]
     return inf if not known or known[-1] is None else known[-1]
 
