@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from placeto_workloads.families.search_spaces import Decision, Kind, SearchSpace
+from placeto_workloads import RecurrentSpace, SearchSpace
 
 Choose = Callable[[int, Tensor], Tensor]
 _INITIAL_RANGE = 0.1  # Pham et al. (2018), section 3.1
@@ -80,16 +80,16 @@ class Controller(nn.Module):
             for _ in range(self.space.given_states):
                 state = self.lstm(start, state)
                 marks.append(state[0])
-            for node in self.space.nodes:
-                for decision in node:
-                    log_probabilities = self._log_probabilities(decision, state[0], marks)
+            for node in _nodes(self.space):
+                for is_operation in node:
+                    log_probabilities = self._log_probabilities(is_operation, state[0], marks)
                     choice = choose(len(chosen), log_probabilities)
                     chosen.append(choice)
                     picked = log_probabilities.gather(1, choice[:, None]).squeeze(1)
                     log_probability = log_probability + picked
                     surprise = log_probabilities.exp() * log_probabilities
                     entropy = entropy - surprise.sum(dim=1)
-                    if decision.kind is Kind.OPERATION:
+                    if is_operation:
                         read = self.operations(choice)
                     else:
                         read = torch.stack(marks, dim=1)[torch.arange(count), choice]
@@ -98,12 +98,19 @@ class Controller(nn.Module):
                 marks.append(state[0])
         return torch.stack(chosen, dim=1), log_probability, entropy
 
-    def _log_probabilities(self, decision: Decision, output: Tensor, marks: list[Tensor]) -> Tensor:
-        """Return the log-probabilities of the choices, float32[batch, decision.count]."""
-        if decision.kind is Kind.OPERATION:
+    def _log_probabilities(self, is_operation: bool, output: Tensor, marks: list[Tensor]) -> Tensor:
+        """Return the log-probabilities of the choices, float32[batch, choices]."""
+        if is_operation:
             raw = self.operation_scores(output)
         else:
             keys = self.key(torch.stack(marks, dim=1))
             raw = self.state_scores(torch.tanh(keys + self.query(output)[:, None])).squeeze(2)
         squashed = self.tanh_constant * torch.tanh(raw / self.temperature)
         return torch.log_softmax(squashed, dim=1)
+
+
+def _nodes(space: SearchSpace) -> list[list[bool]]:
+    """Return of each decision of each node whether it is of an operation, and not of a state."""
+    if isinstance(space, RecurrentSpace):
+        return [[True], *[[False, True]] * (space.num_nodes - 1)]
+    return [[False, False, True, True]] * space.num_nodes

@@ -152,7 +152,7 @@ class Search:
     @property
     def trajectory(self) -> Trajectory:
         """The architectures that the training has evaluated so far."""
-        width = len(self.task.space.decisions)
+        width = len(self.task.space.counts)
         return Trajectory(
             self.task.space,
             np.array([number for number, _, _ in self._evaluated], dtype=np.int32),

@@ -39,9 +39,9 @@ def test_choices_are_states_and_operations_in_order() -> None:
 def test_the_spaces_have_the_sizes_of_the_publication() -> None:
     # Pham et al. (2018): 4 to the 12th times 11! cells, and for each of two convolutional cells
     # (5 operations, twice) for 5 blocks with 2, 3, 4, 5, 6 states to read, twice.
-    recurrent = np.prod([float(decision.count) for decision in RecurrentSpace().decisions])
+    recurrent = np.prod(np.array(RecurrentSpace().counts, float))
     assert recurrent == 4.0**12 * np.prod(np.arange(1.0, 12.0))
-    cells = np.prod([float(decision.count) for decision in ConvolutionalSpace().decisions])
+    cells = np.prod(np.array(ConvolutionalSpace().counts, float))
     assert cells == pytest.approx((25.0**5 * 720.0**2) ** 2)
 
 
@@ -129,8 +129,7 @@ def test_a_trajectory_checks_what_it_holds() -> None:
 
 def uniform(space: SearchSpace, count: int, repeated: int = 1) -> Trajectory:
     generator = np.random.default_rng(0)
-    counts = [decision.count for decision in space.decisions]
-    rows = [generator.integers(counts) for _ in range(count)]
+    rows = [generator.integers(space.counts) for _ in range(count)]
     rows += [rows[0]] * (repeated - 1)
     return Trajectory(
         space,

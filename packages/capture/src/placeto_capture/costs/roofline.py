@@ -99,8 +99,15 @@ def cost_models(
         name = kind if isinstance(kind, str) else kind.name
         if name in graph.measured_time:
             seconds[name] = graph.measured_time[name].copy()
-        else:
-            seconds[name] = work_of(graph, _described(kind, graph), tf32).times
+            continue
+        device = DEVICE_KINDS.get(kind) if isinstance(kind, str) else kind
+        if device is None:
+            known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
+            raise CaptureError(
+                f"kind: expected one of {known}, or one that the cluster's file describes in "
+                f"[kinds.{kind}], got {kind!r}"
+            )
+        seconds[name] = work_of(graph, device, tf32).times
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
     shares = _shares_without_class(graph, modelled)
     if shares:
@@ -114,17 +121,6 @@ def cost_models(
             stacklevel=2,
         )
     return seconds
-
-
-def _described(kind: str | DeviceKind, graph: OpGraph) -> DeviceKind:
-    device = DEVICE_KINDS.get(kind) if isinstance(kind, str) else kind
-    if device is None:
-        known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
-        raise CaptureError(
-            f"kind: expected one of {known}, or one that the cluster's file describes in "
-            f"[kinds.{kind}], got {kind!r}"
-        )
-    return device
 
 
 def _shares_without_class(

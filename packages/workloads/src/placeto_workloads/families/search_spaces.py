@@ -7,7 +7,6 @@ that it chose are an architecture.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -36,21 +35,6 @@ MICRO_OPERATIONS = (
 )
 
 
-class Kind(Enum):
-    """Subject of a decision: which earlier state is read, or what is done to it."""
-
-    STATE = "state"
-    OPERATION = "operation"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One decision, and its number of choices."""
-
-    kind: Kind
-    count: int
-
-
 @dataclass(frozen=True)
 class SearchSpace(ABC):
     """Architectures as sequences of choices, of cells of ``num_nodes`` nodes, at least 1."""
@@ -67,13 +51,8 @@ class SearchSpace(ABC):
 
     @property
     @abstractmethod
-    def nodes(self) -> tuple[tuple[Decision, ...], ...]:
-        """The decisions of each node of a cell, in order; all cells have the same."""
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """All decisions that make an architecture, in order."""
-        return tuple(decision for node in self.nodes for decision in node) * self.num_cells
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of choices of all decisions that make an architecture, in order."""
 
     @abstractmethod
     def architecture(self, choices: Sequence[int]) -> Architecture:
@@ -85,7 +64,7 @@ class SearchSpace(ABC):
 
     def check(self, choices: ArrayLike) -> None:
         """Check the choices of one architecture, or of each row."""
-        given, limits = np.asarray(choices), np.array([each.count for each in self.decisions])
+        given, limits = np.asarray(choices), np.array(self.counts)
         if given.shape[-1] != len(limits):
             raise WorkloadError(f"choices: expected {len(limits)}, got {given.shape[-1]}")
         for place in np.argwhere((given < 0) | (given >= limits)).tolist()[:1]:
@@ -110,12 +89,10 @@ class ConvolutionalSpace(SearchSpace):
     num_operations = len(MICRO_OPERATIONS)
 
     @property
-    def nodes(self) -> tuple[tuple[Decision, ...], ...]:
-        operation = Decision(Kind.OPERATION, self.num_operations)
-        return tuple(
-            (Decision(Kind.STATE, states), Decision(Kind.STATE, states), operation, operation)
-            for states in range(self.given_states, self.given_states + self.num_nodes)
-        )
+    def counts(self) -> tuple[int, ...]:
+        each_cell = range(self.given_states, self.given_states + self.num_nodes)
+        operations = (self.num_operations,) * 2
+        return tuple(n for states in each_cell for n in (states, states, *operations)) * 2
 
     def architecture(self, choices: Sequence[int]) -> ConvolutionalArchitecture:
         """Return the normal and the reduction cell; a block has left, right, their operations."""
@@ -157,10 +134,9 @@ class RecurrentSpace(SearchSpace):
     num_operations = len(ACTIVATIONS)
 
     @property
-    def nodes(self) -> tuple[tuple[Decision, ...], ...]:
-        operation = Decision(Kind.OPERATION, self.num_operations)
-        others = ((Decision(Kind.STATE, node), operation) for node in range(1, self.num_nodes))
-        return ((operation,), *others)
+    def counts(self) -> tuple[int, ...]:
+        others = (n for node in range(1, self.num_nodes) for n in (node, self.num_operations))
+        return (self.num_operations, *others)
 
     def architecture(self, choices: Sequence[int]) -> RecurrentCell:
         self.check(choices)

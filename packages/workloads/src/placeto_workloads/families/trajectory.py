@@ -52,7 +52,7 @@ class Trajectory:
     task: Mapping[str, str | int | float]
 
     def __post_init__(self) -> None:
-        count, num_choices = len(self.rounds), len(self.space.decisions)
+        count, num_choices = len(self.rounds), len(self.space.counts)
         if self.choices.shape != (count, num_choices) or self.rewards.shape != (count,):
             raise WorkloadError(
                 f"choices, rewards: expected {count} of {num_choices} choices each, "
@@ -125,7 +125,7 @@ def _decoded(content: bytes) -> Trajectory:
     if file.space not in SPACES:
         raise WorkloadError(f"space: expected {' or '.join(SPACES)}, got {file.space!r}")
     space = SPACES[file.space](file.num_nodes)
-    shape = len(file.choices), len(space.decisions)
+    shape = len(file.choices), len(space.counts)
     choices = np.array(file.choices, dtype=np.int16).reshape(shape)
     rounds, rewards = np.array(file.rounds, np.int32), np.array(file.rewards)
     return Trajectory(space, rounds, choices, rewards, file.task)
