@@ -84,14 +84,6 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     follows it. Otherwise all layers of a chain would be one group. In a PipeDream profile, backward
     ops are whole layers without weight updates. Each gradient then has one reader, and the rule
     makes one group between two forks: leave it out there.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> ops = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "d"), ("c", "e")])
-    >>> colocate_single_consumers(from_networkx(ops)).group_of
-    array([0, 0, 0, 1, 2], dtype=int32)
     """
     lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
     highest = np.full(graph.num_ops, -1, np.int32)

@@ -17,14 +17,6 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
     Equal partitions thus give equal groupings.
 
     Labels int[V] are any integers; all else raises a `GraphError`.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import from_networkx
-    >>> chain = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
-    >>> grouping_of_labels(chain, np.array([7, 3, 7])).group_names
-    ('a', 'b')
     """
     labels = int_array("labels", labels, np.int64, (graph.num_ops,), minimum=-INT64_MAX)
     order = graph.topological_order

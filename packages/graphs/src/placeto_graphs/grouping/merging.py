@@ -84,15 +84,6 @@ def nested_groupings(
     ------
     GraphError
         When no number is given, one is not an integer >= 1, or the grouping is of another graph.
-
-    Examples
-    --------
-    >>> import networkx as nx
-    >>> from placeto_graphs import colocate, from_networkx
-    >>> graph = from_networkx(nx.path_graph(10, create_using=nx.DiGraph))
-    >>> nested_groupings(graph, colocate(graph, rules=()), [2, 4, 8, 16])
-    (Grouping(ops=10, groups=2), Grouping(ops=10, groups=4), Grouping(ops=10, groups=8), \
-Grouping(ops=10, groups=10))
     """
     wanted = {integer("num_groups", count, minimum=1) for count in num_groups}
     if not wanted:

@@ -43,18 +43,6 @@ def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachabi
     ------
     GraphError
         When the graph has more than ``max_groups`` groups.
-
-    Examples
-    --------
-    >>> graph = GroupGraph(
-    ...     compute_time=np.ones((4, 1)),
-    ...     output_bytes=np.ones(4, int),
-    ...     parameter_bytes=np.zeros(4, int),
-    ...     edges=[[0, 1], [0, 2], [1, 3], [2, 3]],
-    ...     edge_bytes=[1, 1, 1, 1],
-    ... )
-    >>> np.flatnonzero(reachability(graph).parallel[1])
-    array([2])
     """
     num_groups = graph.num_groups
     if num_groups > max_groups:

@@ -122,27 +122,7 @@ class CriticalEvaluator(Evaluator, Protocol):
 
 @runtime_checkable
 class Placer(Protocol):
-    """Finds a placement for a problem.
-
-    Examples
-    --------
-    >>> class FirstDevice:
-    ...     name = "first"
-    ...
-    ...     def place(self, problem, evaluator, *, seed=0):
-    ...         placement = np.zeros(problem.num_groups, np.int32)
-    ...         found = evaluator.evaluate(placement[None])
-    ...         return PlacementResult(
-    ...             placement=placement,
-    ...             runtime=found.runtime[0],
-    ...             peak_memory=found.peak_memory[0],
-    ...             evaluations=1,
-    ...             seconds=0.0,
-    ...             curve=[[1, found.runtime[0]]],
-    ...         )
-    >>> isinstance(FirstDevice(), Placer)
-    True
-    """
+    """Finds a placement for a problem."""
 
     @property
     def name(self) -> str:

@@ -22,18 +22,6 @@ class DeviceStep(Protocol):
 
     The caller runs an op after its inputs are on the device. It takes the buffers of a tensor after
     the tensor was made or has arrived, and frees each tensor once.
-
-    Examples
-    --------
-    An op on one device, and the tensor that it makes on its way to another one:
-
-    >>> def send(one: DeviceStep, other: DeviceStep) -> None:
-    ...     one.run(0)
-    ...     buffers, num_bytes = other.expect(0)
-    ...     for buffer, values in zip(buffers, one.buffers(0, destination=1), strict=True):
-    ...         buffer.copy_(values)
-    ...     other.arrived(0)
-    ...     one.free(0)
     """
 
     def entered(self) -> AbstractContextManager[None]:

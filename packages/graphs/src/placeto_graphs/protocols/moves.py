@@ -165,18 +165,6 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     GraphError
         When `check_moves` refuses the moves, or some are critical, and the evaluator does not say
         which groups are.
-
-    Examples
-    --------
-    From a CPU to a GPU, which is faster, and back:
-
-    >>> from placeto_graphs.testing import LoadEvaluator, example_problem
-    >>> moves = Moves(
-    ...     set_of=[[0, 0]], device=[[1, 0]], allowance=[[0, 0]], first_member=[0, 1], members=[0]
-    ... )
-    >>> walks = plain_walk(LoadEvaluator(example_problem(1)), np.array([[0]]), moves)
-    >>> walks.placement, np.argsort(walks.cost)
-    (array([[1]], dtype=int32), array([[1, 0, 2]]))
     """
     problem = evaluator.problem
     cannot_run = check_moves(problem, placements, moves)
