@@ -20,8 +20,7 @@ from placeto_baselines.bounds.fork_join import (
     relax_ops,
 )
 from placeto_baselines.bounds.memory import most_held
-from placeto_baselines.bounds.paths import longest_paths
-from placeto_baselines.bounds.work import work_programme
+from placeto_baselines.bounds.work import longest_paths, work_programme
 from placeto_baselines.search.local_search import all_placements
 from placeto_graphs import (
     EvaluationBatch,

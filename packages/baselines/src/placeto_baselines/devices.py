@@ -13,6 +13,12 @@ def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
     return np.isfinite(problem.group_graph.compute_time)
 
 
+def op_seconds(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[V, D], seconds of each op; infinity where its group cannot run."""
+    allowed = allowed_devices(problem)[problem.grouping.group_of]
+    return np.where(allowed, problem.compute_time, np.inf)
+
+
 def mean_seconds(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[N], the mean over the devices that can run each of N ops or groups.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.bounds.paths import Paths
+from placeto_baselines.bounds.work import Paths
 from placeto_graphs import PlacementProblem, compiled
 
 BAND = 200  # how far apart, in the order of ops, the two ends of a region may be

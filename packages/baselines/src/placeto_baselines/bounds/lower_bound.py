@@ -6,8 +6,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from placeto_baselines.bounds.memory import HeldTensors
-from placeto_baselines.bounds.paths import Paths, longest_paths
-from placeto_baselines.bounds.work import WorkProgramme, work_programme
+from placeto_baselines.bounds.work import Paths, WorkProgramme, longest_paths, work_programme
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import SECONDS_PER_BYTE, PlacementProblem
 
@@ -23,9 +22,9 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     that, and also the runtime without contention of links. The bound is the largest of
 
     - the longest path of ops, each on the device of its group where that path is shortest,
-      transfers between groups, waits and overheads included (`bounds.paths`);
+      transfers between groups, waits and overheads included (`longest_paths`);
     - the work of all groups over the devices, as a linear programme over devices of different
-      speed and memory, with the paths through each group (`bounds.work`);
+      speed and memory, with the paths through each group (`WorkProgramme`);
     - the fork-join bound (`fork_join_bound`): parallel ops between two dependent ones, for which
       there are too few devices, with transfers there and back; and energetic reasoning in windows
       of time. It takes seconds, and is left out of graphs of more than 20,000 ops;

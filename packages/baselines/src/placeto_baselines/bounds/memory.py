@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
-from placeto_baselines.bounds.paths import op_seconds
+from placeto_baselines.devices import op_seconds
 from placeto_graphs import OpGraph, PlacementProblem
 
 MOST_VISITED = 20_000_000  # ops, in about half a second

@@ -1,4 +1,4 @@
-"""The work and memory of all devices, if groups may be divided among them: a linear programme."""
+"""Longest paths, and the work of devices that may divide groups: a linear programme."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,12 +9,70 @@ from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, diags_array, eye_array, hstack
 
 from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs
-from placeto_baselines.bounds.paths import Paths
+from placeto_baselines.devices import op_seconds
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
 MOST_SOLVED = 4_096  # groups, as in the finest level of a problem
 LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is lost before
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """For each op and the device that it runs on, the longest paths to and from it.
+
+    All are float64[V, D], hold for every placement that puts the op on that device, and are
+    infinite where its group cannot run.
+    """
+
+    seconds: NDArray[np.float64]  # of each op
+    end: NDArray[np.float64]  # The op ends at this time or later.
+    tail: NDArray[np.float64]  # The step ends so many seconds after the op, or later.
+
+
+def longest_paths(problem: PlacementProblem) -> Paths:
+    """Return the longest paths to and from each op on each device.
+
+    Proof that ``end`` is a lower bound, by induction in topological order. Op ``v`` on device
+    ``d`` starts when each of its inputs is there, and each op that it waits for is done. Take an op
+    ``u``, on some device ``s``, that makes an input or is waited for. If ``s = d``, the device is
+    busy with ``u`` and with the overhead after it. Then ``v`` starts no earlier than ``end[u, d] +
+    overhead[d]`` (no overhead if ``u`` takes no time). If not, a transfer starts no earlier than
+    ``u`` ends, and takes ``latency[s, d] + bytes / bandwidth[s, d]`` on any link, besides its
+    waiting time. An op that is only waited for sends nothing. The device ``s`` is ``d`` when both
+    ops are in one group, and otherwise no better than the best of all devices. All inputs and ops
+    must be there, so the latest counts. The proof for ``tail`` is the same in the reverse order.
+    After ``u``, each op that reads it or waits for it still gets its input, runs, and is followed
+    by its own tail.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    group_of = problem.grouping.group_of
+    seconds = op_seconds(problem)
+    rest = problem.overhead_time
+    before, after = graph.precedences.T
+    seconds_per_byte = 1 / cluster.bandwidth
+    elsewhere = ~np.eye(problem.num_devices, dtype=np.bool_)
+
+    def passing(row: int) -> NDArray[np.float64]:
+        """Return float64[D, D], from the end of one op to the start of the other at best."""
+        between = np.zeros_like(cluster.latency)
+        if row < graph.num_edges:  # and not a wait
+            size = graph.tensor_bytes[graph.edges[row, 0]]
+            between = cluster.latency + size * seconds_per_byte
+        np.fill_diagonal(between, rest[before[row]])
+        if group_of[before[row]] == group_of[after[row]]:
+            between[elsewhere] = np.inf
+        return between
+
+    end = seconds.copy()
+    for row in np.argsort(graph.topological_index[after], kind="stable"):
+        arrival = (end[before[row]][:, None] + passing(row)).min(axis=0)
+        end[after[row]] = np.maximum(end[after[row]], arrival + seconds[after[row]])
+    tail = np.where(np.isfinite(seconds), 0.0, np.inf)
+    for row in np.argsort(-graph.topological_index[before], kind="stable"):
+        left = passing(row) + seconds[after[row]] + tail[after[row]]
+        tail[before[row]] = np.maximum(tail[before[row]], left.min(axis=1))
+    return Paths(seconds, end, tail)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +85,7 @@ class WorkProgramme:
     - work: ``sum_g work[g, d] x[g, d] - overhead[d] <= T``. A device runs its ops one after the
       other, and is busy for the overhead after each of them that takes time. Only the overhead of
       the last op may come after the end of the step;
-    - paths: ``sum_d path[g, d] x[g, d] <= T``, see `bounds.paths`;
+    - paths: ``sum_d path[g, d] x[g, d] <= T``, see `longest_paths`;
     - memory: ``sum_h resident[h] x[h, d] + running[g, d] x[g, d] - memory[d] <= e`` for each ``g``
       and ``d``, see `memory_needs`;
     - lack: ``sum_d lack[g, d] x[g, d] <= e``, where ``lack[g, d]`` is the excess of the group alone
