@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     Cluster,
+    Grouping,
     PlacementProblem,
     from_networkx,
     micro_batched_problem,
@@ -26,6 +27,7 @@ from placeto_policy import (
     preset,
     topology_of,
 )
+from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.states import NOWHERE
@@ -315,6 +317,21 @@ def diamond(cluster: Cluster, *, tensors: int = 1) -> PlacementProblem:
 
 
 FOUR = parse_cluster("4xv100", link="pcie")
+
+
+def test_a_tensor_counts_once_for_each_group_that_reads_it() -> None:
+    graph = nx.DiGraph()
+    graph.add_node("a", outputs={"read": 8})
+    graph.add_edges_from([("a", "b"), ("a", "c")], tensors=["read"])
+    problem = PlacementProblem(
+        graph=from_networkx(graph),
+        cluster=FOUR,
+        compute_time=np.ones((3, 4)),
+        grouping=Grouping(group_of=np.array([0, 1, 1], np.int32), group_names=("a", "readers")),
+    )
+    sent, tensors = traffic(problem)
+    assert sent.tolist() == [[0, 8], [0, 0]]
+    assert tensors.tolist() == [[0, 1], [0, 0]]
 
 
 def test_micro_batches_make_the_paths_of_groups_long() -> None:

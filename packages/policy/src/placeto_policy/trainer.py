@@ -14,7 +14,6 @@ from placeto_graphs import Evaluator
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.environment import Best, PlacementEnvironment, most_evaluations
 from placeto_policy.episodes import (
-    Choice,
     Counterfactuals,
     Episodes,
     greedy,
@@ -246,9 +245,12 @@ class Trainer:
                 )
                 entropy += summed / settings.epochs
             self.updates += 1
-            evaluations = self._count(reports)
+            for report in reports:
+                self._keep(report.graph, report.best)
+            evaluations = sum(report.evaluations for report in reports)
             if settings.validates_after(self.updates):
                 evaluations += self._validate()
+            self.evaluations += evaluations
         return UpdateSummary(
             update=self.updates,
             evaluations=self.evaluations,
@@ -282,24 +284,21 @@ class Trainer:
             graph: [np.random.default_rng((self.seed, worker, self.updates)) for worker in workers]
             for graph, workers in workers_of_graph.items()
         }
-        choices = [self._begin(graph, some) for graph, some in generators.items()]
         environments = [self.environments[graph] for graph in generators]
+        choices = []
+        for environment, some in zip(environments, generators.values(), strict=True):
+            environment.reset(
+                num_episodes=len(some),
+                order=self.settings.order,
+                start=self.settings.start,
+                generators=some,
+            )
+            choices.append(sampling(some, environment.topology.num_groups))
         found = run_side_by_side(self.policy, environments, choices)
         return [
             self._rewarded(graph, workers, generators[graph], episodes)
             for (graph, workers), episodes in zip(workers_of_graph.items(), found, strict=True)
         ]
-
-    def _begin(self, graph: int, generators: list[np.random.Generator]) -> Choice:
-        """Begin an episode of each of some workers; return the function that chooses devices."""
-        environment = self.environments[graph]
-        environment.reset(
-            num_episodes=len(generators),
-            order=self.settings.order,
-            start=self.settings.start,
-            generators=generators,
-        )
-        return sampling(generators, environment.topology.num_groups)
 
     def _rewarded(
         self,
@@ -362,14 +361,10 @@ class Trainer:
             for part in range(count):
                 yield [np.sort(share[part]) for share in shares]
 
-    def _count(self, reports: Sequence["WorkerReport"]) -> int:
-        """Keep the best placements; count and return the evaluations."""
-        for report in reports:
-            if report.best.is_better_than(self.best[report.graph]):
-                self.best[report.graph] = report.best
-        evaluations = sum(report.evaluations for report in reports)
-        self.evaluations += evaluations
-        return evaluations
+    def _keep(self, graph: int, best: Best) -> None:
+        """Keep the best placement of a graph."""
+        if best.is_better_than(self.best[graph]):
+            self.best[graph] = best
 
     def _validate(self) -> int:
         """Place the graphs for validation greedily, and return the number of evaluations.
@@ -382,27 +377,16 @@ class Trainer:
             environment = self._validated[graph]
             environment.reset(num_episodes=1)
             episodes = run_episodes(self.policy, environment, greedy)
-            own.append(
-                WorkerReport(
-                    worker=graph,
-                    graph=graph,
-                    cost=float(episodes.costs[0]),
-                    reward=float(episodes.rewards.sum()),
-                    best=environment.best,
-                    returns=episodes.rewards[0],
-                    evaluations=most_evaluations(
-                        environment.evaluator.problem, "terminal", self.policy.settings
-                    ),
-                )
-            )
-        reports = sorted(self.processes.gather(own), key=lambda report: report.graph)
-        work = [environment.seconds_of_work for environment in self._validated]
-        costs = [report.cost / max(work[report.graph], MIN_SECONDS) for report in reports]
+            own.append((graph, float(episodes.costs[0]), environment.best))
+        costs, evaluations = [], 0
+        for graph, cost, best in sorted(self.processes.gather(own), key=lambda found: found[0]):
+            environment = self._validated[graph]
+            costs.append(cost / max(environment.seconds_of_work, MIN_SECONDS))
+            problem = environment.evaluator.problem
+            evaluations += most_evaluations(problem, "terminal", self.policy.settings)
+            if not self._validates_on_others:
+                self._keep(graph, best)
         self.best_policy.offer(self.policy, float(np.mean(costs)))
-        if not self._validates_on_others:
-            return self._count(reports)
-        evaluations = sum(report.evaluations for report in reports)
-        self.evaluations += evaluations
         return evaluations
 
 

@@ -9,18 +9,18 @@ from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.pages import (
     Summary,
     distributions_figure,
+    paragraphs,
     percent_over,
     spread,
     table,
 )
 from placeto_experiments.paper.placers import place, training, trial
 from placeto_experiments.paper.plan import (
-    PAPER_UPDATES,
     Plan,
     family_problems,
     without_simulated_features,
 )
-from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL, SOURCE
+from placeto_experiments.paper.published import AGGREGATOR_OVER_FULL, PARTITIONER_OVER_FULL
 from placeto_experiments.paper.tasks import PlaceZeroShot
 
 # Titles, and runtimes in the paper relative to the first.
@@ -93,22 +93,17 @@ def _page(summary: Summary, plan: Plan) -> Page:
         {**drawn, "Trained on the graph": summary.all_values("placeto-trained")},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
-    parts = [
-        f"Simulated runtimes of greedy zero-shot placements of {len(summary.graphs)} unseen "
-        f"graphs. In {SOURCE} the partitioner is {100 * PARTITIONER_OVER_FULL:.0f} % slower than "
-        f"the full embedding, and the aggregator {100 * AGGREGATOR_OVER_FULL:.0f} %.",
-        table(
-            "embedding|configuration|>runtime|>relative to full embedding|>paper"
-            "|>relative to trained on the graph",
-            rows,
-        ),
-        "Memory-penalised runtimes: means over the unseen graphs, with the least and the most of "
-        "the seeds in brackets. Zero-shot policies were trained on other graphs, each at "
-        f"{plan.granularities} granularities. They read no simulated features, "
-        "which would hide the effect of the embedding. The policies that were trained on the graph "
-        "read them.",
-        f"The paper configuration has the paper's hyperparameters and {PAPER_UPDATES} times as "
-        "many updates. It keeps the policy after the last of them.",
-        f"![Distributions of runtimes]({FIGURE})",
-    ]
+    runtimes = table(
+        "embedding|configuration|>runtime|>relative to full embedding|>paper"
+        "|>relative to trained on the graph",
+        rows,
+    )
+    parts = paragraphs(
+        "architectures",
+        plan=plan,
+        count=len(summary.graphs),
+        partitioner=100 * PARTITIONER_OVER_FULL,
+        aggregator=100 * AGGREGATOR_OVER_FULL,
+        runtimes=runtimes,
+    )
     return Page(parts, {FIGURE: figure})

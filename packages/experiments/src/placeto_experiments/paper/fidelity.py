@@ -19,7 +19,7 @@ from placeto_experiments.paper.fidelity_tasks import (
     RunnableModel,
     profiling,
 )
-from placeto_experiments.paper.pages import table
+from placeto_experiments.paper.pages import paragraphs, table
 from placeto_experiments.paper.plan import Plan, name_of
 
 SHARES = (None, 0.4)  # None: real links
@@ -109,30 +109,22 @@ def _page(
         for name in names
         for share in shares
     ]
-    parts = [
-        f"Each placement ran {runs + 1} times on {' and '.join(devices.names)}, with "
-        f"{devices.threads} threads for each op on a CPU; the first run does not count, of the "
-        "others the median. Devices keep the simulated order. *Links* are those between the "
-        "devices (*real*), or emulated ones: bytes leave a process at a bandwidth with which, in a "
-        "step that is cut in two halves, the busier link carries tensors for this share of it. Op "
-        "times are those of the whole step on one device of each kind. *Error* is the mean, and "
-        "*worst* the largest, difference of the simulated runtime from the measured one, as a "
-        "fraction of that.",
-        _table(records),
-        "- *with slowdown*: the error if each op is slower in the simulation while the other "
-        "device is busy, by as much as in runs of the whole step on both devices at once.\n"
-        "- *with own times*: the error that is left if each op takes in the simulation what it "
-        "took in these very runs.\n"
-        "- *winner*: by how much the placement that wins in simulation is slower than the "
-        "fastest of all that were measured.\n"
-        "- *speed-up*: the measured step of the winner, relative to everything on one device.",
-    ]
+    placements = ""
     if not devices.are_cpus:
-        parts += [
-            "Step of each placement, measured and (simulated):",
-            _placements_table([(name, record) for name, _, record in records]),
-        ]
-    return Page(parts)
+        told = _placements_table([(name, record) for name, _, record in records])
+        placements = f"Step of each placement, measured and (simulated):\n\n{told}"
+    names_of_devices = " and ".join(devices.names)
+    errors = _table(records)
+    return Page(
+        paragraphs(
+            "fidelity",
+            runs=runs + 1,
+            names=names_of_devices,
+            devices=devices,
+            errors=errors,
+            placements=placements,
+        )
+    )
 
 
 def _placements_table(records: Sequence[tuple[str, Measured]]) -> str:

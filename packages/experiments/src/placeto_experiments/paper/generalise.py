@@ -8,6 +8,7 @@ from placeto_experiments.paper.pages import (
     count_text,
     distributions_figure,
     duration_text,
+    paragraphs,
     percent_over,
     ratio_text,
     spread,
@@ -21,8 +22,7 @@ from placeto_experiments.paper.placers import (
     place,
     training,
 )
-from placeto_experiments.paper.plan import PAPER_UPDATES, Plan, family_problems
-from placeto_experiments.paper.published import SOURCE
+from placeto_experiments.paper.plan import Plan, family_problems
 from placeto_graphs import SECONDS_PER_BYTE
 
 ZERO_SHOT = ("placeto-zero-shot", "placeto-zero-shot-sampled", "placeto-zero-shot-refined")
@@ -38,10 +38,6 @@ SEARCHES = (
     "rnn-trained",
 )
 FIGURE = "distributions.png"
-PAPER = (
-    f"In {SOURCE} zero-shot placements of Placeto are nearly as fast as those of policies trained "
-    "on the graph, on all three families. Those of the RNN are barely better than random ones."
-)
 
 
 def generalise(family_name: str, plan: Plan) -> Experiment:
@@ -77,40 +73,19 @@ def _page(summary: Summary, plan: Plan) -> Page:
         spread(summary.mean_ratio("rnn-zero-shot", other), percent_over)
         for other in ("rnn-trained", "random")
     )
-    parts = [
-        "Simulated runtimes of unseen graphs. *Zero-shot*: the policy was trained on other graphs "
-        "of the family. *Trained on the graph*: a policy of its own for each graph.",
-        "Zero-shot relative to trained on the graph, mean over the graphs: "
-        f"{_relative_to_trained(summary, plan)}. RNN, zero-shot: {of_rnn} relative to the RNN "
-        f"trained on the graph, {of_random} relative to a random placement.",
-        *_of_those_that_fit(summary, plan),
-        PAPER,
-        f"![Distributions of runtimes]({FIGURE})",
-        "## Runtimes",
-        _placer_table(summary),
-        "Runtimes are memory-penalised: means over the unseen graphs, with the least and the most "
-        "of the seeds in brackets. Ratios are means over the graphs of the ratio on each. "
-        "*Evaluations* and *CPU seconds* are medians of placing one graph on one core, "
-        "without the training beforehand.",
-        "If a policy evaluates placements in a rollout, it returns the best of them; otherwise it "
-        f"returns the last one. *Refined*: the greedy rollout, then {REFINEMENT_ROUNDS} rounds of "
-        "coordinate descent, which move each group to its cheapest device without the policy. Hill "
-        "climbing does that from random placements until no move helps. *Random placement* is the "
-        "mean of 100.",
-        _granularities_text(plan.granularities),
-        "## When a search is as fast as a policy",
-        _reaching_table(summary),
-        "*Share*: of graphs and seeds on which the search was as fast as the policy. *Evaluations* "
-        "and *seconds* until it was are medians of all runs; never, if half of them never were. "
-        "Seconds are taken as proportional to evaluations.",
-        "## Searches with as many evaluations as a policy",
-        _as_many_table(summary),
-        "Ratios to local search at its end, of searches that are stopped after as many evaluations "
-        "as the policy of the row. They are means over the unseen graphs. *Hill climbing slower*: "
-        "share of graphs and seeds on which it is slower than the policy then.",
-        "## Training beforehand",
-        _training_table(summary),
-    ]
+    parts = paragraphs(
+        "generalise",
+        relative=_relative_to_trained(summary, plan),
+        rnn_to_trained=of_rnn,
+        rnn_to_random=of_random,
+        of_those_that_fit=_of_those_that_fit(summary, plan),
+        runtimes=_placer_table(summary),
+        rounds=REFINEMENT_ROUNDS,
+        granularities=_granularities_text(plan.granularities),
+        reaching=_reaching_table(summary),
+        as_many=_as_many_table(summary),
+        training=_training_table(summary),
+    )
     return Page(parts, {FIGURE: figure})
 
 
@@ -125,30 +100,25 @@ def _relative_to_trained(summary: Summary, plan: Plan) -> str:
     )
 
 
-def _of_those_that_fit(summary: Summary, plan: Plan) -> list[str]:
+def _of_those_that_fit(summary: Summary, plan: Plan) -> str:
     """Return the ratio on the graphs that fit the memory; nothing if all do."""
     fitting = summary.where_some_fit(SHOWN[:-1])
     left_out = len(summary.graphs) - len(fitting.graphs)
     if not left_out or not fitting.graphs:
-        return []
-    return [
+        return ""
+    return (
         f"No placer found a placement of {left_out} of the {len(summary.graphs)} graphs that fits "
         f"the memory. Each GB beyond it counts {1e9 * SECONDS_PER_BYTE:g} s. Zero-shot relative to "
         f"trained on the graph, on the others: {_relative_to_trained(fitting, plan)}."
-    ]
+    )
 
 
 def _granularities_text(granularities: int) -> str:
     if granularities == 1:
-        trained = "Zero-shot policies were trained on each graph at one granularity."
-    else:
-        trained = (
-            f"Zero-shot policies of Placeto were trained on each graph at {granularities} "
-            "granularities, with more and with fewer groups. The RNN was trained at one."
-        )
+        return "Zero-shot policies were trained on each graph at one granularity."
     return (
-        f"{trained} The paper configuration has the paper's hyperparameters and {PAPER_UPDATES} "
-        "times as many updates. It keeps the policy after the last of them."
+        f"Zero-shot policies of Placeto were trained on each graph at {granularities} "
+        "granularities, with more and with fewer groups. The RNN was trained at one."
     )
 
 

@@ -1,7 +1,10 @@
 """What pages of experiments have in common: means over graphs, numbers as texts, and figures."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,6 +14,8 @@ from placeto.texts import TextTable, seconds_text
 from placeto.trials.comparison import NEVER, NOTHING
 from placeto.trials.records import Outcome, Placed, best_after, evaluations_until
 from placeto.trials.trials import Results
+from placeto_experiments.paper.plan import PAPER_EVALUATIONS, PAPER_UPDATES
+from placeto_experiments.paper.published import SOURCE
 from placeto_tools.plots import colour, new_figure
 
 RUNTIME = "memory-penalised runtime, seconds"
@@ -44,6 +49,19 @@ def count_text(count: float) -> str:
     if np.isinf(count):
         return NEVER
     return NOTHING if np.isnan(count) else f"{count:,.0f}"
+
+
+def paragraphs(name: str, **fields: Any) -> list[str]:
+    """Return the paragraphs of one of the texts beside this module, but for empty ones."""
+    text = (files(__package__) / "texts" / f"{name}.md").read_text("utf-8")
+    lines = re.sub(r"(?<=\S)\n *(?=[^\s-])", " ", text)  # a paragraph, or an item, is a line
+    filled = lines.format(
+        source=SOURCE,
+        paper_updates=PAPER_UPDATES,
+        paper_evaluations=PAPER_EVALUATIONS,
+        **fields,
+    )
+    return [part for part in filled.strip().split("\n\n") if part]
 
 
 def table(columns: str, rows: Iterable[Sequence[str]]) -> str:

@@ -52,11 +52,6 @@ FITTED = {
     "nasnet": ("cpu", "single"),
     "nmt-4": ("cpu",),
 }
-FITTED_TEXT = (
-    "*f*: fitted. Costs of ops are fitted to the paper's CPU-only and single-GPU seconds of "
-    "Inception-V3 and NASNet. The width of NMT is fitted to its CPU-only seconds with four layers. "
-    "No other cell is fitted."
-)
 
 PARTITIONER_OVER_FULL = 0.13  # runtime of zero-shot placements, on nmt
 AGGREGATOR_OVER_FULL = 0.20

@@ -10,16 +10,14 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.comparison import NOTHING
 from placeto.trials.records import Episode
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
-from placeto_experiments.paper.pages import bands_figure, count_text, spread, table
+from placeto_experiments.paper.pages import bands_figure, count_text, paragraphs, spread, table
 from placeto_experiments.paper.placers import training, trial
 from placeto_experiments.paper.plan import (
-    PAPER_UPDATES,
     Plan,
     name_of,
     source_maker,
     without_simulated_features,
 )
-from placeto_experiments.paper.published import SOURCE
 from placeto_experiments.paper.tasks import FinalEpisode
 from placeto_policy import Settings
 
@@ -92,39 +90,13 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             count_text(results.trained(f"{reward}-0").evaluations),
         ]
 
-    parts = [
-        f"Simulated runtimes of trainings with {plan.updates:,} updates of "
-        f"{plan.settings.workers} episodes. The paper configuration has the paper's "
-        f"hyperparameters and {PAPER_UPDATES} times as many updates.",
-        "- *Intermediate* rewards evaluate the placement after each step.\n"
-        "- *Terminal* rewards evaluate the last placement alone.\n"
-        "- *Counterfactual* rewards evaluate the last placement, and the same with each group on "
-        "each other device. The paper does not have them.",
-        f"In {SOURCE} intermediate rewards converge faster than terminal ones, and with less "
-        "variance. Returns are undiscounted there. Policies have no lookahead here, which would "
-        "give them their intermediate reward beforehand.",
-        table(
-            "reward|>greedy placement|>episodes at the end"
-            f"|>updates to within {100 * (NEAR - 1):.0f} %|>variation over seeds|>evaluations",
-            map(row, kinds),
-        ),
-        "Runtimes are memory-penalised: means over the seeds, with the least and the most in "
-        "brackets.",
-        "- *Greedy placement*: of the policy that the training keeps. By default it is the one "
-        "with the best greedy placement of the graph, in the paper configuration the last one.\n"
-        "- *Episodes at the end*: mean runtime of the sampled placements of the last update.\n"
-        "- *Updates*: until the mean of an update was so near the fastest end of all trainings; a "
-        "dash if it never was with some seed.\n"
-        "- *Variation*: standard deviation over seeds as a fraction of the mean, averaged over "
-        "updates.",
-        f"![Learning curves]({LEARNING})",
-        "Mean runtime of the placements at the end of the episodes of an update. Bands are from "
-        "the least to the most of the seeds.",
-        f"![Runtime along the last episode]({EPISODE})",
-        "Memory-penalised runtime after each step of the greedy episode after training.",
-    ]
+    runtimes = table(
+        "reward|>greedy placement|>episodes at the end"
+        f"|>updates to within {100 * (NEAR - 1):.0f} %|>variation over seeds|>evaluations",
+        map(row, kinds),
+    )
     return Page(
-        parts,
+        paragraphs("rewards", plan=plan, runtimes=runtimes),
         {
             LEARNING: bands_figure(_titled(learning), "updates", "Learning"),
             EPISODE: bands_figure(_titled(steps), "steps of the episode", "One final episode"),

@@ -25,9 +25,16 @@ from placeto.trials.comparison import (
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Placed, Problem
 from placeto.trials.trials import Experiment, Graph, Page, Results, Workspace
-from placeto_experiments.paper.pages import Summary, count_text, duration_text, spread, table
+from placeto_experiments.paper.pages import (
+    Summary,
+    count_text,
+    duration_text,
+    paragraphs,
+    spread,
+    table,
+)
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan, source_maker
-from placeto_experiments.paper.published import FITTED, FITTED_TEXT, PAPER_TABLE_1, SOURCE, PaperRow
+from placeto_experiments.paper.published import FITTED, PAPER_TABLE_1, SOURCE, PaperRow
 from placeto_graphs import PlacementProblem
 from placeto_tools.plots.curves import comparison_figure
 
@@ -110,23 +117,16 @@ def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
         for name, report in reports.items()
     }
     budgets = [(PLACERS[name].title, comparison.budgets[name]) for name in SEARCHES]
-    parts = [
-        f"Seconds of a training step: simulated here, measured on hardware in {SOURCE}.",
-        "## Runtimes",
-        _runtime_table(reports, papers, fitted),
-        FITTED_TEXT,
-        MEDIANS,
-        "*Paper configuration*: the method of the paper with its hyperparameters, implemented "
-        "here. *Default configuration*: the hyperparameters of `placeto train`.",
-        "## Evaluations and seconds",
-        _search_table(reports, papers),
-        SEARCH_COLUMNS,
-        "*Placeto, pretrained* is the bundled pretrained policy, which was not trained on these "
-        "graphs. Evaluations that the others may use: "
-        f"{', '.join(f'{title} {budget:,}' for title, budget in budgets if budget)}.",
-        *_parts_of_episodes(_episode_table(reports, papers, comparison.budgets)),
-        *_parts_of_searches(comparison, results),
-    ]
+    parts = paragraphs(
+        "table1",
+        runtimes=_runtime_table(reports, papers, fitted),
+        medians=MEDIANS,
+        evaluations=_search_table(reports, papers),
+        columns=SEARCH_COLUMNS,
+        budgets=", ".join(f"{title} {budget:,}" for title, budget in budgets if budget),
+        episodes=_episode_table(reports, papers, comparison.budgets),
+        searches=_searches(comparison, results),
+    )
     return comparison_page(parts, list(reports.values()), comparison_figure, fitted)
 
 
@@ -192,21 +192,7 @@ def _episode_table(
     )
 
 
-def _parts_of_episodes(episodes: str) -> list[str]:
-    return [
-        "## Evaluations in episodes",
-        episodes,
-        "An episode of the paper configuration evaluates a placement for each group. The policy "
-        "changes after eight episodes. If the paper's 1,600 placements were all evaluations, its "
-        "policy would have changed twice at most. So this table takes them as episodes. The RNN "
-        "evaluates one placement in an episode.",
-        "Numbers are medians over the seeds, until a placer was within 1 % of its own best. Both "
-        "placers improve until their budgets end, so that the factor follows that of the budgets. "
-        "The next section compares when one search is as fast as another.",
-    ]
-
-
-def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
+def _searches(comparison: Comparison, results: Results) -> str:
     """Return the comparison of searches, on the problems that all of them have placed."""
     seeds = comparison.seeds
     wanted = [(name, seed) for name in {*SEARCHES, *OF_GRANULARITY} for seed in seeds]
@@ -216,23 +202,15 @@ def _parts_of_searches(comparison: Comparison, results: Results) -> list[str]:
         if all(isinstance(results.find(name, one.stem, seed), Placed) for name, seed in wanted)
     ]
     if not names:
-        return []
+        return ""
     summary = Summary(results, names, seeds)
-    return [
-        "## When a search is as fast as another at its best",
-        _reaching_table(summary),
-        "A cell has the share of problems and seeds on which the search of its row was as fast as "
-        "that of its column at its end, with the same seed. Then come the evaluations and CPU "
-        "seconds until it was: medians of all runs, *never* if half of them never were. Seconds "
-        "are taken as proportional to evaluations. They are not for the pretrained policy, whose "
-        f"cells have none. Problems: {', '.join(names)}.",
-        "## Effect of the number of groups",
-        _granularity_table(summary),
-        "Memory-penalised runtimes: means over the seeds, with the least and the most in brackets. "
-        "All searches have the groups of the paper's method, but for *multilevel search, finer*. "
-        "That one has the second number of groups, and as many evaluations as multilevel search. "
-        "*Gain*: how much lower its runtime is than that of multilevel search, on average.",
-    ]
+    parts = paragraphs(
+        "table1-searches",
+        reaching=_reaching_table(summary),
+        problems=", ".join(names),
+        granularities=_granularity_table(summary),
+    )
+    return "\n\n".join(parts)
 
 
 def _reaching_table(summary: Summary) -> str:

@@ -10,19 +10,18 @@ from placeto_experiments.paper.pages import (
     Summary,
     count_text,
     distributions_figure,
+    paragraphs,
     percent_over,
     spread,
     table,
 )
 from placeto_experiments.paper.placers import TITLES, place, training
 from placeto_experiments.paper.plan import (
-    PAPER_EVALUATIONS,
-    PAPER_UPDATES,
     Plan,
     name_of,
     source_maker,
 )
-from placeto_experiments.paper.published import SOURCE, TRAVERSAL_PLACETO, TRAVERSAL_RNN
+from placeto_experiments.paper.published import TRAVERSAL_PLACETO, TRAVERSAL_RNN
 
 FIGURE = "distributions.png"
 # In unseen orders, and trained in the usual one, by the name of the policy.
@@ -91,33 +90,20 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
             f"about +{100 * PAPER[policy]:.0f} %" if policy in PAPER else "",
         ]
 
-    parts = [
-        f"Simulated runtimes. Policies were trained on {plan.graphs} random orders "
-        f"of visiting the groups, and place the same graph in {len(unseen)} others. Placeto "
-        "trained on the graph alone, in the usual order, reaches "
-        f"{spread(usual.mean_cost('placeto-trained'), seconds_text)}.",
-        f"In {SOURCE}, Placeto stays within {100 * TRAVERSAL_PLACETO:.0f} % of the placement of a "
-        f"policy trained on the graph, and the RNN is {100 * TRAVERSAL_RNN:.0f} % worse.",
-        table(
-            "placer|>runtime|>relative to Placeto trained|>relative to itself trained"
-            "|>standard deviation over orders|>worst order|>paper",
-            map(row, PAIRS),
-        ),
-        "Memory-penalised runtimes: means over the orders, with the least and the most of the "
-        "seeds in brackets. *Placeto trained*: the default configuration in the usual order. "
-        "*Itself trained*: the same configuration, or the RNN, in the usual order. *Worst order* "
-        "is relative to Placeto trained.",
-        "Orders are sampled uniformly from all permutations. Placeto visits the groups in this "
-        "order; the RNN reads and places them in it. The default policy that is kept is the one "
-        "with the best placement in the usual order.",
-        f"The paper configuration has the paper's hyperparameters, {PAPER_UPDATES} times as many "
-        f"updates, and {PAPER_EVALUATIONS} times as many evaluations if it is trained in the usual "
-        "order.",
-        _evaluations_table(usual),
-        "Evaluations of the training on all orders, and of the training in the usual order; "
-        "medians over the seeds.",
-        f"![Distributions of runtimes]({FIGURE})",
-    ]
+    runtimes = table(
+        "placer|>runtime|>relative to Placeto trained|>relative to itself trained"
+        "|>standard deviation over orders|>worst order|>paper",
+        map(row, PAIRS),
+    )
+    parts = paragraphs(
+        "traversal",
+        plan=plan,
+        trained=spread(usual.mean_cost("placeto-trained"), seconds_text),
+        placeto=100 * TRAVERSAL_PLACETO,
+        rnn=100 * TRAVERSAL_RNN,
+        runtimes=runtimes,
+        evaluations=_evaluations_table(usual),
+    )
     return Page(parts, {FIGURE: figure})
 
 
