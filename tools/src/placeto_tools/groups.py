@@ -1,7 +1,6 @@
 """Groups of commands: help without arguments, and no command imported before it is used."""
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -48,8 +47,8 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported now."""
-        command: Any = super().get_command(ctx, cmd_name)
-        return command and command.load()
+        command = super().get_command(ctx, cmd_name)
+        return command.load() if isinstance(command, LazyCommand) else command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin so."""

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -73,7 +74,7 @@ def calibrate(
         }
         for device in cluster.devices
     ]
-    transfers = [
+    transfers: list[dict[str, Any]] = [
         {
             "from": devices.names[link.source],
             "to": devices.names[link.destination],

@@ -65,18 +65,14 @@ def profile(
         progress.update(f"{source}: making and capturing it ...")
         found = runnable_source(source, asked.choice)
         problem, step = runnable_problem(found, asked, devices, is_measured=True)
-        firsts: dict[str, str] = {}  # the device of each kind that is measured
+        profiles: dict[str, StepProfile] = {}
         for device, name in zip(problem.cluster.devices, devices.names, strict=True):
-            firsts.setdefault(device.kind, name)
-        profiles: dict[str, StepProfile] = {
-            kind: profile_in_place(
-                step,
-                name,
-                steps,
-                lambda count, name=name: progress.update(f"{name}: {count} of {steps} steps"),
-            )
-            for kind, name in firsts.items()
-        }
+
+            def show(count: int, name: str = name) -> None:
+                progress.update(f"{name}: {count} of {steps} steps")
+
+            if device.kind not in profiles:
+                profiles[device.kind] = profile_in_place(step, name, steps, show)
     problem = with_measured_times(problem, profiles)
     problem = replace(problem, cluster=with_overheads(problem.cluster, profiles))
     with writing(output):
