@@ -29,7 +29,7 @@ def walk(command: click.Command, name: str = "placeto") -> Iterator[tuple[str, c
     if isinstance(command, click.Group):
         context = click.Context(command)
         for below in command.list_commands(context):
-            found = command.get_command(context, below)
+            _, found, _ = command.resolve_command(context, [below])
             assert found is not None, below
             yield from walk(found, f"{name} {below}")
 

@@ -84,7 +84,12 @@ def test_of_many_links_the_busiest_are_listed(tmp_path: Path) -> None:
     cluster = ["--cluster=6xv100", "--link=nvlink"]
     succeed("build", tmp_path / "graph.txt", *cluster, "-o", path)
     scattered(load_problem(path), tmp_path / "placement.json")
-    assert "the busiest 15 of" in succeed("simulate", path, tmp_path / "placement.json")
+    simulate = ["simulate", path, tmp_path / "placement.json", "--longest=0"]
+    used = [row for row in succeed_json(*simulate)["links"] if row["transfers"]]
+    text = succeed(*simulate)
+    assert f"the busiest 15 of {len(used)}" in text
+    names = [row["link"] for row in sorted(used, key=lambda row: -row["busy"])]
+    assert [name in text for name in names] == [True] * 15 + [False] * (len(used) - 15)
     assert "15 more" in succeed("inspect", path)  # of 30
 
 

@@ -294,10 +294,7 @@ COSTS_OF_ONE = EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), 
         (Lacks(), "own: expected a placer, got one without 'place'"),
         (Returns(PROBLEM, None), "own: expected place to return PlacementResult, got NoneType"),
         (Returns(PROBLEM, placed_on(0)), "own: placement: expected shape (4,), got (1,)"),
-        (
-            Returns(PROBLEM, placed_on(0, 0, 0, 2)),
-            "own: placement[3]: expected an integer from 0 to 1, got 2",
-        ),
+        (Returns(PROBLEM, placed_on(0, 0, 0, 2)), "own: placement[3]: expected an integer from 0"),
         (Returns(PROBLEM, SystemExit(0)), "own: SystemExit: 0"),
     ],
 )
@@ -318,15 +315,9 @@ def test_what_is_wrong_with_a_placer_is_said(found: Any, message: str, own: str)
         ("OWN:MaxLoad:power=2", "MaxLoad.__init__() got an unexpected keyword argument 'power'"),
         ("latencies", "expected latency, or another of latency, throughput"),
         (Lacks(), "own: expected an evaluator, got one without 'problem'"),
-        (
-            Returns(independent_ops(1.0), None),
-            "own: expected an evaluator of the problem that it is made with",
-        ),
+        (Returns(independent_ops(1.0), None), "own: expected an evaluator of the problem that it"),
         (Returns(PROBLEM, [1.0]), "own: expected evaluate to return EvaluationBatch, got list"),
-        (
-            Returns(PROBLEM, COSTS_OF_ONE),
-            "own: expected costs of 2 placements on 2 devices, got peak_memory of shape (1, 2)",
-        ),
+        (Returns(PROBLEM, COSTS_OF_ONE), "own: expected costs of 2 placements on 2 devices, got"),
         (Returns(PROBLEM, ValueError("no")), "own: ValueError: no"),
     ],
 )
@@ -396,9 +387,18 @@ def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) ->
     assert reports[0] == reports[1]
 
 
-def test_an_edit_of_a_placer_or_of_what_it_imports_runs_it_anew(
+def test_an_edit_of_what_a_placer_imports_runs_it_anew(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A package beside it, which it imports when it is called, and which has parts of its own."""
+    package, file = tmp_path / f"{own}_parts", tmp_path / f"{own}.py"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "turns.py").write_text("from .sizes import WIDTH\n")
+    (package / "sizes.py").write_text("WIDTH = 4\n")
+    imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"
+    file.write_text(file.read_text().replace("        self.width = width\n", imports, 1))
+
     def trials() -> list[Any]:
         for name in [name for name in sys.modules if name.startswith(own)]:
             monkeypatch.delitem(sys.modules, name)
@@ -408,27 +408,13 @@ def test_an_edit_of_a_placer_or_of_what_it_imports_runs_it_anew(
         lines = Path("results/trials.jsonl").read_text().splitlines()
         return [json.loads(line)["placement"] for line in lines[1:]]
 
-    found = [[0, 1, 1, 0], [0, 1, 0, 1]]
-    assert trials() == found
-    file = tmp_path / f"{own}.py"
     file.write_text(file.read_text().replace("% self.width", "// self.width"))
-    found.append([0, 0, 1, 1])
-    assert trials() == found
-    # A package beside it, which it imports when it is called, and which has parts of its own.
-    package = tmp_path / f"{own}_parts"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "turns.py").write_text("from .sizes import WIDTH\n")
-    (package / "sizes.py").write_text("WIDTH = 4\n")
-    imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"
-    file.write_text(file.read_text().replace("        self.width = width\n", imports, 1))
-    found.append([0, 0, 0, 0])
+    found = [[0, 1, 1, 0], [0, 0, 0, 0]]
     assert trials() == found
     (package / "other.py").write_text("WIDTH = 3\n")
+    assert trials() == found
     (package / "sizes.py").write_text("WIDTH = 1 + 1\n")
-    found.append([0, 0, 1, 1])
-    assert trials() == found
-    assert trials() == found
+    assert trials() == [*found, [0, 0, 1, 1]]
 
 
 def test_an_installed_package_gives_its_placers_names(

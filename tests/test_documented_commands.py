@@ -79,9 +79,8 @@ def parse(arguments: list[str]) -> None:
     """Let the command's own parser read the arguments, without running anything."""
     command: click.Command = placeto
     while isinstance(command, click.Group):
-        name, *arguments = arguments
-        found = command.get_command(click.Context(command), name)
-        assert found is not None, name
+        _, found, arguments = command.resolve_command(click.Context(command), arguments)
+        assert found is not None
         command = found
     command.make_context(command.name, list(arguments))
 

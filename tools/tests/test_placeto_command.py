@@ -60,7 +60,7 @@ def test_the_help_fits_a_screen_and_has_the_line_of_each_command() -> None:
     modules = {path.stem for path in Path(commands.__path__[0]).glob("*.py")} - {"__init__"}
     assert set(COMMANDS) == modules
     for name, line in COMMANDS.items():
-        command = placeto.get_command(click.Context(placeto), name)
+        _, command, _ = placeto.resolve_command(click.Context(placeto), [name])
         assert command is not None
         assert command.get_short_help_str(1000) == line
         assert f" {name} {line}" in words

@@ -1,9 +1,8 @@
-"""Groups of commands: help without arguments, and no command imported before it is used."""
+"""Groups of commands: help without arguments; and commands that are not imported for it."""
 
 from collections.abc import Callable
 
 import click
-from click.shell_completion import CompletionItem
 
 ALL_OF_IT = 10_000  # characters: no line of help is cut
 
@@ -36,27 +35,3 @@ class LazyCommand(click.Command):
         super().__init__(name, short_help=line)
         self.section = section  # of the help
         self.load = load
-
-
-class LazyGroup(Group):
-    """A group that imports a command when it is used, and not for its help or for completion."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names."""
-        return list(self.commands)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported now."""
-        command = super().get_command(ctx, cmd_name)
-        return command.load() if isinstance(command, LazyCommand) else command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so."""
-        return [
-            *(
-                CompletionItem(name, help=command.short_help)
-                for name, command in self.commands.items()
-                if name.startswith(incomplete)
-            ),
-            *click.Command.shell_complete(self, ctx, incomplete),
-        ]

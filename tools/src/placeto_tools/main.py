@@ -14,7 +14,7 @@ import click
 
 from placeto.errors import InputError, exit_code, one_line, printable
 from placeto_tools import __version__
-from placeto_tools.groups import LazyCommand, LazyGroup
+from placeto_tools.groups import Group, LazyCommand
 from placeto_tools.options import DEBUG
 
 PLACE, LEARN, MEASURE = "Place a model", "Compare and learn", "Measure and run"
@@ -94,8 +94,19 @@ def _as_ours(error: BaseException) -> BaseException:
     return KeyboardInterrupt() if isinstance(error, click.Abort) else error
 
 
-class Commands(LazyGroup):
-    """All commands; errors and warnings are one line each."""
+class Commands(Group):
+    """All commands, each imported when it is used; errors and warnings are one line each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names, in the order of the help."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named first, imported now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, LazyCommand) else command, rest
 
     def main(
         self,
