@@ -103,21 +103,6 @@ def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
     assert readers_of(graph, "aten.mul_") == set()
 
 
-def test_inputs_overlap_with_each_other_and_with_buffers() -> None:
-    def write_input(model: Any, left: torch.Tensor, right: torch.Tensor) -> Any:
-        left.add_(1)
-        model.state.mul_(2)
-        return torch.exp(right) + model.state.sum()
-
-    memory, state = numbers(), numbers()
-    graph = check_forward(Holder(write_input, state=state), (memory[:10], memory[6:]))
-    assert graph.op_names[:2] == ("state", "input.0")
-    assert "input.1" not in graph.op_names
-    graph = check_forward(Holder(write_input, state=memory[4:12]), (memory[:10], memory[6:]))
-    assert graph.op_types.count("buffer") == 1
-    assert "input" not in graph.op_types
-
-
 @pytest.mark.parametrize("optimizer", [SGD, torch.optim.Adam])
 def test_overlapping_weights_are_trained_as_in_pytorch(
     optimizer: Callable[..., torch.optim.Optimizer],
