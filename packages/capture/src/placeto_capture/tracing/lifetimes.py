@@ -116,38 +116,30 @@ class _Life(NamedTuple):
 
 def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     """Return the lives without which the peak would be too low."""
+
+    def curve(begin: str, lives: Iterable[_Life]) -> NDArray[np.int64]:
+        """Return int64[V], the bytes of lives from where they begin while each op runs."""
+        changes = np.zeros(len(trace.ops) + 1, np.int64)
+        for life in lives:
+            changes[getattr(life, begin)] += life.num_bytes
+            changes[life.end] -= life.num_bytes
+        return changes.cumsum()[:-1]
+
     lives = _lives(trace)
-    resident = sum(trace.bytes_before(made.storages) for made in trace.placeholders)
-    intervals = [(life.maker, life.end, life.num_bytes) for life in lives]
-    real = resident + _curve(intervals, len(trace.ops))
-    read = real - _curve_kept(lives, len(trace.ops))
+    real = curve("maker", lives)
+    real += sum(trace.bytes_before(made.storages) for made in trace.placeholders)
+    read = real - curve("unread", lives)
     found: list[_Life] = []
     while real.max(initial=0) > (1 + SMALL_DIFFERENCE) * read.max(initial=0):
         op = int(real.argmax())
         least = max(SMALLEST_BLOCK, SMALL_STORAGE * real[op])
-        more = [
-            life
-            for life in lives
-            if life.unread <= op < life.end and life.num_bytes >= least and life not in found
-        ]
+        at_peak = (life for life in lives if life.unread <= op < life.end)
+        more = [life for life in at_peak if life.num_bytes >= least and life not in found]
         if not more:
             break
         found += more
-        read += _curve_kept(more, len(trace.ops))
+        read += curve("unread", more)
     return found
-
-
-def _curve_kept(lives: Iterable[_Life], num_ops: int) -> NDArray[np.int64]:
-    return _curve(((life.unread, life.end, life.num_bytes) for life in lives), num_ops)
-
-
-def _curve(intervals: Iterable[tuple[int, int, int]], num_ops: int) -> NDArray[np.int64]:
-    """Return int64[V], the bytes while each op runs."""
-    changes = np.zeros(num_ops + 1, np.int64)
-    for start, end, num_bytes in intervals:
-        changes[start] += num_bytes
-        changes[end] -= num_bytes
-    return changes.cumsum()[:-1]
 
 
 def _lives(trace: Trace) -> list[_Life]:

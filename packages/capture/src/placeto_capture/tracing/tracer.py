@@ -52,7 +52,7 @@ from placeto_capture.tracing.trace import (
     views_in,
     whole_storage,
 )
-from placeto_capture.tracing.work import HeldWeights, count_bytes, count_flops
+from placeto_capture.tracing.work import count_bytes, count_flops
 from placeto_graphs import Phase
 
 DEVICE_OF = torch.ops.prim.device.default
@@ -91,8 +91,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
         self._held_bytes = dict(self._held(options.parameter_bytes or {}))
-        widths = {s: held / self._storages[s].nbytes() for s, held in self._held_bytes.items()}
-        self._held_weights = HeldWeights(widths, options.experts_per_token)
+        self._widths = {
+            s: held / self._storages[s].nbytes() for s, held in self._held_bytes.items()
+        }
+        self._experts_per_token = options.experts_per_token
 
     def _held(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
         """Yield the storages of parameters, and the bytes that they are held in."""
@@ -234,7 +236,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             phase=self.phase,
             flops=count_flops(function, args, kwargs, result, (*inputs, *made)),
             bytes_accessed=count_bytes(
-                function, args, kwargs, inputs, written, made, self._held_weights
+                function,
+                args,
+                kwargs,
+                inputs,
+                written,
+                made,
+                self._widths,
+                self._experts_per_token,
             ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,

@@ -7,11 +7,10 @@ have none. All others have one per element of the largest tensor that they read 
 Bytes are those of the tensors that a call reads and writes, each once. A tensor that is changed in
 place counts twice; one that is merely overwritten is not read. If rows are picked from a table, or
 put into one, only their bytes count. A grouped product, such as the experts of a mixture, reads the
-matrices that are expected to get a row (`touched_experts`).
+matrices that are expected to get a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -34,19 +33,6 @@ aten = torch.ops.aten
 BILINEAR, BICUBIC = 0, 2  # as grid_sampler takes them
 LOOKED_INTO = PICKS.keys() | PUTS  # functions whose bytes depend on what is in their arguments
 Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
-
-
-@dataclass(frozen=True)
-class HeldWeights:
-    """How the weights of a step are held, and how many of them a token needs."""
-
-    # Bytes of storages that are not held in the bytes of their dtype, as a fraction of those.
-    widths: Mapping[int, float] = field(default_factory=dict)
-    experts_per_token: int = 1  # number of experts of a mixture that each token goes to
-
-    def width(self, tensor: View) -> float:
-        """Return the bytes that a tensor is held in, as a fraction of those of its dtype."""
-        return self.widths.get(tensor.storage, 1.0)
 
 
 def _of_products(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
@@ -182,13 +168,6 @@ def count_flops(
     return max((tensor.num_elements for tensor in tensors), default=0)
 
 
-def touched_experts(num_experts: int, num_rows: int, experts_per_token: int = 1) -> float:
-    """Return how many experts get a row, in expectation, if all are as likely."""
-    missed = max(0.0, 1 - experts_per_token / num_experts)
-    num_tokens = num_rows / experts_per_token
-    return float(num_experts * (1 - missed**num_tokens))
-
-
 def count_bytes(
     function: Function,
     args: tuple[Any, ...],
@@ -196,9 +175,17 @@ def count_bytes(
     inputs: Sequence[View],
     written: Sequence[View],
     outputs: Sequence[View],
-    held: HeldWeights,
+    widths: Mapping[int, float],
+    experts_per_token: int,
 ) -> int:
-    """Return the bytes that a call reads and writes."""
+    """Return the bytes that a call reads and writes.
+
+    ``widths`` are of storages that are not held in the bytes of their dtype, in parts of those.
+    """
+
+    def held(tensor: View, num_bytes: float) -> float:
+        return num_bytes * widths.get(tensor.storage, 1.0)
+
     if function.allocates:
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
@@ -210,7 +197,7 @@ def count_bytes(
         table = inputs[PICKS[function.name]]
         read.discard(table)
         picked = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
-        read_bytes = picked * held.width(table)
+        read_bytes = held(table, picked)
         if named.get("sorter") is not None:  # the last argument, searched as the table is
             read.discard(inputs[-1])
             read_bytes += picked * inputs[-1].dtype.itemsize / table.dtype.itemsize
@@ -218,16 +205,18 @@ def count_bytes(
         experts, others = sorted(inputs[:2], key=lambda factor: -len(factor.size))
         if len(experts.size) > len(others.size):
             num_rows = others.size[0] if others is inputs[0] else others.size[-1]
-            touched = touched_experts(experts.size[0], num_rows, held.experts_per_token)
+            count = experts.size[0]
+            missed = max(0.0, 1 - experts_per_token / count)
+            touched = count * (1 - missed ** (num_rows / experts_per_token))  # if as likely
             read.discard(experts)
-            read_bytes = experts.num_bytes * held.width(experts) * touched / experts.size[0]
+            read_bytes = held(experts, experts.num_bytes) * touched / count
     if function.name in PUTS:
         (target,) = written
         put = changed_elements(function, named) * target.dtype.itemsize
         write_bytes = 2 * put if function.name in ADDS or named.get("accumulate") else put
     if function.name in OVERWRITES or function.name in PUTS:
         read -= set(written)
-    read_bytes += sum(tensor.num_bytes * held.width(tensor) for tensor in read)
+    read_bytes += sum(held(tensor, tensor.num_bytes) for tensor in read)
     return write_bytes + round(read_bytes)
 
 
