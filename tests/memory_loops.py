@@ -86,23 +86,6 @@ def two_passes(retain: bool) -> Loop:
     return Loop(step, [model], (torch.randn(1024, 64),), [optimizer])
 
 
-def idle_optimizer(steps: bool) -> Loop:
-    """Return one with two optimizers, of which one steps, or none."""
-    modules = layers(256, 256, 256), layers(256, 256, 256)
-    optimizers = [torch.optim.Adam(module.parameters(), foreach=False) for module in modules]
-    batch = torch.randn(4, 256)
-
-    def step(batch: Tensor) -> None:
-        squares(modules[1](modules[0](batch)), batch).backward()  # type: ignore[no-untyped-call]
-        if steps:
-            optimizers[0].step()
-
-    step(batch)
-    for optimizer in optimizers:
-        optimizer.step()
-    return Loop(step, modules, (batch,), optimizers)
-
-
 class Preconditioned(torch.optim.Optimizer):
     """Keeps a matrix of each dimension of a weight, in a list."""
 
@@ -138,7 +121,5 @@ LOOPS = {
     "accumulation over 8 passes": MemoryLoop(lambda: accumulation(8)),
     "two backward passes": MemoryLoop(lambda: two_passes(retain=False)),
     "graph that is kept": MemoryLoop(lambda: two_passes(retain=True)),
-    "two optimizers, one steps": MemoryLoop(lambda: idle_optimizer(steps=True)),
-    "no optimizer steps": MemoryLoop(lambda: idle_optimizer(steps=False)),
     "state in lists": MemoryLoop(state_in_lists),
 }

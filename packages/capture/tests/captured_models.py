@@ -202,15 +202,6 @@ CASES: dict[str, Callable[[], Case]] = {
         Recomputed(reentrant=True), (torch.randn(3, 4, requires_grad=True),)
     ),
     "spectrum": lambda: Case(Spectrum(), (torch.randn(3, 8),)),
-    "separable convolutions": lambda: Case(
-        nn.Sequential(
-            nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False),
-            nn.Conv2d(4, 6, 1),
-            nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False),
-            nn.ConvTranspose2d(6, 2, 2, stride=2),
-        ),
-        (torch.randn(2, 4, 6, 6),),
-    ),
 }
 
 

@@ -121,6 +121,19 @@ def test_gradient_ops_of_saved_values_alone_wait_for_the_gradient() -> None:
     assert graph.op_names[before] == "aten.mul"  # of the gradient and the exponential
 
 
+def test_a_backward_pass_waits_for_the_one_right_before_it() -> None:
+    def step(inputs: torch.Tensor) -> None:
+        outputs = model(inputs)
+        mean = outputs.mean()
+        outputs.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        mean.backward()  # type: ignore[no-untyped-call]
+
+    model = nn.Linear(4, 4)
+    graph = capture_function(step, model, example_inputs=torch.ones(2, 4))
+    _, second = (op for op, kind in enumerate(graph.op_types) if kind == "aten.ones_like")
+    assert second - 1 in nx.ancestors(order_of(graph), second)  # the last op of the first one
+
+
 def held_ops(graph: OpGraph) -> set[str]:
     return {graph.op_names[op] for op in graph.tensor_producer[graph.held_tensors]}
 
