@@ -133,7 +133,7 @@ PERCEPTRON = """
             colocate_gradients,
             replace(
                 graph_of("a\nb f - < a\nc\ng b - < a b\nh b - < a"),
-                colocation=[-1, -1, 4, 4, -1],
+                colocation=np.array([-1, -1, 4, 4, -1]),
             ),
             "a, b h, c g",
         ),

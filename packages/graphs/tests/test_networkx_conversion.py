@@ -50,40 +50,6 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
     assert nx.dag_longest_path_length(graph, weight="bytes") == 600
 
 
-def test_a_graph_by_hand_needs_no_attributes() -> None:
-    by_hand = nx.DiGraph([("a", "b"), ("a", "c")])
-    graph = from_networkx(by_hand)
-    assert graph.op_names == ("a", "b", "c")
-    assert graph.tensor_bytes.tolist() == [0]
-    assert graph.edges.tolist() == [[0, 1], [0, 2]]
-
-
-def test_an_op_without_names_for_tensors_makes_one() -> None:
-    by_hand = nx.DiGraph()
-    by_hand.add_edge("a", "b", bytes=4096)
-    by_hand.add_edge("a", "c", bytes=4096)
-    by_hand.add_edge("b", "c", bytes=7)
-    graph = from_networkx(by_hand)
-    assert graph.tensor_bytes.tolist() == [4096, 7]
-    assert graph.consumers_of_tensor[0].tolist() == [1, 2]
-    assert not len(graph.tensors_of_op[2])
-
-
-def test_bytes_may_be_said_again_where_tensors_have_names() -> None:
-    by_hand = pair({"outputs": {"x": 3, "y": 4}}, {"tensors": ["x", "y"], "bytes": 7})
-    assert from_networkx(by_hand).tensor_bytes.tolist() == [3, 4]
-
-
-def test_edges_that_name_one_output_share_the_tensor() -> None:
-    by_hand = nx.DiGraph()
-    by_hand.add_node("a", outputs={"activation": 4096})
-    by_hand.add_edge("a", "b", tensors=["activation"])
-    by_hand.add_edge("a", "c", tensors=["activation"])
-    graph = from_networkx(by_hand)
-    assert graph.tensor_bytes.tolist() == [4096]
-    assert graph.consumers_of_tensor[0].tolist() == [1, 2]
-
-
 def pair(node: dict[str, Any], edge: dict[str, Any]) -> nx.DiGraph:
     graph = nx.DiGraph()
     graph.add_node("a", **node)
@@ -91,10 +57,52 @@ def pair(node: dict[str, Any], edge: dict[str, Any]) -> nx.DiGraph:
     return graph
 
 
+def edge(edge: dict[str, Any], node: dict[str, Any] | None = None) -> nx.DiGraph:
+    return pair(node or {}, edge)
+
+
+def fork(first: int, second: int) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_edge("a", "b", bytes=first)
+    graph.add_edge("a", "c", bytes=second)
+    return graph
+
+
+SHARED = nx.DiGraph()
+SHARED.add_node("a", outputs={"activation": 4096})
+SHARED.add_edges_from([("a", "b"), ("a", "c")], tensors=["activation"])
+
+
+@pytest.mark.parametrize(
+    ("graph", "tensor_bytes", "edges"),
+    [
+        (nx.DiGraph([("a", "b"), ("a", "c")]), [0], [[0, 1], [0, 2]]),  # without attributes
+        (fork(4096, 4096), [4096], [[0, 1], [0, 2]]),  # an op without names for tensors makes one
+        (SHARED, [4096], [[0, 1], [0, 2]]),
+        # Bytes may be said again where tensors have names.
+        (
+            pair({"outputs": {"x": 3, "y": 4}}, {"tensors": ["x", "y"], "bytes": 7}),
+            *([3, 4], [[0, 1], [1, 1]]),
+        ),
+    ],
+)
+def test_a_graph_by_hand(
+    graph: nx.DiGraph, tensor_bytes: list[int], edges: list[list[int]]
+) -> None:
+    found = from_networkx(graph)
+    assert found.op_names == tuple(graph)
+    assert found.tensor_bytes.tolist() == tensor_bytes
+    assert found.edges.tolist() == edges
+
+
 ATTRIBUTES = (
     "op_type, scope, phase, flops, bytes_accessed, parameter_bytes, workspace_bytes, colocation, "
     "dtype, groups, group_channels, measured_time, outputs, held, waits_for"
 )
+
+
+NAMED = {"outputs": {"x": 8}}
+AB, OF_FIRST = "edge 'a' -> 'b': ", "tensors: expected outputs of the first op"
 
 
 @pytest.mark.parametrize(
@@ -115,48 +123,25 @@ ATTRIBUTES = (
         (pair({"held": [0]}, {}), "node 'a': held: expected outputs, got 0"),
         (pair({"flop": 1.0}, {}), f"node 'a': expected attributes among {ATTRIBUTES}, got 'flop'"),
         (pair({"measured_time": {"k80": 1.0}}, {}), "node 'b': measured_time: expected times"),
+        (edge({"size": 8}), f"{AB}expected attributes among bytes, tensors, got 'size'"),
+        (edge({"bytes": -1}), f"{AB}bytes: expected an integer from 0"),
+        (edge({"tensors": ["x"]}), f"{AB}{OF_FIRST}, which has none, got ["),
+        (edge({"bytes": 8}, NAMED), f"{AB}tensors: expected a sequence of outputs of the first op"),
+        (
+            edge({"tensors": ["x"], "bytes": 9}, NAMED),
+            f"{AB}bytes: expected 8, the sum of its tensors, got 9",
+        ),
+        (edge({"tensors": ["y"]}, NAMED), f"{AB}{OF_FIRST}, got 'y'"),
+        (
+            fork(8, 9),
+            "edge 'a' -> 'c': bytes: expected 8 as on the other edges of the first op, which makes "
+            "one tensor unless it names several in outputs and its edges in tensors, got 9",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(graph: nx.DiGraph, message: str) -> None:
     with refused(message):
         from_networkx(graph)
-
-
-NAMED = {"outputs": {"x": 8}}
-OUTPUTS = "tensors: expected a sequence of outputs of the first op"
-
-
-@pytest.mark.parametrize(
-    ("node", "edge", "message"),
-    [
-        ({}, {"size": 8}, "expected attributes among bytes, tensors, got 'size'"),
-        ({}, {"bytes": -1}, "bytes: expected an integer from 0"),
-        (
-            {},
-            {"tensors": ["x"]},
-            "tensors: expected outputs of the first op, which has none, got [",
-        ),
-        (NAMED, {"bytes": 8}, f"{OUTPUTS}, got None"),
-        (NAMED, {"tensors": ["x"], "bytes": 9}, "bytes: expected 8, the sum of its tensors, got 9"),
-        (NAMED, {"tensors": ["y"]}, "tensors: expected outputs of the first op, got 'y'"),
-    ],
-)
-def test_what_is_wrong_on_an_edge_is_named(
-    node: dict[str, Any], edge: dict[str, Any], message: str
-) -> None:
-    with refused(f"edge 'a' -> 'b': {message}"):
-        from_networkx(pair(node, edge))
-
-
-def test_edges_of_an_op_with_one_tensor_agree_about_its_bytes() -> None:
-    fork = nx.DiGraph()
-    fork.add_edge("a", "b", bytes=8)
-    fork.add_edge("a", "c", bytes=9)
-    with refused(
-        "edge 'a' -> 'c': bytes: expected 8 as on the other edges of the first op, which makes one "
-        "tensor unless it names several in outputs and its edges in tensors, got 9"
-    ):
-        from_networkx(fork)
 
 
 @given(op_graphs())
