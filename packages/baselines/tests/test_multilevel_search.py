@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from baseline_problems import cluster, op_graph, problem_of, random_problem, random_problems
+from baseline_problems import cluster, gpus, random_problem, random_problems
 from placeto_baselines import BaselineError, MultilevelSearch, StoppedSearchError, lower_bound
 from placeto_baselines.search import multilevel_search
 from placeto_baselines.search.multilevel_search import move_sets
@@ -31,13 +31,7 @@ def ladder(num_rungs: int) -> PlacementProblem:
     """Return two chains with rungs between them, on two devices, each op a group."""
     edges = [(op, op + 2) for op in range(2 * num_rungs - 2)]
     edges += [(op, op + 1) for op in range(0, 2 * num_rungs, 2)]
-    graph = op_graph(2 * num_rungs, edges)
-    return problem_of(graph, cluster(["k80", "k80"]), np.ones((2 * num_rungs, 2)))
-
-
-def alone(num_ops: int) -> PlacementProblem:
-    """Return ops without edges on two devices."""
-    return problem_of(op_graph(num_ops, []), cluster(["k80"] * 2), np.ones((num_ops, 2)))
+    return gpus([1] * 2 * num_rungs, edges)
 
 
 class BusiestDevice:
@@ -119,7 +113,7 @@ def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it() -> None:
         MultilevelSearch(evaluations=5000).place(problem, evaluator)
         runs = np.isfinite(problem.group_graph.compute_time)
         assert len(evaluator.known) == runs.sum(axis=1).prod()
-    few, many = Walking(alone(12), more=0.0), Walking(alone(13))
+    few, many = Walking(gpus([1] * 12), more=0.0), Walking(gpus([1] * 13))
     assert MultilevelSearch(evaluations=9000).place(few.problem, few).evaluations == 4098
     bounded = MultilevelSearch(evaluations=9000, bound=6.0)
     assert bounded.place(few.problem, few).evaluations == 2 + 1024
@@ -130,11 +124,9 @@ def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it() -> None:
 
 def test_a_search_does_not_end_at_the_bound_with_what_does_not_fit() -> None:
     # 2 s and 4 s for the 2 GB that one device lacks, or 12 s on both
-    slow = replace(
-        cluster(["k80"] * 2, memory=10**10, bandwidth=1e9), latency=np.full((2, 2), 10.0)
-    )
-    graph = op_graph(2, [(0, 1)], parameter_bytes=np.full(2, 6 * 10**9))
-    problem = problem_of(graph, slow, np.ones((2, 2)))
+    slow = cluster(["k80"] * 2, memory=10**10, bandwidth=1e9)
+    slow = replace(slow, latency=np.full((2, 2), 10.0))
+    problem = replace(gpus([1, 1], [(0, 1)], parameter_bytes=[6 * 10**9] * 2), cluster=slow)
     assert lower_bound(problem) == pytest.approx(6.0)
     placer = MultilevelSearch(evaluations=100, bound=lower_bound(problem))
     result = placer.place(problem, PlainEvaluator(problem))
@@ -275,7 +267,7 @@ def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
             memory = np.stack([here, np.zeros_like(here)], axis=1) * 10**6
             return EvaluationBatch(runtime=200.0 - here, peak_memory=memory)
 
-    problem = replace(alone(100), cluster=cluster(["k80", "k80"], memory=50 * 10**6))
+    problem = gpus([1] * 100, memory=50 * 10**6)
     result = MultilevelSearch(evaluations=3000).place(problem, Scarce(problem))
     assert result.fits(problem.cluster)
     assert result.runtime == 150
@@ -387,7 +379,7 @@ def test_budgets_are_checked(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_the_one_best_way_to_share_work_out(seed: int) -> None:
     # The longest op alone on one of two devices. Of 4,096 placements all would be tried; here not.
-    problem = replace(alone(14), compute_time=np.tile(2.0 ** np.arange(14)[:, None], (1, 2)))
+    problem = gpus(2.0 ** np.arange(14))
     result = MultilevelSearch(evaluations=2000).place(problem, PlainEvaluator(problem), seed=seed)
     assert result.runtime == 2.0**13
 

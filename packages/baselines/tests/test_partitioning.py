@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from baseline_problems import cluster, op_graph, problem_of, slow_on_the_cpu, two_chains
+from baseline_problems import cluster, gpus, op_graph, problem_of, slow_on_the_cpu, two_chains
 from placeto_baselines import BaselineError, MetisPlacer, ScotchPlacer
 from placeto_baselines.devices import speeds
 from placeto_baselines.partitioning import (
@@ -55,8 +55,7 @@ def random_edges(count: int) -> Edges:
 
 def two_cliques(tensor_bytes: int = 1, seconds: float = 1.0) -> PlacementProblem:
     """Return two cliques of five ops, joined by one edge, on two GPUs."""
-    graph = op_graph(10, cliques(2, 5, [(4, 5)]), tensor_bytes=np.full(10, tensor_bytes))
-    return problem_of(graph, cluster(["k80", "k80"]), np.full((10, 2), seconds))
+    return gpus([seconds] * 10, cliques(2, 5, [(4, 5)]), tensor_bytes=[tensor_bytes] * 10)
 
 
 def placed(placer: Any, problem: PlacementProblem, seed: int = 0) -> list[int]:
@@ -88,16 +87,15 @@ def test_ops_vote_for_their_groups(placer: Any) -> None:
 
 @both_placers
 def test_a_faster_device_gets_more_work(placer: Any) -> None:
-    problem = problem_of(op_graph(40, []), cluster(["k80", "v100"]), np.tile([3.0, 1.0], (40, 1)))
+    problem = gpus([[3, 1]] * 40)
     assert np.bincount(placed(placer(), problem)).tolist() == pytest.approx([10, 30], abs=1)
 
 
 @both_placers
 def test_the_imbalance_is_kept(placer: Any) -> None:
     generator = np.random.default_rng(1)
-    graph = op_graph(200, random_edges(200), tensor_bytes=generator.integers(1, 1000, 200))
-    work = generator.random(200)
-    problem = problem_of(graph, cluster(["k80"] * 4), np.tile(work[:, None], (1, 4)))
+    sizes, work = generator.integers(1, 1000, 200), generator.random(200)
+    problem = gpus(work, random_edges(200), count=4, tensor_bytes=sizes)
     largest = []
     for imbalance in (0.02, 0.3):
         loads = np.bincount(placed(placer(imbalance=imbalance), problem), work, minlength=4)
@@ -193,9 +191,8 @@ def test_a_seed_gives_one_mapping_in_every_process() -> None:
 
 def test_scotch_keeps_the_better_of_its_two_strategies() -> None:
     generator = np.random.default_rng(1)
-    graph = op_graph(300, random_edges(300), tensor_bytes=generator.integers(1, 10**6, 300))
-    on = cluster(["k80"] * 4, bandwidth=1e8)
-    problem = problem_of(graph, on, np.tile(generator.random((300, 1)), (1, 4)))
+    sizes, work = generator.integers(1, 10**6, 300), generator.random(300)
+    problem = gpus(work, random_edges(300), count=4, bandwidth=1e8, tensor_bytes=sizes)
     differ = set()
     for seed in range(4):
         evaluator = PlainEvaluator(problem)
@@ -208,9 +205,7 @@ def test_scotch_keeps_the_better_of_its_two_strategies() -> None:
 
 
 def test_metis_does_not_cut_fewer_nodes_than_devices() -> None:
-    seconds = np.tile(1 / np.array([0.2, 0.5, 0.3]), (2, 1))
-    problem = problem_of(op_graph(2, []), cluster(["k80"] * 3), seconds)
-    assert list(placed(MetisPlacer(), problem)) == [1, 2]
+    assert list(placed(MetisPlacer(), gpus([[5, 2, 10 / 3]] * 2))) == [1, 2]
 
 
 @both_placers
