@@ -23,6 +23,7 @@ from placeto_graphs import (
 from placeto_policy import (
     PlacementPolicy,
     PolicyError,
+    Settings,
     States,
     preset,
     topology_of,
@@ -30,6 +31,7 @@ from placeto_policy import (
 from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import greedy, run_episodes
 from placeto_policy.states import NOWHERE
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
@@ -376,3 +378,12 @@ def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:
         chances = policy(replace(states, topology=topology))[0].exp().detach()
         assert chances.sum() == pytest.approx(1.0)
         assert (chances > 1e-6).nonzero().flatten().tolist() == likely
+
+
+def test_a_rollout_evaluates_its_last_placement_alone() -> None:
+    evaluator = ListSchedule(diamond(FOUR))
+    default = PlacementPolicy(settings=replace(Settings(embedding="pairs"), hidden_units=16))
+    environment = PlacementEnvironment.for_policy(evaluator, default.settings, reward="terminal")
+    environment.reset(num_episodes=1)
+    run_episodes(default, environment, greedy)
+    assert evaluator.placements_seen == 1

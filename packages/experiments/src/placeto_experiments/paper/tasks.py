@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,14 +71,13 @@ class FixedOrders(PlacementEnvironment):
         super().reset(**{**named, "order": order})
 
 
+@dataclass(frozen=True)
 class PlaceInOrder:
     """Places greedily with a policy of Placeto in a numbered order."""
 
-    name = "placeto"
-
-    def __init__(self, policy: PlacementPolicy, number: int) -> None:
-        self._policy = policy
-        self._number = number
+    policy: PlacementPolicy
+    number: int
+    name: str = "placeto"
 
     def place(
         self,
@@ -89,10 +88,10 @@ class PlaceInOrder:
     ) -> PlacementResult:
         """Return the placement at the end of the greedy episode."""
         began = time.perf_counter()
-        settings = self._policy.settings
+        settings = self.policy.settings
         environment = PlacementEnvironment.for_policy(evaluator, settings, reward="terminal")
-        environment.reset(num_episodes=1, order=random_order(problem.num_groups, self._number))
-        run_greedily(self._policy, environment)
+        environment.reset(num_episodes=1, order=random_order(problem.num_groups, self.number))
+        run_greedily(self.policy, environment)
         placement = environment.placement[0]
         found = evaluator.evaluate(placement[None])
         runtime = float(found.runtime[0])
@@ -117,8 +116,8 @@ def run_greedily(policy: PlacementPolicy, environment: PlacementEnvironment) -> 
     return costs
 
 
-def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem:
-    """Return a problem that the RNN reads in a random order.
+def problem_in_order(problem: PlacementProblem, number: int | None) -> PlacementProblem:
+    """Return a problem that the RNN reads in a random order; None for the usual one.
 
     The groups are numbered anew, which does not change the cost of a placement.
 
@@ -128,24 +127,17 @@ def problem_in_order(problem: PlacementProblem, number: int) -> PlacementProblem
     >>> problem_in_order(two_chains(), 1).grouping.group_names
     ('b1', 'a0', 'a2', 'a1', 'b2', 'b0')
     """
+    if number is None:
+        return problem
     order = random_order(problem.num_groups, number)
-    found = PlacementProblem(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        compute_time=problem.compute_time,
-        grouping=Grouping(
-            group_of=np.argsort(order)[problem.grouping.group_of].astype(np.int32),
-            group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
-        ),
+    grouping = Grouping(
+        group_of=np.argsort(order)[problem.grouping.group_of].astype(np.int32),
+        group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
     )
+    found = replace(problem, grouping=grouping, hierarchy=None)
     # Only for policies that take this property for the order in which they read.
     vars(found.group_graph)["topological_order"] = np.arange(len(order), dtype=np.int32)
     return found
-
-
-def read_by_rnn(problem: PlacementProblem, order: int | None) -> PlacementProblem:
-    """Return a problem as the RNN is to read it; None for the usual order."""
-    return problem if order is None else problem_in_order(problem, order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +182,7 @@ class PlaceRnnZeroShot(Place):
 
     def problem(self, workspace: Workspace) -> PlacementProblem:
         """Return the problem, in the order in which the RNN reads it."""
-        return read_by_rnn(workspace.problem(self.graph), self.graph.order)
+        return problem_in_order(workspace.problem(self.graph), self.graph.order)
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
         return TrainedRnnPlacer.load(workspace.policy_file(self.policy))
@@ -334,7 +326,9 @@ class TrainRnn:
             count = sum(evaluator.evaluations for evaluator in evaluators)
             watch.update(f"{count:,} of {total:,} evaluations, best {seconds_text(best)}")
 
-        problems = [read_by_rnn(workspace.problem(graph), graph.order) for graph in self.graphs]
+        problems = [
+            problem_in_order(workspace.problem(graph), graph.order) for graph in self.graphs
+        ]
         evaluators += [WatchedEvaluator(Simulator(problem, 1), report) for problem in problems]
         settings = fitting(self.settings, problems)
         trained = RnnPlacer(settings).train(evaluators, seed=self.seed)
