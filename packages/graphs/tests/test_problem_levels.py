@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from example_graphs import diamond_problem
+from example_graphs import diamond_problem, refused
 from graph_strategies import groupings, op_graphs, problems
 from placeto_graphs import (
     LEVEL_SIZES,
@@ -150,31 +150,25 @@ def test_a_level_without_a_device_for_some_group_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("hierarchy", "message"),
     [
-        ([], r"hierarchy: expected the 4 groups of grouping in it"),
-        (["groups"], r"hierarchy\[0\]: expected Grouping, got 'groups'"),
-        ([[0, 0, 0]], r"hierarchy\[0\].group_of: expected the groups of 4 ops, got 3"),
-        (
-            [[0, 1, 1, 1], [0, 0, 1, 1]],
-            r"hierarchy\[1\]: expected more than 2 groups, got 2",
-        ),
+        ([], "hierarchy: expected the 4 groups of grouping in it"),
+        (["groups"], "hierarchy[0]: expected Grouping, got 'groups'"),
+        ([[0, 0, 0]], "hierarchy[0].group_of: expected the groups of 4 ops, got 3"),
+        ([[0, 1, 1, 1], [0, 0, 1, 1]], "hierarchy[1]: expected more than 2 groups, got 2"),
         (
             [[0, 1, 1, 1], [0, 0, 1, 2]],
-            r"hierarchy\[1\]: expected group 0 \('0'\) within one group of hierarchy\[0\], got it",
+            "hierarchy[1]: expected group 0 ('0') within one group of hierarchy[0], got it",
         ),
     ],
 )
 def test_a_hierarchy_is_checked(hierarchy: list[Any], message: str) -> None:
     levels = [
-        Grouping(
-            group_of=np.array(labels, np.int32),
-            group_names=tuple(map(str, range(max(labels) + 1))),
-        )
-        if isinstance(labels, list)
-        else labels
+        labels
+        if isinstance(labels, str)
+        else Grouping(group_of=labels, group_names=tuple(map(str, range(max(labels) + 1))))  # type: ignore[arg-type]
         for labels in hierarchy
     ]
-    with pytest.raises(GraphError, match=f"^{message}"):
-        diamond_problem(hierarchy=tuple(levels))
+    with refused(message):
+        diamond_problem(hierarchy=levels)
 
 
 @given(problem=problems())
@@ -184,20 +178,7 @@ def test_levels_travel_with_a_problem(
     path = tmp_path_factory.getbasetemp() / "levels.json"
     levels = levelled(problem)
     save_problem(levels, path)
-    assert json.loads(path.read_text())["version"] == 5
     assert load_problem(path) == levels
-
-
-def test_a_wrong_level_in_a_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "problem.json"
-    save_problem(chain_problem(), path)
-    content = json.loads(path.read_text())
-    content["levels"][1]["group_of"].append(0)
-    path.write_text(json.dumps(content))
-    with pytest.raises(
-        GraphError, match=r"levels\[1\].group_of: expected the groups of 8 groups of levels\[2\]"
-    ):
-        load_problem(path)
 
 
 @given(problem=problems(), data=st.data())
@@ -228,6 +209,8 @@ def test_a_placement_can_be_said_op_by_op(tmp_path: Path) -> None:
     level, placement = load_placement_of_any_level(path, problem)
     assert level.num_groups == 12
     assert placement.tolist() == [0, 1] * 6
+    save_placement(placement * 0, level, path)  # its groups have the names of their ops
+    assert load_placement_of_any_level(path, level)[0] == level
     path.write_text(json.dumps(dict.fromkeys(names[1:], "k80:0")))
     with pytest.raises(GraphError, match=r"'op1': expected the name of a group of the problem$"):
         load_placement_of_any_level(path, problem)

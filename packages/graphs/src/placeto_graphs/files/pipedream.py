@@ -23,7 +23,6 @@ from placeto_graphs.topology import CycleError, topological_order
 MEASURED_KIND = "v100"
 _REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _STAGE = re.compile(r" -- stage_id=([^=]*)$")
-_Op = tuple[str, str, int, float, int]  # name, type, layer, seconds, bytes of weights
 
 
 @dataclass(frozen=True)
@@ -163,52 +162,48 @@ def _sorted_layers(
 def _training_graph(
     layers: Sequence[_Layer], layer_edges: Sequence[tuple[int, int]], kind: str
 ) -> OpGraph:
-    forward: list[_Op] = []
-    backward: list[_Op] = []
+    ops: list[tuple[str, str, int, float, int]] = []  # name, type, layer, seconds, bytes of weights
+    parameters, forward, backward = dict[int, int](), dict[int, int](), dict[int, int]()
     for number, layer in enumerate(layers):
-        name, type_, size = layer.name, layer.layer_type, layer.parameter_bytes
-        if size:
-            forward.append((f"{name}/parameters", "Parameters", number, 0.0, size))
-        forward.append((f"{name}/forward", type_, number, layer.forward_seconds, 0))
-        backward.append((f"{name}/backward", f"{type_}Backward", number, layer.backward_seconds, 0))
-    ops = forward + backward[::-1]
+        if layer.parameter_bytes:
+            parameters[number] = len(ops)
+            ops.append(
+                (f"{layer.name}/parameters", "Parameters", number, 0.0, layer.parameter_bytes)
+            )
+        forward[number] = len(ops)
+        ops.append((f"{layer.name}/forward", layer.layer_type, number, layer.forward_seconds, 0))
+    for number, layer in reversed(list(enumerate(layers))):
+        backward[number], type_ = len(ops), f"{layer.layer_type}Backward"
+        ops.append((f"{layer.name}/backward", type_, number, layer.backward_seconds, 0))
+    tensors: list[tuple[int, int]] = []  # op that makes it, bytes
+    edges: list[tuple[int, int]] = []
+
+    def send(maker: int, size: int, readers: Iterable[int]) -> None:
+        edges.extend((len(tensors), reader) for reader in readers)
+        tensors.append((maker, size))
+
+    after: list[list[int]] = [[] for _ in layers]
+    for source, destination in layer_edges:
+        after[source].append(destination)
+    for number, layer in enumerate(layers):
+        own = forward[number], backward[number]
+        if number in parameters:
+            send(parameters[number], layer.parameter_bytes, own)
+        for size in layer.output_bytes:
+            send(own[0], size, [*(forward[reader] for reader in after[number]), own[1]])
+            for reader in after[number]:
+                send(backward[reader], size, [own[1]])
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
-    op_of_name = {name: op for op, name in enumerate(op_names)}
-    tensors, reads = _tensors(layers, layer_edges)
+    is_backward = np.arange(len(ops)) >= len(ops) - len(layers)
     return OpGraph(
         op_names=op_names,
         op_types=op_types,
         scopes=tuple(layers[layer].scope for layer in layer_of_op),
-        phases=np.repeat([Phase.FORWARD, Phase.BACKWARD], [len(forward), len(backward)]),
+        phases=np.where(is_backward, Phase.BACKWARD, Phase.FORWARD),
         parameter_bytes=np.array(parameter_bytes, np.int64),
         colocation=np.array(layer_of_op, np.int32),
-        tensor_producer=np.array([op_of_name[maker] for maker, _ in tensors], np.int32),
+        tensor_producer=np.array([maker for maker, _ in tensors], np.int32),
         tensor_bytes=np.array([size for _, size in tensors], np.int64),
-        edges=np.array([(tensor, op_of_name[reader]) for tensor, reader in reads], np.int32),
+        edges=np.array(edges, np.int32),
         measured_time={kind: np.array(op_seconds)},
     )
-
-
-def _tensors(
-    layers: Sequence[_Layer], layer_edges: Sequence[tuple[int, int]]
-) -> tuple[list[tuple[str, int]], list[tuple[int, str]]]:
-    """Return (op that makes it, bytes) of each tensor, and pairs of (tensor, op that reads it)."""
-    tensors: list[tuple[str, int]] = []
-    reads: list[tuple[int, str]] = []
-
-    def send(maker: str, size: int, readers: Iterable[str]) -> None:
-        reads.extend((len(tensors), reader) for reader in readers)
-        tensors.append((maker, size))
-
-    followers: list[list[str]] = [[] for _ in layers]
-    for source, destination in layer_edges:
-        followers[source].append(layers[destination].name)
-    for layer, readers in zip(layers, followers, strict=True):
-        forward, backward = f"{layer.name}/forward", f"{layer.name}/backward"
-        if layer.parameter_bytes:
-            send(f"{layer.name}/parameters", layer.parameter_bytes, (forward, backward))
-        for size in layer.output_bytes:
-            send(forward, size, [*(f"{reader}/forward" for reader in readers), backward])
-            for reader in readers:
-                send(f"{reader}/backward", size, [backward])
-    return tensors, reads
