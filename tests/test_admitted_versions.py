@@ -23,16 +23,13 @@ from fresh_environments import (
     make_wheels,
     pip,
     run,
-    try_to_run,
 )
 
 PINNED = ("torch", "torchvision")
 MODELS = ("diffusers", "timm", "transformers")  # libraries that bring others, some of them large
 INSTALLED = (
-    "placeto-capture[onnx]",
+    *("placeto-capture[onnx]", "placeto-policy[gym]", "placeto-tools[report]"),
     "placeto-experiments",
-    "placeto-policy[gym]",
-    "placeto-tools[report]",
 )
 LIST = """
 import importlib.metadata, json
@@ -101,7 +98,7 @@ def oldest() -> list[str]:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
     asked = ("index", "versions", "msgspec", "--retries=1", "--timeout=20")
-    if try_to_run(sys.executable, "-m", "pip", *asked, cwd=folder).returncode != 0:
+    if run(sys.executable, "-m", "pip", *asked, cwd=folder, code=None).returncode != 0:
         pytest.skip("pip reaches no index from which it could install libraries")
     return make_wheels(folder)
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,11 @@ def test_what_does_not_fit_together_is_said_in_one_line(
     line: str, message: str, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"P": [placement_of(problem, tmp_path)], "Q": [problem], "SIZES": SIZES}
+    given: dict[str, list[Any]] = {
+        "P": [placement_of(problem, tmp_path)],
+        "Q": [problem],
+        "SIZES": SIZES,
+    }
     assert message in fail(*(each for word in line.split() for each in given.get(word, [word])))
 
 

@@ -134,8 +134,8 @@ def test_what_pip_is_told_is_told_to_uv_and_to_pants(sandbox: Sandbox, tmp_path:
         f"UV_INDEX={others}",
     } <= set(lines)
     lines = sandbox.run("--version", PIP_EXTRA_INDEX_URL="file:///more", UV_INDEX="file:///my")
-    assert "PANTS_PYTHON_REPOS_INDEXES=+['file:///more']" in lines
-    assert "UV_INDEX=file:///my" in lines  # what uv is told itself stays
+    # What uv is told itself stays.
+    assert {"PANTS_PYTHON_REPOS_INDEXES=+['file:///more']", "UV_INDEX=file:///my"} <= set(lines)
     lines = sandbox.run("--version", PIP_NO_INDEX="1", PIP_FIND_LINKS="/wheels")
     assert {"PANTS_PYTHON_REPOS_INDEXES=[]", "UV_OFFLINE=1"} <= set(lines)
 

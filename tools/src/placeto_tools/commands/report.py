@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 
 from placeto.errors import InputError
-from placeto.outputs import check_file, write_text
+from placeto.outputs import write_text
 from placeto.placing.placements import resolve_placement
 from placeto.problems.making import read_problem
 from placeto.problems.options import ProblemOptions
 from placeto.texts import counted
 from placeto_baselines import bound_parts
-from placeto_tools.options import Command, force_option, output_option
+from placeto_tools.options import Command, output_option, overwrite_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.contents import Shown, problem_report
@@ -23,11 +23,9 @@ from placeto_tools.reports.page import MISSING, has_library, report_page
 @click.argument("problem")
 @click.argument("placements", nargs=-1, required=True, metavar="PLACEMENT...")
 @problem_options
-@output_option("Page to write: .html.")
-@force_option
-def report(
-    problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path, force: bool
-) -> None:
+@output_option("Page to write: .html.", ".html")
+@overwrite_option
+def report(problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path) -> None:
     """Write a web page that shows placements.
 
     PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which any browser
@@ -36,7 +34,6 @@ def report(
     \b
     placeto report problem.json.gz placement.json k80:0 -o report.html
     """
-    check_file(output, force=force, suffixes=(".html",))
     if not has_library():
         raise InputError(MISSING)
     with showing_progress(problem) as progress:
