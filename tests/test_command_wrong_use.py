@@ -20,6 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "k80.json").write_text('{"node0/parameters": "k80:0"}')
     save_cluster(parse_cluster("2xv100"), path / "v100.toml")
     (path / "a_folder").mkdir()
+    (path / "dir.json").mkdir()
     return path
 
 
@@ -36,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("build graph.txt -o a.txt", "a.txt: expected a name that ends in .json or .json.gz"),
         ("build graph.txt -o problem.json", "problem.json: is there already; --force overwrites"),
         ("build graph.txt -o no/a.json", "no/a.json: the folder no is not there; make it first"),
+        ("build graph.txt -o dir.json", "dir.json: expected a file, got a folder"),
         ("build graph.txt -o a_folder", "a_folder: expected a name that ends in .json"),
         ("build graph.txt --cluster 2xk8 -o a.json", "cluster: expected one of the kinds cpu, "),
         ("build graph.txt --cluster no.toml -o a.json", "no.toml: No such file or directory"),
