@@ -102,13 +102,12 @@ def llama_cpp_arguments(
     devices and single parts move as long as a step costs less.
     """
     names = device_names(problem.cluster)
-    cpu = names.index("CPU") if "CPU" in names else None
-    parts = LlamaCppParts(problem.graph, has_cpu=cpu is not None)
+    parts = LlamaCppParts(problem.graph, names.index("CPU") if "CPU" in names else None)
     restricted = problem_of_labels(problem, parts.labels)
     priced_by = evaluator.make(restricted, None)
     placed = parts.devices(problem.expand(placement), len(names))
-    found = nearest_arrangement(parts, placed, cpu, priced_by)
-    layers, output, slots = found[parts.layers], int(found[parts.output]), parts.slots(found, cpu)
+    found = nearest_arrangement(parts, placed, priced_by)
+    layers, output, slots = found[parts.layers], int(found[parts.output]), parts.slots(found)
     feed_forward = found[parts.feed_forward]
     apart: dict[tuple[int, bool], list[int]] = {}
     for layer in np.flatnonzero(feed_forward != layers).tolist():
@@ -119,7 +118,7 @@ def llama_cpp_arguments(
     }
     if output != slots[-1]:
         overrides[TENSORS_OF_OUTPUT] = names[output]
-    gpus = [device for device in slots if device != cpu]
+    gpus = [device for device in slots if device != parts.cpu]
     after = restricted.placement_of_ops(found[parts.labels])
     return LlamaCppArguments(
         gpu_layers=len(gpus),
@@ -158,7 +157,8 @@ class LlamaCppParts:
     Layers come first, then the feed-forward part of each, the output, and the input.
     """
 
-    def __init__(self, graph: OpGraph, *, has_cpu: bool) -> None:
+    def __init__(self, graph: OpGraph, cpu: int | None) -> None:
+        self.cpu = cpu
         scopes = ModuleScopes(graph)
         layers = one_stack(scopes, "llama.cpp")
         num_layers = len(layers)
@@ -180,8 +180,7 @@ class LlamaCppParts:
         self.is_tied = bool((of_input & (read_in == self.output)).any())
         if self.is_tied:
             forward[forward == self.input] = self.output
-        self.has_input = has_cpu and bool((forward == self.input).any())
-        if not self.has_input:
+        if cpu is None:
             forward[forward == self.input] = 0
         self._bytes = graph.bytes_accessed
         self.labels = labels_of_step(graph, forward, otherwise=self.output)
@@ -220,23 +219,23 @@ class LlamaCppParts:
         )
         return devices
 
-    def slots(self, devices: NDArray[np.int32], cpu: int | None) -> list[int]:
+    def slots(self, devices: NDArray[np.int32]) -> list[int]:
         """Return the device of each layer, and of the output as llama.cpp places it behind them.
 
         The output is on a GPU of its own if it has one in int32[P], else on that of the last layer.
         """
         layers: list[int] = devices[self.layers].tolist()
         output = int(devices[self.output])
-        on_another = self.is_there[self.output] and output != cpu and output not in layers
+        on_another = self.is_there[self.output] and output != self.cpu and output not in layers
         return [*layers, output if on_another else layers[-1]]
 
-    def completed(self, devices: NDArray[np.int32], cpu: int | None) -> NDArray[np.int32]:
+    def completed(self, devices: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return int32[P] with those parts where they have to be of which nobody can choose."""
         devices = devices.copy()
-        if cpu is not None:
-            devices[self.input] = cpu
+        if self.cpu is not None:
+            devices[self.input] = self.cpu
         if self.is_tied or not self.is_there[self.output]:
-            devices[self.output] = self.slots(devices, cpu)[-1]
+            devices[self.output] = self.slots(devices)[-1]
         return devices
 
 
@@ -250,7 +249,7 @@ def _feed_forward_part(layer: str, scopes: Iterable[str]) -> str | None:
 
 
 def nearest_arrangement(
-    parts: LlamaCppParts, placed: NDArray[np.int32], cpu: int | None, evaluator: Evaluator
+    parts: LlamaCppParts, placed: NDArray[np.int32], evaluator: Evaluator
 ) -> NDArray[np.int32]:
     """Return int32[P], devices of parts that llama.cpp can express.
 
@@ -259,10 +258,10 @@ def nearest_arrangement(
     evaluator is of a problem with a group for each part.
     """
     found = placed.copy()
-    found[parts.layers] = layers = _in_order(placed[parts.layers], cpu)
+    found[parts.layers] = layers = _in_order(placed[parts.layers], parts.cpu)
     with_layer = placed[parts.feed_forward] == placed[parts.layers]
     found[parts.feed_forward][with_layer] = layers[with_layer]
-    found = parts.completed(found, cpu)
+    found = parts.completed(found)
     if np.array_equal(layers, placed[parts.layers]):
         return found
     problem = evaluator.problem
@@ -271,9 +270,7 @@ def nearest_arrangement(
         lambda near: costs(
             evaluator, np.stack([problem.placement_of_ops(each[parts.labels]) for each in near])
         ),
-        lambda each: [
-            parts.completed(near, cpu) for near in _neighbours(parts, each, problem.num_devices)
-        ],
+        lambda each: [*map(parts.completed, _neighbours(parts, each, problem.num_devices))],
         MOST_ROUNDS,
     )
     return found if best is None else best

@@ -261,15 +261,10 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
     return PlacerSpec(own.text, own.text, make, random=True, modules=own.modules)
 
 
-def make_placer(
-    name: str | Placer,
-    problem: PlacementProblem,
-    budget: int | None = None,
-    seconds: float | None = None,
-) -> Placer:
-    """Return a placer for a problem, with a number of evaluations or of CPU seconds."""
+def make_placer(name: str | Placer, problem: PlacementProblem, budget: int | None = None) -> Placer:
+    """Return a placer for a problem, with a number of evaluations."""
     spec = placer_spec(name)
-    return spec.make(problem, Budget(budget or spec.budget or 0, seconds))
+    return spec.make(problem, Budget(budget or spec.budget or 0))
 
 
 def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:

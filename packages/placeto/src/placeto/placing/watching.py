@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +20,6 @@ from placeto_graphs import (
     Moves,
     PlacementProblem,
     PlacementResult,
-    ScheduleBatch,
     SchedulingEvaluator,
     Walks,
 )
@@ -67,15 +67,9 @@ class WatchedEvaluator:
         self._reported = time.monotonic()
         self._began = cpu_seconds()
         if isinstance(evaluator, SchedulingEvaluator):
-            schedule = evaluator.schedule
-
-            def watched(placements: NDArray[np.int32]) -> ScheduleBatch:
-                return self._evaluated(schedule, placements)
-
-            self.schedule = watched
+            self.schedule = partial(self._evaluated, evaluator.schedule)
         if isinstance(evaluator, MoveEvaluator):
-            walk = evaluator.walk
-            self.walk = lambda placements, moves: self._walked(walk, placements, moves)
+            self.walk = partial(self._walked, evaluator.walk)
         if isinstance(evaluator, CriticalEvaluator):
             self.critical_groups = evaluator.critical_groups
 

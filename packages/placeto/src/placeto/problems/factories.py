@@ -65,22 +65,22 @@ def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any])
     except (Exception, SystemExit) as error:
         raise InputError(f"{text}: {error_line(error)}") from error
     names = TrainingStep._fields
-    parts: dict[str, Any]
     if isinstance(made, Mapping):
-        unknown = [repr(key) for key in made if key not in names]
-        missing = [key for key in names[:2] if key not in made]
-        if unknown or missing:
-            wrong = f"{unknown[0]} in it" if unknown else f"none of {missing[0]}"
-            raise InputError(f"{text}: expected a mapping of {', '.join(names)}, got {wrong}")
-        parts = dict(made)
+        wrong = [f"{key!r} in it" for key in made if key not in names]
+        wrong += [f"none of {key}" for key in names[:2] if key not in made]
+        if wrong:
+            raise InputError(f"{text}: expected a mapping of {', '.join(names)}, got {wrong[0]}")
+        parts: dict[str, Any] = dict(made)
     elif isinstance(made, tuple) and 2 <= len(made) <= len(names):
         parts = dict(zip(names, made, strict=False))
     else:
         raise InputError(f"{text}: expected {WHAT_FACTORIES_RETURN}, got {type(made).__name__}")
-    usual = TrainingStep._field_defaults  # None stands for it
-    for name, part in parts.items():
-        if part is None and name in usual:
-            parts[name] = usual[name]
+    # None stands for what is usual.
+    parts = {
+        name: part
+        for name, part in parts.items()
+        if part is not None or name not in TrainingStep._field_defaults
+    }
     step = TrainingStep(**parts)
     check_optimizer(text, step.model, step.optimizer)
     inputs = step.example_inputs

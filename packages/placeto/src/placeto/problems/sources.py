@@ -84,13 +84,7 @@ class SourceModel:
         from placeto.problems.models import capture_step  # noqa: PLC0415 (torch takes seconds)
 
         graph = self.cached(target) if self.cached else capture_step(self.make("meta"), target)
-        return Source(
-            self.name,
-            graph,
-            rules=self.rules,
-            num_groups=self.num_groups,
-            is_part=self.is_part,
-        )
+        return Source(self.name, graph, None, self.rules, self.num_groups, is_part=self.is_part)
 
 
 def load_source(
@@ -187,7 +181,7 @@ def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceM
     given = _whole_numbers(choice.sizes)
     if name not in MODELS:
         raise _no_source(name, MODELS)
-    sizes = given | _part_of_batch(name, {**MODELS[name].sizes, **given}, micro_batches)
+    sizes = _of_part(name, given, MODELS[name].sizes, micro_batches)
     return SourceModel(
         name,
         lambda device: training_step(name, device=device, **sizes),
@@ -225,8 +219,7 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
     if (wanted := f"{name}-{int(number):02}") not in graphs:
         raise InputError(f"{text}: expected a graph from 0 to {len(graphs) - 1}")
     whole = graphs[wanted]
-    sizes = {**whole.sizes, **_part_of_batch(wanted, whole.sizes, micro_batches)}
-    member = replace(whole, sizes=sizes)
+    member = replace(whole, sizes=_of_part(wanted, whole.sizes, {}, micro_batches))
     return SourceModel(
         wanted,
         lambda device: member.training_step(device=device),
@@ -247,19 +240,13 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
     file = WEIGHTS.fullmatch(Path(model).name)
     name = file[1] if file else Path(model).name.removesuffix(".json")
     if choice.mode != TRAINING:
-        how: dict[str, Any] = {
-            "mode": choice.mode,
-            "context": choice.context,
-            "weight_bits": choice.weight_bits,
-        }
+        how = {name: getattr(choice, name) for name in ("mode", "context", "weight_bits")}
         check_once([*how, *choice.sizes])
         values = {**how, **choice.sizes}
         return SourceModel(
             f"{name}-{choice.mode}", lambda device: inference_step(text, device=device, **values)
         )
-    usual = defaults_of(LIBRARIES[library])
-    part = _part_of_batch(text, {**usual, **choice.sizes}, micro_batches)
-    values = {**choice.sizes, **part}
+    values = _of_part(text, choice.sizes, defaults_of(LIBRARIES[library]), micro_batches)
     return SourceModel(name, lambda device: library_step(text, device=device, **values))
 
 
@@ -280,8 +267,7 @@ def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceMod
 
 def _factory(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     factory = find_factory(text)
-    part = _part_of_batch(text, {**defaults_of(factory), **choice.sizes}, micro_batches)
-    values = {**choice.sizes, **part}
+    values = _of_part(text, choice.sizes, defaults_of(factory), micro_batches)
     return SourceModel(text.rpartition(":")[2], lambda _device: made_step(text, factory, values))
 
 
@@ -338,11 +324,13 @@ class _Head(msgspec.Struct):
     maxFPGAs: Any = None  # noqa: N815 (of dnn-partitioning)
 
 
-def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> dict[str, int]:
-    """Return the size of a micro-batch, as a size to capture with; none if there is only one."""
+def _of_part(
+    text: str, given: Mapping[str, Any], usual: Mapping[str, Any], micro_batches: int
+) -> dict[str, Any]:
+    """Return the given sizes, with that of a micro-batch as the batch size if there are several."""
     if micro_batches == 1:
-        return {}
-    batch_size = sizes.get("batch_size")
+        return dict(given)
+    batch_size = {**usual, **given}.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
             f"--micro-batches: needs --batch-size, as {text} has no default batch_size"
@@ -352,7 +340,7 @@ def _part_of_batch(text: str, sizes: Mapping[str, Any], micro_batches: int) -> d
             f"--micro-batches: expected a number that divides the batch size {batch_size} of "
             f"{text}, got {micro_batches}"
         )
-    return {"batch_size": batch_size // micro_batches}
+    return {**given, "batch_size": batch_size // micro_batches}
 
 
 def parse_sizes(
