@@ -1,10 +1,13 @@
-"""Steps that ask for values: of what is known beforehand, and how many elements a mask picks."""
+"""Steps that ask for values: known ones, assumed ones, and how many elements a mask picks."""
 
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import check_replay, compared
@@ -53,6 +56,15 @@ def by_a_random_number(model: Deciding, x: torch.Tensor) -> torch.Tensor:
     return x + 0 * (model.layer.weight.sum() + model.other.weight.sum())
 
 
+def clamps_infinities(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    outputs: torch.Tensor = model.layer(x)
+    if torch.isinf(outputs).any() or torch.isnan(outputs).any():
+        outputs = outputs.clamp(-1.0, 1.0)
+    if not torch.isfinite(outputs).all():
+        outputs = outputs.clamp(-1.0, 1.0)
+    return outputs
+
+
 KNOWN: dict[str, Function] = {
     "an element of a constant": lambda m, x: m.layer(x) * torch.tensor([1, 2, 3])[1].item(),
     "a schedule": lambda m, x: m.layer(x) * [r.item() for r in torch.linspace(0, 1, 5)][2],
@@ -64,6 +76,8 @@ KNOWN: dict[str, Function] = {
         False, lambda y: m.other(m.layer(y)), m.layer, (x,)
     ),
     "random numbers": by_a_random_number,
+    "numbers are finite": clamps_infinities,
+    "a conversion to the same": lambda m, x: m.layer.to(torch.float32).to(x.device)(x),
 }
 
 
@@ -87,14 +101,50 @@ def test_whole_numbers_of_inputs_are_known_and_measured_ones_are_not() -> None:
     inputs = torch.rand(6, 4), torch.tensor([2, 3])
     check_replay(compared(Case(Cut(), inputs)))
     for unknown in (torch.tensor([2.0, 3.0]), inputs[1].to("meta")):
-        with pytest.raises(CaptureError, match="asks for the value of a tensor"):
+        with pytest.raises(CaptureError, match=VALUE):
             capture(Cut(), (inputs[0], unknown))
 
 
-def test_weights_do_not_decide() -> None:
-    given = example(lambda m, x: m.layer(x) if m.layer.weight.sum() > 0 else x)
-    with pytest.raises(CaptureError, match="asks for the value of a tensor"):
+def raises_if_large(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    outputs: torch.Tensor = model.layer(x)
+    if (outputs > 1e6).any():
+        raise ValueError
+    return outputs
+
+
+def overwrites_a_constant(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    limit = torch.zeros(3)
+    if limit.sum() > 0:
+        return x
+    limit.copy_(model.layer(x)[0, :3].detach())
+    outputs: torch.Tensor = model.layer(x) * limit.sum().item()
+    return outputs
+
+
+VALUE = "asks for the value of a tensor"
+LINE = raises_if_large.__code__.co_firstlineno + 2
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda m, x: m.layer(x) if m.layer.weight.sum() > 0 else x, VALUE),
+        (raises_if_large, rf"{VALUE}.* \(line {LINE} of test_capture_values"),
+        (overwrites_a_constant, VALUE),
+        (
+            lambda m, x: m.layer.to(torch.float64)(x.double()),
+            r"^Linear\.weight: expected a weight that stays as it is .*; convert the model before",
+        ),
+    ],
+)
+def test_other_decisions_and_conversions_of_weights_are_refused(
+    function: Function, message: str
+) -> None:
+    before = nn.Module._apply
+    given = example(function)
+    with pytest.raises(CaptureError, match=message):
         capture(given.model, given.inputs)
+    assert nn.Module._apply is before
 
 
 def test_distributions_of_unknown_values_are_taken_as_valid() -> None:
@@ -157,3 +207,53 @@ def test_products_of_experts_count_each_row_once() -> None:
     check_replay(step)
     products = [kind == "aten._grouped_mm" for kind in step.graph.op_types]
     assert step.graph.flops[products].tolist() == [2 * 6 * 8 * 16] * 5  # inputs have no gradient
+
+
+def by_argmax(scores: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).bool()
+
+
+def by_top_k(scores: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(scores).scatter(1, scores.topk(2, dim=1).indices, 1.0) > 0
+
+
+def by_maximum(scores: torch.Tensor) -> torch.Tensor:
+    return torch.arange(scores.shape[1]) == scores.max(1).indices[:, None]
+
+
+Choice = Callable[[torch.Tensor], torch.Tensor]
+CHOICES: dict[Choice, int] = {by_argmax: 1, by_top_k: 2, by_maximum: 1}
+
+
+class LoopOverExperts(nn.Module):
+    """Each row goes to the experts that its scores choose, one expert after the other."""
+
+    def __init__(self, choose: Choice, num_experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, num_experts)
+        self.experts = nn.ModuleDict({f"expert_{n}": nn.Linear(4, 4) for n in range(num_experts)})
+        self.choose = choose
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        scores = self.router(rows).softmax(1)
+        chosen = self.choose(scores)
+        result = torch.zeros_like(rows)
+        for expert in chosen.any(0).nonzero()[:, 0]:
+            (found,) = torch.where(chosen[:, expert])
+            outputs = self.experts[f"expert_{int(expert)}"](rows[found])
+            result.index_add_(0, found, outputs * scores[found, expert, None])
+        return result
+
+
+@settings(max_examples=15, deadline=None)
+@drawn(choose=st.sampled_from(list(CHOICES)), rows=st.integers(1, 30), experts=st.integers(3, 6))
+def test_each_row_goes_to_as_many_experts_as_it_chooses(
+    choose: Choice, rows: int, experts: int
+) -> None:
+    graph = capture(LoopOverExperts(choose, experts), torch.ones(rows, 4), mode="inference")
+    products = [
+        flops
+        for name, flops in zip(graph.op_names, graph.flops.tolist(), strict=True)
+        if "expert" in name and "addmm" in name
+    ]
+    assert sum(products) == rows * CHOICES[choose] * 2 * 4 * 4
