@@ -18,9 +18,10 @@ def default_loss(outputs: Any) -> torch.Tensor:
     among the outputs, if that depends on all weights and inputs that the others depend on. Without
     scalars, it is the sum of the means of all floating-point outputs.
     """
-    named = _named_loss(outputs)
-    if named is not None:
-        return named
+    is_mapping = isinstance(outputs, Mapping) and "loss" in outputs
+    loss = outputs["loss"] if is_mapping else getattr(outputs, "loss", None)
+    if isinstance(loss, torch.Tensor):  # it is None of a model without labels
+        return loss
     floating = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
     if not floating:
         raise CaptureError("loss_fn: expected one, as the model gives no floating-point tensor")
@@ -31,15 +32,6 @@ def default_loss(outputs: Any) -> torch.Tensor:
     for leaf in floating[1:]:
         total = total + leaf.mean()
     return total
-
-
-def _named_loss(outputs: Any) -> torch.Tensor | None:
-    """Return what is called the loss; None also where it is None, as for a model without labels."""
-    if isinstance(outputs, Mapping) and "loss" in outputs:
-        loss = outputs["loss"]
-    else:
-        loss = getattr(outputs, "loss", None)
-    return loss if isinstance(loss, torch.Tensor) else None
 
 
 def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -> torch.Tensor:

@@ -1,8 +1,4 @@
-"""Fake results of functions that torch has none for.
-
-Of some the shapes depend on values: how large they are can be said beforehand only as a part of
-what they could be. Of others torch's formula is that of one kind of device.
-"""
+"""Fake results of functions that torch has none for."""
 
 import math
 from collections.abc import Callable

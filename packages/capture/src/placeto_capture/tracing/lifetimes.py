@@ -92,16 +92,13 @@ def with_frees(trace: Trace) -> Trace:
     They stand where the peak of the step, in the order of its ops, would otherwise be too low.
     Each is on the device of the op that has written the storage last, and takes no time.
     """
-    kept = _kept_at_the_peak(trace)
-    writer = {
-        storage: op
-        for op, call in enumerate(trace.ops)
-        for storage in (*call.creates, *call.writes)
-    }
+    writer: dict[int, int] = {}
+    for op, call in enumerate(trace.ops):
+        writer.update(dict.fromkeys((*call.creates, *call.writes), op))
     calls: defaultdict[int, list[Call]] = defaultdict(list)
-    for life in kept:
+    for life in _kept_at_the_peak(trace):
         calls[life.end].append(_free(trace, life, writer[life.storage]))
-    return with_calls(trace, calls) if kept else trace
+    return with_calls(trace, calls) if calls else trace
 
 
 class _Life(NamedTuple):

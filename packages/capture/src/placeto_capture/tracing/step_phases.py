@@ -23,13 +23,10 @@ OPTIMIZER = "optimizer"  # the scope of updates that belong to no weight
 
 
 class StepPhases:
-    """Tells a tracer in which phase of a step each op runs.
+    """Tells a tracer in which phase of a step each op runs, as `capture_function` says.
 
-    The backward phase is inside of ``backward()``, or of `torch.autograd.grad` outside of modules
-    unless its results get gradients themselves. The update phase is inside of an optimizer's
-    ``step()``. Ops without modules and gradients are in it, too, if they run between the last
-    backward pass and ``step()``, as clipping does, or after the last ``step()``. All else is the
-    forward phase.
+    Ops without modules and gradients are in the update phase, too, if they run between the last
+    backward pass and ``step()``, as clipping does, or after the last ``step()``.
     """
 
     def __init__(self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects) -> None:
