@@ -13,7 +13,7 @@ from move_values.network import MoveValues, logarithm_of_gain
 from move_values.placer import Costs, Level, MoveValuePlacer, improve, levels_of
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.errors import PolicyError
-from placeto_policy.threads import one_thread_of_torch
+from placeto_policy.workers import one_thread_of_torch
 
 GAINS = 1e-6  # parts of the cost: what lowers it by less does not count as a gain
 CLIPPED = 1.0  # the norm of gradients

@@ -22,7 +22,7 @@ from placeto_graphs import (
     plain_walk,
 )
 from placeto_policy.errors import PolicyError
-from placeto_policy.threads import one_thread_of_torch
+from placeto_policy.workers import one_thread_of_torch
 
 LEAST_GAIN = 1e-3  # of a round, in parts of the cost; two in a row below it end a level
 Visit = Callable[["Level", Simulated, NDArray[np.float32], float], None]

@@ -13,7 +13,7 @@ from placeto_policy import PlacementEnvironment, PlacementPolicy, Settings, Stat
 from placeto_policy.environment import PlacementCosts
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.states import NOWHERE
-from placeto_policy.threads import one_thread_of_torch
+from placeto_policy.workers import one_thread_of_torch
 from pretraining.learning import LearningRun
 
 SMALLEST_PROBABILITY = 1e-9

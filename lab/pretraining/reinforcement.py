@@ -11,7 +11,7 @@ from placeto_graphs import Evaluator
 from placeto_policy import PlacementEnvironment, PlacementPolicy
 from placeto_policy.earliest import MIN_SECONDS
 from placeto_policy.episodes import Episodes, run_episodes, sampling
-from placeto_policy.threads import one_thread_of_torch
+from placeto_policy.workers import one_thread_of_torch
 from pretraining.learning import LearningRun
 
 SMALLEST_SPREAD = 0.01  # of logarithms of costs: below, rollouts are equally good

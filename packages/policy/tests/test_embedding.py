@@ -1,4 +1,3 @@
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -20,7 +19,7 @@ from placeto_policy.episodes import greedy, run_episodes, run_side_by_side
 from placeto_policy.settings import EmbeddingName, MessageName, NodeFeaturesName
 from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
-from scheduled_problems import ListSchedule, problem_of
+from scheduled_problems import ListSchedule
 
 NAMES: tuple[EmbeddingName, ...] = ("message-passing", "simple-partitioner", "simple-aggregator")
 
@@ -149,32 +148,6 @@ def test_parameters_are_as_many_as_section_3_2_says(
     loads = 0 if name == "paper" else 13 * num_devices
     head = layer(8 * width + loads, chosen.hidden_units) + layer(chosen.hidden_units, num_devices)
     assert count(policy) == count(embedding) + head
-
-
-def test_a_device_that_cannot_run_the_group_has_no_probability() -> None:
-    generator = np.random.default_rng(0)
-    problem = problem_of(nx.DiGraph([("a", "b")]), num_devices=3)
-    graph = problem.group_graph
-    partly = GroupGraph(
-        compute_time=np.array([[1.0, np.inf, 1.0], [np.inf, np.inf, 2.0]]),
-        output_bytes=graph.output_bytes,
-        parameter_bytes=graph.parameter_bytes,
-        edges=graph.edges,
-        edge_bytes=graph.edge_bytes,
-    )
-    states = States(
-        topology=topology_of_groups(
-            partly, concurrency(problem, earliest_times(problem)), np.zeros((3, 2))
-        ),
-        placement=torch.tensor([[0, 2], [2, 2]]),
-        current=torch.tensor([0, 1]),
-        visited=torch.tensor([[False, False], [True, False]]),
-        lookahead=torch.zeros(2, 3),
-        schedule=torch.zeros(2, 2, 3),
-    )
-    probabilities = PlacementPolicy(3, Settings(), seed=int(generator.integers(10)))(states).exp()
-    assert (probabilities == 0).tolist() == [[False, True, False], [True, True, False]]
-    assert states.graph.cost_features[:, 0].tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize("seed", range(5))

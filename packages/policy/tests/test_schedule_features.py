@@ -21,7 +21,6 @@ from placeto_policy import (
 )
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.example import BusiestDevice
-from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
 from scheduled_problems import K80_BYTES, ListSchedule, two_chains
@@ -72,25 +71,6 @@ def test_each_step_is_shown_the_schedule_of_the_placement_before_it() -> None:
     np.testing.assert_allclose(later[1], [1 / 3, 2 / 3, 1, 1 / 3, 2 / 3, 1], rtol=1e-6)
     full = np.array([1 + 2 + 3] * 3 + [4 + 5 + 6] * 3) * 1e9 / K80_BYTES
     np.testing.assert_allclose(later[2], full, rtol=1e-6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 5))
-def test_only_placements_that_changed_are_scheduled_anew(seed: int, num_episodes: int) -> None:
-    generator = np.random.default_rng(seed)
-    evaluator = Scheduled(random_problem(7, 2, generator))
-    remembering = GroupSchedules(evaluator)
-    placements = generator.integers(0, 2, (num_episodes, 7), dtype=np.int32)
-    remembering.features(placements)
-    for _ in range(5):
-        before = placements.copy()
-        changed = generator.random(num_episodes) < 0.5
-        placements[changed] = generator.integers(0, 2, (changed.sum(), 7), dtype=np.int32)
-        changed = (placements != before).any(axis=1)
-        evaluator.scheduled.clear()
-        features = remembering.features(placements)
-        assert [len(rows) for rows in evaluator.scheduled] == [changed.sum()] * bool(changed.any())
-        np.testing.assert_array_equal(features, GroupSchedules(evaluator).features(placements))
 
 
 @settings(max_examples=20, deadline=None)

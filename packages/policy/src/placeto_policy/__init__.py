@@ -6,7 +6,7 @@ measurement can train a policy. Begin to read at `Settings`, `PlacetoPlacer` and
 """
 
 from placeto_policy.checkpoint import load_policy, resume_training, save_policy, save_training
-from placeto_policy.embedding.embeddings import GraphEmbedding
+from placeto_policy.embedding.message_passing import GraphEmbedding
 from placeto_policy.environment import PlacementEnvironment, most_evaluations
 from placeto_policy.errors import PolicyError
 from placeto_policy.gym import gym_environment

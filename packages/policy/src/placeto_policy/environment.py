@@ -280,23 +280,22 @@ class PlacementEnvironment:
         """Return the states before the next actions."""
         visited = self._position < self.time
         placement = np.where(visited, self.placement, self.shown_start)
+        lookahead = None
+        if self.looks_ahead:
+            seconds = self.seconds_of_work / self.topology.num_groups
+            lookahead = torch.from_numpy(lookahead_features(self.costs_of_devices(), seconds))
         return States(
             topology=self.topology,
             placement=torch.from_numpy(placement.astype(np.int64)),
             current=torch.from_numpy(self.order[:, self.time]),
             visited=torch.from_numpy(visited),
-            lookahead=torch.from_numpy(self.lookahead()) if self.looks_ahead else None,
+            lookahead=lookahead,
             schedule=(
                 torch.from_numpy(self._schedules.features(self.placement))
                 if self._schedules
                 else None
             ),
         )
-
-    def lookahead(self) -> NDArray[np.float32]:
-        """Return float32[B, D], the lookahead features of `costs_of_devices`."""
-        seconds = self.seconds_of_work / self.topology.num_groups
-        return lookahead_features(self.costs_of_devices(), seconds)
 
     def costs_of_devices(self) -> NDArray[np.float64]:
         """Return float64[B, D], R with the current groups on each device, in seconds."""

@@ -18,8 +18,8 @@ from placeto_policy.episodes import greedy, run_episodes, sampling
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import Settings
-from placeto_policy.threads import one_thread_of_torch
 from placeto_policy.trainer import Trainer, UpdateSummary
+from placeto_policy.workers import one_thread_of_torch
 
 SAMPLING_STREAM = 2**32 - 1  # a worker's index that no trainer has
 ROLLOUTS_AT_ONCE = 32

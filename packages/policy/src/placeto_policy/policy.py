@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from placeto_policy.embedding.embeddings import GraphEmbedding
-from placeto_policy.embedding.message_passing import new_layer
+from placeto_policy.embedding.message_passing import GraphEmbedding, new_layer
 from placeto_policy.embedding.pairs import OUTPUT_SCALE, PairScores
 from placeto_policy.errors import PolicyError
 from placeto_policy.settings import Settings

@@ -25,8 +25,7 @@ from placeto_policy.episodes import (
 from placeto_policy.errors import PolicyError
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.settings import RewardName, Settings
-from placeto_policy.threads import one_thread_of_torch
-from placeto_policy.workers import Processes, check_same
+from placeto_policy.workers import Processes, check_same, one_thread_of_torch
 
 # Below this share of a graph's total compute time, advantages are not scaled up.
 SMALLEST_SPREAD = 1e-6

@@ -1,4 +1,4 @@
-"""The processes that train together: one, or several that `torchrun` started."""
+"""The processes that train together: one, or several that `torchrun` started; and threads."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -103,3 +103,18 @@ def _one_line() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise PolicyError(f"processes: expected an answer of all: {error}") from error
+
+
+@contextmanager
+def one_thread_of_torch() -> Iterator[None]:
+    """Run torch on one thread; the evaluator and other processes have the other cores.
+
+    Threads of torch spin between small operations, and would occupy the cores. One thread also
+    computes the same on any number of cores.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
