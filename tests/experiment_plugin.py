@@ -15,27 +15,22 @@ from pathlib import Path
 PYPROJECT = Path(__file__).resolve().parent.parent / "packages/experiments/pyproject.toml"
 
 
-def add_metadata(folder: Path) -> None:
-    """Write the metadata of the package into a folder of ``sys.path``."""
+try:
+    distribution("placeto-experiments")
+except PackageNotFoundError:
     project = tomllib.loads(PYPROJECT.read_text())["project"]
-    described = folder / f"{project['name'].replace('-', '_')}-0.dist-info"
+    folder = Path(tempfile.mkdtemp(prefix="placeto-experiments-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    described = folder / "placeto_experiments-0.dist-info"
     described.mkdir()
     (described / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n"
         f"Summary: {project['description']}\n"
     )
-    lines = [
-        line
-        for group, entries in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-    ]
-    (described / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    (described / "entry_points.txt").write_text(
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+            for group, entries in project["entry-points"].items()
+        )
+    )
     sys.path.append(str(folder))
-
-
-try:
-    distribution("placeto-experiments")
-except PackageNotFoundError:
-    made = tempfile.mkdtemp(prefix="placeto-experiments-")
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    add_metadata(Path(made))

@@ -1,7 +1,7 @@
 """Trials of an experiment: how they run, what makes one the same as a finished one, their page."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from placeto.trials import keys
 from placeto.trials.folder import TRIALS, ExperimentFolder, experiment_folder
 from placeto.trials.keys import content_digest, files_digest, trial_keys
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.records import Episode, Failed, Placed, Problem
+from placeto.trials.records import Episode, Failed, Placed, Problem, Record
 from placeto.trials.running import conduct, run_trials
 from placeto.trials.trials import (
     Experiment,
@@ -283,7 +283,11 @@ def opened(
 
 
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
-    records = {"a": placed(cost=1.5), "b": Failed(error="none"), "c": placed(cost=None)}
+    records: dict[str, Record] = {
+        "a": placed(cost=1.5),
+        "b": Failed(error="none"),
+        "c": placed(cost=None),
+    }
     with opened(tmp_path) as folder:
         for trial in LETTERS[:2]:
             folder.add(trial, records[trial.name], 1.0)
@@ -350,13 +354,15 @@ def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> N
 # What a page tells of them.
 
 
-def summary(placers: dict[str, dict[str, Placed | list[Placed]]], *graphs: str) -> Summary:
+def summary(
+    placers: Mapping[str, Mapping[str, Placed | Sequence[Placed]]], *graphs: str
+) -> Summary:
     """Return the summary of records by placer and graph: one for each seed, or one of all seeds."""
     records = {
         placing(Count(0), placer, Graph(graph), seed).name: record
         for placer, of_graphs in placers.items()
         for graph, found in of_graphs.items()
-        for seed, record in (enumerate(found) if isinstance(found, list) else [(None, found)])
+        for seed, record in ([(None, found)] if isinstance(found, Placed) else enumerate(found))
     }
     seeds = {name[4] for name in records if name.startswith("seed")}
     return Summary(Results(records), graphs or ["x", "y"], sorted(map(int, seeds)))
