@@ -75,11 +75,6 @@ def example_problem(
 
     Ops read tensors of ops before them, some have weights, two run in each group, and the devices
     are of different speeds.
-
-    Examples
-    --------
-    >>> example_problem()
-    PlacementProblem(ops=16, groups=8, devices=3)
     """
     generator = np.random.default_rng(seed)
     num_ops, shape = 2 * num_groups, (len(kinds), len(kinds))

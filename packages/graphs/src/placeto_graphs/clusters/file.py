@@ -64,13 +64,7 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write a cluster to a TOML file, at once or not at all; see `load_cluster`.
-
-    Examples
-    --------
-    >>> from placeto_graphs import parse_cluster
-    >>> save_cluster(parse_cluster("1xcpu+4xk80"), "cluster.toml")
-    """
+    """Write a cluster to a TOML file, at once or not at all; see `load_cluster`."""
     document = _ClusterFile(
         format=CLUSTER_FORMAT,
         version=VERSION,

@@ -66,10 +66,6 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     are on disk. A name that ends in ``.gz`` packs them; equal contents give equal files.
 
     If the file cannot be written, nothing of the new content is left behind.
-
-    Examples
-    --------
-    >>> write_atomically("results.json", b"{}")
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")

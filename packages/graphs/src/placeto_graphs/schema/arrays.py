@@ -83,13 +83,13 @@ def int_array(
     elif array.dtype.kind not in "iu":
         raise GraphError(f"{field}: expected integers, got {array.dtype.name}")
     _check_shape(field, array, shape)
-    largest = np.broadcast_to(np.iinfo(dtype).max if maximum is None else maximum, array.shape)
+    largest = int(np.iinfo(dtype).max) if maximum is None else maximum
     wrong = (array < minimum) | (array > largest)
     if wrong.any():
         index, place = first_index(wrong)
         raise GraphError(
-            f"{field}{place}: expected an integer from {minimum} to {largest[index]}, "
-            f"got {array[index]}"
+            f"{field}{place}: expected an integer from {minimum} to "
+            f"{np.broadcast_to(largest, array.shape)[index]}, got {array[index]}"
         )
     return _frozen(array, dtype, values)
 
@@ -151,15 +151,15 @@ def texts(
     items = tuple(values)
     if length is not None and len(items) != length:
         raise GraphError(f"{field}: expected {length} texts, got {len(items)}")
-    for index, item in enumerate(items):
-        if type(item) is not str or not item.isascii() or not (item or empty):
-            text(f"{field}[{index}]", item, empty=empty)
+    is_plain = {*map(type, items)} <= {str} and "".join(items).isascii() and (empty or all(items))
+    if not is_plain:
+        items = tuple(text(f"{field}[{i}]", item, empty=empty) for i, item in enumerate(items))
     if unique and len(set(items)) != len(items):
         first: dict[str, int] = {}
         for index, item in enumerate(items):
             if first.setdefault(item, index) != index:
                 raise GraphError(f"{field}[{index}]: {shown(item)} repeats {field}[{first[item]}]")
-    return tuple(map(str, items))  # of a subclass, such as NumPy's, only the text
+    return items
 
 
 def text(field: str, value: Any, *, empty: bool = False) -> str:
@@ -174,7 +174,7 @@ def text(field: str, value: Any, *, empty: bool = False) -> str:
         raise GraphError(
             f"{field}: expected text that UTF-8 can hold, got {shown(value)}"
         ) from None
-    return str(value)
+    return str(value)  # of a subclass, such as NumPy's, only the text
 
 
 def check_rows_differ(field: str, rows: NDArray[np.int32], what: str) -> None:

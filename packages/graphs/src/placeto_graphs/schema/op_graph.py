@@ -36,13 +36,7 @@ _DEFAULT: Any = None  # for what is the same of every op or tensor
 
 
 class Phase(IntEnum):
-    """The part of a training step that an op belongs to.
-
-    Examples
-    --------
-    >>> Phase(1).name
-    'BACKWARD'
-    """
+    """The part of a training step that an op belongs to."""
 
     FORWARD = 0
     BACKWARD = 1

@@ -166,15 +166,7 @@ class PlacementProblem(Record):
         return [level.num_groups for level in self.levels].index(self.num_groups)
 
     def at_level(self, level: int) -> "PlacementProblem":
-        """Return the problem at one of its levels.
-
-        Examples
-        --------
-        >>> from placeto_graphs.testing import example_problem
-        >>> problem = example_problem(100)
-        >>> problem.level, problem.at_level(0)
-        (2, PlacementProblem(ops=200, groups=32, devices=3))
-        """
+        """Return the problem at one of its levels."""
         last = len(self.levels) - 1
         if not 0 <= level <= last:
             raise GraphError(f"level: expected one from 0 to {last}, got {level}")
