@@ -128,6 +128,17 @@ PERCEPTRON = """
             "w1, w2, mm1 mm1_grad, relu relu_grad, mm2 mm2_grad, loss loss_grad, bias_grad, "
             "w1_step, w2_step, norm",
         ),
+        # Of several forward ops of its scope the last, but weights only if nothing else is shared.
+        (
+            colocate_gradients,
+            graph_of("a\nb f s < a\nc f s < b\ng b s < a b"),
+            "a, b, c g",
+        ),
+        (
+            colocate_gradients,
+            graph_of("w\na\nb f s < a w\nc f s < w\ng b s < a w"),
+            "w, a, b g, c",
+        ),
         # A shared colocation id comes first, and of several forward ops the last in order.
         (
             colocate_gradients,
