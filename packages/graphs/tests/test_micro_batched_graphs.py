@@ -356,8 +356,8 @@ def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
     """Two uses of a weight make a term each; what the terms are made of goes with the batch."""
     graph = step_of(
         "error-term1-64 error-term2-64 activation-term1-64 activation-term2-64 term1-sum-64"
-        " term2-sum-64 sum-update-64",
-        **dict.fromkeys(("error", "term1", "term2", "sum"), GRADIENT),
+        " term2-sum-64 sum-update-64 error-bias-64 bias-update-8",
+        **dict.fromkeys(("error", "term1", "term2", "sum", "bias"), GRADIENT),
         update=OF_UPDATE,
     )
     whole = micro_batched(graph, 4)
