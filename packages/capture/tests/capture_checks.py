@@ -17,8 +17,7 @@ from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import OpGraph
-from replays import replay
-from topological_orders import random_order
+from replays import random_order, replay
 
 SEED = 17
 

@@ -15,7 +15,7 @@ from eager_step import plain_kernels
 from placeto_capture.execution.traced_step import TracedStep
 from placeto_capture.tracing.trace import Placeholder, View
 from placeto_graphs import DeviceStep, ExecutableStep, OpGraph
-from topological_orders import random_order
+from replays import random_order
 
 
 @dataclass(frozen=True)

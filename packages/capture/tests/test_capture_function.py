@@ -19,8 +19,7 @@ from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.step_spec import TracingOptions
 from placeto_capture.tracing.trace import Trace
 from placeto_graphs import Phase
-from replays import replay
-from topological_orders import random_order
+from replays import random_order, replay
 
 ON_CPU = TracingOptions(target="cpu")
 

@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from captured_models import (
-    CASES,
-    AttentionBlock,
-    Function,
-    case,
-    forward_pass,
-)
+from captured_models import CASES, AttentionBlock, Function, case, forward_pass
 from placeto_capture import capture
 from placeto_graphs import OpGraph, Phase, colocate
 

@@ -15,8 +15,7 @@ from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.step_spec import StepSpec
 from placeto_graphs import OpGraph
-from replays import replay
-from topological_orders import random_order
+from replays import random_order, replay
 
 ORDERS = range(3)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)

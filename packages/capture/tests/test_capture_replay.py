@@ -8,20 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from capture_checks import (
-    check_parameter_bytes,
-    check_replay,
-    check_tensors,
-    compared,
-    comparison,
-)
+from capture_checks import check_parameter_bytes, check_replay, check_tensors, compared, comparison
 from captured_models import CASES, Case, case
 from inplace_programs import InPlaceProgram, programs
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
-from replays import replay
-from topological_orders import random_order
+from replays import random_order, replay
 
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "SGD": partial(torch.optim.SGD, lr=0.1),

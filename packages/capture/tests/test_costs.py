@@ -20,13 +20,7 @@ from placeto_capture.costs.op_classes import (
     op_class,
 )
 from placeto_capture.costs.roofline import single_device_runtime
-from placeto_graphs import (
-    DEVICE_KINDS,
-    DeviceKind,
-    OpGraph,
-    from_networkx,
-    parse_cluster,
-)
+from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph, from_networkx, parse_cluster
 
 KINDS = sorted(DEVICE_KINDS)
 

@@ -10,14 +10,7 @@ from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 
 from placeto_capture import CaptureError, capture, program_step
-from written_programs import (
-    attention,
-    convolutions,
-    dropped_attention,
-    exported,
-    of_a_gpu,
-    trap,
-)
+from written_programs import attention, convolutions, dropped_attention, exported, of_a_gpu, trap
 
 MODELS = {
     "convolutions": convolutions,

@@ -25,12 +25,7 @@ from placeto_capture.tracing.fake_results import (
     own_result,
     picked_result,
 )
-from placeto_capture.tracing.functions import (
-    COPIES,
-    ZEROS,
-    Function,
-    function_of,
-)
+from placeto_capture.tracing.functions import COPIES, ZEROS, Function, function_of
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues
 from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import (
