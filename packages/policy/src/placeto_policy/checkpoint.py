@@ -207,17 +207,17 @@ def resume_training(
 def _restore(trainer: Trainer, progress: _Progress, tensors: Tensors) -> None:
     """Bring a new trainer to the progress of a file."""
     trainer.updates, trainer.evaluations = progress.updates, progress.evaluations
-    steps = progress.updates * trainer.steps_per_update
+    settings = trainer.settings
+    steps = progress.updates * settings.epochs * settings.minibatches  # of Adam
     for name, parameter in trainer.policy.named_parameters() if steps else ():
         averages = {
             average: _tensor(tensors, f"adam.{average}.{name}", parameter).clone()
             for average in AVERAGES
         }
         trainer.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **averages}
-    window = trainer.settings.baseline_window
     for index, (baseline, graph) in enumerate(zip(trainer.baselines, progress.graphs, strict=True)):
         name = f"baseline.{index}"
-        rounds = min(tensors.get(f"{name}.sizes", torch.empty(0)).numel(), window)
+        rounds = min(tensors.get(f"{name}.sizes", torch.empty(0)).numel(), settings.baseline_window)
         means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
         baseline.means = _tensor(tensors, f"{name}.means", means).numpy()
         baseline.sizes = _tensor(tensors, f"{name}.sizes", means[:, 0]).numpy()

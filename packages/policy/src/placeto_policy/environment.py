@@ -403,7 +403,7 @@ class PlacementEnvironment:
         problem = self.evaluator.problem
         rows = _rows("start", start, num_episodes, problem.num_groups)
         try:
-            return problem.check_placements(rows)
+            return problem.check_placements(rows).copy()  # rows may be one, many times
         except GraphError as error:
             raise PolicyError(f"start: {error}") from None
 

@@ -195,11 +195,6 @@ class Trainer:
             found.load_state_dict(self.best_policy.weights)
         return found
 
-    @property
-    def steps_per_update(self) -> int:
-        """Number of steps of Adam in an update."""
-        return self.settings.epochs * self.settings.minibatches
-
     def update(self) -> UpdateSummary:
         """Run an episode of every worker, and improve the policy part by part.
 
