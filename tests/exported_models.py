@@ -34,7 +34,6 @@ class Residual(nn.Module):
         self.narrow = nn.Linear(16, 8)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the sum."""
         result: Tensor = features + self.narrow(self.activation(self.wide(features)))
         return result
 
@@ -48,7 +47,6 @@ class Branches(nn.Module):
         self.right = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the outputs of both."""
         return torch.cat([self.left(features), self.right(features)], -1)
 
 
@@ -68,7 +66,6 @@ class Mixed(nn.Module):
         self.unused = nn.Linear(3, 3)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return logits of features [batch, tokens, 8]."""
         features = self.first(features) + self.position
         for block in self.blocks:
             features = torch.relu(block(features))
@@ -87,7 +84,6 @@ class Chain(nn.Module):
         self.last = nn.Linear(8, 2)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return logits of features [batch, 8]."""
         for block in self.blocks:
             features = torch.relu(block(features))
         logits: Tensor = self.last(features)
@@ -102,7 +98,6 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.ones(8))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the product."""
         return features * self.weight
 
 
@@ -119,7 +114,6 @@ class Composite(nn.Module):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return what the parts make of features."""
         if self.kind == "sum":
             return torch.stack([part(features) for part in self.parts]).sum(0)
         result = features

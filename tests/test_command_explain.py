@@ -79,29 +79,17 @@ def test_a_group_has_the_cost_of_each_device_alone_and_with_its_neighbours(
     assert "with its neighbours" in succeed("explain", problem, tmp_path / "placement.json", name)
 
 
-def of_ops(edges: dict[tuple[str, str], int], seconds: dict[str, float]) -> PlacementProblem:
-    """A problem of two devices without overheads, with a group for each op; 1 GB/s."""
-    network = nx.DiGraph()
-    network.add_nodes_from(seconds)
-    for (producer, consumer), count in edges.items():
-        network.add_edge(producer, consumer, bytes=count)
-    graph = from_networkx(network)
-    times = np.array([seconds[name] for name in graph.op_names])
-    return PlacementProblem(
-        graph=graph,
-        cluster=devices_without_overheads(2, 1e9),
-        compute_time=np.stack([times, times], axis=1),
-    )
-
-
 def test_the_group_whose_tensor_comes_last_is_waited_for() -> None:
     """b begins at 0, so device 1 waits from 2 on, until the tensor of a comes at 3 + 4."""
-    problem = of_ops(
-        {("a", "c"): 4_000_000_000, ("b", "c"): 8}, {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.5}
+    ops = nx.DiGraph()
+    ops.add_nodes_from("abcd")
+    ops.add_weighted_edges_from([("a", "c", 4_000_000_000), ("b", "c", 8)], "bytes")
+    problem = PlacementProblem(
+        graph=from_networkx(ops),
+        cluster=devices_without_overheads(2, 1e9),
+        compute_time=np.array([3.0, 2.0, 1.0, 0.5])[:, None].repeat(2, axis=1),
     )
-    names = problem.grouping.group_names
-    placement = np.array([int(name in "bc") for name in names], np.int32)
-    timeline = Simulator(problem).timeline(placement)
+    timeline = Simulator(problem).timeline(np.array([0, 1, 1, 0], np.int32))
     assert timeline.runtime == 8.0
     assert waits(timeline) == [Wait("c", "a", ops=1, transferred=1, idle=5.0)]
 

@@ -244,9 +244,8 @@ PARTITIONING = {
     "maxCPUs": 1,
     "maxSizePerFPGA": 1e9,
     "nodes": [
-        {"id": 1, "cpuLatency": 90.0, "fpgaLatency": 3.0, "size": 1e6},
-        {"id": 2, "cpuLatency": 90.0, "fpgaLatency": 2.0, "size": 1e6},
-        {"id": 3, "cpuLatency": 90.0, "fpgaLatency": 2.0, "size": 1e6},
+        {"id": number, "cpuLatency": 90.0, "fpgaLatency": latency, "size": 1e6}
+        for number, latency in ((1, 3.0), (2, 2.0), (3, 2.0))
     ],
     "edges": [
         {"sourceId": 1, "destId": 2, "cost": 0.5},
