@@ -125,7 +125,9 @@ class DeviceProcesses:
             if self._far() != far or others_send() or not self._all_wait():
                 far, since = self._far(), time.monotonic()
             elif time.monotonic() - since > PATIENCE:
-                line = self._stalled_text()
+                doing = self._devices[self._pending()[0]].doing()
+                waits = f"it has waited for {PATIENCE:.0f} s, and no device does anything"
+                line = self._fault(f"{doing}: {waits}")
                 self.close()
                 raise ExecutionError(line)
 
@@ -154,7 +156,7 @@ class DeviceProcesses:
             for process in self._processes.values():
                 if process.sentinel in connection.wait(self._sentinels(), GRACE):
                     process.join(GRACE)  # which may be a moment later than its sentinel
-            line = self._ended_text()
+            line = self._fault("a process of a device does not answer")
             self.close()
             raise ExecutionError(line) from None
         except BaseException:
@@ -181,25 +183,17 @@ class DeviceProcesses:
         )
         return all_wait and not (self._links is not None and self._links.are_busy)
 
-    def _ended_text(self) -> str:
+    def _fault(self, otherwise: str) -> str:
         """Return which process has ended, or is stopped, and what it did then."""
+        doing = {number: device.doing() for number, device in self._devices.items()}
         for number, process in self._processes.items():
             if process.exitcode is not None:
                 code = process.exitcode
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                return f"{self._devices[number].doing()}: its process has ended ({how})"
-        return self._stopped_text() or "a process of a device does not answer"
-
-    def _stopped_text(self) -> str | None:
-        for number, process in self._processes.items():
-            if _is_stopped(process):
-                return f"{self._devices[number].doing()}: its process is stopped"
-        return None
-
-    def _stalled_text(self) -> str:
-        doing = self._devices[self._pending()[0]].doing()
-        waits = f"it has waited for {PATIENCE:.0f} s, and no device does anything"
-        return self._stopped_text() or f"{doing}: {waits}"
+                return f"{doing[number]}: its process has ended ({how})"
+        stopped = (number for number, each in self._processes.items() if _is_stopped(each))
+        number = next(stopped, None)
+        return otherwise if number is None else f"{doing[number]}: its process is stopped"
 
 
 def _end(
