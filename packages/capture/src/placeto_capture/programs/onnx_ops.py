@@ -144,12 +144,6 @@ def _dropout(a: Attributes, x: Tensor, rate: Any = None, trains: Any = None) -> 
     return F.dropout(x, 0.5 if rate is None else np.asarray(rate).item())
 
 
-def _is_infinite(a: Attributes, x: Tensor) -> Tensor:
-    if not (a.detect_negative and a.detect_positive):
-        raise CaptureError("expected a test for infinities of both signs")
-    return torch.isinf(x)
-
-
 def _gemm(a: Attributes, first: Any, second: Any, bias: Any = None) -> Tensor:
     first, second, bias = map(as_operand, (first, second, bias))
     first = first.t() if a.transA else first
@@ -285,6 +279,7 @@ ON_TENSORS: dict[str, Op] = {
     "CastLike": lambda x, like: as_tensor(x).to(as_tensor(like).dtype),
     "HardSwish": F.hardswish,
     "Identity": lambda x: x,
+    "IsInf": torch.isinf,
     "Mish": F.mish,
     "Not": torch.logical_not,
     "Softplus": F.softplus,
@@ -332,7 +327,6 @@ OPS: dict[str, Op] = {
     "InstanceNormalization": lambda a, x, *affine: F.instance_norm(
         x, None, None, *map(as_operand, affine), eps=a.epsilon
     ),
-    "IsInf": _is_infinite,
     "LRN": lambda a, x: F.local_response_norm(x, a.size, a.alpha, a.beta, a.bias),
     "LayerNormalization": _layer_normalization,
     "LeakyRelu": lambda a, x: F.leaky_relu(x, a.alpha),

@@ -108,7 +108,6 @@ def _picked_elements(function: Op) -> Op:
     """Return what calls `torch.gather` or `torch.scatter`, the latter with the new values."""
 
     def run(a: Attributes, given: Any, indices: Any, *updates: Any) -> Any:
-        _check_no_reduction(a)
         x = as_operand(given)
         picked = _never_negative(indices, x, a.axis)
         return function(x, a.axis, picked, *map(as_operand, updates))
@@ -116,13 +115,7 @@ def _picked_elements(function: Op) -> Op:
     return run
 
 
-def _check_no_reduction(a: Attributes) -> None:
-    if a.reduction not in {None, "none"}:
-        raise CaptureError("expected a scatter without a reduction")
-
-
-def _scatter_nd(a: Attributes, *inputs: Any) -> Any:
-    _check_no_reduction(a)
+def _scatter_nd(_: Attributes, *inputs: Any) -> Any:
     x, indices, updates = map(as_operand, inputs)
     return x.index_put(indices.unbind(-1), updates)
 
@@ -196,17 +189,11 @@ def _top_k(a: Attributes, x: Tensor, count: Any) -> Any:
     return tuple(torch.topk(x, whole_numbers(count)[0], dim=a.axis, largest=largest))
 
 
-def _cumulative_sum(a: Attributes, x: Tensor, axis: Any) -> Tensor:
-    if a.exclusive or a.reverse:
-        raise CaptureError("expected a sum from the beginning on")
-    return torch.cumsum(x, whole_numbers(axis)[0])
-
-
 SHAPES: dict[str, Op] = {
     "ArgMax": _arg(torch.argmax),
     "ArgMin": _arg(torch.argmin),
     "Concat": lambda a, *inputs: torch.cat([as_operand(each) for each in inputs], dim=a.axis),
-    "CumSum": _cumulative_sum,
+    "CumSum": lambda _, x, axis: torch.cumsum(x, whole_numbers(axis)[0]),
     "DepthToSpace": _depth_to_space,
     "Expand": lambda _, x, shape: x.expand(
         np.broadcast_shapes(tuple(x.shape), tuple(whole_numbers(shape)))
