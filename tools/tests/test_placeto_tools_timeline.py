@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_graphs import parse_cluster
-from placeto_tools.plots.timeline import chart_rows
+from placeto_tools.plots.steps import chart_rows
 
 
 def test_a_bus_comes_after_its_device() -> None:
