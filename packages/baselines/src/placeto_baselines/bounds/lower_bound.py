@@ -60,11 +60,6 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
 def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -> dict[str, float]:
     """Return the bounds of which `lower_bound` is the largest: path, work, split and fork-join.
 
-    Parameters
-    ----------
-    problem, scale
-        Arguments of `lower_bound`.
-
     Examples
     --------
     >>> parts = bound_parts(problem)

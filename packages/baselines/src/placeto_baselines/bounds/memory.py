@@ -45,11 +45,6 @@ def least_excess(problem: PlacementProblem) -> int:
     No placement fits if it is not 0; if it is, one may fit or not. All parameters and the tensors
     that are held at one time have to be on some devices, and each group on one.
 
-    Parameters
-    ----------
-    problem
-        Problem to place.
-
     Examples
     --------
     >>> least_excess(problem)

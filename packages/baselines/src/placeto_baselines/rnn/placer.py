@@ -49,11 +49,6 @@ class RnnSettings:
     ------
     BaselineError
         When a setting is out of its range.
-
-    Examples
-    --------
-    >>> RnnSettings().tanh_constant, RnnSettings(hidden_size=64).hidden_size
-    (5.0, 64)
     """
 
     hidden_size: int = 512
@@ -74,21 +69,18 @@ class RnnSettings:
         for name in ("graphs_per_update", "max_groups", "max_outputs", "samples_per_update"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("evaluations", self.evaluations, 1, " evaluation")
-        for name in ("gradient_norm", "learning_rate", "tanh_constant", "temperature"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise BaselineError(f"{name}: expected a number above 0, got {getattr(self, name)}")
-        if self.hidden_size < 2 or self.hidden_size % 2:
-            raise BaselineError(
-                f"hidden_size: expected an even number of units, got {self.hidden_size}"
-            )
-        if not 0 <= self.entropy_weight < float("inf"):
-            raise BaselineError(
-                f"entropy_weight: expected a number of at least 0, got {self.entropy_weight}"
-            )
-        if not 0 <= self.baseline_decay < 1:
-            raise BaselineError(
-                f"baseline_decay: expected a part from 0 to below 1, got {self.baseline_decay}"
-            )
+        infinity = float("inf")
+        positive = ("gradient_norm", "learning_rate", "tanh_constant", "temperature")
+        expected = {
+            name: ("a number above 0", 0 < getattr(self, name) < infinity) for name in positive
+        }
+        is_even = self.hidden_size >= 2 and self.hidden_size % 2 == 0
+        expected["hidden_size"] = "an even number of units", is_even
+        expected["entropy_weight"] = "a number of at least 0", 0 <= self.entropy_weight < infinity
+        expected["baseline_decay"] = "a part from 0 to below 1", 0 <= self.baseline_decay < 1
+        for name, (what, is_right) in expected.items():
+            if not is_right:
+                raise BaselineError(f"{name}: expected {what}, got {getattr(self, name)}")
 
 
 class RnnPlacer:
@@ -103,6 +95,12 @@ class RnnPlacer:
     ----------
     settings
         The hyperparameters; by default the published ones, but those of learning.
+
+    Raises
+    ------
+    BaselineError
+        By `place` and `train`, when torch is not installed, or a problem has more than
+        ``settings.max_groups`` groups.
 
     Examples
     --------
@@ -119,14 +117,7 @@ class RnnPlacer:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Train a policy on the problem, and return the best placement that it sampled.
-
-        Raises
-        ------
-        BaselineError
-            When torch is not installed, or the problem has more than ``settings.max_groups``
-            groups.
-        """
+        """Train a policy on the problem, and return the best placement that it sampled."""
         check_evaluator(problem, evaluator)
         _, trials = _policy_module().train_policy([evaluator], self.settings, seed)
         result: PlacementResult = trials[0].result()
@@ -135,25 +126,7 @@ class RnnPlacer:
     def train(self, evaluators: Sequence[Evaluator], *, seed: int = 0) -> "TrainedRnnPlacer":
         """Train one policy on several problems, to be applied to others.
 
-        Parameters
-        ----------
-        evaluators
-            Evaluators of problems on equally many devices.
-        seed
-            Seed of all random choices.
-
-        Raises
-        ------
-        BaselineError
-            When torch is not installed, the problems have different numbers of devices, or one of
-            them more than ``settings.max_groups`` groups.
-
-        Examples
-        --------
-        >>> settings = RnnSettings(hidden_size=16, evaluations=50, max_groups=4)
-        >>> trained = RnnPlacer(settings).train([evaluator, evaluator])
-        >>> trained.place(problem, evaluator).evaluations
-        1
+        They are on equally many devices, and have at most ``settings.max_groups`` groups.
         """
         policy, _ = _policy_module().train_policy(evaluators, self.settings, seed)
         return TrainedRnnPlacer(policy)
@@ -207,15 +180,7 @@ class TrainedRnnPlacer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], samples: int = 1) -> "TrainedRnnPlacer":
-        """Return the placer of a policy that `save` wrote.
-
-        Raises
-        ------
-        BaselineError
-            When the files are not what they must be.
-        OSError
-            When they cannot be read.
-        """
+        """Return the placer of a policy that `save` wrote; refuse any other files."""
         return cls(_policy_module().RnnPolicy.load(path), samples)
 
 

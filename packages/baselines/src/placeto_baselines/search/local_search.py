@@ -25,14 +25,8 @@ def exhaustive_search(
     Every placement in which each group can run is evaluated. The result therefore holds for any
     evaluator, also if a move to an equal device changes the order of execution.
 
-    Parameters
-    ----------
-    problem
-        A small problem: about 10 groups on 3 devices.
-    evaluator
-        Evaluator of its placements.
-    max_placements
-        Largest number of placements; a problem with more is refused.
+    It is for small problems: one with more than ``max_placements`` is refused, which by default are
+    about those of 11 groups on 3 devices.
 
     Raises
     ------

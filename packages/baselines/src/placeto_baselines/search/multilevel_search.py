@@ -136,18 +136,9 @@ class MultilevelSearch:
     ) -> PlacementResult:
         """Return the best placement of all that were evaluated.
 
-        Parameters
-        ----------
-        problem
-            Problem to place.
-        evaluator
-            Evaluator of its placements.
-        seed
-            Seed of all random choices.
-        start : int32[G]
-            Placement to start from, such as that of a policy. No result is worse. A chain begins
-            there, the last of several or a second one, at a lower temperature than from a random
-            placement.
+        ``start`` int32[G] is a placement to start from, such as that of a policy. No result is
+        worse. A chain begins there, the last of several or a second one, at a lower temperature
+        than from a random placement.
         """
         search = _Search(self, Trials(problem, evaluator), seed)
         trials = search.trials
