@@ -29,11 +29,12 @@ from placeto.exporting.layers import all_layers, layer_stacks, one_stack
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.placing.costs import costs
-from placeto.placing.evaluators import STEP, THROUGHPUT
+from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_capture import capture
 from placeto_graphs import (
+    EvaluationBatch,
     PlacementProblem,
     colocate,
     colocate_by_id,
@@ -269,6 +270,25 @@ def test_a_pipeline_stays_one_where_a_form_cannot_have_it_as_placed(form: str) -
         price = FORMATS[form].export(problem, placement, STEP).price
         assert price is not None
         assert price.runtime <= 1.02 * costs(Simulator(problem), every).min()
+
+
+class Constant:
+    """An evaluator to which all placements are equal."""
+
+    def __init__(self, problem: PlacementProblem, _num_threads: int | None) -> None:
+        self.problem = problem
+
+    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        peaks = np.zeros((len(placements), self.problem.num_devices), np.int64)
+        return EvaluationBatch(runtime=np.ones(len(placements)), peak_memory=peaks)
+
+
+def test_a_stage_that_gains_nothing_is_not_made() -> None:
+    problem = decoder(400, 400, 400, 400, cluster="2xv100")
+    layers = one_stack(ModuleScopes(problem.graph), "")
+    equal = EvaluatorSpec("constant", "cost", Constant)
+    split = layer_split(problem, by_layer(problem, [0, 1, 0, 1]), layers, range(2), equal)
+    assert split.stages.sizes == (4,)
 
 
 def test_a_tied_weight_is_on_the_devices_of_both_ends() -> None:

@@ -12,13 +12,8 @@ class StopRequest:
     """Notes the first Ctrl-C or termination; the second ends the process at once."""
 
     def __init__(self) -> None:
-        self._requested = False
+        self.requested = False
         self._before: dict[signal.Signals, Any] = {}
-
-    @property
-    def requested(self) -> bool:
-        """Whether to stop."""
-        return self._requested
 
     def __enter__(self) -> "StopRequest":
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
@@ -29,9 +24,9 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if self._requested:
+        if self.requested:
             raise KeyboardInterrupt
-        self._requested = True
+        self.requested = True
 
 
 class InterruptNote:

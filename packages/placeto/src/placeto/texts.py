@@ -21,10 +21,11 @@ class TextTable:
         """Return the table as Markdown."""
         rules = ["---:" if name.startswith(">") else "---" for name in self.columns]
         head = [name.removeprefix(">") for name in self.columns]
-        lines = [head, rules, *self.rows]
-        body = "\n".join(
-            f"| {' | '.join(_markdown_cell(cell) for cell in line)} |" for line in lines
-        )
+        lines = [
+            [printable(cell).replace("|", "\\|") for cell in line]
+            for line in (head, rules, *self.rows)
+        ]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"{self.title}\n\n{body}" if self.title else body
 
 
@@ -79,7 +80,3 @@ def flops_text(count: float) -> str:
 def share_text(share: float) -> str:
     """Return a fraction as a percentage."""
     return f"{100 * share:.1f} %"
-
-
-def _markdown_cell(cell: str) -> str:
-    return printable(cell).replace("|", "\\|")
