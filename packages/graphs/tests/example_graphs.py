@@ -33,8 +33,8 @@ def plain_graph(
     )
 
 
-def diamond_fields(**changes: Any) -> dict[str, Any]:
-    """Return the fields of a graph in which 0 feeds 1 and 2, and both feed 3."""
+def diamond(**changes: Any) -> OpGraph:
+    """Return a graph in which 0 feeds 1 and 2, and both feed 3."""
     fields: dict[str, Any] = {
         "op_names": ["split", "left", "right", "join"],
         "op_types": ["split", "conv", "conv", "add"],
@@ -50,11 +50,7 @@ def diamond_fields(**changes: Any) -> dict[str, Any]:
         "edges": [[0, 1], [1, 2], [2, 3], [3, 3]],
         "measured_time": {"k80": [1e-3, 2e-3, 3e-3, 4e-3]},
     }
-    return fields | changes
-
-
-def diamond(**changes: Any) -> OpGraph:
-    return OpGraph(**diamond_fields(**changes))
+    return OpGraph(**(fields | changes))
 
 
 def diamond_problem(**changes: Any) -> PlacementProblem:

@@ -51,18 +51,12 @@ def save_placement(
 
 
 def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> NDArray[np.int32]:
-    """Read a placement of a problem from a JSON file of group names and device names.
+    """Read a placement of a problem from a JSON file that names each group once, and its device.
 
     Returns
     -------
     int32[G]
         The device of each group.
-
-    Raises
-    ------
-    GraphError
-        When the file is not such a file, leaves a group out, names one twice, or names a group or
-        a device that the problem does not have.
 
     Examples
     --------

@@ -137,11 +137,6 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
 def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
     """Read a problem from a file that `save_problem` wrote.
 
-    Raises
-    ------
-    GraphError
-        When the file is not a problem file that this release can read.
-
     Examples
     --------
     >>> from placeto_graphs.testing import example_problem

@@ -98,12 +98,6 @@ class Efficiency:
     """The part of a device's peak FLOP/s and memory bandwidth that each class of op reaches.
 
     All are above 0 and at most 1.
-
-    Examples
-    --------
-    >>> from placeto_graphs import DEVICE_KINDS
-    >>> DEVICE_KINDS["k80"].efficiency.matrix_product
-    0.65
     """
 
     convolution: float
