@@ -96,6 +96,15 @@ def test_products_of_whole_batches_agree_with_the_formula(
         torch.testing.assert_close(gradient / scale, wanted / scale, rtol=1e-3, atol=1e-4)
 
 
+def test_the_simple_aggregator_sums_over_all_groups() -> None:
+    generator = np.random.default_rng(5)
+    states = random_states(random_problem(7, 2, generator), 4, generator)
+    embedding = new_embedding("simple-aggregator", 2)
+    one_set = torch.zeros(7, 7, dtype=torch.int8)
+    expected = plain_summaries(embedding.summaries, states.features(), one_set, states.current)
+    torch.testing.assert_close(embedding(states), expected)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_relabelling_groups_changes_nothing(name: EmbeddingName) -> None:
     generator = np.random.default_rng(3)
