@@ -32,10 +32,6 @@ class Span(NamedTuple):
         """Whether some byte is in both."""
         return self.space == other.space and self.start < other.end and other.start < self.end
 
-    def contains(self, other: "Span") -> bool:
-        """Whether all bytes of another one are in it."""
-        return self.space == other.space and self.start <= other.start and other.end <= self.end
-
 
 @dataclass(eq=False)
 class Region:
@@ -75,7 +71,8 @@ class FakeMemory:
         if not met:
             self._add_region([(name, tensor)])
             return self.regions[-1], name
-        if len(met) > 1 or not met[0].span.contains(span):
+        around = met[0].span
+        if len(met) > 1 or not around.start <= span.start <= span.end <= around.end:
             raise CaptureError(
                 f"{name}: expected memory that is shared with parameters, buffers and inputs only, "
                 "got a tensor that overlaps with a part of it; register that as a buffer"

@@ -108,11 +108,6 @@ class Function:
     changed: frozenset[str]  # those that it changes in place
     is_composite: bool  # True if it is made of other functions of ATen
 
-    @property
-    def allocates(self) -> bool:
-        """Whether it makes a tensor without values."""
-        return self.name in ALLOCATIONS
-
     def named(self, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names, but those that are left out."""
         return {**dict(zip(self.arguments, args, strict=False)), **kwargs}

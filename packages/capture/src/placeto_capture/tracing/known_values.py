@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.tracing.fake_results import UNSCALE
-from placeto_capture.tracing.functions import SHAPED_ALIKE, function_of
+from placeto_capture.tracing.functions import ALLOCATIONS, SHAPED_ALIKE
 from placeto_capture.tracing.replay import Slots, StorageMemory, prepared
 from placeto_capture.tracing.trace import Call, Placeholder, View, views_in
 
@@ -58,7 +58,7 @@ class KnownValues:
                 return
             self._assumptions[op] = assumption
             made = tuple(view.storage for view in [call.outputs[assumption.output]] if view)
-        elif function_of(call.function).allocates:  # there is no value in it yet
+        elif call.op_type in ALLOCATIONS:  # there is no value in it yet
             return
         self._known.update(made)
         self._calls[op] = call

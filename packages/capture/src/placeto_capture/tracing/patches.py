@@ -62,8 +62,8 @@ def patched_torch(target: Target) -> Iterator[None]:
         stack.callback(distribution.set_default_validate_args, distribution._validate_args)
         distribution.set_default_validate_args(False)  # values that are not known pass
 
-        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_cond()]
-        patches += [patch_flex_attention(), patch_refused()]
+        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_flex_attention()]
+        patches += [mock.patch.object(torch, "cond", cond_by_value), patch_refused()]
         if target == "gpu":
             patches += [patch_autocast(), patch_dropout(), patch_attention()]
             patches += [patch_rms_norm()] if HAS_RMS_NORM else []
@@ -218,13 +218,9 @@ class _RMSNorm(torch.autograd.Function):
         return of_values, None, of_weight, None
 
 
-def patch_cond() -> Any:
-    """Let `torch.cond` be an ``if``, so that its condition is a known value or refused."""
-
-    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-        return true_fn(*operands) if pred else false_fn(*operands)
-
-    return mock.patch.object(torch, "cond", cond)
+def cond_by_value(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """Do what `torch.cond` does by an ``if``, so that its condition is known or refused."""
+    return true_fn(*operands) if pred else false_fn(*operands)
 
 
 def patch_format() -> Any:

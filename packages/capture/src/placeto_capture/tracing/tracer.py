@@ -25,7 +25,7 @@ from placeto_capture.tracing.fake_results import (
     own_result,
     picked_result,
 )
-from placeto_capture.tracing.functions import COPIES, ZEROS, Function, function_of
+from placeto_capture.tracing.functions import ALLOCATIONS, COPIES, ZEROS, Function, function_of
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues
 from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import (
@@ -243,7 +243,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
         )
-        if function.allocates and not written:
+        if function.name in ALLOCATIONS and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
         else:
             self._append(call, inputs, written, node)

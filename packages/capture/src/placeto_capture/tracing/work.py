@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from placeto_capture.tracing.functions import (
     ADDS,
+    ALLOCATIONS,
     GROUPED,
     MOVES,
     OVERWRITES,
@@ -161,7 +162,7 @@ def count_flops(
     if formula is not None:
         is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in args)
         return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
-    if function.name in MOVES or function.allocates:
+    if function.name in MOVES or function.name in ALLOCATIONS:
         return 0
     if function.name in PUTS or f"{function.name}_" in PUTS:
         return changed_elements(function, function.named(args, kwargs))
@@ -186,7 +187,7 @@ def count_bytes(
     def held(tensor: View, num_bytes: float) -> float:
         return num_bytes * widths.get(tensor.storage, 1.0)
 
-    if function.allocates:
+    if function.name in ALLOCATIONS:
         return 0
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
     read, read_bytes = set(inputs), 0.0
