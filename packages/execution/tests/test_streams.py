@@ -200,7 +200,7 @@ class BehindStream(HostStream):
     def mark(self) -> HostMoment:
         return HostMoment(max(time.monotonic() + self.delay, self.not_before))
 
-    def wait(self, moment: HostMoment) -> None:  # type: ignore[override]
+    def wait(self, moment: HostMoment) -> None:
         self.not_before = max(self.not_before, moment.time)
 
 

@@ -191,9 +191,10 @@ class DeviceProcesses:
                 code = process.exitcode
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
                 return f"{doing[number]}: its process has ended ({how})"
-        stopped = (number for number, each in self._processes.items() if _is_stopped(each))
-        number = next(stopped, None)
-        return otherwise if number is None else f"{doing[number]}: its process is stopped"
+        for number, process in self._processes.items():
+            if _is_stopped(process):
+                return f"{doing[number]}: its process is stopped"
+        return otherwise
 
 
 def _end(

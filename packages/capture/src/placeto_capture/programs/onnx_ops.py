@@ -320,12 +320,12 @@ OPS: dict[str, Op] = {
     "Gemm": _gemm,
     "GlobalAveragePool": _global_pool(torch.mean),
     "GlobalMaxPool": _global_pool(torch.amax),
-    "GroupNormalization": lambda a, x, *affine: F.group_norm(
-        x, a.num_groups, *map(as_operand, affine), eps=a.epsilon
+    "GroupNormalization": lambda a, x, scale, bias: F.group_norm(
+        x, a.num_groups, as_operand(scale), as_operand(bias), a.epsilon
     ),
     "HardSigmoid": _hard_sigmoid,
-    "InstanceNormalization": lambda a, x, *affine: F.instance_norm(
-        x, None, None, *map(as_operand, affine), eps=a.epsilon
+    "InstanceNormalization": lambda a, x, scale, bias: F.instance_norm(
+        x, None, None, as_operand(scale), as_operand(bias), eps=a.epsilon
     ),
     "LRN": lambda a, x: F.local_response_norm(x, a.size, a.alpha, a.beta, a.bias),
     "LayerNormalization": _layer_normalization,
