@@ -236,6 +236,9 @@ def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
     succeed(*command, "--gpus=1", "-o", tmp_path / "a")
     placements = tmp_path / "a" / "placements" / "nmt-2-1xk80"
     assert [path.name for path in placements.iterdir()] == ["single.json"]
+    (problem,) = json.loads((tmp_path / "a" / "results.json").read_text())["problems"]
+    cpu, single = (placer(problem, name)["runs"][0] for name in ("cpu", "single"))
+    assert cpu["runtime"] != single["runtime"]
     succeed(*command, "--cluster=1xcpu+1xk80", "-o", tmp_path / "b")
     folder, name = tmp_path / "b", "nmt-2-1xcpu+1xk80"
     problem = load_problem(folder / "problems" / f"{name}.json.gz")

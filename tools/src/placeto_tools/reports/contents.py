@@ -102,7 +102,7 @@ def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> R
         "parameter_bytes": groups.parameter_bytes,
         "edges": groups.edges,
         "edge_bytes": groups.edge_bytes,
-        "parents": [0] * len(members) if coarser is None else _parents(coarser, members),
+        "parents": [0 if coarser is None else coarser.grouping.group_of[ops[0]] for ops in members],
     }
 
 
@@ -124,10 +124,6 @@ def _members(level: PlacementProblem) -> list[NDArray[np.int64]]:
     order = np.argsort(level.grouping.group_of, kind="stable")
     sizes = np.bincount(level.grouping.group_of, minlength=level.num_groups)
     return np.split(order, np.cumsum(sizes)[:-1])
-
-
-def _parents(coarser: PlacementProblem, members: list[NDArray[np.int64]]) -> list[int]:
-    return [int(coarser.grouping.group_of[ops[0]]) for ops in members]
 
 
 def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
