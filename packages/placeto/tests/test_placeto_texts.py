@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from placeto.errors import InputError, check_once, not_among
-from placeto.json_files import json_text
-from placeto.outputs import file_name
+from placeto.outputs import file_name, json_text
 from placeto.placing.costs import bound_text, overflow_text, too_large_text
 from placeto.problems.options import group_counts
 from placeto.progress import clock, how_far, left_text

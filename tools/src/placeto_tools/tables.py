@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from placeto.errors import printable
-from placeto.json_files import json_text
+from placeto.outputs import json_text
 from placeto.texts import TextTable
 
 # The head of a column, the key of its values in rows of a report, and the text of a value.

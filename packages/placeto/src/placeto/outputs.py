@@ -1,13 +1,21 @@
-"""Files to write: each whole or not at all, and over an existing one only with ``force``."""
+"""Files: each is written whole or not at all, and over an existing one only with ``force``.
+
+msgspec writes JSON of typed values, and names the field that is wrong in a file.
+"""
 
 import io
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from placeto.errors import InputError, writing
+import msgspec
+import numpy as np
+
+from placeto.errors import InputError, reading, writing
 from placeto_graphs import write_atomically
+
+Decoded = TypeVar("Decoded")
 
 
 def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
@@ -64,3 +72,37 @@ def save_png(figure: Picture, path: Path) -> None:
     figure.savefig(buffer, format="png", metadata={"Software": None})
     with writing(path):
         write_atomically(path, buffer.getvalue())
+
+
+def json_text(value: Any, indent: int = 1) -> str:
+    """Return a value as JSON, in which infinity and NaN are ``null``.
+
+    It is on one line with an indent of 0, and without spaces with one below.
+    """
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=indent).decode()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, at once or not at all."""
+    write_text(path, json_text(value) + "\n")
+
+
+def read_json(path: Path, expected: type[Decoded], writer: str) -> Decoded:
+    """Return the value in a JSON file that ``writer`` writes; an error names the field."""
+    with reading(path):
+        content = path.read_bytes()
+    return decode_json(content, expected, f"{path}: expected what {writer} writes")
+
+
+def decode_json(content: bytes, expected: type[Decoded], problem: str) -> Decoded:
+    """Return the value of a JSON text; if it has another type, the error names the field."""
+    try:
+        return msgspec.json.decode(content, type=expected)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{problem}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value)} in JSON")

@@ -1,12 +1,16 @@
-"""Progress of long work: displays for it, and its texts."""
+"""Progress of long work: displays for it, its texts, and Ctrl-C that stops it."""
 
 import os
+import signal
 import sys
+import threading
 import time
-from typing import Protocol, TextIO
+from types import FrameType
+from typing import Any, Protocol, TextIO
 
 from placeto.texts import TextTable
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_BETWEEN_LINES = 10.0  # where the output is no terminal
 # How long others take says something when so much is done, or so long has passed.
 SHARE_THAT_TELLS, SECONDS_THAT_TELL = 0.05, 10.0
@@ -96,3 +100,48 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class StopRequest:
+    """Notes the first Ctrl-C or termination; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+class InterruptNote:
+    """Notes Ctrl-C, which still ends what runs: a search that keeps its best does not tell it.
+
+    Only the main thread gets Ctrl-C; on another one nothing is noted.
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+        self._before: Any = None
+
+    def __enter__(self) -> "InterruptNote":
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.noted = True
+        raise KeyboardInterrupt

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import InputError, RunError, StoppedRunError
-from placeto.json_files import write_json
-from placeto.outputs import file_name
+from placeto.outputs import file_name, write_json
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits

@@ -11,8 +11,7 @@ import click
 from placeto.errors import InputError, StoppedRunError
 from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
-from placeto.progress import left_text
-from placeto.stopping import StopRequest
+from placeto.progress import StopRequest, left_text
 from placeto.texts import counted, seconds_text
 from placeto.training.run_folder import RunFolder, read_policy
 from placeto.training.settings import parse_settings, restored_settings, with_network_of

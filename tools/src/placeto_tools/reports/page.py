@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from placeto.errors import InputError
-from placeto.json_files import json_text
+from placeto.outputs import json_text
 
 Report = dict[str, Any]
 LIBRARY = "bokeh"

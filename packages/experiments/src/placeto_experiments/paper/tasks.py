@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.json_files import decode_json
+from placeto.outputs import decode_json
 from placeto.placing.placers import fitting, warm_up
 from placeto.placing.watching import WatchedEvaluator
 from placeto.progress import cpu_seconds

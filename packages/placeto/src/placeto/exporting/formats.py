@@ -17,7 +17,7 @@ from placeto.exporting.layers import all_layers, one_stack
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
-from placeto.json_files import json_text
+from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
 from placeto_graphs import Cluster, PlacementProblem, groups_to_networkx

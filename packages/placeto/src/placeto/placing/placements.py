@@ -32,8 +32,7 @@ from placeto.placing.placers import (
     warm_up_evaluator,
 )
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
-from placeto.progress import Progress, Shows, how_far, left_text
-from placeto.stopping import InterruptNote
+from placeto.progress import InterruptNote, Progress, Shows, how_far, left_text
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
     Evaluator,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from placeto.errors import InputError, reading, writing
-from placeto.json_files import read_json, write_json
-from placeto.outputs import make_folder
+from placeto.outputs import make_folder, read_json, write_json
 from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
 
 if TYPE_CHECKING:

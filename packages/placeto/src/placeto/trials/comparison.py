@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
-from placeto.json_files import decode_json, read_json
+from placeto.outputs import decode_json, read_json
 from placeto.placing.costs import misfit_text
 from placeto.texts import (
     SECONDS,

@@ -12,8 +12,15 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from placeto.errors import InputError, reading, writing
-from placeto.json_files import decode_json, json_text, read_json, write_json
-from placeto.outputs import make_folder, save_png, write_text
+from placeto.outputs import (
+    decode_json,
+    json_text,
+    make_folder,
+    read_json,
+    save_png,
+    write_json,
+    write_text,
+)
 from placeto.progress import clock
 from placeto.trials.keys import content_digest, trial_keys
 from placeto.trials.records import Failed, Record

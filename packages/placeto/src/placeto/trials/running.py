@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from placeto.errors import RUN_FAILED, RunError, StoppedRunError, exit_code, one_line
-from placeto.progress import Progress, clock
-from placeto.stopping import StopRequest
+from placeto.progress import Progress, StopRequest, clock
 from placeto.texts import seconds_text
 from placeto.trials.folder import PAGE, ExperimentFolder
 from placeto.trials.records import Episode, Failed, Outcome, Record, Trained
