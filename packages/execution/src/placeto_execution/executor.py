@@ -178,14 +178,7 @@ class Executor:
     ) -> list[StepTimeline]:
         """Return the timelines of some runs of a placement, after one that does not count.
 
-        Parameters
-        ----------
-        placement : int32[G]
-            Device of each group.
-        runs
-            Number of runs that count.
-        report
-            Function that is called with the number of runs so far.
+        ``report`` is called with the number of runs so far.
         """
         self.execute(placement)
         timelines = []

@@ -21,7 +21,7 @@ SWITCHES = ("foreach", "fused", "capturable")  # that are off in a trace, too
 
 
 class ExecutableTraining(TracedStep):
-    """A traced training step that runs for one batch after the other.
+    """A traced training step that runs for one batch after the other (`executable_training`).
 
     Weights, buffers and what the optimizer keeps resume from where the last run has left them, on
     whichever devices they then are. Each weight is updated by the optimizer itself, when the last
@@ -33,17 +33,6 @@ class ExecutableTraining(TracedStep):
         Optimizer of the weights. A schedule of learning rates is made for this one.
     num_steps : int
         Number of batches that have been loaded.
-
-    Examples
-    --------
-    `executable_training` makes one:
-
-    >>> from placeto_capture import executable_training
-    >>> step = executable_training(nn.Linear(4, 1), torch.ones(8, 4))
-    >>> sorted(step.state())[:3]
-    ['bias', 'bias.exp_avg', 'bias.exp_avg_sq']
-    >>> step.optimizer.param_groups[0]["lr"]
-    0.001
     """
 
     def __init__(
@@ -243,28 +232,16 @@ class ExecutableTraining(TracedStep):
         """Return copies of weights, buffers and what the optimizer keeps, by name.
 
         They are those of this process: what a run in other processes leaves is among its results.
-
-        Raises
-        ------
-        CaptureError
-            If a run has failed half way.
+        After a run that failed half way they are a `CaptureError`.
         """
         if self._is_spoiled:
             raise CaptureError("weights: expected those that a whole step has left, got none")
         return {name: self._tensor(view).to("cpu", copy=True) for name, view in self._kept.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Put other values in the place of all weights, buffers, and what the optimizer keeps.
+        """Put other values in the place of weights, buffers, and what the optimizer keeps.
 
-        Parameters
-        ----------
-        state
-            As `state` returns it.
-
-        Raises
-        ------
-        CaptureError
-            If names or shapes are others.
+        They are as `state` returns them; other names or shapes are a `CaptureError`.
         """
         for name in state:
             if name not in self._kept:

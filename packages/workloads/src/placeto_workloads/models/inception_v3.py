@@ -89,21 +89,15 @@ class Branches(nn.Module):
         return torch.cat([branch(features) for branch in self.children()], dim=1)
 
 
-def _convolution(inputs: int, outputs: int, rows: int = 1, columns: int = 1) -> nn.Sequential:
-    """Return a convolution that keeps height and width."""
-    padding = (rows // 2, columns // 2)
-    return _normalised(nn.Conv2d(inputs, outputs, (rows, columns), padding=padding, bias=False))
-
-
-def _shrinking_convolution(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """Return a convolution of 3x3 without padding."""
-    return _normalised(nn.Conv2d(inputs, outputs, 3, stride, bias=False))
-
-
-def _normalised(convolution: nn.Conv2d) -> nn.Sequential:
+def _convolution(
+    inputs: int, outputs: int, rows: int = 1, columns: int = 1, *, stride: int | None = None
+) -> nn.Sequential:
+    """Return a convolution that keeps height and width, or one with a stride, without padding."""
+    padding = (rows // 2, columns // 2) if stride is None else 0
+    window = rows, columns
     layers = OrderedDict[str, nn.Module](
-        convolution=convolution,
-        normalisation=batch_normalisation(convolution.out_channels),
+        convolution=nn.Conv2d(inputs, outputs, window, stride or 1, padding, bias=False),
+        normalisation=batch_normalisation(outputs),
         activation=nn.ReLU(),
     )
     return nn.Sequential(layers)
@@ -111,12 +105,12 @@ def _normalised(convolution: nn.Conv2d) -> nn.Sequential:
 
 def _stem() -> nn.Sequential:
     layers = OrderedDict[str, nn.Module](
-        convolution_1=_shrinking_convolution(3, 32, stride=2),
-        convolution_2=_shrinking_convolution(32, 32, stride=1),
+        convolution_1=_convolution(3, 32, 3, 3, stride=2),
+        convolution_2=_convolution(32, 32, 3, 3, stride=1),
         convolution_3=_convolution(32, 64, 3, 3),
         pool_1=nn.MaxPool2d(3, stride=2),
         convolution_4=_convolution(64, 80),
-        convolution_5=_shrinking_convolution(80, 192, stride=1),
+        convolution_5=_convolution(80, 192, 3, 3, stride=1),
         pool_2=nn.MaxPool2d(3, stride=2),
     )
     return nn.Sequential(layers)
@@ -140,11 +134,11 @@ def _module_of_figure_5(inputs: int, pool_channels: int) -> Branches:
 
 def _reduction_of_figure_10(inputs: int) -> Branches:
     return Branches(
-        three=_shrinking_convolution(inputs, 384, stride=2),
+        three=_convolution(inputs, 384, 3, 3, stride=2),
         double_three=nn.Sequential(
             _convolution(inputs, 64),
             _convolution(64, 96, 3, 3),
-            _shrinking_convolution(96, 96, stride=2),
+            _convolution(96, 96, 3, 3, stride=2),
         ),
         pool=nn.MaxPool2d(3, stride=2),
     )
@@ -171,12 +165,12 @@ def _module_of_figure_6(inputs: int, width: int) -> Branches:
 
 def _reduction_with_factorised_branch(inputs: int) -> Branches:
     return Branches(
-        three=nn.Sequential(_convolution(inputs, 192), _shrinking_convolution(192, 320, stride=2)),
+        three=nn.Sequential(_convolution(inputs, 192), _convolution(192, 320, 3, 3, stride=2)),
         seven=nn.Sequential(
             _convolution(inputs, 192),
             _convolution(192, 192, 1, 7),
             _convolution(192, 192, 7, 1),
-            _shrinking_convolution(192, 192, stride=2),
+            _convolution(192, 192, 3, 3, stride=2),
         ),
         pool=nn.MaxPool2d(3, stride=2),
     )
