@@ -61,7 +61,9 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
     tensors = range(len(tensor_producer))
     held = draw(st.lists(st.sampled_from(tensors), unique=True, max_size=4)) if tensors else []
     kinds = draw(st.lists(st.sampled_from(["k80", "v100", "cpu"]), unique=True, max_size=2))
-    columns = {name: draw(arrays(strategy, count)) for name, strategy in COLUMNS.items()}
+    columns: dict[str, Any] = {
+        name: draw(arrays(strategy, count)) for name, strategy in COLUMNS.items()
+    }
     return OpGraph(
         op_names=tuple(draw(st.lists(names, min_size=count, max_size=count, unique=True))),
         tensor_producer=np.array(tensor_producer, np.int32),
@@ -96,7 +98,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
     pairs = arrays(arrays(st.one_of(st.floats(1e-3, 1e12), st.just(np.inf)), count), count)
     sizes = st.integers(1, 2**62)
     devices = [
-        Device(name, *(draw(each) for each in (names, sizes, seconds, seconds)))
+        Device(name, draw(names), draw(sizes), draw(seconds), draw(seconds))
         for name in device_names
     ]
     return Cluster(

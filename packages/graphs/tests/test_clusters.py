@@ -13,12 +13,12 @@ from placeto_graphs import DEVICE_KINDS, LINK_NAMES, Cluster, Device, GraphError
 
 
 def device(**changes: Any) -> Device:
-    fields = {"name": "k80:0", "kind": "k80", "memory_bytes": 10_700_000_000}
+    fields: dict[str, Any] = {"name": "k80:0", "kind": "k80", "memory_bytes": 10_700_000_000}
     return Device(**(fields | {"op_overhead": 5.7e-6, "transfer_overhead": 25e-6} | changes))
 
 
 def cluster(**changes: Any) -> Cluster:
-    fields = {"devices": [device(name="a"), device(name="b")]}
+    fields: dict[str, Any] = {"devices": [device(name="a"), device(name="b")]}
     fields |= {"bandwidth": [[0, 1e9], [2e9, 0]], "latency": [[0, 1e-6], [0, 0]]}
     return Cluster(**(fields | changes))
 

@@ -47,7 +47,8 @@ def test_problems_graphs_and_placements_survive_a_round_trip(
     placement = [data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in can_run]
     save_placement(np.array(placement), problem, folder / "placement.json")
     loaded = load_placement(folder / "placement.json", problem)
-    assert (loaded.tolist(), loaded.dtype) == (placement, np.int32)
+    assert loaded.tolist() == placement
+    assert loaded.dtype == np.int32
     assert list(folder.glob(".*")) == []
 
 

@@ -86,7 +86,8 @@ def test_equal_partitions_give_equal_groupings(graph: Any, data: st.DataObject) 
 
 def test_expand_gives_each_op_the_device_of_its_group() -> None:
     expanded = diamond_problem(grouping=TWO_GROUPS).expand(np.array([1, 0], np.int32))
-    assert (expanded.tolist(), expanded.dtype) == ([1, 0, 0, 1], np.int32)
+    assert expanded.tolist() == [1, 0, 0, 1]
+    assert expanded.dtype == np.int32
 
 
 def test_ops_are_groups_of_their_own_but_for_colocation_ids() -> None:

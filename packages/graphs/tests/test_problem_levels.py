@@ -161,7 +161,7 @@ def test_a_hierarchy_is_checked(hierarchy: list[Any], message: str) -> None:
     levels = [
         labels
         if isinstance(labels, str)
-        else Grouping(group_of=labels, group_names=tuple(map(str, range(max(labels) + 1))))  # type: ignore[arg-type]
+        else Grouping(group_of=labels, group_names=tuple(map(str, range(max(labels) + 1))))
         for labels in hierarchy
     ]
     with refused(message):
