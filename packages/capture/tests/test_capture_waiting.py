@@ -125,8 +125,8 @@ def test_a_backward_pass_waits_for_the_one_right_before_it() -> None:
     def step(inputs: torch.Tensor) -> None:
         outputs = model(inputs)
         mean = outputs.mean()
-        outputs.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        mean.backward()  # type: ignore[no-untyped-call]
+        outputs.sum().backward(retain_graph=True)
+        mean.backward()
 
     model = nn.Linear(4, 4)
     graph = capture_function(step, model, example_inputs=torch.ones(2, 4))

@@ -105,7 +105,7 @@ def test_what_is_not_there_is_said_in_one_line() -> None:
         ({"threads_per_device": 0}, "threads_per_device: expected at least 1, got 0"),
     ):
         with pytest.raises(CaptureError, match=f"^{line}$"):
-            executable_step(nn.Linear(2, 2), torch.ones(1, 2), **how)  # type: ignore[arg-type]
+            executable_step(nn.Linear(2, 2), torch.ones(1, 2), **how)
 
 
 class Dropping(nn.Module):

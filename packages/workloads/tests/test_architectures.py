@@ -26,7 +26,7 @@ from placeto_workloads.families.trajectory import shipped_trajectory
 
 
 def test_choices_are_states_and_operations_in_order() -> None:
-    cells = ConvolutionalSpace(1).architecture([0, 1, 0, 4, 1, 1, 2, 2])  # type: ignore[arg-type]
+    cells = ConvolutionalSpace(1).architecture([0, 1, 0, 4, 1, 1, 2, 2])
     assert cells.normal == cell_with_loose_ends(
         (Block(0, Operation.IDENTITY, 1, Operation.MAX_POOL_3),)
     )
