@@ -255,6 +255,10 @@ def test_lags_tell_one_device_from_two() -> None:
     assert of_one_group.apart[0, 2] == np.inf
     _, free = lags_of(BY_HAND["going elsewhere and back is faster than waiting"][0])
     assert free.together[0, 2] == 1.0
+    # Apart, one device is 3 s from the join, and the other 1 s from the fork: (20 + 3 + 1) / 2.
+    uneven = fork_and_join(4, 5, 1)
+    graph = replace(uneven.graph, tensor_bytes=np.array([1, 3, 3, 3, 3, 0]))
+    assert lags_of(replace(uneven, graph=graph), band=6)[1].apart[0, 5] == pytest.approx(12.0)
 
 
 @pytest.mark.parametrize("band", [2, 3, 5])
