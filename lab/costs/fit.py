@@ -122,7 +122,7 @@ def step_of(published: PublishedStep, graph: OpGraph, device: DeviceKind) -> Ste
     counted = ~work.resident & np.isin(graph.phases, published.phases)
     by_class = np.zeros(len(OpClass))
     np.add.at(by_class, work.op_class[counted], work.seconds[counted])
-    num_ops = np.count_nonzero(counted)
+    num_ops = int(np.count_nonzero(counted))
     overhead = num_ops * device.launch_overhead + max(num_ops - 1, 0) * device.op_overhead
     return Step(published, overhead, by_class)
 
