@@ -60,8 +60,14 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     held_tensors: list[int] | None = None
 
 
+class _Device(DeviceFields, forbid_unknown_fields=True, kw_only=True):
+    memory_bytes: int  # all are in the file: no other catalogue changes a problem
+    op_overhead: float
+    transfer_overhead: float
+
+
 class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
-    devices: list[DeviceFields]
+    devices: list[_Device]
     bandwidth: list[list[float | None]]
     latency: list[list[float]]
     link: list[list[int]] | None = None

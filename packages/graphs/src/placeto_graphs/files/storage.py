@@ -142,7 +142,7 @@ def convert(data: Any, expected: type[Decoded]) -> Decoded:
 
 
 def _parsed_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -155,8 +155,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"it has no {name}")
+def _finite(number: str) -> float:
+    if not abs(value := float(number)) < float("inf"):
+        raise ValueError(f"{number} is no finite number")
+    return value
 
 
 def _value_at(data: Any, path: str) -> Any:

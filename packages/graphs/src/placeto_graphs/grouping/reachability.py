@@ -19,7 +19,6 @@ class Reachability:
 
     Row ``v`` of each bool[G, G] describes group ``v``. A group is in none of its own three sets;
     every other group is in exactly one.
-
     """
 
     ancestors: NDArray[np.bool_]  # from which a path leads to v

@@ -137,19 +137,12 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     tensor, source_tensor = _numbered(exists[:, maker], [op[:, maker]])
     tensor_producer = np.sort(op[:, maker][exists[:, maker]]).astype(np.int32)
 
-    micro_batch_of_op = micro_batch[exists][np.argsort(op[exists])]
+    batch_of_op = micro_batch[exists][np.argsort(op[exists])]
     op[:, ~each] = op[0, ~each]
     tensor[:, ~each[maker]] = tensor[0, ~each[maker]]
     tensor[0, graph.num_tensors :] = tensor[0, gradients]
     return Layout(
-        op,
-        tensor,
-        source_op,
-        micro_batch_of_op,
-        source_tensor,
-        tensor_producer,
-        gradients,
-        of_batch,
+        op, tensor, source_op, batch_of_op, source_tensor, tensor_producer, gradients, of_batch
     )
 
 
