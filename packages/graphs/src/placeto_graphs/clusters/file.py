@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -53,7 +53,7 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
     format: str
     version: int
-    devices: list[_Device]
+    devices: Annotated[list[_Device], msgspec.Meta(min_length=1)]
     bandwidth: float | None = None
     latency: float = 0.0
     link: str | None = None

@@ -81,7 +81,7 @@ def int_array(
     elif array.dtype.kind in "fO" and _are_whole(values):
         array = np.array(values, dtype=object)  # NumPy makes floats of integers beyond its own
     elif array.dtype.kind not in "iu":
-        raise GraphError(f"{field}: expected integers, got {array.dtype.name}")
+        raise GraphError(f"{field}: expected integers, got {array.dtype.type.__name__}")
     _check_shape(field, array, shape)
     largest = int(np.iinfo(dtype).max) if maximum is None else maximum
     wrong = (array < minimum) | (array > largest)
@@ -110,7 +110,7 @@ def float_array(
     if array.size == 0 or (array.dtype.kind == "O" and _are_whole(values, most=FLOAT64_MAX)):
         array = array.astype(np.float64)
     elif array.dtype.kind not in "iuf":
-        raise GraphError(f"{field}: expected numbers, got {array.dtype.name}")
+        raise GraphError(f"{field}: expected numbers, got {array.dtype.type.__name__}")
     _check_shape(field, array, shape)
     result: NDArray[np.float64] = _frozen(array, np.float64, values)
     largest = FLOAT64_MAX if infinity_is is None else np.inf
