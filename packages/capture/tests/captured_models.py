@@ -174,8 +174,7 @@ class Spectrum(nn.Module):
 
 CASES: dict[str, Callable[[], Case]] = {
     "perceptron": lambda: Case(
-        nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)),
-        (torch.randn(5, 6),),
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)), (torch.randn(5, 6),)
     ),
     "residual network": lambda: Case(
         nn.Sequential(

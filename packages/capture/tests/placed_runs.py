@@ -112,12 +112,7 @@ def prepared(step: Comparison) -> TracedStep:
     def value_of(source: Placeholder, name: str, _: View) -> torch.Tensor:
         return step.before.get(name, source.values.get(name, torch.empty(0)))
 
-    return TracedStep(
-        step.trace,
-        value_of,
-        results=list(step.trace.results),
-        seed=SEED,
-    )
+    return TracedStep(step.trace, value_of, results=list(step.trace.results), seed=SEED)
 
 
 def check_placements(step: Comparison, num_placements: int) -> None:

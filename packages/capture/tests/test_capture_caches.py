@@ -36,17 +36,18 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_what_is_in_an_object_is_named_by_its_path() -> None:
     class Reads(nn.Module):
         def forward(self, cache: SimpleNamespace) -> torch.Tensor:
-            total: torch.Tensor = cache.layers[1].keys + cache.shared
+            total: torch.Tensor = cache.layers[1].keys + cache.shared + cache.slots.keys
             return total
 
+    class Slots:
+        __slots__ = ("keys",)
+
     layers = [SimpleNamespace(keys=torch.ones(2)) for _ in range(2)]
-    cache = SimpleNamespace(layers=layers, shared=torch.ones(2))
+    cache = SimpleNamespace(layers=layers, shared=torch.ones(2), slots=Slots())
+    cache.slots.keys = torch.ones(2)
     graph = capture(Reads(), (cache,), mode="inference")
-    assert graph.op_names[:3] == (
-        "input.0.layers.0.keys",
-        "input.0.layers.1.keys",
-        "input.0.shared",
-    )
+    paths = "layers.0.keys", "layers.1.keys", "shared", "3"  # the last has none
+    assert graph.op_names[:4] == tuple(f"input.0.{path}" for path in paths)
 
 
 def test_a_step_with_a_cache_runs_as_in_pytorch() -> None:

@@ -167,10 +167,7 @@ PUTS: dict[str, tuple[Change, int]] = {
         lambda cache: cache.index_put_((PICKED,), SOURCE, accumulate=True),
         3 * 2 * WIDTH * FLOAT + INDEX_BYTES,
     ),
-    "scatter_": (
-        lambda cache: cache.scatter_(0, PLACES, SOURCE),
-        2 * WIDTH * (2 * FLOAT + 8),
-    ),
+    "scatter_": (lambda cache: cache.scatter_(0, PLACES, SOURCE), 2 * WIDTH * (2 * FLOAT + 8)),
     "scatter_add_": (
         lambda cache: cache.scatter_add_(0, PLACES, SOURCE),
         2 * WIDTH * (3 * FLOAT + 8),
@@ -236,10 +233,7 @@ PICKS: dict[str, tuple[Change, int]] = {
     ),
     # A number at a place of two or three numbers, and the pixels around it.
     **{
-        f"grid_sampler_{dim}d {mode}": (
-            partial(sampled, mode, dim),
-            5 * FLOAT * (1 + dim + pixels),
-        )
+        f"grid_sampler_{dim}d {mode}": (partial(sampled, mode, dim), 5 * FLOAT * (1 + dim + pixels))
         for mode, dim, pixels in (
             ("nearest", 3, 1),
             ("bilinear", 2, 4),

@@ -102,9 +102,7 @@ def test_ops_that_write_a_buffer_are_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_are_with_ops_of_their_module_and_updates_with_weights(
-    name: str,
-) -> None:
+def test_gradients_are_with_ops_of_their_module_and_updates_with_weights(name: str) -> None:
     example = case(name)
     graph = capture(example.model, example.inputs)
     modules = {path for path, _ in example.model.named_modules()}

@@ -85,10 +85,7 @@ WRAPPED = r"{}: expected a module of one device, got {}; capture the module that
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: with_weight(two(torch.ones(8, 8))),
-            PLAIN.format(r"0\.weight", "TwoTensor"),
-        ),
+        (lambda: with_weight(two(torch.ones(8, 8))), PLAIN.format(r"0\.weight", "TwoTensor")),
         (
             lambda: nn.Sequential(nn.Sequential(nn.DataParallel(nn.Linear(8, 4)))),
             WRAPPED.format(r"0\.0", "DataParallel"),

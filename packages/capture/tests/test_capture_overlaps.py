@@ -121,6 +121,26 @@ def test_overlapping_weights_are_trained_as_in_pytorch(
     assert step.graph.op_types.count("parameter") == 2
 
 
+@pytest.mark.parametrize("begin", [0, 1])  # the whole, or another view of it
+def test_gradients_go_through_writes_into_a_part_and_through_parts(begin: int) -> None:
+    def write(model: Any, whole: torch.Tensor, part: torch.Tensor) -> Any:
+        part.copy_(torch.tanh(model.weight))
+        return whole * model.row * model.weight.sum()
+
+    def cut(whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return whole[begin:] if begin else whole, whole[2:6]
+
+    weight = nn.Parameter(numbers(4))
+    model = Holder(write, weight=weight, row=weight[1])
+    trace = trace_step(StepSpec(model, cut(numbers(9)), optimizer=SGD))
+    state = {"weight.momentum_buffer": torch.zeros(4)}
+    orders = [random_order(op_graph_of(trace), seed) for seed in ORDERS]
+    replayed = [replay(trace, state, order=order) for order in orders]
+    model(*cut(numbers(9))).mean().backward()
+    for results in replayed:
+        torch.testing.assert_close(results["weight.grad"], weight.grad)
+
+
 def test_what_only_the_model_keeps_overlaps_as_a_whole() -> None:
     def read(model: Any) -> Any:
         return torch.exp(model.kept[0]) + model.part

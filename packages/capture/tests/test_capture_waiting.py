@@ -54,9 +54,7 @@ def order_of(graph: OpGraph) -> nx.DiGraph:
 @settings(max_examples=15, deadline=None)
 @given(accesses=ACCESSES)
 @example(accesses=BY_WAY_OF_OTHERS)
-def test_a_wait_is_one_that_no_other_path_implies(
-    accesses: list[tuple[int, int, bool]],
-) -> None:
+def test_a_wait_is_one_that_no_other_path_implies(accesses: list[tuple[int, int, bool]]) -> None:
     graph = capture(Writes(accesses), torch.ones(2))
     order = order_of(graph)
     for op, before in graph.waits.tolist():

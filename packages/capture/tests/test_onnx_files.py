@@ -227,12 +227,7 @@ def test_attributes_that_make_no_difference_are_taken(
     ],
 )
 def test_negative_indices_count_from_the_end(
-    tmp_path: Path,
-    op_type: str,
-    axis: int | None,
-    indices: Any,
-    expected: Any,
-    are_computed: bool,
+    tmp_path: Path, op_type: str, axis: int | None, indices: Any, expected: Any, are_computed: bool
 ) -> None:
     given = {"x": torch.arange(6.0).view(3, 2)}
     if op_type.startswith("Scatter"):

@@ -80,7 +80,7 @@ def cost_model(
     >>> cost_model(from_networkx(ops), "k80").round(3)
     array([0.   , 0.002, 0.352])
     """
-    (seconds,) = cost_models(graph, [kind], tf32=tf32).values()
+    (seconds,) = _times(graph, [kind], tf32).values()
     return seconds
 
 
@@ -92,6 +92,12 @@ def cost_models(
     Parameters and errors are those of `cost_model`. There is one warning for all kinds, with the
     largest share of each type.
     """
+    return _times(graph, kinds, tf32)
+
+
+def _times(
+    graph: OpGraph, kinds: Iterable[str | DeviceKind], tf32: Tf32
+) -> dict[str, NDArray[np.float64]]:
     if tf32 not in TF32_CHOICES:
         raise CaptureError(f"tf32: expected one of {', '.join(TF32_CHOICES)}, got {tf32!r}")
     seconds: dict[str, NDArray[np.float64]] = {}
@@ -118,7 +124,7 @@ def cost_models(
             "ops of types in no class are costed by their bytes, or as matrix products where they "
             f"do many FLOPs; their share of the time of all ops: {listed}",
             CaptureWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return seconds
 

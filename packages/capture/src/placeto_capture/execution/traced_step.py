@@ -88,14 +88,12 @@ class TracedStep:
                 self.outliving[self.last_op[storage]].add(storage)
 
     def check_devices(self, devices: Sequence[str]) -> None:
-        """Check that PyTorch can run on devices of these names."""
         for number, name in enumerate(devices):
             _device(number, name)
 
     def on_device(
         self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> "TracedDevice":
-        """Return the part of the step that is on one device."""
         for op, gradient in self._redrawn:
             names = [devices[op_device[each]] for each in (op, gradient)]
             if len({name.partition(":")[0] for name in names}) > 1:
@@ -442,11 +440,7 @@ def executable_step(
         return given[name].detach() if name in given else by_default(placeholder, name, view)
 
     return TracedStep(
-        trace,
-        value_of,
-        results=results,
-        seed=seed,
-        threads_per_device=threads_per_device,
+        trace, value_of, results=results, seed=seed, threads_per_device=threads_per_device
     )
 
 

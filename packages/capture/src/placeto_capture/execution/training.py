@@ -49,8 +49,7 @@ class ExecutableTraining(TracedStep):
         self.num_steps = 0
         self._first_seed = seed
         self._num_draws = 1 + max(
-            (part.rng_index or 0 for call in trace.calls for part in call.single_calls),
-            default=0,
+            (part.rng_index or 0 for call in trace.calls for part in call.single_calls), default=0
         )
         self._example = _leaves(spec.example_inputs)
         self._batch: dict[str, Any] = {}

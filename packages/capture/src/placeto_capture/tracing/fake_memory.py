@@ -29,7 +29,6 @@ class Span(NamedTuple):
     end: int
 
     def overlaps(self, other: "Span") -> bool:
-        """Whether some byte is in both."""
         return self.space == other.space and self.start < other.end and other.start < self.end
 
 
@@ -42,6 +41,7 @@ class Region:
     storage: torch.UntypedStorage  # of the fake tensors
     # Fake and real tensors by name.
     tensors: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    bases: dict[int, torch.Tensor] = field(default_factory=dict)  # those that only views are of
 
 
 class FakeMemory:
@@ -88,7 +88,9 @@ class FakeMemory:
         with self._fake_mode:
             memory = torch.empty(span.end - span.start, dtype=torch.uint8, device="cpu")
         region = Region(self._op_type(tensors), span, memory.untyped_storage())
-        region.tensors |= {name: (self._fake(name, each, region), each) for name, each in named}
+        for name, tensor in sorted(named, key=lambda item: item[1]._base is not None):
+            self._fake(name, tensor, region)  # a tensor comes before the views of it
+        region.tensors |= {name: (self.fake_of[id(each)], each) for name, each in named}
         self.regions.append(region)
 
     def _op_type(self, tensors: list[torch.Tensor]) -> str:
@@ -103,9 +105,17 @@ class FakeMemory:
             with self._fake_mode, torch.enable_grad():
                 fake = torch.empty(0, dtype=tensor.dtype, device="cpu")
                 offset = _offset(name, tensor, region)
-                fake.set_(region.storage, offset, tensor.size(), tensor.stride())
-                fake = torch._conj(fake) if tensor.is_conj() else fake
-                fake = torch._neg_view(fake) if tensor.is_neg() else fake
+                base, is_plain = tensor._base, not (tensor.is_conj() or tensor.is_neg())
+                if base is not None and base.dtype == tensor.dtype and tensor.numel() and is_plain:
+                    # A view to autograd, too, so that gradients of writes find their way.
+                    count = (region.span.end - region.span.start) // base.itemsize
+                    fake.set_(region.storage, 0, (count,), (1,))
+                    whole = self.fake_of.get(id(base), region.bases.setdefault(id(base), fake))
+                    fake = whole.as_strided(tensor.size(), tensor.stride(), offset)
+                else:
+                    fake.set_(region.storage, offset, tensor.size(), tensor.stride())
+                    fake = torch._conj(fake) if tensor.is_conj() else fake
+                    fake = torch._neg_view(fake) if tensor.is_neg() else fake
                 if isinstance(tensor, nn.Parameter):
                     fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
                 elif tensor.requires_grad and id(tensor) not in self._resident:

@@ -36,7 +36,6 @@ class ModuleScopes:
         return self.paths[-1] if self.paths else outside
 
     def follow(self, modules: Mapping[str, nn.Module]) -> None:
-        """Follow modules by their names."""
         followed: set[nn.Module] = set()
         for name, each in modules.items():
             for path, module in each.named_modules(followed, name):

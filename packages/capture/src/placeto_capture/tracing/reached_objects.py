@@ -138,7 +138,8 @@ def _put_holder(
 
 def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     own = [each for each in type(found).__mro__ if _is_own(each)]
-    slots = [slot for each in own for slot in vars(each).values() if _is_slot(slot)]
+    members = (each for kind in own for each in vars(kind).values())
+    slots = [each for each in members if isinstance(each, MemberDescriptorType)]
     kept = {}
     for slot in slots:
         with suppress(AttributeError):  # it is empty
@@ -146,10 +147,6 @@ def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     if slots:
         undo.append(partial(_put_slots, found, slots, kept))
     return [*kept.values()]
-
-
-def _is_slot(member: Any) -> bool:
-    return isinstance(member, MemberDescriptorType)
 
 
 def _put_slots(found: Any, slots: list[Any], kept: dict[Any, Any]) -> None:

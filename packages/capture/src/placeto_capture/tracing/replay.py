@@ -68,7 +68,6 @@ class StorageMemory:
         self._owner[storage] = owner
 
     def drop(self, storage: int) -> None:
-        """Forget a storage."""
         for slot in self.slots.of_storage[storage]:
             self._of_slot.pop(slot, None)
         self._owner.pop(storage, None)
@@ -81,7 +80,6 @@ class StorageMemory:
         return tensor
 
     def tensor(self, view: View) -> torch.Tensor:
-        """Return a view of a storage."""
         return view_of(self.owner(view.storage).untyped_storage(), view)
 
     def run(self, call: Call, seed: int) -> None:

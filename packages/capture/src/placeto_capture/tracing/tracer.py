@@ -231,14 +231,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             phase=self.phase,
             flops=count_flops(function, args, kwargs, result, (*inputs, *made)),
             bytes_accessed=count_bytes(
-                function,
-                args,
-                kwargs,
-                inputs,
-                written,
-                made,
-                self._widths,
-                self._experts_per_token,
+                function, args, kwargs, inputs, written, made, self._widths, self._experts_per_token
             ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
@@ -289,7 +282,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def is_in_module(self) -> bool:
-        """Whether a module is being called."""
         return bool(self._scopes.paths)
 
     @property
@@ -330,7 +322,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _picked(self, elements: torch.Tensor | int) -> int:
         """Return how many elements a mask picks, or how many of so many are picked."""
         if isinstance(elements, torch.Tensor):
-            known = self._known_values.result(_count_of, (self._look_up(elements),), {})
+            known = self._known_values.result(
+                lambda mask: int(mask.count_nonzero()), (self._look_up(elements),), {}
+            )
             if known is not None:
                 return int(known)
             elements = elements.numel()
@@ -423,7 +417,3 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole = whole_storage(storage, tensor.untyped_storage().nbytes())
         self.ops.append(Placeholder(name, self._current_scope, "input", {name: whole}, {}))
         return len(self.ops) - 1
-
-
-def _count_of(mask: torch.Tensor) -> int:
-    return int(mask.count_nonzero())
