@@ -55,11 +55,7 @@ def models(as_json: bool) -> None:
                 ("name", "name", str),
                 (">graphs", "graphs", str),
                 (">groups", "groups", str),
-                (
-                    "for test (the others for training)",
-                    "test",
-                    lambda test: " ".join(map(str, test)),
-                ),
+                ("for test (the others for training)", "test", _numbers),
                 ("sizes", "sizes", _sizes),
             ],
         ),
