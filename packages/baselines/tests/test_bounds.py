@@ -66,6 +66,7 @@ ONE_BUS: dict[str, Any] = {"link": np.array([[-1, 0], [0, -1]], np.int32), "link
 IN_A_ROW: dict[str, Any] = {"waits": [[1, 0], [2, 1]], "overhead": 0.25}
 GIGABYTE = 10**9
 LARGE: dict[str, Any] = {"parameter_bytes": [GIGABYTE] * 2, "memory": GIGABYTE * 3 // 2}
+HELD_ONCE: dict[str, Any] = {"workspace_bytes": [0, GIGABYTE], "tensor_bytes": [GIGABYTE, 0]}
 BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
     "eight ops of 1 s on the fast device, two of 4 s on the other": (
         gpus([[1, 4]] * 10),
@@ -95,13 +96,7 @@ BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
         *("split", 3, 3),
     ),
     "memory that no placement saves": (
-        gpus(
-            [1, 1],
-            [(0, 1)],
-            workspace_bytes=[0, GIGABYTE],
-            tensor_bytes=[GIGABYTE, 0],
-            bandwidth=1e30,
-        ),
+        gpus([1, 1], [(0, 1)], bandwidth=1e30, **HELD_ONCE),
         *("path", 4, 4),
     ),
     # Three branches of 2 s: one after the other, as a transfer there and back takes 10 s.
@@ -205,16 +200,13 @@ def test_no_placement_of_very_many_problems_beats_the_bound() -> None:
 
 
 def test_any_multipliers_give_a_bound() -> None:
-    generator = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for problem in random_problems(40):
         programme = work_programme(problem, longest_paths(problem), scale=2e-9)
         multipliers, best = programme.solver_multipliers(), best_cost(problem)
         solved = programme.bound(*multipliers)
         for _ in range(20):
-            noisy = [
-                generator.lognormal(0, 2) * each * generator.random(each.shape)
-                for each in multipliers
-            ]
+            noisy = [rng.lognormal(0, 2) * each * rng.random(each.shape) for each in multipliers]
             found = programme.bound(*noisy)
             assert found <= best * (1 + 1e-9)
             assert found <= solved + 1e-6 * abs(solved)

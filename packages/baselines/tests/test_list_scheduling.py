@@ -163,6 +163,9 @@ def test_heft_inserts_ops_into_gaps() -> None:
     seconds = [[2, N], [5, N], [1, N], [N, 1], [1, N]]
     problem = gpus(seconds, [(3, 1), (0, 1)], tensor_bytes=[0, 0, 0, 4, 0])
     assert Heft().schedule(problem).start.tolist() == [0.0, 5.0, 2.0, 0.0, 3.0]
+    # Op 1 is too short to count at 5 s, and leaves the time around it whole.
+    short = gpus([[N, 5], [1e-20, N], [N, 9], [6, N]], [(0, 1), (1, 2)], tensor_bytes=[0] * 4)
+    assert Heft().schedule(short).start.tolist() == [0.0, 5.0, 5.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Heft(ListScheduler):
             device = min(first, key=lambda device: (first[device][1] + seconds[device], device))
             gap, start = first[device]
             timetable.add(task, device, start)
-            if seconds[device] > 0:
+            if start + seconds[device] > start:
                 begin, end = gaps[device][gap]
                 parts = (begin, start), (start + seconds[device], end)
                 gaps[device][gap : gap + 1] = [part for part in parts if part[0] < part[1]]
