@@ -374,10 +374,10 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
         {
             "a": {graph: [placed(cost=cost) for cost in of] for graph, of in costs.items()},
             "b": {"x": [placed(cost=1.0), placed(cost=2.0)], "y": placed(cost=4.0)},
-            "c": {"x": [placed(fits=False), placed()], "y": placed(fits=False)},
+            "c": {"x": [placed(fits=False), placed()], "y": placed(cost=None, fits=False)},
         }
     )
-    assert found.mean_cost("a") == [4.0, 3.0]
+    assert [*map(found.mean_cost, "ac")] == [[4.0, 3.0], [np.inf, np.inf]]  # it cannot run
     assert found.mean_ratio("a", "b") == [(2 + 1.5) / 2, (2 + 0.5) / 2]
     assert found.all_values("b").tolist() == [1.0, 4.0, 2.0, 4.0]
     assert found.where_some_fit(["c"]).graphs == ["x"]

@@ -255,10 +255,10 @@ def source_maker(
 
     At the scale smoke its model is small, with some more sizes.
     """
+    known = _sizes_of(text)  # an unknown family is refused before there is a folder
 
     def make() -> PlacementProblem:
         small = {**SMALL_MODELS, **sizes} if plan.is_smoke else {}
-        known = _sizes_of(text)
         chosen = {name: size for name, size in small.items() if name in known}
         source = load_source(text, SourceOptions(chosen, family_seed))
         devices = None
