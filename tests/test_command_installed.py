@@ -50,7 +50,7 @@ def test_a_package_alone_runs_the_lines_of_its_readme(
     beside = BESIDE.get(name, [])
     python = install(wheels, tmp_path / "environment", name, *beside)
     readme = FOLDERS[name] / "README.md"
-    lines = [block for block in blocks(readme, "python") if "sb3_contrib" not in block]
+    lines = blocks(readme, "python")
     assert lines
     assert all(FOLDERS[one].name in readme.read_text() for one in beside)
     shorter = "\n".join(lines).replace("seconds=1", "seconds=0.1")

@@ -1,14 +1,15 @@
 """The page on agents of other libraries: what it shows learns to place."""
 
-import re
 from pathlib import Path
 from typing import Any
+
+from command_runs import blocks
 
 PAGE = Path("packages/policy/README.md")
 
 
 def test_the_agent_of_the_page_places_better_than_chance_and_than_one_device() -> None:
-    *_, block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = blocks(PAGE, "py")  # apart from those that need no other library
     names: dict[str, Any] = {}
     exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102
     first, *_, last = names["curve"]

@@ -11,7 +11,7 @@ from command_runs import blocks
 from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
 
-# Tests of their own run them, or the training of an agent, and look what comes of it.
+# Tests of their own run them, and look what comes of it.
 APART = {Path("docs/tutorial.md"), Path("docs/write-a-placer.md")}
 PACKAGES = [*sorted(Path("packages").glob("*/README.md")), Path("tools/README.md")]
 PAGES = [Path("README.md"), *PACKAGES, *sorted({*Path("docs").rglob("*.md")} - APART)]
@@ -19,7 +19,6 @@ BLOCKS = {
     f"{path}, block {number}": block
     for path in PAGES
     for number, block in enumerate(blocks(path, "python"))
-    if "sb3_contrib" not in block
 }
 
 
