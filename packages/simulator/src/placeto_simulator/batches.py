@@ -253,9 +253,9 @@ def list_pairs(
     """List the critical groups and their neighbours on other devices; return how many pairs."""
     count = 0
     for number in range(len(neighbours)):
-        group, neighbour = neighbours[number]
+        group, neighbour = neighbours[number, 0], neighbours[number, 1]
         if is_critical[group] and placement[group] != placement[neighbour]:
-            pairs[count] = group, neighbour
+            pairs[count, 0], pairs[count, 1] = group, neighbour
             count += 1
     return count
 
@@ -287,7 +287,8 @@ def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> Non
             if walking.pick[row, move] < 1:
                 if num_pairs == 0:
                     continue
-                group, neighbour = pairs[int(walking.pick[row, move] * num_pairs)]
+                pair = int(walking.pick[row, move] * num_pairs)
+                group, neighbour = pairs[pair, 0], pairs[pair, 1]
                 chosen, there = walking.set_with[chosen, group], placement[neighbour]
             members = walking.members[
                 walking.first_member[chosen] : walking.first_member[chosen + 1]
