@@ -13,6 +13,7 @@ from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
 from placeto_baselines.rnn.placer import RnnPlacer, RnnSettings, TrainedRnnPlacer
 from placeto_baselines.scheduling.baechi import MEtf, MSct, MTopo
 from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
+from placeto_baselines.search.chains import LayerChain, Stages, best_chain, steepest_descent
 from placeto_baselines.search.local_search import LocalSearch, exhaustive_search
 from placeto_baselines.search.multilevel_search import MultilevelSearch
 
@@ -25,6 +26,7 @@ __all__ = [
     "ExpertPlacer",
     "ExpertScopes",
     "Heft",
+    "LayerChain",
     "LocalSearch",
     "MEtf",
     "MSct",
@@ -36,11 +38,14 @@ __all__ = [
     "RnnSettings",
     "ScotchPlacer",
     "SingleDevice",
+    "Stages",
     "StoppedSearchError",
     "TrainedRnnPlacer",
+    "best_chain",
     "bound_parts",
     "exhaustive_search",
     "least_excess",
     "least_memory",
     "lower_bound",
+    "steepest_descent",
 ]

@@ -1,8 +1,7 @@
 """A placement in the form of another library: the parts of a model, and what the form costs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from placeto_graphs import (
     grouping_of_labels,
 )
 
-Candidate = TypeVar("Candidate")
 UNKNOWN = -1
 
 
@@ -97,23 +95,3 @@ def problem_of_labels(problem: PlacementProblem, labels: NDArray[np.int64]) -> P
     graph = problem.graph
     grouping = colocate(graph, [colocate_by_id, lambda same: grouping_of_labels(same, labels)])
     return replace(problem, grouping=grouping, hierarchy=None, rules=None)
-
-
-def steepest_descent(
-    candidates: Sequence[Candidate],
-    costs: Callable[[Sequence[Candidate]], NDArray[np.float64]],
-    neighbours: Callable[[Candidate], Sequence[Candidate]],
-    most_rounds: int,
-) -> Candidate | None:
-    """Return the best candidate, moved to its best neighbour as long as that costs less.
-
-    It is None if there is no candidate, or none of a finite cost.
-    """
-    best, least = None, np.inf
-    for _ in range(most_rounds):
-        found = costs(candidates) if candidates else np.array([np.inf])
-        if not found.min() < least:
-            break
-        best, least = candidates[int(found.argmin())], found.min()
-        candidates = neighbours(best)
-    return best

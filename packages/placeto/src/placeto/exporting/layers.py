@@ -5,6 +5,7 @@ after another.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,13 @@ from placeto.errors import InputError
 from placeto.exporting.forms import UNKNOWN, labels_of_step
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, path_of
 from placeto.placing.evaluators import EvaluatorSpec
+from placeto_baselines import LayerChain
 from placeto_graphs import EvaluationBatch, OpGraph, PlacementProblem, grouping_of_labels
 
 PARAMETER = "parameter"
+FEWEST_LAYERS = 2  # of each device
+MOST_COARSE = 128
+NO_TIME = 1e-15  # seconds, so that ops without any count at all
 
 
 def layer_stacks(scopes: ModuleScopes) -> dict[str, tuple[str, ...]]:
@@ -78,7 +83,7 @@ def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
     return tuple(module for module in running if module is not None)
 
 
-class LayerChain:
+class ModelChain(LayerChain):
     """A step of which each of N layers, with what runs with it, is one group, and its costs.
 
     An op between two layers runs with the layer whose outputs it reads. An op before all layers
@@ -97,7 +102,6 @@ class LayerChain:
         self.layers = tuple(layers)
         forward = _forward_labels(scopes, layers)
         labels = labels_of_step(graph, forward, otherwise=len(layers) - 1)
-        self.labels = labels  # int64[V], the layer of each op
         read_elsewhere = scopes.is_weight[graph.edge_producers] & (
             labels[graph.edge_producers] != labels[graph.edge_consumers]
         )
@@ -110,18 +114,14 @@ class LayerChain:
         free = np.full(graph.num_ops, UNKNOWN, np.int32)
         apart: OpGraph = replace(graph, edges=graph.edges[~read_elsewhere], colocation=free)
         grouping = grouping_of_labels(apart, labels)
-        self._group_of_layer = np.empty(len(layers), np.int64)
-        self._group_of_layer[labels] = grouping.group_of
-        self.problem = replace(problem, graph=apart, grouping=grouping, hierarchy=None, rules=None)
-        runs = np.isfinite(self.problem.group_graph.compute_time)
-        self.runs: NDArray[np.bool_] = runs[self._group_of_layer]  # [N, D], where a layer can run
-        self._evaluator = evaluator.make(self.problem, None)
+        layer_of_group = np.empty(grouping.num_groups, np.int64)
+        layer_of_group[grouping.group_of] = labels
+        by_layer = replace(problem, graph=apart, grouping=grouping, hierarchy=None, rules=None)
+        super().__init__(by_layer, evaluator.make(by_layer, None), layer_of_group)
 
     def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of int32[B, N], the device of each layer."""
-        placements = np.empty((len(device_of_layer), self.problem.num_groups), np.int32)
-        placements[:, self._group_of_layer] = device_of_layer
-        priced = self._evaluator.evaluate(placements)
+        priced = super().evaluate(device_of_layer)
         peaks = priced.peak_memory.copy()
         everyone = np.arange(self.problem.num_devices)
         for num_bytes, layers in self._shared:
@@ -153,3 +153,44 @@ def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.i
             known = known[known != UNKNOWN]
             labels[op] = known.min() if len(known) else UNKNOWN
     return labels
+
+
+def layers_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return int64[G], the layer of each group; layers are numbered in the order of execution.
+
+    They are the modules of `all_layers`, or coarse groups if there are hardly any.
+    """
+    graph, group_of = problem.graph, problem.grouping.group_of
+    position = np.asarray(graph.topological_index)
+    works = (problem.compute_time > 0).any(axis=1)
+
+    def begins(labels: NDArray[np.integer], count: int) -> NDArray[np.int64]:
+        first = np.full(count, graph.num_ops)
+        np.minimum.at(first, labels[works], position[works])
+        return first
+
+    modules: tuple[str, ...] = ()
+    with suppress(InputError):
+        scopes = ModuleScopes(graph)
+        modules = chain_modules(scopes)
+    if len(modules) >= FEWEST_LAYERS * problem.num_devices:
+        number = {module: place for place, module in enumerate(modules)}
+        labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(modules)])
+        count = len(modules)
+    else:
+        level = [each for each in problem.levels if each.num_groups <= MOST_COARSE][-1:]
+        coarse = level[0] if level else problem.levels[0]
+        count = coarse.num_groups
+        order = np.argsort(begins(coarse.group_of, count), kind="stable")
+        labels = np.argsort(order)[coarse.group_of]
+    votes = np.zeros((problem.num_groups, count))
+    known = labels != UNKNOWN
+    seconds = NO_TIME + np.where(np.isfinite(problem.compute_time), problem.compute_time, 0)
+    np.add.at(votes, (group_of[known], labels[known]), seconds[known].mean(axis=1))
+    layer = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
+    order = np.argsort(begins(group_of, problem.num_groups), kind="stable")
+    last = layer[order][layer[order] != UNKNOWN][0]
+    for group in order.tolist():
+        last = layer[group] = last if layer[group] == UNKNOWN else layer[group]
+    found: NDArray[np.int64] = np.unique(layer, return_inverse=True)[1]
+    return found

@@ -20,13 +20,13 @@ from placeto.exporting.forms import (
     labels_of_step,
     price,
     problem_of_labels,
-    steepest_descent,
 )
 from placeto.exporting.layers import one_stack
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
 from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.texts import counted
+from placeto_baselines import steepest_descent
 from placeto_graphs import Cluster, Evaluator, OpGraph, PlacementProblem
 
 # Names of devices in llama.cpp begin with that of the backend; what none of these is runs CUDA.

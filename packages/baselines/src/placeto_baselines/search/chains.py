@@ -1,0 +1,374 @@
+"""Chains of layers: each device runs some layers one after another, as the stages of a pipeline.
+
+`best_chain` proposes stages by dynamic programming over cuts and devices (`proposed_stages`), and
+moves those that the evaluator prices best (`neighbours`, `steepest_descent`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import (
+    SECONDS_PER_BYTE,
+    EvaluationBatch,
+    Evaluator,
+    OpGraph,
+    Phase,
+    PlacementProblem,
+    placement_ranks,
+)
+
+Candidate = TypeVar("Candidate")
+
+BEAM = 256  # sets of used devices that are kept, of each size
+LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0, math.inf)  # of the slowest stage, in fair shares
+MOST_OF_LIMIT = 16
+MOST_PROPOSED = 96
+DESCENTS = 3  # that begin at proposed stages
+MOST_ROUNDS = 20
+MOST_EVALUATIONS = 2_000
+LEAST_GAIN = 1e-3  # of a stage more: simulated transfers of few bytes cost less than real ones
+STEPS = (1, 2, 4, 8)  # by which a cut moves
+
+
+@dataclass(frozen=True)
+class Stages:
+    """K stages of a chain of N layers."""
+
+    bounds: tuple[int, ...]  # K + 1: the layer that each stage begins with, from 0, and N
+    devices: tuple[int, ...]  # of each stage, each another one
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of layers of each stage."""
+        return tuple(np.diff(self.bounds).tolist())
+
+    def device_of_layer(self) -> NDArray[np.int32]:
+        """Return int32[N]."""
+        return np.repeat(np.array(self.devices, np.int32), np.diff(self.bounds))
+
+
+class LayerChain:
+    """A problem whose G groups belong to N layers that run one after another.
+
+    Parameters
+    ----------
+    problem
+        Problem to place.
+    evaluator
+        Evaluator of the problem.
+    layer_of_group
+        int[G], the layer of each group, from 0 to N - 1; each layer has a group.
+    """
+
+    def __init__(
+        self, problem: PlacementProblem, evaluator: Evaluator, layer_of_group: NDArray[np.integer]
+    ) -> None:
+        self.problem, self.evaluator, self.layer_of_group = problem, evaluator, layer_of_group
+        self.num_layers = int(layer_of_group.max()) + 1
+        runs = np.isfinite(problem.group_graph.compute_time)
+        self.runs = np.ones((self.num_layers, problem.num_devices), np.bool_)  # where a layer can
+        np.logical_and.at(self.runs, layer_of_group, runs)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """int64[V], the layer of each op."""
+        labels: NDArray[np.int64] = self.layer_of_group[self.problem.grouping.group_of]
+        return labels
+
+    def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of int32[B, N], the device of each layer."""
+        return self.evaluator.evaluate(device_of_layer[:, self.layer_of_group])
+
+    def can_be(self, stages: Stages, devices: Sequence[int]) -> bool:
+        """Return whether stages are on some devices, and can run there."""
+        if not set(stages.devices) <= set(devices):
+            return False
+        return bool(self.runs[np.arange(self.num_layers), stages.device_of_layer()].all())
+
+
+class FoundChain(NamedTuple):
+    """The best stages that were found, and how many were evaluated."""
+
+    stages: Stages
+    evaluations: int
+
+
+def best_chain(
+    chain: LayerChain,
+    devices: Sequence[int],
+    starts: Sequence[Stages] = (),
+    evaluations: int = MOST_EVALUATIONS,
+) -> FoundChain | None:
+    """Return the best stages that are found on some devices; None if no stages can run there.
+
+    What fits the memory comes first. ``starts`` are tried besides the proposed stages. At most
+    ``evaluations`` are evaluated, and a round more.
+
+    Examples
+    --------
+    >>> chain = LayerChain(problem, evaluator, np.array([0, 1, 0, 1]))
+    >>> best_chain(chain, range(problem.num_devices)).stages.sizes
+    (1, 1)
+    """
+    count = 0
+
+    def ranks(stages: Sequence[Stages]) -> list[tuple[bool, float]]:
+        nonlocal count
+        count += len(stages)
+        batch = chain.evaluate(np.stack([each.device_of_layer() for each in stages]))
+        found = placement_ranks(batch, chain.problem.cluster.memory_bytes)
+        return [
+            (lacks, cost * (1 + LEAST_GAIN * len(each.devices)))
+            for (lacks, cost), each in zip(found, stages, strict=True)
+        ]
+
+    def near(stages: Stages) -> list[Stages]:
+        if count >= evaluations:
+            return []
+        return [each for each in neighbours(stages, devices) if chain.can_be(each, devices)]
+
+    proposed = proposed_stages(chain, devices)[: min(MOST_PROPOSED, max(1, evaluations // 4))]
+    first = [*(each for each in starts if chain.can_be(each, devices)), *proposed]
+    if not first:
+        return None
+    ranked = sorted(zip(ranks(first), range(len(first)), strict=True))
+    ends = [
+        steepest_descent([first[place]], ranks, near, MOST_ROUNDS) for _, place in ranked[:DESCENTS]
+    ]
+    best = steepest_descent([each for each in ends if each], ranks, lambda _: [], 1)
+    return best and FoundChain(best, count)
+
+
+def steepest_descent(
+    candidates: Sequence[Candidate],
+    ranks: Callable[[Sequence[Candidate]], Sequence[Any]],
+    neighbours: Callable[[Candidate], Sequence[Candidate]],
+    most_rounds: int,
+) -> Candidate | None:
+    """Return the best candidate, moved to its best neighbour as long as that ranks lower.
+
+    It is None if there is no candidate.
+    """
+    best, least = None, None
+    for _ in range(most_rounds):
+        if not candidates:
+            break
+        found = ranks(candidates)
+        place = min(range(len(candidates)), key=found.__getitem__)
+        if least is not None and not found[place] < least:
+            break
+        best, least = candidates[place], found[place]
+        candidates = neighbours(best)
+    return best
+
+
+def proposed_stages(chain: LayerChain, devices: Sequence[int]) -> list[Stages]:
+    """Return stages for the evaluator to choose from, the most promising first.
+
+    They have the least sum of seconds of all stages of which none takes longer than a limit, for
+    several limits, used devices and last devices. A step without micro-batches takes about the sum,
+    and one with many about as long as the slowest stage.
+    """
+    load, lack, transfer = chain_costs(chain, devices)
+    alone = np.maximum(load[:, 0, -1], np.finfo(float).tiny)
+    fair = 1 / max((1 / alone).sum(), np.finfo(float).tiny)
+    kinds = _kinds(chain.problem, devices)
+    found: dict[Stages, float] = {}
+    for limit in LIMITS:
+        limited = np.where(load <= limit * fair, load + lack, np.inf)
+        for cost, stages in fastest_stages(limited, transfer, kinds)[:MOST_OF_LIMIT]:
+            parts = zip(stages.devices, pairwise(stages.bounds), strict=True)
+            slowest = max(load[device, begin, end] for device, (begin, end) in parts)
+            named = Stages(stages.bounds, tuple(devices[each] for each in stages.devices))
+            found[named] = cost / 4 + slowest
+    return sorted(found, key=found.__getitem__)
+
+
+def _kinds(problem: PlacementProblem, devices: Sequence[int]) -> list[int]:
+    """Return a number for each device; devices that may change places have the same."""
+    cluster, seconds = problem.cluster, problem.compute_time
+
+    def alike(one: int, other: int) -> bool:
+        swapped = np.arange(cluster.num_devices)
+        swapped[[one, other]] = other, one
+        named = replace(cluster.devices[one], name=cluster.devices[other].name)
+        return (
+            named == cluster.devices[other]
+            and np.array_equal(seconds[:, one], seconds[:, other])
+            and all(
+                np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
+                for matrix in (cluster.bandwidth, cluster.latency)
+            )
+        )
+
+    return [
+        next(at for at, earlier in enumerate(devices) if earlier == each or alike(earlier, each))
+        for each in devices
+    ]
+
+
+class _Frontier(NamedTuple):
+    """The least costs of the layers before each one, if some device has the last of them."""
+
+    cost: NDArray[np.float64]  # [N + 1]
+    cut: NDArray[np.int64]  # where the last stage begins
+    before: NDArray[np.int64]  # the device of the stage before
+
+
+def fastest_stages(
+    load: NDArray[np.float64], transfer: NDArray[np.float64], kinds: Sequence[int]
+) -> list[tuple[float, Stages]]:
+    """Return the cheapest stages on each set of devices with each last one, the cheapest first.
+
+    ``load``, float64[D, N + 1, N + 1], has the cost of layers i to j - 1 on each device at [i, j];
+    infinity where it cannot run them. ``transfer``, float64[D, D, N + 1], has the cost of a cut
+    before layer i, from one device to another. Devices of a kind are used in their order. Of many
+    devices only the most promising sets are followed, a beam.
+    """
+    rest = load[:, :, -1].min(axis=0)
+    rest[-1] = 0.0
+    nowhere = np.zeros(len(rest), np.int64)
+    states = {
+        (frozenset([device]), device): _Frontier(load[device, 0], nowhere, nowhere)
+        for device in range(len(load))
+        if kinds.index(kinds[device]) == device
+    }
+    known = dict(states)
+    while states:
+        by_used: dict[frozenset[int], list[int]] = {}
+        for used, last in states:
+            by_used.setdefault(used, []).append(last)
+        promise = {
+            used: min(float((states[used, last].cost + rest).min()) for last in lasts)
+            for used, lasts in by_used.items()
+        }
+        states = {}
+        for used in sorted(promise, key=promise.__getitem__)[:BEAM]:
+            lasts = by_used[used]
+            costs = np.stack([known[used, last].cost for last in lasts])
+            unused = [device for device in range(len(load)) if device not in used]
+            for device in {kinds[each]: each for each in reversed(unused)}.values():
+                reached = costs + transfer[lasts, device]
+                come_from = reached.argmin(axis=0)
+                total = reached.min(axis=0)[:, None] + load[device]
+                cut = total.argmin(axis=0)
+                cost = total[cut, np.arange(len(rest))]
+                if np.isfinite(cost).any():
+                    before = np.array(lasts)[come_from[cut]]
+                    states[used | {device}, device] = _Frontier(cost, cut, before)
+        known |= states
+    ends = [(float(each.cost[-1]), used, last) for (used, last), each in known.items()]
+    found = []
+    for total, every, last in sorted(ends, key=lambda end: (end[0], len(end[1]), sorted(end[1]))):
+        if not math.isfinite(total):
+            break
+        used, devices, bounds = every, [last], [len(rest) - 1]
+        while len(used) > 1:
+            here, end = known[used, devices[-1]], bounds[-1]
+            used -= {devices[-1]}
+            devices.append(int(here.before[end]))
+            bounds.append(int(here.cut[end]))
+        found.append((total, Stages((0, *bounds[::-1]), tuple(devices[::-1]))))
+    return found
+
+
+def chain_costs(
+    chain: LayerChain, devices: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return ``load`` and ``transfer`` of `fastest_stages`, and between them what memory costs."""
+    graph, cluster, labels = chain.problem.graph, chain.problem.cluster, chain.labels
+    layers = chain.num_layers
+    held = np.bincount(labels, graph.parameter_bytes, layers)
+    held += np.bincount(labels[graph.tensor_producer], _kept_bytes(graph), layers)
+    load = np.stack(
+        [
+            _sums(np.bincount(labels, chain.problem.busy_time[:, device], layers))
+            for device in devices
+        ]
+    )
+    memory = cluster.memory_bytes[list(devices)][:, None, None]
+    lack = SECONDS_PER_BYTE * np.maximum(_sums(held) - memory, 0)
+    among = np.ix_(devices, devices)
+    overhead = np.array([cluster.devices[each].transfer_overhead for each in devices])
+    each = (cluster.latency[among] + overhead[:, None])[..., None]
+    per_byte = (1 / cluster.bandwidth[among])[..., None]
+    there, back = (
+        tensors * each + num_bytes * per_byte
+        for tensors, num_bytes in _crossing(graph, labels, layers)
+    )
+    return load, lack, there + back.swapaxes(0, 1)
+
+
+def _crossing(
+    graph: OpGraph, labels: NDArray[np.int64], layers: int
+) -> list[list[NDArray[np.float64]]]:
+    """Return how many tensors, and bytes, cross the cut before each layer: forwards, backwards."""
+    made = labels[graph.tensor_producer]
+    made_at, read_at = labels[graph.edge_producers], labels[graph.edge_consumers]
+    found = []
+    for extreme in (np.maximum, np.minimum):
+        end = made.copy()  # the last layer that reads the tensor in this direction
+        extreme.at(end, graph.edges[:, 0], extreme(made_at, read_at))
+        low, high = np.minimum(made, end), np.maximum(made, end)
+        amounts = []
+        for amount in (np.ones(graph.num_tensors), graph.tensor_bytes):
+            begins = np.bincount(low + 1, amount, layers + 1)
+            amounts.append(np.cumsum(begins - np.bincount(high + 1, amount, layers + 1)))
+        found.append(amounts)
+    return found
+
+
+def _sums(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sum of values i to j - 1 at [i, j]; infinity where there are none."""
+    lasting = np.isinf(values)
+    totals, infinite = (
+        np.concatenate([[0], np.cumsum(each)]) for each in (np.where(lasting, 0, values), lasting)
+    )
+    sums: NDArray[np.float64] = totals - totals[:, None]
+    sums[(infinite > infinite[:, None]) | np.tri(len(totals), dtype=bool)] = np.inf
+    return sums
+
+
+def _kept_bytes(graph: OpGraph) -> NDArray[np.int64]:
+    """Return int64[T], the bytes of activations that the backward pass reads; else 0."""
+    kept = np.zeros(graph.num_tensors, bool)
+    kept[graph.edges[graph.phases[graph.edge_consumers] == Phase.BACKWARD, 0]] = True
+    made_by = graph.tensor_producer
+    kept &= (graph.phases[made_by] == Phase.FORWARD) & (graph.parameter_bytes[made_by] == 0)
+    return graph.tensor_bytes * kept
+
+
+def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
+    """Return stages that differ in one cut, or in the devices of one or two stages."""
+    bounds, used = list(stages.bounds), list(stages.devices)
+    unused = [device for device in devices if device not in used]
+    found = []
+    for stage in range(1, len(used)):
+        low, begin, high = bounds[stage - 1 : stage + 2]
+        moved = {begin + step for step in (*STEPS, *(-step for step in STEPS))}
+        found += [
+            ([*bounds[:stage], cut, *bounds[stage + 1 :]], used)
+            for cut in sorted(moved)
+            if low < cut < high
+        ]
+        for other in range(stage):  # two of them change places
+            swapped = used.copy()
+            swapped[stage], swapped[other] = used[other], used[stage]
+            found.append((bounds, swapped))
+        without = bounds[:stage] + bounds[stage + 1 :]  # two of them become one
+        found += [(without, used[:gone] + used[gone + 1 :]) for gone in (stage - 1, stage)]
+    for stage, (begin, end) in enumerate(pairwise(bounds)):
+        inside = {begin + step for step in STEPS} | {end - step for step in STEPS}
+        cuts = sorted(cut for cut in inside if begin < cut < end)
+        for device in unused:
+            found.append((bounds, [*used[:stage], device, *used[stage + 1 :]]))
+            for cut in cuts:  # it becomes two
+                halved = [*bounds[: stage + 1], cut, *bounds[stage + 1 :]]
+                found += [(halved, [*used[:at], device, *used[at:]]) for at in (stage, stage + 1)]
+    return [Stages(tuple(bounds), tuple(used)) for bounds, used in found]
