@@ -167,13 +167,24 @@ def test_what_fewer_devices_would_cost_is_told(
             assert found.runtime == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
-def test_devices_are_filled_in_their_order() -> None:
-    """Two layers fit the first device, one the second; the third has the rest."""
-    chain = Chain([[1.0] * 3] * 5, 0, [0.25] * 3, [1e6] * 3, [2, 1, 5])
+@pytest.mark.parametrize(
+    ("fit", "in_order", "balanced"),
+    [
+        ([2, 1, 5], [0, 0, 1, 2, 2], [0, 0, 1, 2, 2]),
+        ([5, 5, 5], [0, 0, 0, 0, 0], [0, 0, 1, 1, 2]),
+        ([4, 1, 5], [0, 0, 0, 0, 1], [0, 0, 1, 2, 2]),
+    ],
+)
+def test_devices_are_filled_in_their_order(
+    fit: list[int], in_order: list[int], balanced: list[int]
+) -> None:
+    """As accelerate's "sequential" and "auto" do; an equal part of the weights is 5 / 3 layers."""
+    chain = Chain([[1.0] * 3] * 5, 0, [0.25] * 3, [1e6] * 3, fit)
     _, _, choices = search(chain.problem(), 100)
-    (filled,) = [choice.result for choice in choices if choice.how == "in-order"]
-    assert filled.placement.tolist() == [0, 0, 1, 2, 2]
-    assert filled.runtime == 5 + 2 * 0.5
+    filled = {choice.how: choice.result for choice in choices}
+    assert filled["in-order"].placement.tolist() == in_order
+    assert filled["balanced"].placement.tolist() == balanced
+    assert filled["in-order"].runtime == 5 + 0.5 * (len(set(in_order)) - 1)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +192,10 @@ def test_devices_are_filled_in_their_order() -> None:
     [
         ([1.0, 1.5], 0, [2, 2], "All on d0: do not split"),
         ([1.0, 0.99], 0, [2, 2], "d0 alone is within 1 % of this: do not split"),
+        (
+            *([1.0, 0.9], 0, [2, 2]),
+            "Split over d0, d1: 5 % faster than d0 alone, within the accuracy of the simulation",
+        ),
         ([1.0, 0.5], 0, [2, 2], "Split over d0, d1"),
         # A transfer costs an hour; nothing fits the first device, one layer or two the second.
         ([1.0, 1.0], 10**9, [0, 1], "All on d1"),
@@ -202,7 +217,8 @@ def test_what_a_device_cannot_run_is_elsewhere() -> None:
     result, _, choices = search(problem, 100)
     assert result.placement.tolist() == [1, 0, 0, 0]
     told = {choice.how: choice.result.placement.tolist() for choice in choices}
-    assert told == {"alone": [1, 1, 1, 1], "in-order": [1, 0, 0, 0]}
+    filled = {"in-order": [1, 0, 0, 0], "balanced": [1, 0, 1, 1]}
+    assert told == {"alone": [1, 1, 1, 1], **filled}
 
 
 def test_an_interrupt_ends_all_searches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +243,7 @@ def test_equal_devices_are_told_once() -> None:
     """Of four equal devices one alone, one pair and one triple."""
     chain = Chain([[1.0] * 4] * 4, 0, [0.0] * 4, [1e6] * 4, [4] * 4)
     _, _, choices = search(chain.problem(kinds=False), 1000)
-    told = [choice.devices for choice in choices if choice.how != "in-order"]
+    told = [choice.devices for choice in choices if choice.how not in ("in-order", "balanced")]
     assert told == [(0,), (0, 1), (0, 1, 2)]
 
 

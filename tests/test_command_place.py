@@ -42,6 +42,24 @@ def test_a_placement_that_does_not_fit_is_written_and_has_an_exit_code(
     assert output.is_file()
 
 
+def test_what_would_need_less_memory_is_tried(tmp_path: Path) -> None:
+    """Of 8 GB of activations, eight micro-batches hold one part at a time."""
+    ops = nx.DiGraph()
+    ops.add_node("weights", parameter_bytes=10**9)
+    ops.add_node("gradient", phase=1)
+    ops.add_node("update", phase=2)
+    ops.add_edge("layer", "gradient", bytes=8 * 10**9)
+    ops.add_edges_from([("weights", "layer"), ("batch", "layer"), ("gradient", "update")])
+    path, output = tmp_path / "problem.json", tmp_path / "placement.json"
+    for memory, tried in ((10**9, "lacks 7.0 GB less"), (2 * 10**9, "fits")):
+        cluster = with_memory(memory).cluster
+        seconds = np.array([[np.inf, 1, np.inf]] * 5)
+        problem = PlacementProblem(graph=from_networkx(ops), cluster=cluster, compute_time=seconds)
+        save_problem(problem, path)
+        error = invoke("place", path, "--max-evaluations=9", "--force", "-o", output).stderr
+        assert f"; with --micro-batches 8 this one {tried}; more micro-batches, a smaller" in error
+
+
 def test_a_file_without_rules_says_how_to_make_one_with_finer_groups(tmp_path: Path) -> None:
     path, finer, output = (tmp_path / f"{name}.json" for name in ("problem", "finer", "placement"))
     save_problem(replace(example_problem(), rules=None, hierarchy=None), path)
@@ -68,7 +86,12 @@ def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
         assert choice["runtime"] == simulated["runtime"]
         assert choice["relative"] == simulated["runtime"] / report["runtime"]
     assert all(choice["relative"] >= 1 for choice in report["choices"])
-    assert {choice["how"] for choice in report["choices"]} == {"alone", "in-order", "searched"}
+    assert {choice["how"] for choice in report["choices"]} == {
+        "alone",
+        "in-order",
+        "balanced",
+        "searched",
+    }
     table = succeed(*place)
     assert f"{names[0]} alone" in table
     assert "in order of memory" in table

@@ -12,6 +12,7 @@ from placeto.placing.costs import (
     cost_of_result,
     levels_hint,
     overflow_text,
+    remedy_text,
     too_large_text,
 )
 from placeto.placing.evaluators import evaluator_spec
@@ -207,7 +208,8 @@ def place(
     if hint and not placer and not policy:
         click.echo(hint, err=True)
     if not fits:
-        click.echo(f"no placement found fits the memory{too_large_text(read)}", err=True)
+        more = too_large_text(read) + remedy_text(read, result, priced_by)
+        click.echo(f"no placement found fits the memory{more}", err=True)
         sys.exit(DOES_NOT_FIT)
 
 

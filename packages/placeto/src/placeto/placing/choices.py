@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.costs import fits
+from placeto.placing.costs import SIMULATION_ERROR, fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
 from placeto_graphs import (
@@ -19,11 +19,11 @@ from placeto_graphs import (
     placement_ranks,
 )
 
-ALONE, IN_ORDER, SEARCHED = "alone", "in-order", "searched"
+ALONE, IN_ORDER, BALANCED, SEARCHED = "alone", "in-order", "balanced", "searched"
 MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
 MOST_DEVICES = 64  # of more, no subsets are searched
 MOST_SUBSETS = 28  # the pairs of eight devices
-AS_FAST = 1.01  # times the cost: a split that gains less is not worth it
+LEAST_GAIN = 0.01  # a split that gains less is not worth it
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +31,16 @@ class Choice:
     """A placement on some of the devices, and what it costs."""
 
     devices: tuple[int, ...]  # that may be used
-    how: str  # `ALONE` on one device; filled `IN_ORDER`; or the best of a short search, `SEARCHED`
+    # `ALONE` on one device; filled `IN_ORDER`, or `BALANCED`; or the best of a short search
+    how: str
     result: PlacementResult
 
 
 def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
     """Return each device that can run all alone, and all devices filled in order.
 
-    Of equal devices the first one is taken. There is no choice where there is one device.
+    Of equal devices the first one is taken. Several GPUs are also filled equally. There is no
+    choice where there is one device.
     """
     if problem.num_devices == 1:
         return []
@@ -48,15 +50,17 @@ def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -
         for (device,) in unlike_subsets(problem, 1)
         if runs[:, device].all()
     ]
-    return [*alone, _in_order(problem, evaluator)]
+    hows = (IN_ORDER, BALANCED) if len(problem.cluster.accelerators) > 1 else (IN_ORDER,)
+    return [*alone, *(_filled(problem, evaluator, how) for how in hows)]
 
 
-def _in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
+def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice:
     """Return a placement that fills the devices one after the other, accelerators first.
 
-    ``device_map="auto"`` places models that fit no device so: groups in the order in which they
-    run, as many on a device as fit there. The last device takes the rest. A group that a device
-    cannot run goes to the device where it runs fastest.
+    accelerate places models that fit no device so: groups in the order in which they run, as many
+    on a device as fit there. ``device_map="sequential"`` is `IN_ORDER`. ``"auto"`` is `BALANCED`:
+    no accelerator but the last has more than an equal part of the weights. The last device takes
+    the rest. A group that a device cannot run goes to the device where it runs fastest.
     """
     graph = problem.graph
     devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
@@ -67,6 +71,9 @@ def _in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
         position, problem.grouping.group_of[works], np.asarray(graph.topological_index)[works]
     )
     order = np.argsort(position, kind="stable")
+    weights = np.bincount(problem.grouping.group_of, graph.parameter_bytes, problem.num_groups)
+    held = np.append(0.0, np.cumsum(weights[order]))
+    num_balanced = len(problem.cluster.accelerators) - 1 if how == BALANCED else 0
     seconds = problem.group_graph.compute_time
     fastest = seconds.argmin(axis=1).astype(np.int32)
 
@@ -78,8 +85,11 @@ def _in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
 
     placement = filled(fastest, 0, len(order), devices[-1])
     first = 0
-    for device in devices[:-1]:
+    for number, device in enumerate(devices[:-1]):
         least, most = first, len(order)  # so many groups fit; more than so many do not
+        if number < num_balanced:  # the group at the limit is where most of it belongs
+            limit = held[first] + held[-1] / (num_balanced + 1)
+            most = int(np.searchsorted((held[1:] + held[:-1]) / 2, limit, side="right"))
         while least < most:
             tried = (least + most + 1) // 2
             row = filled(placement, first, tried, device)
@@ -90,7 +100,7 @@ def _in_order(problem: PlacementProblem, evaluator: Evaluator) -> Choice:
                 most = tried - 1
         placement = filled(placement, first, least, device)
         first = least
-    return Choice(tuple(devices), IN_ORDER, _evaluated(evaluator, placement))
+    return Choice(tuple(devices), how, _evaluated(evaluator, placement))
 
 
 def _evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> PlacementResult:
@@ -134,7 +144,7 @@ def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, 
 
 
 def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
-    """Return the subsets of several devices, but not all, whose memory holds all parameters.
+    """Return the subsets of several devices, but not all, that can run and hold all groups.
 
     All of up to four devices, of more devices pairs; none of very many unlike devices.
     """
@@ -143,12 +153,14 @@ def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
     few = problem.num_devices <= MOST_DEVICES_OF_ALL_SUBSETS
     sizes = range(2, problem.num_devices if few else 3)
     memory, needed = problem.cluster.memory_bytes, int(problem.graph.parameter_bytes.sum())
+    runs = np.isfinite(problem.group_graph.compute_time)
     found = [
         devices
         for size in sizes
         if size < problem.num_devices
         for devices in unlike_subsets(problem, size)
         if sum(memory[list(devices)].tolist()) >= needed
+        and runs[:, list(devices)].any(axis=1).all()
     ]
     return found if len(found) <= MOST_SUBSETS else []
 
@@ -199,25 +211,16 @@ def choices_table(
     evaluator: EvaluatorSpec,
 ) -> TextTable:
     """Return the costs of the choices as a table; its title names the used devices."""
-    used = used_devices(problem, result.placement)
     names = problem.cluster.device_names
-    if len(used) == 1:
-        fitting = fits(problem, result.peak_memory)
-        title = f"All on {used[0]}" + (": do not split" if fitting else "")
-    elif as_fast := [
-        names[choice.devices[0]]
-        for choice in choices
-        if choice.how == ALONE
-        and fits(problem, choice.result.peak_memory)
-        and choice.result.runtime <= AS_FAST * result.runtime
-    ]:
-        title = f"{as_fast[0]} alone is within 1 % of this: do not split"
-    else:
-        title = f"Split over {', '.join(used)}"
     rows = []
     for choice in choices:
         devices = "+".join(names[device] for device in choice.devices)
-        label = {ALONE: f"{devices} alone", IN_ORDER: "in order of memory", SEARCHED: devices}
+        label = {
+            ALONE: f"{devices} alone",
+            IN_ORDER: "in order of memory",
+            BALANCED: "equal weights",
+            SEARCHED: devices,
+        }
         lack = choice.result.peak_memory - problem.cluster.memory_bytes
         most = int(lack.argmax())
         lacking = f"out of memory: {names[most]} lacks {bytes_text(lack[most])}"
@@ -225,6 +228,25 @@ def choices_table(
         compared = result.runtime and not lacking
         relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
         rows.append([label[choice.how], evaluator.text(choice.result.runtime), relative, lacking])
-    return TextTable(
-        f"{title}. Other choices", ["devices", f">{evaluator.objective}", ">relative", ""], rows
-    )
+    title = f"{_verdict(problem, result, choices)}. Other choices"
+    return TextTable(title, ["devices", f">{evaluator.objective}", ">relative", ""], rows)
+
+
+def _verdict(problem: PlacementProblem, result: PlacementResult, choices: list[Choice]) -> str:
+    """Return whether to split, and over which devices."""
+    used = used_devices(problem, result.placement)
+    if len(used) == 1:
+        return f"All on {used[0]}" + (": do not split" if result.fits(problem.cluster) else "")
+    split = f"Split over {', '.join(used)}"
+    alone = [each for each in choices if each.how == ALONE and each.result.fits(problem.cluster)]
+    if not alone or not result.runtime:
+        return split
+    best = min(alone, key=lambda choice: choice.result.runtime)
+    name = problem.cluster.device_names[best.devices[0]]
+    gain = best.result.runtime / result.runtime - 1
+    if gain <= LEAST_GAIN:
+        return f"{name} alone is within 1 % of this: do not split"
+    if gain >= SIMULATION_ERROR:
+        return split
+    faster = f"{100 * gain:.0f} % faster than {name} alone"
+    return f"{split}: {faster}, within the accuracy of the simulation"

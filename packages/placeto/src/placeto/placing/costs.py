@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import bytes_text, seconds_text
 from placeto_baselines import least_memory
 from placeto_graphs import (
@@ -12,15 +13,20 @@ from placeto_graphs import (
     Cluster,
     EvaluationBatch,
     Evaluator,
+    Phase,
     PlacementProblem,
     PlacementResult,
     memory_penalised_runtime,
+    micro_batched_problem,
     names_of_rules,
 )
 from placeto_simulator import Timeline
 
 PLACEMENTS_AT_ONCE = 4_096
 MOST_SHOWN = 4  # devices in one line
+MICRO_BATCHES = 8  # that are tried where nothing fits
+# Part of the runtime: the mean error of simulated steps with real links, see docs/fidelity.md.
+SIMULATION_ERROR = 0.15
 
 
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -80,6 +86,24 @@ def too_large_text(problem: PlacementProblem) -> str:
         f"{bytes_text(alone[group, device])}, and {problem.cluster.device_names[device]} has the "
         f"most memory, {bytes_text(memory[device])}"
     )
+
+
+def remedy_text(
+    problem: PlacementProblem, result: PlacementResult, evaluator: EvaluatorSpec
+) -> str:
+    """Return what would need less memory than a placement that does not fit."""
+    if not (problem.graph.phases == Phase.BACKWARD).any():
+        return "; a smaller batch or context needs less memory"
+    tried = ""
+    if evaluator.simulates and problem.cluster.queue != "backward-first":
+        parts = evaluator.make(micro_batched_problem(problem, MICRO_BATCHES), None)
+        peak = parts.evaluate(result.placement[None]).peak_memory[0]
+        lacks, lacked = (
+            int((each - problem.cluster.memory_bytes).max()) for each in (peak, result.peak_memory)
+        )
+        less = "fits" if lacks <= 0 else f"lacks {bytes_text(lacked - lacks)} less"
+        tried = f"with --micro-batches {MICRO_BATCHES} this one {less}; " if lacks < lacked else ""
+    return f"; {tried}more micro-batches, a smaller batch or activation checkpointing need less"
 
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:

@@ -334,23 +334,18 @@ class _Search:
         Ctrl-C during one of the former ends all of them, and there is no search on all devices.
         """
         problem = self.priced.problem
-        subsets = [
-            (devices, smaller)
-            for devices in subsets_to_search(problem)
-            for smaller in [restricted(problem, devices)]
-            if np.isfinite(smaller.group_graph.compute_time).any(axis=1).all()
-        ]
+        subsets = subsets_to_search(problem)
         each = limits.part(SHARE_OF_SUBSETS / max(len(subsets), 1))
         if each.evaluations is not None and each.evaluations < FEWEST_EVALUATIONS:
             subsets = []
         found: list[Choice] = []
-        for devices, smaller in subsets:
+        for devices in subsets:
             names = "+".join(problem.cluster.device_names[device] for device in devices)
             self._progress.update(f"on {names} ...")
             placer = MultilevelSearch(each.seconds, each.evaluations)
             with InterruptNote() as interrupt:
-                priced = self._evaluator.make(smaller, None)
-                result = placer.place(smaller, priced, seed=self._seed)
+                priced = self._evaluator.make(restricted(problem, devices), None)
+                result = placer.place(priced.problem, priced, seed=self._seed)
             found.append(Choice(devices, SEARCHED, result))
             if interrupt.noted:
                 return found, None
