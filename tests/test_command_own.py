@@ -389,7 +389,7 @@ def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) ->
 def test_an_edit_of_what_a_placer_imports_runs_it_anew(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package beside it, which it imports when it is called, and which has parts of its own."""
+    """A package beside it, which it imports when it is called; a file or folder as its argument."""
     package, file = tmp_path / f"{own}_parts", tmp_path / f"{own}.py"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -398,12 +398,15 @@ def test_an_edit_of_what_a_placer_imports_runs_it_anew(
     imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"
     file.write_text(file.read_text().replace("        self.width = width\n", imports, 1))
 
-    def trials() -> list[Any]:
+    Path("weights").mkdir()
+    given = f'{own}:Spread:width=["weights","even.json"]'
+
+    def trials(placer: str = f"{own}:Spread") -> list[Any]:
         for name in [name for name in sys.modules if name.startswith(own)]:
             monkeypatch.delitem(sys.modules, name)
         files_digest.cache_clear()  # each command is a process of its own
         imports_digest.cache_clear()
-        succeed("compare", "uneven.json", f"--placers=heft,{own}:Spread", "-o", "results")
+        succeed("compare", "uneven.json", f"--placers=heft,{placer}", "-o", "results")
         lines = Path("results/trials.jsonl").read_text().splitlines()
         return [json.loads(line)["placement"] for line in lines[1:]]
 
@@ -414,6 +417,11 @@ def test_an_edit_of_what_a_placer_imports_runs_it_anew(
     assert trials() == found
     (package / "sizes.py").write_text("WIDTH = 1 + 1\n")
     assert trials() == [*found, [0, 0, 1, 1]]
+    counts = []
+    for name in ("weights/a", "even.json", "uneven.txt"):
+        Path(name).write_text("{}")
+        counts += [len(trials(given)), len(trials(given))]
+    assert counts == [4, 4, 5, 5, 5, 5]
 
 
 def test_an_installed_package_gives_its_placers_names(

@@ -29,7 +29,7 @@ from command_runs import (
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
-from placeto_policy import PlacetoPlacer, Trainer, UpdateSummary, load_policy
+from placeto_policy import PlacetoPlacer, Trainer, UpdateSummary, load_policy, save_policy
 from placeto_simulator import Simulator
 
 UPDATES = 12
@@ -151,6 +151,8 @@ def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     folder, begun = tmp_path / "killed", tmp_path / "begun"
     train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3"]
     paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
+    for forced in ([], ["--force"]):
+        assert f"{folder}: another process works in it" in fail(*train, "-o", folder, *forced)
     paused.send(signal.SIGKILL)
     assert paused.process.returncode == -signal.SIGKILL
     assert len(log_of(folder)) == 4
@@ -275,13 +277,25 @@ def test_a_folder_that_is_no_training_is_not_resumed(
     assert message in line
 
 
-def test_another_training_is_only_overwritten_by_force(copied: Path, tmp_path: Path) -> None:
-    other = build_profile(tmp_path, num_layers=11)
-    train = ["train", copied / "problem-0.json.gz", *SMALL, "-o", copied]
+def test_another_training_is_only_overwritten_by_force(
+    problem: Path, copied: Path, tmp_path: Path
+) -> None:
+    other, policy = build_profile(tmp_path, num_layers=11), tmp_path / "policy.safetensors"
+    begin_with = load_policy(copied / "training.safetensors")
+    next(begin_with.parameters()).data += 1
+    save_policy(begin_with, policy)
+    train = ["train", problem, *SMALL, f"--updates={UPDATES}", "-o", copied]
     before = (copied / "training.safetensors").read_bytes()
-    same = f"--updates={UPDATES}"
-    for another in ([same, "--seed=6"], ["--updates=2"], [same, "--granularities=2"], [same]):
-        assert "seed or first policy; --force replaces it" in fail(*train, *another)
+    succeed(*train)
+    given = ["--preset=default", f"--from={copied}"]
+    succeed(*train[:-1], tmp_path / "given", *given, "--updates=1")
+    again = [*train[:-1], tmp_path / "given", "--preset=default", "--updates=1"]
+    different = [again, [*again, f"--from={policy}"], [*train, *given], [*train, "--seed=6"]]
+    different += [[*train, "--updates=2"], [*train, "--granularities=2"]]
+    different += [["train", copied / "problem-0.json.gz", *train[2:]]]
+    for another in different:
+        assert "seed or first policy; --force replaces it" in fail(*another)
+    succeed(*again, f"--from={copied}")
     assert (copied / "training.safetensors").read_bytes() == before
     surplus = [copied / "problem-7.json.gz", copied / "placement-7.json"]  # of more problems then
     for path in surplus:

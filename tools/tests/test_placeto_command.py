@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,29 @@ def printed_by(code: str, *arguments: str) -> str:
 
 
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:
-    slow = {"torch", "matplotlib", "numba"}
-    code = f"import sys, placeto_tools.main; print(sorted({slow} & {{*sys.modules}}))"
-    assert printed_by(code) == "[]\n"
+    slow = {"torch", "matplotlib", "numba", "networkx", "numpy", "rich", "scipy"}
+    code = (
+        "import sys; from placeto_tools.main import placeto\n"
+        f"placeto(['--help'], standalone_mode=False); print(sorted({slow} & {{*sys.modules}}))"
+    )
+    assert printed_by(code).endswith("\n[]\n")
+
+
+def test_ctrl_c_is_no_traceback_while_the_command_is_imported() -> None:
+    code = (
+        "import os, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'placeto_tools.main': os.kill(os.getpid(), 2)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from placeto_tools.__main__ import placeto; placeto()"
+    )
+    stopped = run_python(code)
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_module_of_the_current_folder_does_not_hide_a_library(tmp_path: Path) -> None:
+    (tmp_path / "networkx.py").write_text("raise SystemExit(9)")
+    code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.argv[0] = ''\n"
+    code += "os.execv(sys.executable, [sys.executable, '-m', 'placeto_tools', *sys.argv[1:]])"
+    assert "PROBLEM" in printed_by(code, "simulate", "--help")

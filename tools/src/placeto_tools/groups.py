@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import click
 
+DEBUG = "--debug"
 ALL_OF_IT = 10_000  # characters: no line of help is cut
 
 

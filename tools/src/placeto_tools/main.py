@@ -14,8 +14,7 @@ import click
 
 from placeto.errors import InputError, exit_code, one_line, printable
 from placeto_tools import __version__
-from placeto_tools.groups import Group, LazyCommand
-from placeto_tools.options import DEBUG
+from placeto_tools.groups import DEBUG, Group, LazyCommand
 
 PLACE, LEARN, MEASURE = "Place a model", "Compare and learn", "Measure and run"
 # The line of each command in the help, by section.
@@ -146,7 +145,8 @@ class Commands(Group):
         "max_content_width": 100,
         "auto_envvar_prefix": "PLACETO",
     },
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 no placement fits, 130 stopped.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 placed (`place` alone), "
+    "but nothing fits the memory, 130 stopped.",
 )
 @click.version_option(__version__, prog_name="placeto", message="%(prog)s %(version)s")
 def placeto() -> None:

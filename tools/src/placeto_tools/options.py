@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugi
 from placeto.placing.placers import PLACER_NAMES
 from placeto_execution.devices import CPU, RealDevices
 from placeto_graphs import LINK_NAMES, parse_cluster
+from placeto_tools.groups import DEBUG
 
-DEBUG = "--debug"
 FORCE = "placeto.force"  # of a context: whether an existing file may be overwritten
 DEFAULT_DEVICES = "cpu:0,cpu:1"
 PRESETS = ("default", "general", "fine-tuning", "paper")
@@ -54,6 +55,18 @@ class Parsed(click.ParamType[Any]):
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Positive(click.FloatRange):
+    """A finite number above 0."""
+
+    def __init__(self, most: float | None = None) -> None:
+        super().__init__(min=0, min_open=True, max=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number of a text."""
+        number = super().convert(value, param, ctx)
+        return number if isfinite(number) else self.fail(f"{value} is not finite", param, ctx)
 
 
 class NearestChoice(click.Choice[str]):

@@ -11,7 +11,7 @@ from placeto.problems.making import read_problem
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import NAMED_RULES, PlacementProblem
-from placeto_tools.options import KEY_VALUE, NearestChoice, gathered, link_option
+from placeto_tools.options import KEY_VALUE, NearestChoice, Positive, gathered, link_option
 from placeto_tools.progress import showing_progress
 
 
@@ -68,7 +68,7 @@ source_options = gathered(
     ),
     click.option(
         "--mask-fraction",
-        type=click.FloatRange(min=0, min_open=True, max=1),
+        type=Positive(1),
         help="Fraction of elements that a mask of unknown values selects; 1 is an upper bound.  "
         "[default: such a mask is an error]",
     ),

@@ -60,12 +60,12 @@ def check_once(names: Iterable[str], option: str = "") -> None:
 def exit_code(error: BaseException) -> int:
     """Return 2 for wrong input, 130 after Ctrl-C, and 1 for any other error.
 
-    Wrong input is a `ValueError` of one of the packages.
+    Wrong input is a `ValueError` of one of the packages, or a file or folder that cannot be used.
     """
     if isinstance(error, StoppedRunError | KeyboardInterrupt):
         return STOPPED
     from_a_package = isinstance(error, ValueError) and _is_of_a_package(error)
-    return WRONG_INPUT if from_a_package else RUN_FAILED
+    return WRONG_INPUT if from_a_package or _names_a_file(error) else RUN_FAILED
 
 
 def one_line(error: BaseException) -> str:
@@ -74,6 +74,8 @@ def one_line(error: BaseException) -> str:
         text = str(error)
     elif isinstance(error, KeyboardInterrupt):
         text = "stopped"
+    elif isinstance(error, OSError) and _names_a_file(error):
+        text = f"{error.filename}: {error.strerror}"
     else:
         text = f"{type(error).__name__}: {error} (--debug shows where)"
     return printable(" ".join(text.split()))
@@ -84,6 +86,10 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )
+
+
+def _names_a_file(error: BaseException) -> bool:
+    return isinstance(error, OSError) and isinstance(error.filename, str)
 
 
 def _is_of_a_package(error: BaseException) -> bool:

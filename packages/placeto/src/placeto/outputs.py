@@ -5,16 +5,19 @@ msgspec writes JSON of typed values, and names the field that is wrong in a file
 
 import io
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
+from filelock import FileLock, Timeout
 
 from placeto.errors import InputError, reading, writing
 from placeto_graphs import write_atomically
 
+LOCK = ".lock"
 Decoded = TypeVar("Decoded")
 
 
@@ -40,6 +43,18 @@ def make_folder(path: Path, *, force: bool) -> None:
         )
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def alone_in(path: Path) -> Iterator[None]:
+    """Give a folder to this process alone."""
+    with writing(path):
+        try:
+            lock = FileLock(path / LOCK).acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"{path}: another process works in it; name another folder") from None
+    with lock:
+        yield
 
 
 def file_name(text: str, taken: Collection[str] = ()) -> str:

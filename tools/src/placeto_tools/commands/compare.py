@@ -42,6 +42,7 @@ from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
     PLACER_LIST,
     Command,
+    Positive,
     check_force,
     evaluator_option,
     force_option,
@@ -105,7 +106,7 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     help="CPU seconds of each placer, instead of evaluations. Searches use all of them; trainings "
     "keep their number of evaluations, and stop there.  [default: no limit]",
 )

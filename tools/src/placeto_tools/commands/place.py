@@ -37,6 +37,7 @@ from placeto_tools.options import (
     PLACER_NAME,
     Command,
     NearestChoice,
+    Positive,
     evaluator_option,
     json_option,
     output_option,
@@ -52,7 +53,7 @@ from placeto_tools.tables import show, show_json
 @click.argument("problem")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     help="Seconds of the multilevel search; with --policy, of a search from the placement of the "
     "policy; with --placer, CPU seconds after which the placer is stopped.  "
     f"[default: {DEFAULT_SECONDS:g}; no limit with --max-evaluations or --placer; no search with "

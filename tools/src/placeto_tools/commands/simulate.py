@@ -9,7 +9,7 @@ from placeto.errors import writing
 from placeto.placing.reports import speed_of_kind, timeline_report
 from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text, share_text
 from placeto_simulator import Simulator
-from placeto_tools.options import Command, json_option, overwrite_option, trace_option
+from placeto_tools.options import Command, Positive, json_option, overwrite_option, trace_option
 from placeto_tools.problem_options import Named, placed_options
 from placeto_tools.tables import number_text, show_report, table_of
 
@@ -27,7 +27,7 @@ NUM_LINKS = 15
 )
 @click.option(
     "--measured",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="STEPS",
     help="Measured rate of the model on the device that PLACEMENT names, in steps per second; with "
     "it, the speed of its kind is printed for a cluster file.  [default: none]",

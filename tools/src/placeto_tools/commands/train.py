@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -134,12 +135,13 @@ def train(
         read = read_to_train_on(problems, granularities or usual, asked)
         if chosen.embedding != "pairs":
             _check_devices(read, policy)
-        described = (read, asdict(chosen), seed)
-        if force or not folder.has(*described, policy):
-            over = force or folder.is_half_made
-            folder.create(*described, force=over, first_policy=policy)
+        described = (read, asdict(chosen), seed, policy)
+        held.enter_context(folder.alone(force=force))
+        if force or not folder.has(*described):
+            folder.create(*described)
 
     with (
+        ExitStack() as held,
         StopRequest() as stop,
         showing_progress(quiet=os.environ.get("RANK", "0") != "0") as progress,
         join_processes() as processes,

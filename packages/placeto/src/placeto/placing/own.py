@@ -4,6 +4,7 @@ A name is ``package.module:Class``, or what an installed package calls its class
 Arguments follow behind colons: ``package.module:Class:depth=3:mode=fast``.
 """
 
+import os
 import re
 import sys
 import traceback
@@ -54,7 +55,7 @@ class OwnClass:
     text: str  # as it was named
     found: Callable[..., Any]
     arguments: Mapping[str, Any]
-    modules: tuple[str, ...]  # modules and packages whose files decide what it does
+    modules: tuple[str, ...]  # modules, packages and paths whose files decide what it does
 
     def make(self, *positional: Any, **limits: Any) -> Any:
         """Call it with its arguments, and with those limits that it has parameters for."""
@@ -76,7 +77,9 @@ def own_class(text: str, group: str) -> OwnClass:
     arguments = parse_sizes(given)
     modules = {path.partition(":")[0], getattr(found, "__module__", None) or "builtins"}
     packages = {module.partition(".")[0] for module in modules}
-    return OwnClass(text, found, arguments, tuple(sorted(modules | packages)))
+    texts = [text for _, value in given for text in (value, *re.findall(r'"([^"]*)"', value))]
+    paths = {os.path.realpath(text) for text in texts if os.path.exists(text)}
+    return OwnClass(text, found, arguments, tuple(sorted(modules | packages | paths)))
 
 
 def own_object(found: Callable[..., Any]) -> OwnClass:

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.errors import InputError
 from placeto.placing.costs import cost_of_result
 from placeto.progress import cpu_seconds
 from placeto_graphs import (
@@ -36,6 +38,10 @@ class Limits:
 
     evaluations: int | None = None
     seconds: float | None = None  # CPU seconds; what comes first is evaluated in any case
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not 0 < self.seconds < inf:
+            raise InputError(f"seconds: expected a finite number above 0, got {self.seconds}")
 
     def part(self, share: float) -> "Limits":
         """Return a part of the limits."""

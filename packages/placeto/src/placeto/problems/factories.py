@@ -20,10 +20,12 @@ WHAT_FACTORIES_RETURN = (
 
 
 def find_factory(text: str) -> Callable[..., Any]:
-    """Return the function that a user named as ``package.module:factory``."""
+    """Return the function that a user named as ``package.module:factory``.
+
+    The current folder comes before libraries for this import, and behind them for later ones.
+    """
     module_name, _, attribute = text.partition(":")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # a console script has its own folder
-        sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, folder := os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -35,6 +37,9 @@ def find_factory(text: str) -> Callable[..., Any]:
         raise InputError(
             f"{text}: expected a module that can be imported, got {error_line(error)}"
         ) from error
+    finally:
+        sys.path.remove(folder)
+        sys.path += [] if folder in sys.path else [folder]
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise InputError(f"{text}: expected {module_name} to have {part!r}")

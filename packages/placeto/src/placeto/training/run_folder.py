@@ -1,14 +1,15 @@
 """The folder of a training: its problems, settings, checkpoint, logs and best placements."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from placeto.errors import InputError, reading, writing
-from placeto.outputs import make_folder, read_json, write_json
+from placeto.outputs import alone_in, make_folder, read_json, write_json
 from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
 
 if TYPE_CHECKING:
@@ -61,17 +62,22 @@ class RunFolder:
         self.tensorboard = path / TENSORBOARD
         self._known: Run | None = None  # what was written or read
 
+    @contextmanager
+    def alone(self, *, force: bool) -> Iterator[None]:
+        """Make the folder, unless it has a training, and give it to this process alone."""
+        if not self.description.exists():
+            make_folder(self.path, force=force or self._is_half_made)
+        with alone_in(self.path):
+            yield
+
     def create(
         self,
         problems: Mapping[str, PlacementProblem],
         settings: Mapping[str, Any],
         seed: int,
-        *,
-        force: bool,
         first_policy: "PlacementPolicy | None" = None,
     ) -> None:
-        """Write what a new training needs; with ``force`` over an older one."""
-        make_folder(self.path, force=force)
+        """Write what a new training needs, over an older one."""
         with writing(self.path):
             for old in (self.checkpoint, self.first_policy, self.log, self.description):
                 old.unlink(missing_ok=True)
@@ -130,7 +136,7 @@ class RunFolder:
         )
 
     @property
-    def is_half_made(self) -> bool:
+    def _is_half_made(self) -> bool:
         """True if all that is there comes from a training that was killed before it began."""
         if not self.path.is_dir() or self.description.exists():
             return False

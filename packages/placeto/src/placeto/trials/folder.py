@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from placeto.errors import InputError, reading, writing
 from placeto.outputs import (
+    LOCK,
+    alone_in,
     decode_json,
     json_text,
     make_folder,
@@ -28,7 +29,6 @@ from placeto.trials.trials import Experiment, Page, Results, Trial, Workspace
 from placeto_graphs import save_problem, write_atomically
 
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
-LOCK = ".lock"
 FOLDERS = ("problems", "policies", "placements")
 VERSION = 4
 
@@ -178,12 +178,7 @@ def experiment_folder(
         if not force:
             found.check(path / DESCRIPTION, experiment)
             written = found.problems
-    with writing(path):
-        try:
-            lock = FileLock(path / LOCK).acquire(timeout=0)
-        except Timeout:
-            raise InputError(f"{path}: another process works in it; name another folder") from None
-    with lock:
+    with alone_in(path):
         if force:
             with writing(path):
                 for name in (TRIALS, PAGE):

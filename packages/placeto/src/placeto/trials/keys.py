@@ -87,7 +87,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
         decisive = (
             libraries,
             {name: files_digest(name) for name in packages},
-            {name: imports_digest(name) for name in own},
+            {name: imports_digest(name) for name in own if not os.path.isabs(name)},
             trial.task,
             [keys[name] for name in trial.needs],
             machine if trial.measured else None,
@@ -100,15 +100,16 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
 
 @cache
 def files_digest(package: str) -> str:
-    """Return the SHA-256 of the files of a package or a module: sources, and policies beside them.
+    """Return the SHA-256 of the files of a package, a module or a path, such as sources.
 
     Its version would not tell the sources of one day from those of the next.
     """
     source = _file(package)
-    found = source.parent.rglob("*") if source.name == INIT else [source]
+    folder = source if source.is_dir() else source.parent
+    found = folder.rglob("*") if source == folder or source.name == INIT else [source]
     files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     return content_digest(
-        {path.relative_to(source.parent).as_posix(): _file_digest(path) for path in files}
+        {path.relative_to(folder).as_posix(): _file_digest(path) for path in files}
     )
 
 
@@ -147,8 +148,10 @@ def _imported(path: Path, package: list[str]) -> Iterator[list[str]]:
 
 
 def _file(module: str) -> Path:
-    """Return the file of a module; built-in modules and namespaces have none."""
-    return Path(getattr(importlib.import_module(module), "__file__", None) or "")
+    """Return the path itself, or the file of a module; built-in ones and namespaces have none."""
+    if os.path.isabs(module):
+        return Path(module)
+    return Path(getattr(importlib.import_module(module), "__file__", None) or os.devnull)
 
 
 def _file_digest(path: Path) -> str:
