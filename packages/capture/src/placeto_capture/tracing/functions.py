@@ -79,10 +79,6 @@ SHAPED = {
     ),
 }
 
-# Functions that have a kernel on a GPU, and are made of others on a CPU; below autograd only steps
-# for a GPU call them.
-FUSED = _aten("_fused_rms_norm")
-
 # In-place functions that change the places that they are told, and leave the others alone.
 PUTS = _aten("""
     _index_put_impl_ embedding_renorm_ index_add_ index_copy_ index_fill_ index_put_ index_reduce_
@@ -106,7 +102,6 @@ class Function:
     name: str  # such as ``"aten.add_"``
     arguments: tuple[str, ...]  # their names
     changed: frozenset[str]  # those that it changes in place
-    is_composite: bool  # True if it is made of other functions of ATen
 
     def named(self, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names, but those that are left out."""
@@ -132,10 +127,6 @@ def function_of(overload: Any) -> Function:
         name=str(overload.overloadpacket),
         arguments=tuple(each.name for each in arguments),
         changed=frozenset(() if is_view else changed),
-        is_composite=str(overload.overloadpacket) not in FUSED
-        and torch._C._dispatch_has_kernel_for_dispatch_key(
-            overload.name(), "CompositeImplicitAutograd"
-        ),
     )
 
 

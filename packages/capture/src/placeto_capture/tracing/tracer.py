@@ -172,11 +172,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if take_apart is not None:
             with self:
                 return take_apart(*args, **kwargs)
-        if function.is_composite:
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
         if func is not LIFT_FRESH:
             args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
         if function.name in COPIES and self._are_new_zeros(args[0]):
