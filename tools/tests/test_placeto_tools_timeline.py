@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_graphs import parse_cluster
+from placeto_tools.plots.curves import curves_figure
 from placeto_tools.plots.steps import chart_rows
 
 
@@ -30,3 +31,23 @@ def test_each_device_and_each_link_has_a_row_of_its_own(link: str, sizes: list[i
     rows = np.concatenate([devices, links])
     assert sorted(rows.tolist()) == list(range(len(names)))
     assert [names[row] for row in rows] == [*cluster.device_names, *cluster.link_names]
+
+
+def test_curves_are_medians_in_a_band_and_placers_without_a_runtime_are_left_out() -> None:
+    curves = {
+        "failed": [],
+        "search": [
+            np.array([[1, 4.0], [10, 2.0]]),
+            np.array([[2, 5.0], [5, 3.0]]),
+            np.array([[1, 9.0], [5, 1.0], [20, 0.5]]),
+        ],
+    }
+    (axes,) = curves_figure(curves, {"bound": 0.25}).axes
+    line, _, bound = axes.lines
+    places, medians = line.get_data()
+    assert np.asarray(places).tolist() == [2, 5, 10, 20]  # from where all are known
+    assert np.asarray(medians).tolist() == [5.0, 3.0, 2.0, 2.0]
+    (band,) = axes.collections
+    extent = band.get_datalim(axes.transData)
+    assert (extent.ymin, extent.ymax) == (0.5, 9.0)
+    assert [line.get_label(), bound.get_label()] == ["search", "bound"]

@@ -134,7 +134,8 @@ def test_means_are_over_the_devices_that_groups_may_go_to() -> None:
     assert every.mean_seconds == pytest.approx([34 / 3, 32 / 3, 60.0])
     ((reader, sent),) = every.successors[0]
     assert reader == 1
-    assert sent == pytest.approx(2 * (8 + 8 + 64 + 1 + 64 + 1) / 6)
+    # Topcuoglu et al. (2002) divide by the mean rate, not by each.
+    assert sent == pytest.approx(2 / ((1 / 8 + 1 / 8 + 1 / 64 + 1 + 1 / 64 + 1) / 6))
 
 
 def test_the_critical_path_goes_first() -> None:

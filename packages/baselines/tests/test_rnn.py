@@ -93,6 +93,21 @@ def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
     assert trainer.baseline.tolist() == pytest.approx([0.9 * 12 + 0.1 * 2])
 
 
+def test_advantages_are_over_the_average_before_the_update() -> None:
+    gradients = []
+    for decay in (0.9, 0.0):  # with 0 the average becomes the mean of the new rewards
+        trainer = trainer_of(chains(2))
+        trainer.settings = dataclasses.replace(SMALL, baseline_decay=decay)
+        trainer.baseline[0], trainer.entropy_weight = 12.0, 0.0
+        trainer.update([0], samples=3)
+        gradients.append([weight.grad for weight in trainer.model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+    assert any(one.any() for one in gradients[0] if one is not None)
+
+
 def test_what_cannot_run_does_not_count() -> None:
     class Broken(PlainEvaluator):
         """Says of every placement that it cannot run."""

@@ -53,6 +53,7 @@ class ListSchedule:
     def _times_and_memory(
         self, placements: NDArray[np.int32]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        placements = self.problem.check_placements(placements)
         start, end = np.zeros((2, *placements.shape))
         memory = np.zeros((len(placements), self.problem.num_devices), np.int64)
         for rows in zip(placements, start, end, memory, strict=True):

@@ -134,7 +134,10 @@ def test_looking_ahead_evaluates_other_devices_once_and_no_impossible_one_runs()
         ListSchedule(partly_possible()), device_features="loads-and-lookahead"
     )
     partly.reset(num_episodes=1)
-    assert partly.costs_of_devices()[0, 0] == 10 * partly.seconds_of_work
+    assert partly.costs_of_devices().tolist() == [[np.inf, 3.0]]
+    lookahead = partly.states().lookahead
+    assert lookahead is not None
+    assert lookahead.tolist() == [[0.0, 0.0]]
 
 
 def test_random_orders_and_starts_differ_between_episodes_and_follow_from_the_seed() -> None:

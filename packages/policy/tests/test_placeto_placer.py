@@ -10,7 +10,8 @@ from placeto_graphs import (
     PlacementProblem,
     memory_penalised_runtime,
 )
-from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings
+from placeto_graphs.testing import PlacerSuite
+from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, load_pretrained
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
 from scheduled_problems import (
@@ -24,6 +25,23 @@ from scheduled_problems import (
 )
 
 FAST = Settings(learning_rate_start=5e-3)
+
+
+class TestTrained(PlacerSuite):
+    """All features need the evaluator, which refuses devices that cannot run a group."""
+
+    settings = replace(QUICK, device_features="loads-and-lookahead", workers=2)
+
+    def make_placer(self, _: PlacementProblem) -> PlacetoPlacer:
+        return PlacetoPlacer(training_evaluations=200, num_rollouts=1, settings=self.settings)
+
+    def make_evaluator(self, problem: PlacementProblem) -> ListSchedule:
+        return ListSchedule(problem)
+
+
+class TestPretrained(TestTrained):
+    def make_placer(self, _: PlacementProblem) -> PlacetoPlacer:
+        return PlacetoPlacer(policy=load_pretrained(), num_rollouts=1, refinement_rounds=2)
 
 
 def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:

@@ -70,12 +70,16 @@ class PlacementCosts:
     def of_devices(
         self, placements: NDArray[np.int32], groups: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return float64[B, D], the costs of each row with ``groups[b]`` on each device."""
-        count, num_devices = len(placements), self._evaluator.problem.num_devices
-        rows = np.repeat(placements, num_devices, axis=0)
-        devices = np.tile(np.arange(num_devices), count)
-        rows[np.arange(len(rows)), np.repeat(groups, num_devices)] = devices
-        return self.costs_of(rows).reshape(count, num_devices)
+        """Return float64[B, D], the costs of each row with ``groups[b]`` on each device.
+
+        A device that cannot run the group costs infinity: evaluators refuse such a placement.
+        """
+        costs = self._evaluator.problem.group_graph.compute_time[groups]
+        row, device = np.nonzero(np.isfinite(costs))
+        rows = placements[row]
+        rows[np.arange(len(rows)), groups[row]] = device
+        costs[row, device] = self.costs_of(rows)
+        return costs
 
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[N], the memory-penalised runtimes of placements int32[N, G]."""

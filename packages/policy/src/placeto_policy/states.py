@@ -146,9 +146,11 @@ def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np
     """Return float32[N, D], the features of the cost of each device.
 
     They are ``log(1 + (cost - least cost) / seconds)``. The best device has 0, and a loss of a
-    hundred groups barely more than a loss of fifty.
+    hundred groups barely more than a loss of fifty. A device that cannot run the group, whose cost
+    is infinite, has the feature of the worst one that can.
     """
-    more = costs - costs.min(axis=1, keepdims=True)
+    worst = np.where(np.isinf(costs), 0.0, costs).max(axis=1, keepdims=True)
+    more = np.minimum(costs, worst) - costs.min(axis=1, keepdims=True)
     features: NDArray[np.float32] = np.log1p(more / max(seconds, MIN_SECONDS)).astype(np.float32)
     return features
 

@@ -6,13 +6,16 @@ from numpy.typing import NDArray
 from placeto_baselines.devices import NOWHERE, mean_seconds
 from placeto_graphs import PlacementProblem, sums_by_key
 
+FREE = 1e300  # B/s, in means, of links on which bytes are free
+
 
 class TaskGraph:
     """V tasks on D devices; a task is an op, and the ops of a group share a device.
 
     A scheduler puts each group on one of its ``candidates``, bool[G, D]. Times, and the means that
-    rank tasks, are over these. The mean of a transfer is over the pairs of devices that it may go
-    between. Devices that are not used, such as a CPU with accelerators, count nowhere.
+    rank tasks, are over these. A mean transfer has the mean latency and the mean bandwidth of the
+    pairs of devices that it may go between (Topcuoglu et al. 2002, equation 3). Devices that are
+    not used, such as a CPU with accelerators, count nowhere.
 
     Tensors between two ops of a group are never sent, and an op that only waits for another
     (`OpGraph.waits`) gets no tensor from it. An op that takes no time and waits for nothing, such
@@ -45,7 +48,8 @@ class TaskGraph:
         kinds, kind_of_group = np.unique(candidates, axis=0, return_inverse=True)
         kind_of = kind_of_group.ravel()[self.group_of]
         latency = _mean_over_pairs(cluster.latency, kinds)
-        seconds_per_byte = _mean_over_pairs(self._seconds_per_byte, kinds)
+        rate = _mean_over_pairs(np.minimum(cluster.bandwidth, FREE), kinds)
+        seconds_per_byte = np.divide(1.0, rate, out=np.zeros(rate.shape), where=rate > 0)
         pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
         found, pair_of = np.unique(pairs, axis=0, return_inverse=True)
         sizes = sums_by_key(pair_of.ravel(), graph.tensor_bytes[graph.edges[:, 0]], len(found))
@@ -87,12 +91,13 @@ class TaskGraph:
 def _mean_over_pairs(between: NDArray[np.float64], kinds: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return float64[K, K], the mean over pairs of two devices, one of either of two kinds of sets.
 
-    ``between`` float64[D, D] is 0 on its diagonal, and bool[K, D] says which devices are in a set.
-    Where a pair of sets has no two devices between them, the mean is 0.
+    bool[K, D] says which devices are in a set. Where a pair of sets has no two devices between
+    them, the mean is 0.
     """
     sets = kinds.astype(np.float64)
     apart = 1 - np.eye(len(between))
-    mean: NDArray[np.float64] = (sets @ between @ sets.T) / np.maximum(sets @ apart @ sets.T, 1)
+    pairs = sets @ apart @ sets.T
+    mean: NDArray[np.float64] = (sets @ (between * apart) @ sets.T) / np.maximum(pairs, 1)
     return mean
 
 

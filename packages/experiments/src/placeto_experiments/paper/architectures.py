@@ -44,10 +44,13 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
     family = family_problems(family_name, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
-        for prefix, settings in zip(CONFIGURATIONS, (usual, plan.paper_settings), strict=True):
+        for prefix, settings, graphs in (
+            ("", usual, family.training),
+            ("paper-", plan.paper_settings, family.whole),
+        ):
             for embedding in EMBEDDINGS:
                 name, own = prefix + embedding, replace(settings, embedding=embedding)
-                trials.append(training(name, family.training, own, seed, family.validation))
+                trials.append(training(name, graphs, own, seed, family.validation))
                 trials += [
                     trial(PlaceZeroShot, name, graph, seed, policy=name) for graph in family.test
                 ]

@@ -48,7 +48,7 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
     for seed in plan.seeds:
         trials += [
             training("placeto", trained, plan.training_settings, seed, validation),
-            training("paper", trained, plan.paper_settings, seed),
+            training("paper", family.whole, plan.paper_settings, seed),
             training("rnn", family.whole, plan.rnn_settings, seed),
         ]
     trials += place(SHOWN, family.test, plan)
@@ -81,7 +81,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         of_those_that_fit=_of_those_that_fit(summary, plan),
         runtimes=_placer_table(summary),
         rounds=REFINEMENT_ROUNDS,
-        granularities=_granularities_text(plan.granularities),
+        plan=plan,
         reaching=_reaching_table(summary),
         as_many=_as_many_table(summary),
         training=_training_table(summary),
@@ -110,15 +110,6 @@ def _of_those_that_fit(summary: Summary, plan: Plan) -> str:
         f"No placer found a placement of {left_out} of the {len(summary.graphs)} graphs that fits "
         f"the memory. Each GB beyond it counts {1e9 * SECONDS_PER_BYTE:g} s. Zero-shot relative to "
         f"trained on the graph, on the others: {_relative_to_trained(fitting, plan)}."
-    )
-
-
-def _granularities_text(granularities: int) -> str:
-    if granularities == 1:
-        return "Zero-shot policies were trained on each graph at one granularity."
-    return (
-        f"Zero-shot policies of Placeto were trained on each graph at {granularities} "
-        "granularities, with more and with fewer groups. The RNN was trained at one."
     )
 
 

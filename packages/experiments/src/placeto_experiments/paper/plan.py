@@ -188,7 +188,8 @@ class FamilyProblems(NamedTuple):
     """Problems of a family."""
 
     # Graphs to train on at all granularities. The first has the graph's name, the next one
-    # ``nmt-07-granularity-1``. The RNN is trained on the first alone, `whole`.
+    # ``nmt-07-granularity-1``. As in the paper, its configuration and the RNN are trained on the
+    # first alone, `whole`.
     training: tuple[Graph, ...]
     whole: tuple[Graph, ...]
     # Graphs by which the best policy of a training is chosen: of the family with another seed, and

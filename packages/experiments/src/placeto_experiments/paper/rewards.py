@@ -109,8 +109,7 @@ def _titled(curves: dict[str, list[Curve]]) -> dict[str, list[Curve]]:
 
 
 def _learning(results: Results, reward: str, seed: int) -> Curve:
-    rows = results.trained(f"{reward}-{seed}").updates
-    return np.array([[update, runtime] for update, _, runtime, _ in rows])
+    return np.array(list(enumerate(results.trained(f"{reward}-{seed}").runtimes, start=1)))
 
 
 def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:

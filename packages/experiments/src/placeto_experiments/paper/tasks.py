@@ -16,9 +16,10 @@ from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
 from placeto.training.training_run import run_training
 from placeto.trials.placing_tasks import Place
-from placeto.trials.records import Episode, Outcome, Record, Trained, evenly_thinned
+from placeto.trials.records import Episode, Outcome, Record, Trained
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
+from placeto_baselines.devices import random_placements
 from placeto_graphs import (
     Evaluator,
     Grouping,
@@ -197,9 +198,8 @@ class PlaceAtRandom(Place):
         warm_up("random")
         problem = workspace.problem(self.graph)
         began = cpu_seconds()
-        shape = (RANDOM_PLACEMENTS, problem.num_groups)
         generator = np.random.default_rng(self.seed or 0)
-        placements = generator.integers(problem.num_devices, size=shape, dtype=np.int32)
+        placements = random_placements(problem, RANDOM_PLACEMENTS, generator)
         batch = Simulator(problem, 1).evaluate(placements)
         costs = memory_penalised_runtime(batch, problem.cluster.memory_bytes)
         watch.update("done")
@@ -260,7 +260,7 @@ class TrainPlaceto:
     validation: tuple[Graph, ...] = ()
 
     def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Train, and return the mean and the best runtime of each update."""
+        """Train, and return the mean runtime of each update."""
         warm_up("placeto")
         path = workspace.policy_file(self.policy)
         log_path = path.with_suffix(".jsonl")
@@ -281,8 +281,8 @@ class TrainPlaceto:
         )
         if not done:
             raise StoppedError
-        seconds, updates = _of_log(log_path)
-        return Trained(evaluations=trainer.evaluations, seconds=seconds, updates=updates)
+        seconds, runtimes = _of_log(log_path)
+        return Trained(evaluations=trainer.evaluations, seconds=seconds, runtimes=runtimes)
 
     def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
         """Return a new trainer, or that of the checkpoint."""
@@ -341,13 +341,12 @@ class TrainRnn:
         )
 
 
-def _of_log(path: Path) -> tuple[float, list[tuple[int, int, float, float]]]:
-    """Return seconds and curves of a training that may have been interrupted several times."""
+def _of_log(path: Path) -> tuple[float, list[float]]:
+    """Return seconds and runtimes of a training that may have been interrupted several times."""
     problem = f"{path}: expected a line for each update"
     rows = [decode_json(line, UpdateSummary, problem) for line in path.read_bytes().splitlines()]
     if not rows:
         raise PolicyError(f"{problem}, got none")
     counts = np.diff([row.evaluations for row in rows], prepend=0)
     seconds = float((counts / [row.evaluations_per_second for row in rows]).sum())
-    curve = [(row.update, row.evaluations, row.runtime, row.best_runtime) for row in rows]
-    return seconds, evenly_thinned(curve)
+    return seconds, [row.runtime for row in rows]

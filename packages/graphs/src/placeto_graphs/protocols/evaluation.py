@@ -74,6 +74,9 @@ def placement_ranks(
 class Evaluator(Protocol):
     """Prices placements of one problem, by simulation or by measurement.
 
+    A placement with a group on a device that cannot run it is refused by an error. Infinity is the
+    runtime of one that its devices can run, and that fails nevertheless.
+
     Examples
     --------
     A lower bound as an evaluator: the work of the busiest device.
@@ -84,7 +87,8 @@ class Evaluator(Protocol):
     ...
     ...     def evaluate(self, placements):
     ...         seconds = self.problem.group_graph.compute_time
-    ...         here = placements[:, :, None] == np.arange(self.problem.num_devices)
+    ...         rows = self.problem.check_placements(placements)
+    ...         here = rows[:, :, None] == np.arange(self.problem.num_devices)
     ...         busy = np.where(here, seconds, 0.0).sum(axis=1)
     ...         return EvaluationBatch(
     ...             runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64)

@@ -108,11 +108,11 @@ class Episode(_Record, frozen=True, kw_only=True):
 
 
 class Trained(_Record, frozen=True, kw_only=True):
-    """A training: rows of (update, evaluations so far, mean runtime, best runtime)."""
+    """A training, and the mean runtime of the episodes of each update in seconds."""
 
     evaluations: int
     seconds: float
-    updates: list[tuple[int, int, float, float]] = []
+    runtimes: list[float] = []
 
 
 class Profiled(_Record, frozen=True, kw_only=True):

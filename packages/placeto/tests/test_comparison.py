@@ -25,7 +25,6 @@ from placeto.trials.records import Placed, Problem, Runs, evaluations_to_best, s
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
-from placeto_tools.plots.curves import curves_figure
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
@@ -275,23 +274,3 @@ def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:
     assert placer(fast, slow, fast).best == slow
     assert placer(fast, run(5.0), slow).best == run(5.0)
     assert placer().best is None
-
-
-def test_curves_are_medians_in_a_band_and_placers_without_a_runtime_are_left_out() -> None:
-    curves = {
-        "failed": [],
-        "search": [
-            np.array([[1, 4.0], [10, 2.0]]),
-            np.array([[2, 5.0], [5, 3.0]]),
-            np.array([[1, 9.0], [5, 1.0], [20, 0.5]]),
-        ],
-    }
-    (axes,) = curves_figure(curves, {"bound": 0.25}).axes
-    line, _, bound = axes.lines
-    places, medians = line.get_data()
-    assert np.asarray(places).tolist() == [2, 5, 10, 20]  # from where all are known
-    assert np.asarray(medians).tolist() == [5.0, 3.0, 2.0, 2.0]
-    (band,) = axes.collections
-    extent = band.get_datalim(axes.transData)
-    assert (extent.ymin, extent.ymax) == (0.5, 9.0)
-    assert [line.get_label(), bound.get_label()] == ["search", "bound"]

@@ -1,0 +1,53 @@
+"""Numbers on the pages of experiments, by hand."""
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from placeto.trials.comparison import NOTHING
+from placeto.trials.records import Outcome
+from placeto.trials.trials import Graph, Watch, Workspace
+from placeto_experiments.paper.rewards import _until
+from placeto_experiments.paper.tasks import PlaceAtRandom, _of_log
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
+
+
+def test_updates_are_counted_to_the_first_that_was_so_fast() -> None:
+    curves = [
+        np.array(list(enumerate(runtimes, start=1)))
+        for runtimes in ([5.0, 2.0, 4.0, 2.0], [5.0, 5.0, 5.0, 1.0])
+    ]
+    assert _until(curves, 2.1) == "3 (2 to 4)"
+    assert _until(curves, 1.5) == NOTHING
+
+
+def test_every_update_of_a_long_log_counts(tmp_path: Path) -> None:
+    others = ("best_runtime", "reward", "entropy", "learning_rate", "gradient_norm")
+    rows = [
+        {"update": n, "evaluations": 6 * n, "evaluations_per_second": 3.0, "runtime": 900.0 - n}
+        | dict.fromkeys(others, 0.0)
+        for n in range(1, 901)
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert _of_log(path) == (pytest.approx(1800.0), [900.0 - n for n in range(1, 901)])
+
+
+def test_a_random_placement_is_the_mean_of_many_that_can_run(tmp_path: Path) -> None:
+    """The first op takes 1 s, 3 s or forever, the second one forever, 2 s or 2 s."""
+    chain = nx.DiGraph([("a", "b")])
+    nx.set_edge_attributes(chain, 0, "bytes")
+    problem = PlacementProblem(
+        graph=from_networkx(chain),
+        cluster=parse_cluster("3xk80"),
+        compute_time=np.array([[1.0, 3.0, np.inf], [np.inf, 2.0, 2.0]]),
+    )
+    workspace, graph = Workspace(tmp_path), Graph("chain")
+    workspace.problem_file("chain").parent.mkdir()
+    save_problem(problem, workspace.problem_file("chain"))
+    found = PlaceAtRandom(label="random", graph=graph, seed=0).run(workspace, Watch(lambda: False))
+    assert isinstance(found, Outcome)
+    assert found.cost == found.runtime == pytest.approx(4.0, abs=0.3)
