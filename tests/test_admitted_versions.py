@@ -26,10 +26,10 @@ from fresh_environments import (
 )
 
 PINNED = ("torch", "torchvision")
-MODELS = ("diffusers", "timm", "transformers")  # libraries that bring others, some of them large
+MODELS = ("diffusers", "timm")  # libraries that bring others, some of them large
 INSTALLED = (
     *("placeto-capture[onnx]", "placeto-policy[gym]", "placeto-tools[report]"),
-    "placeto-experiments",
+    *("placeto-experiments", "placeto-workloads[transformers]"),
 )
 LIST = """
 import importlib.metadata, json
@@ -61,6 +61,7 @@ for line in open(sys.argv[1]):
 COMMANDS = """
 build graph.txt -o problem.json.gz
 build product.onnx --cluster 2xv100 -o product.json
+build transformers:llama --mode decode --context 8 --set num_hidden_layers=1 -o llama.json
 calibrate --devices cpu:0,cpu:1 --steps 1 --most-bytes 1000000 -o cluster.toml
 place problem.json.gz --placer metis -o metis.json
 place problem.json.gz --placer scotch -o scotch.json

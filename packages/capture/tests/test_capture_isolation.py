@@ -174,7 +174,20 @@ class Recent(collections.OrderedDict[str, int]):
     """A container of the caller's own that has an order."""
 
 
-CACHE, RECENT = Cache(), Recent(first=1, last=2)
+class StandIn:
+    """An object that answers for another one, as proxies of libraries do."""
+
+    __dict__ = 3  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return StandIn()
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("outside of a context")
+
+
+CACHE, RECENT, STAND_IN = Cache(), Recent(first=1, last=2), StandIn()
 
 
 def test_what_is_new_and_objects_of_ones_own_are_as_before() -> None:
@@ -188,6 +201,7 @@ def test_what_is_new_and_objects_of_ones_own_are_as_before() -> None:
         CACHE.num_writes += 1
         Cache.newest = CACHE["outputs"]  # type: ignore[attr-defined]
         RECENT.move_to_end("first")
+        assert STAND_IN.of_a_library is not STAND_IN
         for record in records:
             record.newest = CACHE["outputs"].sum()
             record.losses.append(record.newest)

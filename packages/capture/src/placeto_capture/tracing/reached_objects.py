@@ -1,5 +1,6 @@
 """Puts back what a step changes in the caller's code: globals, closures, classes and objects."""
 
+import dis
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ MAX_DEPTH = 3  # of tensors in an object of a library: a cache has layers, which
 MAX_LOOKED_INTO = 1_000  # elements of a container; one with more is put back all the same
 REFERENCES = "__self__", "__func__", "__wrapped__", "fget", "func", "args", "keywords"
 LIBRARIES = {*sys.stdlib_module_names, "torch", "placeto_capture"}
+NAMING = {f"{what}_{kind}" for what in ("LOAD", "STORE", "DELETE") for kind in ("GLOBAL", "NAME")}
 STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that are looked into
 
 
@@ -46,7 +48,7 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
     to_see = list(roots)
     while to_see:
         found = to_see.pop()
-        if id(found) not in seen and not isinstance(found, torch.Tensor | ModuleType):
+        if id(found) not in seen and not issubclass(type(found), torch.Tensor | ModuleType):
             seen[id(found)] = found
             to_see += _inside(found, undo)
     try:
@@ -57,17 +59,20 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
 
 
 def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
-    """Return what is in an object, and add what puts it back."""
+    """Return what is in an object, and add what puts it back.
+
+    No object is asked for it, as its answer may be anything, or begin what it is a stand-in for.
+    """
     kind, inside = type(found), []
-    is_own_container = isinstance(found, BASES) and _is_own(kind)
+    is_own_container = issubclass(kind, BASES) and _is_own(kind)
     if kind in CONTAINERS or is_own_container:
-        base: Any = next(base for base in BASES if isinstance(found, base))
+        base: Any = next(base for base in BASES if issubclass(kind, base))
         kept = dict(base.items(found)) if issubclass(base, dict) else [*base.__iter__(found)]
         undo.append(partial(_refill, base, found, kept))
         if len(kept) <= MAX_LOOKED_INTO:
             inside = [*kept, *(kept.values() if isinstance(kept, dict) else ())]
         if is_own_container:
-            inside += [kind, getattr(found, "__dict__", None)]
+            inside += [kind, _attributes(found)]
     elif kind is CellType:
         with suppress(ValueError):  # it is empty
             inside = [found.cell_contents]
@@ -77,35 +82,44 @@ def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
         kept = {name: scope[name] for name in names if name in scope}
         undo.append(partial(_put_variables, scope, kept, names - kept.keys()))
         inside = [found.__closure__ or (), found.__defaults__, found.__kwdefaults__, *kept.values()]
-    elif isinstance(found, type) and _is_own(found):
+    elif issubclass(kind, type) and _is_own(found):
         kept = {name: each for name, each in vars(found).items() if not name.startswith("__")}
         undo.append(partial(_put_attributes, found, kept))
         inside = [*kept.values()]
-    elif isinstance(found, tuple):
-        inside = [*found]
-    elif kind.__module__ in {"builtins", "functools"} and not isinstance(found, type):  # methods
+    elif issubclass(kind, tuple):
+        inside = [*tuple.__iter__(found)]
+    elif kind.__module__ in {"builtins", "functools"} and not issubclass(kind, type):  # methods
         undo += [found.cache_clear] if hasattr(found, "cache_clear") else []
         inside = [getattr(found, name) for name in REFERENCES if hasattr(found, name)]
     elif any(_is_own(each) or str(each.__module__).startswith(STATEFUL) for each in kind.__mro__):
-        inside = [kind, getattr(found, "__dict__", None), *_kept_in_slots(found, undo)]
+        inside = [kind, _attributes(found), *_kept_in_slots(found, undo)]
     elif _is_of_library(found):
-        kept = dict(vars(found))
+        kept = dict(_attributes(found))
         filled = [(each, each.copy()) for each in kept.values() if type(each) in {list, dict}]
         undo.append(partial(_put_holder, found, kept, filled, had_tensors=_holds_tensors(found)))
         inside = [each for each in _elements(found) if type(each) not in CONTAINERS]
     return inside
 
 
+def _attributes(found: Any) -> dict[str, Any]:
+    """Return the dictionary of an object's attributes, empty where it has none."""
+    try:
+        attributes = object.__getattribute__(found, "__dict__")
+    except Exception:  # of a class that has one of its own
+        return {}
+    return attributes if type(attributes) is dict else {}
+
+
 def _is_of_library(found: Any) -> bool:
     library = str(type(found).__module__).partition(".")[0]
-    is_object = hasattr(found, "__dict__") and not isinstance(found, type)
-    return is_object and (library not in LIBRARIES or isinstance(found, SimpleNamespace))
+    is_plain = library not in LIBRARIES or issubclass(type(found), SimpleNamespace)
+    return is_plain and not issubclass(type(found), type)
 
 
 def _elements(found: Any) -> list[Any]:
     """Return the attributes of an object, and what is in those that are lists or dictionaries."""
     elements = []
-    for each in vars(found).values():
+    for each in _attributes(found).values():
         is_container = type(each) in {list, dict} and len(each) <= MAX_LOOKED_INTO
         elements += (
             [*(each.values() if isinstance(each, dict) else each)] if is_container else [each]
@@ -133,11 +147,11 @@ def _put_holder(
     if had_tensors or _holds_tensors(found):
         for container, elements in filled:
             _refill(type(container), container, elements)
-        _refill(dict, vars(found), kept)
+        _refill(dict, _attributes(found), kept)
 
 
 def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
-    own = [each for each in type(found).__mro__ if _is_own(each)]
+    own = [each for each in type(found).__mro__ if _is_own(each) and "__slots__" in vars(each)]
     members = (each for kind in own for each in vars(kind).values())
     slots = [each for each in members if isinstance(each, MemberDescriptorType)]
     kept = {}
@@ -183,8 +197,10 @@ def _put_attributes(owner: type, kept: dict[str, Any]) -> None:
 
 
 def _names(code: CodeType) -> set[str]:
+    """Return the variables of its module that code names."""
     inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
-    return set(code.co_names).union(*inner)
+    named = (each for each in dis.get_instructions(code) if each.opname in NAMING)
+    return {each.argval for each in named}.union(*inner)
 
 
 def _is_own(thing: Any) -> bool:

@@ -31,6 +31,8 @@ WEIGHT_BITS = (4, 8, 16)
 # row in blocks of 32 weights with a scale of 16 bits, which makes 4.5 and 8.5 bits per weight.
 WEIGHTS_PER_SCALE = 32
 BITS_OF_SCALE = 16
+# What models call their argument for a cache, from version 5.24 of transformers on and before.
+CACHES = ("cache", "past_key_values")
 # What configurations call the number of experts that each token goes to.
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 # Work in steps of the library that a server does without, by the model_type of the text.
@@ -116,7 +118,7 @@ def inference_step(
         usual_task="causal-lm",
         usual_dtype=DEFAULT_DTYPE,
     ).eval()
-    _check_decoder(name, model)
+    key = _cache_argument(name, model)
     _warn_of_extra_work(name, model.config.get_text_config())
     held = stored.parameter_bytes(model) if stored else None
     if weight_bits is not None:
@@ -128,7 +130,7 @@ def inference_step(
         words = torch.randint(vocabulary, (batch_size, num_new)).to(device)
     inputs = {
         "input_ids": words,
-        "past_key_values": _cache(name, model, words, length),
+        key: _cache(name, model, key, words, length),
         "use_cache": True,
     }
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
@@ -159,10 +161,13 @@ def _checked_context(name: str, config: Any, given: int | None) -> int:
     return length
 
 
-def _check_decoder(name: str, model: Any) -> None:
+def _cache_argument(name: str, model: Any) -> str:
+    """Return what a decoder calls its argument for a cache; another model is refused."""
     if model.config.is_encoder_decoder:
         raise _no_decoder(name, model, "has an encoder")
-    if not {"input_ids", "past_key_values"} <= inspect.signature(model.forward).parameters.keys():
+    taken = inspect.signature(model.forward).parameters
+    keys = [key for key in CACHES if key in taken]
+    if not keys or "input_ids" not in taken:
         raise _no_decoder(name, model, "takes none")
     if not getattr(model.config, "is_decoder", True):  # only configurations of encoders have it
         raise _no_decoder(name, model, "is an encoder; the setting is_decoder=true makes it one")
@@ -172,6 +177,7 @@ def _check_decoder(name: str, model: Any) -> None:
             'rope_type dynamic; the setting rope_parameters={"rope_type": "linear", "factor": 2.0} '
             "costs the same"
         )
+    return keys[0]
 
 
 def _no_decoder(name: str, model: Any, what: str) -> WorkloadError:
@@ -194,17 +200,12 @@ def _warn_of_extra_work(name: str, text: Any) -> None:
         )
 
 
-def _cache(name: str, model: Any, words: Tensor, length: int) -> Any:
+def _cache(name: str, model: Any, key: str, words: Tensor, length: int) -> Any:
     """Return a cache with room for some tokens, those in it that are not among the new ones.
 
     How large its tensors are is found by a step of one token, for which they are made.
     """
     utils: Any = importlib.import_module("transformers.cache_utils")
-    if "query_length" not in inspect.signature(utils.StaticLayer.get_mask_sizes).parameters:
-        version = importlib.import_module("transformers").__version__
-        raise WorkloadError(
-            f"transformers: expected version 5.4 or later for caches, got {version}"
-        )
     found = utils.StaticCache(model.config, max_cache_len=length)
     layers = found.layers
     for number, layer in enumerate(layers):
@@ -217,7 +218,7 @@ def _cache(name: str, model: Any, words: Tensor, length: int) -> Any:
     try:
         with offline(), torch.no_grad():
             buffers = {key: each.to(words.device) for key, each in model.named_buffers()}
-            inputs = {"input_ids": words[:, :1], "past_key_values": found, "use_cache": True}
+            inputs = {"input_ids": words[:, :1], key: found, "use_cache": True}
             functional_call(model, buffers, (), inputs)
     except Exception as error:
         if "cannot be called on meta tensors" in str(error):
