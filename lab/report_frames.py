@@ -1,5 +1,8 @@
 """What a report costs a browser: ``python lab/report_frames.py report.html`` prints it.
 
+With a folder, as in ``python lab/report_frames.py report.html docs``, it only writes the top of the
+report there, as ``report-light.png`` and ``report-dark.png``.
+
 Times are those that the page's main thread was busy, so that what else the machine does is not in
 them: until the page is drawn, and for each step of zooming and panning, one after another.
 """
@@ -10,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 STEPS = 12
 PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -54,12 +57,25 @@ def measure_place(page: Page, costs: Costs, name: str, place: str) -> None:
         print(f"{name}, {what}: median {np.median(values):.0f} ms, most {max(values):.0f} ms")
 
 
-def main(path: Path) -> None:
-    """Open a report in headless Chromium and print what it costs."""
+def take_pictures(browser: Browser, path: Path, folder: Path) -> None:
+    """Write the top of a report in both styles."""
+    for style in ("light", "dark"):
+        page = browser.new_page(viewport={"width": 1000, "height": 1400}, color_scheme=style)  # type: ignore[arg-type]
+        page.goto(path.resolve().as_uri())
+        page.wait_for_selector("body[data-drawn=yes]", timeout=300_000)
+        page.wait_for_timeout(1_000)
+        page.screenshot(path=folder / f"report-{style}.png")
+
+
+def main(path: Path, folder: Path | None = None) -> None:
+    """Open a report in headless Chromium and print what it costs, or take its pictures."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
+        if folder:
+            take_pictures(browser, path, folder)
+            return
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         costs = Costs(page)
         page.goto(path.resolve().as_uri())
@@ -79,4 +95,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -42,6 +42,10 @@ def curves_figure(
             runtime, color=colour(len(curves) + number), linestyle=":", linewidth=1.2, label=name
         )
     axes.set_xscale("log")
+    if axes.dataLim.y0 > 0:  # else the first values would flatten the rest
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:.4g}")
+        axes.yaxis.set_minor_formatter("{x:.3g}")
     axes.set_xlabel("evaluations")
     axes.set_ylabel(label)
     axes.set_title(title)

@@ -11,9 +11,10 @@ SWEEPS = 8
 def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
     """Return float64[G, 2]: the layer of each group, and its height in the layer.
 
-    The layer of a group is the number of edges on the longest path to it. In each layer, groups are
-    ordered by the mean height of their neighbours, so that fewer edges cross. A few passes go
-    forwards and backwards. Heights are centred on 0.
+    The layer of a group is the number of edges on the longest path to it. A group without inputs,
+    such as a weight, is one layer before its first reader. In each layer, groups are ordered by the
+    mean height of their neighbours, so that fewer edges cross. A few passes go forwards and
+    backwards. Heights are centred on 0.
 
     Examples
     --------
@@ -37,6 +38,8 @@ def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
     for group in graph.topological_order.tolist():
         for reader in readers[group]:
             layer[reader] = max(layer[reader], layer[group] + 1)
+    for group in set(range(graph.num_groups)).difference(graph.edges[:, 1].tolist()):
+        layer[group] = min((layer[reader] for reader in readers[group]), default=1) - 1
     layers = [np.flatnonzero(layer == number).tolist() for number in range(layer.max() + 1)]
     height = np.zeros(graph.num_groups)
     for members in layers:

@@ -4,7 +4,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
@@ -25,13 +24,14 @@ def placement_figure(
 ) -> Figure:
     """Draw the groups of a placement int32[G]: their devices, compute times and bytes.
 
-    Colour is the device, area the compute time, edge width the bytes. Edges between devices are
-    dark, as in the figures of Addanki et al. (2019).
+    A device has a row, and its groups one colour; area is the compute time, edge width the bytes.
+    Edges between devices are dark, as in the figures of Addanki et al. (2019).
     """
     groups = problem.group_graph
-    positions = layered_positions(groups)
-    width = 0.22 * (positions[:, 0].max() + 1) + 2
-    height = 0.5 * (np.ptp(positions[:, 1]) + 1) + 1.5
+    layers, heights = layered_positions(groups).T
+    rows, centres = _device_rows(layers, heights, placement, problem.num_devices)
+    positions = np.stack([layers, rows], axis=1)
+    width, height = 0.22 * (layers.max() + 1) + 2, 0.5 * (np.ptp(rows) + 1) + 1.5
     figure = new_figure(float(np.clip(width, 6, 30)), float(np.clip(height, 4, 16)))
     axes = figure.add_subplot()
     widths = THINNEST_EDGE + (THICKEST_EDGE - THINNEST_EDGE) * _shares(groups.edge_bytes)
@@ -54,16 +54,39 @@ def placement_figure(
         zorder=2,
     )
     counts = np.bincount(placement, minlength=problem.num_devices).tolist()
-    handles = [
-        Line2D([], [], marker="o", linestyle="", color=colour(d), label=f"{name}: {counts[d]}")
-        for d, name in enumerate(problem.cluster.device_names)
-    ]
-    axes.legend(handles=handles, loc="upper left", fontsize="small")
+    names = problem.cluster.device_names
+    axes.set_yticks(
+        centres, [f"{name}: {count}" for name, count in zip(names, counts, strict=True)]
+    )
     sizes = f"{counted(problem.num_groups, 'group')} on {counted(problem.num_devices, 'device')}"
     axes.set_title(title or sizes)
     axes.margins(0.03, 0.08)
-    axes.set_axis_off()
+    axes.invert_yaxis()
+    axes.set_frame_on(False)
+    axes.tick_params(left=False)
+    axes.xaxis.set_visible(False)
     return figure
+
+
+def _device_rows(
+    layers: NDArray[np.float64],
+    heights: NDArray[np.float64],
+    placement: NDArray[np.int32],
+    num_devices: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the row float64[G] of each group and the centre float64[D] of each device's rows.
+
+    The groups of one layer on a device are beside one another, in the order of their heights.
+    """
+    places = (layers * num_devices + placement).astype(np.int64)
+    order = np.lexsort((heights, places))
+    _, first, sizes = np.unique(places[order], return_index=True, return_counts=True)
+    offsets = np.empty(len(order))
+    offsets[order] = np.arange(len(order)) - np.repeat(first + (sizes - 1) / 2, sizes)
+    reach = np.full(num_devices, 0.5)
+    np.maximum.at(reach, placement, np.abs(offsets) + 0.5)
+    centres = 2 * np.cumsum(reach) - reach + np.arange(num_devices)
+    return centres[placement] + offsets, centres
 
 
 def _shares(values: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -65,12 +65,17 @@ def problem_report(
 
 def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simulator) -> Report:
     timeline = simulator.timeline(shown.placement)
+    sent = timeline.transfer_end - timeline.transfer_start
+    sending = np.bincount(timeline.transfer_source, sent, shown.problem.num_devices)
     return {
         "title": shown.title,
         "runtime": timeline.runtime,
         "cost": cost_of_result(shown.problem, timeline),
         "fits": fits(shown.problem, timeline.peak_memory),
         "peak_memory": timeline.peak_memory,
+        "busy": timeline.device_busy,
+        "waiting": timeline.runtime - timeline.device_busy,
+        "sending": sending,
         "evaluations": shown.evaluations,
         "seconds": shown.seconds,
         "curve": [list(row) for row in shown.curve],

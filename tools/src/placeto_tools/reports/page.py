@@ -1,12 +1,15 @@
 """The file itself: data, a script and the drawing library in one page that fetches nothing."""
 
 import html
+import shlex
+import sys
 from importlib import resources
 from importlib.util import find_spec
 from typing import Any
 
 from placeto.errors import InputError
 from placeto.outputs import json_text
+from placeto_tools import __version__
 
 Report = dict[str, Any]
 LIBRARY = "bokeh"
@@ -29,7 +32,7 @@ def report_page(title: str, problems: list[Report]) -> str:
         "TITLE": html.escape(title),
         "STYLE": _ours("report.css"),
         "LIBRARY": library.render_js(),
-        "DATA": embedded_json({"problems": problems}),
+        "DATA": embedded_json({"problems": problems, "made_by": _made_by()}),
         "GLUE": _ours("report.js"),
     }
     pieces = _ours("report.html").split("%%")  # text between the marks, and the marks
@@ -48,6 +51,10 @@ def embedded_json(value: Any) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _made_by() -> str:
+    return f"placeto {__version__}: {shlex.join(['placeto', *sys.argv[1:]])}"
 
 
 def _ours(name: str) -> str:

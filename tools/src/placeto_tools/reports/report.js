@@ -1,7 +1,7 @@
 "use strict";
 // Draws what the page holds as data. Text of the data goes into the page as text, never as markup.
 (() => {
-const {problems} = JSON.parse(document.getElementById("data").textContent);
+const {problems, made_by} = JSON.parse(document.getElementById("data").textContent);
 const plotting = Bokeh.Plotting;
 const INK = "#7d828a"; // is read on white and on black
 const PATH = "#e0218a";
@@ -87,21 +87,35 @@ async function put(place, model) {
   else take_away(view);
 }
 
-// The table of placers.
+// The tables of placers, and of the devices of one.
+const better = (one, other) => one.fits === other.fits ? one.cost < other.cost : one.fits;
+const best_of = placers => range(placers.length).reduce(
+  (best, index) => better(placers[index], placers[best]) ? index : best, 0);
+
 function draw_table() {
-  const bound = Math.max(0, ...Object.values(problem.bounds));
-  const name = Object.entries(problem.bounds).find(([, value]) => value === bound);
-  const last = problem.levels[problem.levels.length - 1];
-  at("summary").textContent = `${problem.title}: ${problem.op_names.length.toLocaleString("en")} ops, ` +
-    `${last.names.length.toLocaleString("en")} groups, ${problem.devices.length} devices` +
-    (name ? `; lower bound ${seconds(bound)} (${name[0]})` : "");
-  const head = ["placer", "runtime", "over the bound", "peak memory", "evaluations", "CPU seconds"];
-  table(at("placers"), head, problem.placers.map(placer => [
-    placer.title, placer.fits ? seconds(placer.runtime) : `${seconds(placer.runtime)}, out of memory`,
-    bound > 0 ? share(placer.runtime / bound - 1) : "",
-    bytes(Math.max(...placer.peak_memory)),
-    placer.evaluations === null ? "" : placer.evaluations.toLocaleString("en"),
-    placer.seconds === null ? "" : seconds(placer.seconds),
+  const {placers, devices, op_names, levels, bounds} = problem, best = placers[best_of(placers)];
+  const [name, bound] = Object.entries(bounds).reduce((one, other) => other[1] > one[1] ? other : one, ["", 0]);
+  at("summary").textContent = `${problem.title}: ${number.format(op_names.length)} ops, ` +
+    `${number.format(levels[levels.length - 1].names.length)} groups, ${devices.length} devices`;
+  const over = placer => bound > 0 && placer.fits ? share(placer.runtime / bound - 1) : "";
+  at("verdict").textContent = (best.fits ? `${best.title} is the fastest: ${seconds(best.runtime)} a step (simulated)` :
+    "No placement here fits the memory") + (bound > 0 ? `. The lower bound is ${seconds(bound)} (${name}).` : ".");
+  const columns = [
+    ["placer", placer => placer.title],
+    ["simulated runtime", placer => seconds(placer.runtime) + (placer.fits ? "" : ", out of memory")],
+    ["over the bound", over],
+    ["peak memory", placer => bytes(Math.max(...placer.peak_memory))],
+    ["evaluations", placer => placer.evaluations === null ? "" : number.format(placer.evaluations)],
+    ["CPU time", placer => placer.seconds === null ? "" : seconds(placer.seconds)],
+  ].filter(([, text]) => placers.some(text)); // placements of files have no search
+  table(at("placers"), columns.map(([head]) => head), placers.map(placer => columns.map(([, text]) => text(placer))));
+}
+
+function draw_devices(placer) {
+  const head = [placer.title, "peak memory", "of", "computing", "waiting", "sending"];
+  table(at("devices"), head, problem.devices.map((device, index) => [
+    device.name, bytes(placer.peak_memory[index]), bytes(device.memory_bytes),
+    ...[placer.busy, placer.waiting, placer.sending].map(times => seconds(times[index])),
   ]));
 }
 
@@ -176,7 +190,7 @@ function draw_graph() {
 function legend(devices, visible) {
   name_colours(at("legend"), problem.devices.map((device, index) => {
     const count = visible.filter(group => devices[group] === index).length;
-    return [device.colour, `${device.name}: ${count.toLocaleString("en")} groups`];
+    return [device.colour, `${device.name}: ${number.format(count)} groups`];
   }));
 }
 
@@ -279,7 +293,7 @@ function chart(placer, x_range) {
   const names = [...problem.devices.map(device => device.name), ...problem.links];
   const plot = figure(
     {height: 120 + 26 * names.length, x_range, y_range: [names.length - 0.5, -0.5],
-     title: `${placer.title}: ${seconds(placer.runtime)}`},
+     title: `${placer.title}: ${seconds(placer.runtime)} (simulated)`},
     "xpan,xwheel_zoom,xbox_zoom",
     [["what", "@what"], ["", "@detail"], ["takes", "@takes"], ["on the critical path", "@path"]],
   );
@@ -321,6 +335,7 @@ function draw_steps() {
   const chosen = ["upper", "lower"].map(id => problem.placers[at(id).selectedIndex]);
   const longest = Math.max(...chosen.map(placer => placer.runtime)) || 1;
   const x_range = new Bokeh.Range1d({start: 0, end: longest, bounds: [0, longest]});
+  draw_devices(chosen[0]);
   draw_path(chosen[0]);
   const plots = chosen.flatMap(placer => [chart(placer, x_range), memory(placer, x_range)]);
   return put("steps", new Bokeh.Column({children: plots, sizing_mode: "stretch_width"}));
@@ -337,7 +352,7 @@ function draw_path(placer) {
   ];
   const sum = kind => rows.filter(row => row[0] === kind).reduce((total, row) => total + row[4], 0);
   const rest = Math.max(0, placer.runtime - sum("op") - sum("transfer"));
-  at("path-summary").textContent = `${placer.title}: ${rows.length.toLocaleString("en")} ops and transfers, ` +
+  at("path-summary").textContent = `${placer.title}: ${number.format(rows.length)} ops and transfers, ` +
     `${seconds(sum("op"))} of ops, ${seconds(sum("transfer"))} of transfers, ${seconds(rest)} of overheads; the longest:`;
   rows.sort((one, other) => other[4] - one[4]);
   table(at("path"), ["", "name", "on", "from", "takes"],
@@ -354,7 +369,7 @@ function draw_curves() {
     return put_nothing("curves");
   }
   const one = (label, placers, scale) => {
-    const plot = figure({height: 300, x_axis_label: label, y_axis_label: "best runtime, s"},
+    const plot = figure({height: 300, x_axis_label: label, y_axis_label: "best simulated runtime, s", y_axis_type: "log"},
       "pan,wheel_zoom,box_zoom");
     placers.forEach((placer, index) => {
       const known = placer.curve.filter(row => row[1] !== null);
@@ -381,9 +396,9 @@ function put_nothing(place) {
 
 function show_problem(index) {
   problem = problems[index];
-  const titles = problem.placers.map(placer => placer.title), last = titles.length - 1;
-  choices(at("graph-placer"), titles, last, draw_graph);
-  choices(at("upper"), titles, last, draw_steps);
+  const titles = problem.placers.map(placer => placer.title), best = best_of(problem.placers);
+  choices(at("graph-placer"), titles, best, draw_graph);
+  choices(at("upper"), titles, best, draw_steps);
   choices(at("lower"), titles, 0, draw_steps);
   choices(at("level"), problem.levels.map(groups => `${groups.names.length} groups`), 0,
     number => show_level(number, []));
@@ -394,6 +409,7 @@ function show_problem(index) {
   return Promise.all([show_level(0, []), draw_steps(), draw_curves()]);
 }
 
+at("made-by").textContent = made_by;
 choices(at("problem"), problems.map(each => each.title), 0, show_problem);
 at("problem-label").hidden = problems.length < 2;
 show_problem(0).then(() => { document.body.dataset.drawn = "yes"; });

@@ -189,8 +189,7 @@ def distributions_figure(
         axes.xaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="x", which="both", labelsize="small", rotation=45)
     every[0].set_ylabel("fraction of the graphs")
-    columns = 3 if reference is None else 5
-    figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(title)
     return figure
 
