@@ -52,7 +52,7 @@ def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED
     Ops are in topological order, and ``measured_time[kind]`` has their seconds. PipeDream's
     published profiles are of a V100.
     """
-    with opened(path, str.splitlines) as lines:
+    with opened(path, lambda content: content.decode().splitlines()) as lines:
         return _training_graph(*_parsed(lines), kind)
 
 

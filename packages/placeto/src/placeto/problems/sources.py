@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +42,7 @@ OF_A_STEP, OF_A_PIPELINE = "latency", "throughput"
 GRAPH_FORMAT = "placeto-graph"
 JSON_SUFFIXES = (".json", ".json.gz")
 EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
+BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"([\w-]*)"')  # of the files of this project
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
@@ -290,10 +292,12 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
         if not path.name.endswith(JSON_SUFFIXES):
             graph = load_pipedream_profile(path)
             return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
-        try:
-            head = msgspec.json.decode(read_bytes(path), type=_Head)
-        except msgspec.MsgspecError:  # what is no JSON object is left to the reader of problems
-            head = _Head("unknown")
+        head = _Head("unknown")  # what is no JSON object is left to the reader of problems
+        if begins := BEGINNING.match(read_bytes(path, start=True)):
+            head = _Head(begins[1].decode())
+        else:
+            with suppress(msgspec.MsgspecError):
+                head = msgspec.json.decode(read_bytes(path), type=_Head)
         if head.format == GRAPH_FORMAT:  # of a graph alone
             return Source(name, load_graph(path))
         if head.format is not None:
