@@ -171,8 +171,9 @@ def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
     report = succeed_json(*simulate, "--measured=123")
     assert report["speed"] == {"rtx3090": pytest.approx(123 * report["runtime"])}
     cluster.write_text(head + "\n".join(lines[-2:]))
-    after = succeed_json(*simulate)
+    after = succeed_json(*simulate, "--measured=123")
     assert 1 / after["runtime"] == pytest.approx(123, rel=5e-3)  # three digits are printed
+    assert after["speed"] == pytest.approx(report["speed"], rel=1e-9)  # it has one by now
 
 
 def test_a_speed_is_that_of_a_kind_whose_times_are_modelled(tmp_path: Path) -> None:

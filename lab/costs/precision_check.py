@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import nn
 
 from placeto import capture_step
-from placeto_capture.costs.roofline import Tf32, single_device_runtime
-from placeto_graphs import OpGraph
+from placeto_capture import cost_model
+from placeto_capture.costs.roofline import Tf32
+from placeto_graphs import DEVICE_KINDS, OpGraph
 from placeto_workloads import library_step
 
 MODEL, BATCH_SIZE = "torchvision:resnet50", 256
@@ -73,7 +75,9 @@ def rate(graphs: Mapping[str, OpGraph], kind: str, precision: str, batch_size: i
     """Return how many images a second a kind of device trains with by the cost model."""
     graph = graphs["mixed" if precision == "mixed" else "float32"]
     tf32: Tf32 = "never" if precision == "float32" else "always"
-    return batch_size / single_device_runtime(graph, kind, tf32=tf32)
+    seconds = cost_model(graph, kind, tf32=tf32)
+    between = np.count_nonzero(seconds) * DEVICE_KINDS[kind].op_overhead
+    return float(batch_size / (seconds.sum() + between))
 
 
 def rate_table(graphs: Mapping[str, OpGraph]) -> str:

@@ -198,15 +198,8 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
         resident,
         classes,
         np.where(resident, 0.0, seconds),
-        np.where(resident, 0.0, device.launch_overhead + seconds / efficiency),
+        np.where(resident, 0.0, (device.launch_overhead + seconds / efficiency) / device.speed),
     )
-
-
-def single_device_runtime(graph: OpGraph, kind: str, *, tf32: Tf32 = "convolutions") -> float:
-    """Return the seconds of one step on one device, with its ``op_overhead`` between two ops."""
-    seconds = cost_model(graph, kind, tf32=tf32)
-    num_gaps = max(int(np.count_nonzero(seconds)) - 1, 0)
-    return float(seconds.sum() + num_gaps * DEVICE_KINDS[kind].op_overhead)
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:

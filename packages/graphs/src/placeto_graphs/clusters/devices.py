@@ -56,12 +56,15 @@ def _kind(name: str) -> DeviceKind:
     row = _row(name)
     row |= {"name": name, "memory_bytes": int(row["memory_bytes"])}
     row["efficiency"] = Efficiency(**row["efficiency"])
-    return DeviceKind(**{field.name: row[field.name] for field in fields(DeviceKind)})
+    return DeviceKind(**_fields(DeviceKind, row))
+
+
+def _fields(described: type[Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: row[field.name] for field in fields(described) if field.name in row}
 
 
 def _ways(name: str) -> Ways:
-    row = _row(name)
-    return Ways(**{field.name: row[field.name] for field in fields(Ways) if field.name in row})
+    return Ways(**_fields(Ways, _row(name)))
 
 
 DEVICE_KINDS: dict[str, DeviceKind] = {name: _kind(name) for name in _TABLES["kinds"]}
@@ -137,6 +140,8 @@ def decoded_devices(
                     )
                 if value is None:
                     given[field] = getattr(known[device.kind], field)
+            if device.op_overhead is None:
+                given["op_overhead"] /= known[device.kind].speed
             decoded.append(Device(**given))
     return tuple(decoded)
 
@@ -182,7 +187,7 @@ def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
         given["efficiency"] = Efficiency(**parts | kind.efficiency)
     own = (field.name for field in fields(DeviceKind))
     changes = {field: given[field] for field in own if given[field] is not None}
-    return replace(usual, **changes).at_speed(kind.speed)
+    return replace(usual, **changes)
 
 
 def _given_memory(memory: Any, memory_bytes: int | None) -> int | None:

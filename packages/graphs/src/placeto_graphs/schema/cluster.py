@@ -4,7 +4,7 @@ The time of an op on a kind follows from its numbers if it was not measured.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -139,6 +139,8 @@ class DeviceKind(Record):
         Seconds after an op, and after a transfer, as a `Device` of the kind has them.
     efficiency : `Efficiency`
         Parts of the peak and the bandwidth that each class of op reaches, in any precision.
+    speed : float
+        Number by which the times of all ops, and of what is between them, are divided.
 
     Examples
     --------
@@ -159,12 +161,13 @@ class DeviceKind(Record):
     op_overhead: float
     transfer_overhead: float = 0.0
     efficiency: Efficiency
+    speed: float = 1.0
 
     def __post_init__(self) -> None:
         self._check("name", text)
         self._check("memory_bytes", integer, minimum=1)
-        self._check("memory_bandwidth", above_0)
-        self._check("peak_flops", above_0)
+        for rate in ("memory_bandwidth", "peak_flops", "speed"):
+            self._check(rate, above_0)
         self._check("peak_flops_in", _peaks)
         for overhead in ("launch_overhead", "op_overhead", "transfer_overhead"):
             self._check(overhead, number)
@@ -173,19 +176,6 @@ class DeviceKind(Record):
 
     def __repr__(self) -> str:
         return f"DeviceKind({self.name!r})"
-
-    def at_speed(self, speed: float) -> "DeviceKind":
-        """Return the kind with all of its ops, and what is between them, so many times as fast."""
-        if above_0("speed", speed) == 1:
-            return self
-        return replace(
-            self,
-            memory_bandwidth=self.memory_bandwidth * speed,
-            peak_flops=self.peak_flops * speed,
-            peak_flops_in={dtype: peak * speed for dtype, peak in self.peak_flops_in.items()},
-            launch_overhead=self.launch_overhead / speed,
-            op_overhead=self.op_overhead / speed,
-        )
 
 
 def _peaks(field: str, given: Any) -> Mapping[str, float]:

@@ -106,12 +106,13 @@ def speed_of_kind(
         names = ", ".join(device.name for device in used)
         raise InputError(f"--measured: expected everything on one device, got {names}")
     (device,) = used
+    speed = {kind.name: kind.speed for kind in problem.cluster.kinds}.get(device.kind, 1.0)
     if device.kind in problem.graph.measured_time:
         raise InputError(
             f"--measured: expected a kind whose times are modelled, got {device.kind}, whose ops "
             "were measured"
         )
-    return {device.kind: measured * runtime}
+    return {device.kind: speed * measured * runtime}
 
 
 def inspect_problem(
