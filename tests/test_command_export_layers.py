@@ -371,7 +371,7 @@ def test_layers_on_a_cpu_go_to_gpus() -> None:
     exported = FORMATS["vllm"].export(problem, by_layer(problem, [0, 0, 1, 1]), STEP)
     assert exported.price is not None
     assert exported.price.peak_memory[0] == 0
-    assert "the fastest split found" in exported.remarks[0]
+    assert "the best split found" in exported.remarks[0]
     cpus = decoder(8, 400, 8, 60, cluster="2xcpu")
     only = FORMATS["vllm"].export(cpus, by_layer(cpus, [0, 0, 1, 1]), STEP)
     assert vllm_partition(only.content, 4) == ([2, 2], None)

@@ -16,7 +16,7 @@ from placeto.exporting.layer_split import LayerSplit, layer_split
 from placeto.exporting.layers import all_layers, one_stack
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.module_scopes import ModuleScopes
-from placeto.exporting.pipeline_stages import NoChainError, nearest_stages, pipeline_stages
+from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
@@ -69,11 +69,8 @@ def _accelerate(
 def _torch(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
-    try:
-        found, note = pipeline_stages(problem, placement, evaluator), ""
-    except NoChainError:
-        found = nearest_stages(problem, placement, evaluator)
-        note = ": the fastest chain of layers found"
+    found = pipeline_stages(problem, placement, evaluator)
+    note = "" if found.as_placed else ": the best chain of layers found"
     content: dict[str, object] = {"split_points": found.split_points, "devices": found.devices}
     stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}{note}"
     remarks = (stages, found.price.text(problem, "stages of whole modules", evaluator))
@@ -169,7 +166,7 @@ def _split_layers(
     names = [problem.cluster.device_names[device] for device in split.stages.devices]
     stages = zip(split.stages.sizes, names, strict=True)
     where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
-    found = "as placed" if split.as_placed else "the fastest split found, as the placement is none"
+    found = "as placed" if split.as_placed else "the best split found"
     price = split.price.text(problem, "whole layers in a row", evaluator)
     remarks = (f"{where}: {found}", price)
     return Exported(content, remarks, split.price, {"devices": names, **details})

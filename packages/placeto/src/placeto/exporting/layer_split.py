@@ -14,9 +14,10 @@ from placeto.errors import InputError
 from placeto.exporting.forms import Price, price
 from placeto.exporting.layers import NO_TIME, ModelChain, chain_modules
 from placeto.exporting.module_scopes import ModuleScopes
+from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_baselines import LayerChain, Stages, best_chain
-from placeto_graphs import PlacementProblem
+from placeto_baselines import Stages, best_chain
+from placeto_graphs import EvaluationBatch, PlacementProblem
 
 NONE = -1
 
@@ -41,8 +42,8 @@ def layer_split(
 ) -> LayerSplit:
     """Return which of some devices runs which layers, one after another.
 
-    If the placement, int32[G], has each layer on one device, and the layers of a device in a row,
-    it is the split. Otherwise the split is the fastest one found.
+    If the placement, int32[G], fits and has each layer on one device, and the layers of a device
+    in a row, it is the split. Otherwise the split is the best one found.
     """
     scopes = ModuleScopes(problem.graph)
     chain = ModelChain(problem, scopes, layers, evaluator)
@@ -50,16 +51,22 @@ def layer_split(
     stages = stages_of(nearest)
     if stages is not None and not chain.can_be(stages, devices):
         stages = None
-    as_placed = as_placed and stages is not None
-    if stages is None or not as_placed:
-        stages = _fastest(chain, stages, devices)
-    device_of_layer = stages.device_of_layer()
+
+    def evaluated(stages: Stages) -> EvaluationBatch:
+        return chain.evaluate(stages.device_of_layer()[None])
+
+    if not (stages and as_placed and fits(problem, evaluated(stages).peak_memory[0])):
+        found = best_chain(chain, devices, [stages] if stages else [])
+        if found is None:
+            names = ", ".join(problem.cluster.device_names[each] for each in devices)
+            raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
+        as_placed, stages = as_placed and found.stages == stages, found.stages
     return LayerSplit(
         layers=chain.layers,
         stages=stages,
-        op_devices=device_of_layer[chain.labels],
+        op_devices=stages.device_of_layer()[chain.labels],
         as_placed=as_placed,
-        price=price(problem, placement, chain.evaluate(device_of_layer[None]), evaluator),
+        price=price(problem, placement, evaluated(stages), evaluator),
     )
 
 
@@ -83,12 +90,3 @@ def _nearest(
     np.add.at(share, (labels, there), chain.problem.compute_time[ops, there] + NO_TIME)
     nearest = share.argmax(axis=1)
     return nearest, bool((there == nearest[labels]).all())
-
-
-def _fastest(chain: LayerChain, start: Stages | None, devices: Sequence[int]) -> Stages:
-    """Return the fastest stages that are found."""
-    best = best_chain(chain, devices, [start] if start else [])
-    if best is None:
-        names = ", ".join(chain.problem.cluster.device_names[each] for each in devices)
-        raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
-    return best.stages

@@ -1,7 +1,7 @@
 """A placement as the stages of a pipeline, for `torch.distributed.pipelining`."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,7 @@ from placeto.exporting.layer_split import layer_split
 from placeto.exporting.layers import all_layers
 from placeto.exporting.module_scopes import ModuleScopes, path_of
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_graphs import PlacementProblem, colocate, colocate_by_id
-
-
-class NoChainError(InputError):
-    """A placement is no chain of stages."""
+from placeto_graphs import PlacementProblem
 
 
 @dataclass(frozen=True)
@@ -31,17 +27,45 @@ class PipelineStages:
         The device of each stage, by its name in the cluster.
     price : `Price`
         Cost of whole modules, with their backward passes, in one stage.
+    as_placed : bool
+        Whether the placement has these stages already.
     """
 
     split_points: tuple[str, ...]
     devices: tuple[str, ...]
     price: Price
+    as_placed: bool = True
 
 
 def pipeline_stages(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
 ) -> PipelineStages:
-    """Return where a pipeline is split, for a placement, int32[G], that is a chain of stages.
+    """Return the stages of a placement, int32[G], if it is a chain of them that fits.
+
+    For any other placement they are the best split of layers that is found, see `layer_split`.
+    """
+    placed = _stages_as_placed(problem, placement, evaluator)
+    if placed is not None and placed.price.fits:
+        return placed
+    scopes, names = ModuleScopes(problem.graph), problem.cluster.device_names
+    devices = range(problem.num_devices)
+    split = layer_split(problem, placement, all_layers(scopes), devices, evaluator)
+    if placed is not None and not split.price.fits:
+        return placed
+    stage_of = {device: stage for stage, device in enumerate(split.stages.devices)}
+    _check_weights(scopes, np.array([stage_of[device] for device in split.op_devices.tolist()]))
+    return PipelineStages(
+        split_points=tuple(split.layers[begin] for begin in split.stages.bounds[1:-1]),
+        devices=tuple(names[device] for device in split.stages.devices),
+        price=split.price,
+        as_placed=False,
+    )
+
+
+def _stages_as_placed(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
+) -> PipelineStages | None:
+    """Return where a pipeline is split, for a placement that is a chain of stages; else None.
 
     A placement is a chain if the forward pass never returns to a device that it has left, and each
     stage begins between modules. Ops between two modules may be on either side. Of a step in
@@ -68,24 +92,23 @@ def pipeline_stages(
         if module is None or device == last:
             continue
         if device in stages:
-            raise NoChainError(
-                "PLACEMENT: expected a chain of stages, as a pipeline is one, but the forward pass "
-                f"comes back from {names[last]} to {names[device]} at {graph.op_names[op]}"
-            )
+            return None
         if first_place[module] == place:
             stages[device], last = place, device
         elif module in scopes.owners:
-            raise NoChainError(
-                "PLACEMENT: expected stages that begin between modules, as those of a pipeline do, "
-                f"but the module {module} is on {names[last]} and {names[device]}"
-            )
+            return None
     begins = list(stages.values())[1:]
     stage_of = dict(
         zip(ops, np.searchsorted(begins, np.arange(len(ops)), side="right"), strict=True)
     )
     forward = np.full(graph.num_ops, UNKNOWN, np.int64)
     forward[scopes.computing] = [stage_of[first] for first in first_copies]
-    labels = _stage_of_op(scopes, forward, len(begins))
+    reads = np.flatnonzero(forward[graph.edge_consumers] != UNKNOWN)[::-1]
+    readers, read = forward[graph.edge_consumers[reads]], graph.edge_producers[reads]
+    computes = forward[read] != UNKNOWN
+    forward[read[~computes]] = readers[~computes]  # of the first reader
+    labels = labels_of_step(graph, forward, otherwise=len(begins))
+    _check_weights(scopes, labels)
     restricted = problem_of_labels(problem, labels)
     found = restricted.placement_of_ops(np.array(list(stages), np.int32)[labels])
     after = evaluator.make(restricted, None).evaluate(found[None])
@@ -99,31 +122,15 @@ def pipeline_stages(
     )
 
 
-def nearest_stages(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
-) -> PipelineStages:
-    """Return the stages of `layer_split`, for a placement that is no chain."""
-    layers = all_layers(ModuleScopes(problem.graph))
-    split = layer_split(problem, placement, layers, range(problem.num_devices), evaluator)
-    grouping = colocate(problem.graph, [colocate_by_id])
-    ops = replace(problem, grouping=grouping, hierarchy=None, rules=None)
-    found = pipeline_stages(ops, ops.placement_of_ops(split.op_devices), evaluator)
-    as_placed = replace(found.price, runtime_as_placed=split.price.runtime_as_placed)
-    return replace(found, price=as_placed)
-
-
-def _stage_of_op(scopes: ModuleScopes, stages: NDArray[np.int64], last: int) -> NDArray[np.int64]:
-    """Return int64[V], the stage of each op of a step, from those of the ops that compute."""
-    graph = scopes.graph
-    reads = stages[graph.edge_consumers] != UNKNOWN
-    for op, reader in zip(
-        graph.edge_producers[reads].tolist(), graph.edge_consumers[reads].tolist(), strict=True
-    ):
-        if stages[op] == UNKNOWN:
-            stages[op] = stages[reader]
-        elif scopes.is_weight[op] and stages[op] != stages[reader]:
-            raise InputError(
-                f"PLACEMENT: expected each weight in one stage, but {graph.op_names[op]} is read "
-                f"in the stages {stages[op]} and {stages[reader]}"
-            )
-    return labels_of_step(graph, stages, otherwise=last)
+def _check_weights(scopes: ModuleScopes, stages: NDArray[np.int64]) -> None:
+    """Refuse a weight that two stages read, for int64[V], the stage of each op."""
+    producers, consumers = scopes.graph.edge_producers, scopes.graph.edge_consumers
+    of_weight = scopes.is_weight[producers] & scopes.is_forward[consumers]
+    apart = of_weight & (stages[producers] != stages[consumers])
+    if apart.any():
+        op, reader = int(producers[apart][0]), int(consumers[apart][0])
+        both = sorted({int(stages[op]), int(stages[reader])})
+        raise InputError(
+            f"PLACEMENT: expected each weight in one stage, but {scopes.graph.op_names[op]} is "
+            f"read in the stages {both[0]} and {both[1]}"
+        )

@@ -150,7 +150,7 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            If the placement is no chain of stages.
+            If two stages would read one weight.
         """
         from placeto.exporting.pipeline_stages import pipeline_stages  # noqa: PLC0415
 
