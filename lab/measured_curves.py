@@ -1,6 +1,6 @@
 """Learning on the simulator, and on measured steps: ``python lab/measured_curves.py nmt-2``.
 
-The model is one of `placeto experiment fidelity`, in its size there. Two device processes of this
+The model is one of ``fidelity.py``, in its size there. Two device processes of this
 machine run the steps, so keep it idle. The table and the picture are those of
 docs/results/measured-curves.md.
 """
@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from fidelity import RunnableModel, runnable_models
 from numpy.typing import NDArray
 
 from placeto.placing.watching import WatchedEvaluator
 from placeto.texts import TextTable, seconds_text
 from placeto_execution import Executor
-from placeto_experiments.paper.fidelity import runnable_models
-from placeto_experiments.paper.fidelity_tasks import RunnableModel
 from placeto_experiments.paper.pages import bands_figure, spread
-from placeto_experiments.paper.plan import chosen_plan, without_simulated_features
+from placeto_experiments.paper.plan import without_simulated_features
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator
@@ -119,10 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--picture", type=Path, default=Path("measured-curves.png"))
     options = parser.parse_args(arguments)
-    plan = chosen_plan("fidelity", options.scale)
-    ((graph, model),) = runnable_models([options.model], plan).items()
+    is_smoke = options.scale == "smoke"
+    (model,) = runnable_models([options.model], smoke=is_smoke)
     settings = replace(without_simulated_features(Settings()), reward="terminal")
-    if options.scale == "smoke":
+    if is_smoke:
         settings = replace(settings, hidden_units=16, message_rounds=2, workers=4)
     problem, evaluations = model.profiled(), EVALUATIONS[options.scale]
     found = {
@@ -134,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     print(table(found).markdown())
     curves = {where: [np.array(one.episodes) for one in its] for where, its in found.items()}
-    bands_figure(curves, "updates", graph.name).savefig(options.picture)
+    bands_figure(curves, "updates", model.source).savefig(options.picture)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import fidelity
+import networkx as nx
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import measured_curves
 import model_check
@@ -10,6 +14,8 @@ import search_tables
 from enas import __main__ as enas
 from enas.search import ARCHITECTURES, Search
 from ledger import __main__ as ledger
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
+from placeto_simulator import Simulator
 from placeto_workloads import load_trajectory
 
 
@@ -68,3 +74,46 @@ def test_learning_on_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     measured_curves.main(["nmt-2", "--scale", "smoke", "--picture", str(picture)])
     assert "| Two device processes |" in capsys.readouterr().out
     assert picture.stat().st_size
+
+
+def test_steps_that_are_simulated_and_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {"PROFILE_RUNS": 2, "SEARCHES": ("expert",), "NUM_RANDOM": 1, "NUM_NEIGHBOURS": 1}
+    for name, value in few.items():
+        monkeypatch.setattr(fidelity, name, value)
+    fidelity.main(["--smoke", "--runs", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("| nmt-2 | real | ")]) == 1 + 7
+    assert len([line for line in lines if line.startswith("| nmt-2 | 40.0 % | ")]) == 1 + 7
+
+
+def problem_on_two_devices(seed: int) -> tuple[PlacementProblem, NDArray[np.int32]]:
+    generator = np.random.default_rng(seed)
+    chain = nx.gn_graph(12, seed=seed).reverse()
+    nx.set_edge_attributes(chain, 10**6, "bytes")
+    seconds = generator.uniform(0.0, 1.0, (12, 1))
+    problem = PlacementProblem(
+        graph=from_networkx(chain),
+        cluster=parse_cluster("2xv100"),
+        compute_time=np.tile(seconds, (1, 2)),
+    )
+    return problem, generator.integers(0, 2, 12, np.int32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ops_take_what_their_overlaps_say(seed: int) -> None:
+    problem, placement = problem_on_two_devices(seed)
+    timeline = Simulator(problem, num_threads=1).timeline(placement)
+    start, end = timeline.op_start, timeline.op_end
+    for op, shared in enumerate(fidelity.overlaps(timeline)):
+        others = timeline.op_device != timeline.op_device[op]
+        pairs = np.minimum(end[others], end[op]) - np.maximum(start[others], start[op])
+        assert shared == pytest.approx(np.maximum(pairs, 0.0).sum(), abs=1e-9)
+    alone = problem.compute_time[:, 0]
+    slowed = fidelity.contended_timeline(problem, 1.25 * alone, placement)
+    seconds = slowed.op_end - slowed.op_start
+    assert (seconds >= alone - 1e-9).all()
+    assert (seconds <= 1.25 * alone + 1e-9).all()
+    same = fidelity.contended_timeline(problem, alone, placement)
+    assert np.array_equal(same.op_start, start)

@@ -2,22 +2,18 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
-import numpy as np
 import pytest
 
 from command_runs import build_profile, fail, start_paused, succeed
 from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from fork_join_graphs import fork_join_problem
 from placeto.progress import clock
-from placeto.texts import share_text
 from placeto.trials.keys import content_digest
-from placeto.trials.records import Measured, MeasuredPlacement, Trained
+from placeto.trials.records import Trained
 from placeto.trials.trials import (
     Experiment,
     Graph,
@@ -25,15 +21,12 @@ from placeto.trials.trials import (
     Watch,
     Workspace,
 )
-from placeto_execution.measuring import StepProfile
 from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
-from placeto_experiments.paper import fidelity, fidelity_tasks
-from placeto_experiments.paper.fidelity_tasks import profile_beside
 from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.rewards import TITLES, rewards
 from placeto_experiments.paper.tasks import TrainPlaceto
-from placeto_graphs import load_problem, save_problem
+from placeto_graphs import save_problem
 from placeto_policy import Settings
 
 UPDATES = 5  # of the scale
@@ -41,59 +34,10 @@ UPDATES = 5  # of the scale
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of two experiments that one command ran, one of them on real workers."""
+    """Return the folder of an experiment that one command ran."""
     folder = tmp_path_factory.mktemp("all") / "results"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fidelity_tasks, "PROFILE_RUNS", 2)
-        succeed("experiment", "all", "rewards", SMOKE, "-o", folder)
+    succeed("experiment", "all", "rewards", SMOKE, "-o", folder)
     return folder
-
-
-def test_fidelity_is_told_of_placements_that_ran(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "results"
-    measured = profile_beside
-
-    def slower(*arguments: Any) -> StepProfile:
-        found = measured(*arguments)
-        return replace(found, op_seconds=10 * found.op_seconds)  # whatever else this machine does
-
-    few: dict[str, object] = {"profile_beside": slower, "PROFILE_RUNS": 2}
-    few |= {"SEARCHES": ("expert", "local-search")}
-    with monkeypatch.context() as patched:
-        for name, value in (few | {"NUM_RANDOM": 1, "NUM_NEIGHBOURS": 1}).items():
-            patched.setattr(fidelity_tasks, name, value)
-        succeed("experiment", "fidelity", SMOKE, "-o", folder)
-    page = (folder / "results.md").read_text()
-    measuring, record = trials_of(folder).values()
-    assert measuring["ops"] == record["ops"]
-    rows = record["rows"]
-    assert len(rows) == len({row["placement"] for row in rows}) == 8
-    (problem,) = (folder / "problems").iterdir()
-    placements = fidelity_tasks.placements_of(load_problem(problem))
-    assert len(placements) == len({name for name, _ in placements}) == 19
-    (single,) = (row for row in rows if row["placement"] == "single")
-    assert all(row["measured"] > 0 for row in rows)
-    assert single["slowed"] == single["simulated"]
-    assert any(row["slowed"] > row["simulated"] for row in rows)
-    errors = [abs(row["simulated"] / row["measured"] - 1) for row in rows]
-    assert cell(page, "nmt-2", 3) == share_text(np.mean(errors))
-    refused = fail("experiment", "fidelity", "nmt-3", SMOKE, "-o", tmp_path / "other")
-    assert "nmt-3: expected one of nmt-2" in refused
-
-
-def test_steps_on_a_gpu_are_told_of_each_placement_and_without_slowdown() -> None:
-    rows = [
-        MeasuredPlacement("single", simulated=0.2, slowed=None, own_times=0.1, measured=0.1),
-        MeasuredPlacement("metis", simulated=0.3, slowed=None, own_times=0.3, measured=0.4),
-    ]
-    record = Measured(ops=10, op_seconds=0.1, rows=rows)
-    told = fidelity._placements_table([("nmt-2", record)])
-    assert "| single | 100.0 ms (200.0 ms) |" in told
-    assert "| 62.5 % | 100.0 % | 1.00 |  | 12.5 % |" in fidelity._table([("nmt-2", None, record)])
-    refused = fail("experiment", "fidelity", "--devices=cuda:0", SMOKE, "-o", "results")
-    assert "--devices: expected two, got cuda:0" in refused
 
 
 def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Path) -> None:
@@ -170,7 +114,6 @@ COMMANDS = {
     "architectures": ["nmt"],
     "rewards": ["nmt:0"],
     "table1": [],
-    "fidelity": ["nmt-2"],
 }
 MAKING = {"--gpus", "--link", "--groups"}  # decide what problems are
 
@@ -196,7 +139,7 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
 
     usual = chosen(name)
     values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-hparam": "hidden_size=8"}
-    values |= {"--hparam": "hidden_units=8", "--devices": "cuda:0,cpu:0"}
+    values["--hparam"] = "hidden_units=8"
     others = {"--output", "--scale", "--force", "--jobs", "--debug"}
     params = experiment_group.commands[name].params
     options = {param.opts[-1] for param in params if isinstance(param, click.Option)} - others
@@ -217,7 +160,6 @@ TRAVERSAL, ARCHITECTURES = ["traversal"], ["architectures", "nmt"]
         (["generalise", "no"], "got 'no'"),
         ([*REWARDS, "--graphs=3"], "No such option '--graphs'"),
         (["table1", "--gpus=3"], "No such option '--gpus'"),
-        (["fidelity", "--jobs=2"], "No such option '--jobs'"),
         ([*REWARDS, "--hparam=x=1"], "--hparam x: expected one of embedding"),
         (
             [*REWARDS, "--hparam=hidden_units=4", "--hparam=hidden_units=8"],

@@ -35,10 +35,7 @@ from placeto.trials.trials import (
     placing,
 )
 from placeto_baselines import RnnSettings
-from placeto_experiments.paper.fidelity import fidelity
-from placeto_experiments.paper.fidelity_tasks import RunnableModel, profiling
 from placeto_experiments.paper.pages import Summary
-from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.table1 import PlaceFiner
 from placeto_experiments.paper.tasks import (
     Bound,
@@ -54,7 +51,6 @@ from placeto_simulator import Simulator
 
 GRAPH = Graph("x")
 PROBLEM = fork_join_problem(1)
-PROFILE = profiling(GRAPH, RunnableModel("nmt-2", ()))
 
 
 def place(name: str = "placeto", **named: Any) -> PlaceByName:
@@ -98,11 +94,11 @@ def test_settings_and_what_is_needed_make_another_trial() -> None:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("placeto_policy", {"placeto", "finer", "measured"}),
-        ("placeto_capture", {"placeto", "finer", "measured"}),  # CPU only is placed by its times
-        ("placeto_experiments", {"finer", "measured"}),  # those that have a task of this package
-        ("placeto_execution", {"measured"}),
-        ("torch", {"placeto", "finer", "measured"}),
+        ("placeto_policy", {"placeto", "finer"}),
+        ("placeto_capture", {"placeto", "finer"}),  # CPU only is placed by its times
+        ("placeto_experiments", {"finer"}),  # those that have a task of this package
+        ("placeto_execution", set()),
+        ("torch", {"placeto", "finer"}),
     ],
 )
 def test_a_change_of_what_runs_a_trial_makes_another_one(
@@ -112,7 +108,6 @@ def test_a_change_of_what_runs_a_trial_makes_another_one(
     trials = [
         Trial("placeto", place()),
         Trial("finer", finer),
-        replace(PROFILE, name="measured"),
     ]
     before = trial_keys(trials, {"x": "problem"})
     for known in (files_digest, keys._version):
@@ -137,19 +132,6 @@ def test_an_edit_of_any_file_of_a_package_is_another_package(
         (package / name).write_text("1")
         digests.append(files_digest.__wrapped__("edited_package"))
     assert len(set(digests)) == 4
-
-
-def test_what_is_measured_is_another_trial_on_another_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trials = [PROFILE, Trial("learn", Count(1), (PROFILE.name,)), Trial("simulated", Count(2))]
-    here = trial_keys(trials, {})
-    monkeypatch.setattr("platform.node", lambda: "another machine")
-    there = trial_keys(trials, {})
-    assert {name for name in here if here[name] != there[name]} == {PROFILE.name, "learn"}
-    files = {Workspace(Path(), keys).problem_file("x") for keys in (here, there)}
-    assert len(files) == 2  # neither takes what the other one has measured
-    assert all(one.measured for one in fidelity([], chosen_plan("fidelity", "smoke")).trials)
 
 
 def test_only_content_is_told() -> None:

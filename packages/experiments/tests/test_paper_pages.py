@@ -1,6 +1,7 @@
 """Numbers on the pages of experiments, by hand."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import networkx as nx
@@ -9,9 +10,12 @@ import pytest
 
 from placeto.trials.comparison import NOTHING
 from placeto.trials.records import Outcome
-from placeto.trials.trials import Graph, Watch, Workspace
+from placeto.trials.trials import Experiment, Graph, Watch, Workspace
+from placeto_experiments.paper.architectures import architectures
+from placeto_experiments.paper.generalise import generalise
+from placeto_experiments.paper.plan import Plan, chosen_plan
 from placeto_experiments.paper.rewards import _until
-from placeto_experiments.paper.tasks import PlaceAtRandom, _of_log
+from placeto_experiments.paper.tasks import PlaceAtRandom, TrainPlaceto, _of_log
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
 
 
@@ -51,3 +55,16 @@ def test_a_random_placement_is_the_mean_of_many_that_can_run(tmp_path: Path) -> 
     found = PlaceAtRandom(label="random", graph=graph, seed=0).run(workspace, Watch(lambda: False))
     assert isinstance(found, Outcome)
     assert found.cost == found.runtime == pytest.approx(4.0, abs=0.3)
+
+
+@pytest.mark.parametrize("experiment", [generalise, architectures])
+def test_the_papers_configuration_learns_each_graph_in_one_number_of_groups(
+    experiment: Callable[[str, Plan], Experiment],
+) -> None:
+    chosen = experiment("nmt", chosen_plan(experiment.__name__, "small", seeds=1))
+    tasks = [trial.task for trial in chosen.trials if isinstance(trial.task, TrainPlaceto)]
+    assert {task.policy.startswith("paper") for task in tasks} == {False, True}
+    for task in tasks:
+        names = [graph.name.partition("-granularity-")[0] for graph in task.graphs]
+        assert len(set(names)) == 16
+        assert len(names) == (16 if task.policy.startswith("paper") else 64)

@@ -12,9 +12,7 @@ from placeto.texts import counted
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
 from placeto.trials.running import conduct
 from placeto.trials.trials import Experiment
-from placeto_execution.devices import RealDevices
 from placeto_experiments.paper.architectures import architectures
-from placeto_experiments.paper.fidelity import fidelity
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.plan import (
     DEFAULT_GPUS,
@@ -34,7 +32,6 @@ from placeto_tools.options import (
     Decorator,
     NearestChoice,
     decorated,
-    devices_options,
     force_option,
     jobs_option,
     link_option,
@@ -105,7 +102,7 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
 
     def decorator(function: Callable[..., Experiment]) -> Any:
         @wraps(function)
-        def run(output: Path, *, force: bool, jobs: int = 1, **named: Any) -> None:
+        def run(output: Path, *, force: bool, jobs: int, **named: Any) -> None:
             own = {each: named.pop(each) for each in named.keys() - OF_PLAN}
             plan = chosen_plan(name, **named)
             found = function(**own, plan=plan)
@@ -233,29 +230,6 @@ def run_table1(plan: Plan) -> Experiment:
     return table1(plan)
 
 
-@experiment.command("fidelity", cls=Command)
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
-@experiment_options(
-    "fidelity", without=["--gpus", "--link", "--preset", "--hparam", "--rnn-hparam", "--jobs"]
-)
-@devices_options
-def run_fidelity(models: tuple[str, ...], plan: Plan, devices: RealDevices) -> Experiment:
-    """Compare simulated with measured steps of MODELS.
-
-    Two devices of this machine run the steps. By default all MODELS take part: inception-v3,
-    nasnet, nmt-2, cifar10:3, ptb:3, nmt:3, transformers:resnet and transformers:gpt2, in small
-    sizes. With a GPU they are inception-v3, nasnet and nmt-2, in larger sizes.
-
-    Op times are measured first. Keep the machine idle meanwhile. --seeds is the number of runs of
-    each placement that count.
-
-    \b
-    placeto experiment fidelity inception-v3 -o results/fidelity
-    placeto experiment fidelity --devices cuda:0,cpu:0 -o results/fidelity-gpu
-    """
-    return fidelity(models, plan, devices)
-
-
 # The experiments with the most wanted numbers come first.
 EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "table1": (run_table1, {}),
@@ -263,7 +237,6 @@ EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "traversal": (run_traversal, {}),
     "architectures": (run_architectures, {}),
     "rewards": (run_rewards, {}),
-    "fidelity": (run_fidelity, {}),
 }
 
 
@@ -285,8 +258,7 @@ def run_all(
     """Run the experiments of the paper one after the other.
 
     By default all NAMES run: table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal,
-    architectures, rewards and fidelity. The last one measures, and always has one job. An
-    experiment that fails ends the command; the same command resumes.
+    architectures and rewards. An experiment that fails ends the command; the same command resumes.
 
     \b
     placeto experiment all -o results --jobs 2
@@ -295,13 +267,12 @@ def run_all(
     chosen = [name for name in EVERYTHING if name in names or not names]
     for number, name in enumerate(chosen, start=1):
         command, arguments = EVERYTHING[name]
-        several = {"jobs": jobs} if any(one.name == "jobs" for one in command.params) else {}
         click.echo(f"{number} of {len(chosen)}: {name}", err=True)
         context.invoke(
             command,
             **arguments,
-            **several,
             output=output / name,
             scale=scale,
+            jobs=jobs,
             force=force,
         )

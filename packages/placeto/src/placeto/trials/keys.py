@@ -1,8 +1,8 @@
 """What makes trials equal: the key of a trial is the hash of all that decides its result.
 
 That is its task with all settings, the problems that it places (graph, cluster, times, groups), and
-the keys of the trials that it needs. It is also the files of our packages that run it, the versions
-of others, and for measured trials the machine. Seconds are in records, not in keys.
+the keys of the trials that it needs. It is also the files of our packages that run it, and the
+versions of others. Seconds are in records, not in keys.
 """
 
 import ast
@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import json
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -21,10 +20,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from placeto.trials.trials import Graph, Trial, measuring_name
+from placeto.trials.trials import Graph, Trial
 
-# Packages that decide the results of trials, and those that also decide measured ones. Capture has
-# the cost models, by which CPU only is placed on a CPU that the problem lacks.
+# Packages that decide the results of trials. Capture has the cost models, by which CPU only is
+# placed on a CPU that the problem lacks.
 RUN_BY = (
     "placeto",
     "placeto_baselines",
@@ -33,7 +32,6 @@ RUN_BY = (
     "placeto_policy",
     "placeto_simulator",
 )
-MEASURED_BY = (*RUN_BY, "placeto_execution", "placeto_workloads")
 INIT = "__init__.py"
 LIBRARIES = ("networkx", "numba", "numpy", "pymetis", "pyscotch", "scipy", "torch")
 
@@ -52,9 +50,8 @@ def content_digest(value: object, problems: Mapping[str, str] | None = None) -> 
     def content(value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
             told = {one.name: getattr(value, one.name) for one in fields(value)}
-            if isinstance(value, Graph):  # measured by a trial, or made
-                known = problems or {}
-                told[""] = known.get(measuring_name(value.name)) or known[value.name]
+            if isinstance(value, Graph):
+                told[""] = (problems or {})[value.name]
             return {type(value).__qualname__: told}
         if isinstance(value, msgspec.Struct):
             return {type(value).__qualname__: msgspec.structs.asdict(value)}
@@ -78,23 +75,18 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     Trials come in an order in which each comes after what it needs.
     """
     keys: dict[str, str] = {}
-    known = dict(problems)
     libraries = {name: _version(name) for name in LIBRARIES}
-    machine = platform.node(), platform.machine(), os.cpu_count()
     for trial in trials:
         own = getattr(trial.task, "modules", ())  # of a placer or an evaluator of a user
-        packages = {*(MEASURED_BY if trial.measured else RUN_BY), *_packages(trial.task), *own}
+        packages = {*RUN_BY, *_packages(trial.task), *own}
         decisive = (
             libraries,
             {name: files_digest(name) for name in packages},
             {name: imports_digest(name) for name in own if not os.path.isabs(name)},
             trial.task,
             [keys[name] for name in trial.needs],
-            machine if trial.measured else None,
         )
-        keys[trial.name] = content_digest(decisive, known)
-        if trial.name.startswith(measuring_name("")):
-            known[trial.name] = keys[trial.name]
+        keys[trial.name] = content_digest(decisive, problems)
     return keys
 
 

@@ -115,33 +115,7 @@ class Trained(_Record, frozen=True, kw_only=True):
     runtimes: list[float] = []
 
 
-class Profiled(_Record, frozen=True, kw_only=True):
-    """A problem whose ops were measured on this machine, and the seconds of measuring."""
-
-    ops: int
-    seconds: float
-
-
-class MeasuredPlacement(msgspec.Struct, frozen=True):
-    """Seconds of a step with one placement."""
-
-    placement: str  # its name
-    # Simulated: as it is, with measured slowdown of concurrent ops, and with op times of these runs
-    simulated: float
-    slowed: float | None
-    own_times: float
-    measured: float
-
-
-class Measured(_Record, frozen=True, kw_only=True):
-    """Steps of a problem; ``op_seconds`` are of all ops on the first device."""
-
-    ops: int
-    op_seconds: float
-    rows: list[MeasuredPlacement]
-
-
-Record = Problem | Failed | Outcome | Placed | Episode | Trained | Profiled | Measured
+Record = Problem | Failed | Outcome | Placed | Episode | Trained
 
 
 def finite(seconds: float) -> float | None:

@@ -53,7 +53,7 @@ class Workspace:
     # Keys of trials by their names. The files that a trial leaves for others have its key in their
     # names, so that none takes what a trial with other settings left.
     keys: Mapping[str, str] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)  # of problems that no trial measures
+    digests: Mapping[str, str] = field(default_factory=dict)  # of problems
 
     def hold(self, name: str, problem: PlacementProblem) -> None:
         """Keep a problem that was made in this process."""
@@ -62,7 +62,7 @@ class Workspace:
     def problem(self, graph: Graph) -> PlacementProblem:
         """Return a problem, which a process loads once."""
         path = self.problem_file(graph.name)
-        digest = self.digests.get(graph.name) or self.keys.get(measuring_name(graph.name))
+        digest = self.digests.get(graph.name)
         if digest is None:  # its file may change
             return load_problem(path)
         if (path, digest) not in _held:
@@ -80,15 +80,13 @@ class Workspace:
 
     def problem_file(self, name: str) -> Path:
         """Return the file of a problem."""
-        return self.path / "problems" / f"{self._stem(measuring_name(name), name)}.json.gz"
+        return self.path / "problems" / f"{name}.json.gz"
 
     def policy_file(self, name: str) -> Path:
         """Return the file of a policy, beside which is a log, ``.jsonl``."""
-        return self.path / "policies" / f"{self._stem(training_name(name), name)}.safetensors"
-
-    def _stem(self, trial: str, name: str) -> str:
-        key = self.keys.get(trial)
-        return name if key is None else f"{name}-{key[:LETTERS_OF_KEY]}"
+        key = self.keys.get(training_name(name))
+        stem = name if key is None else f"{name}-{key[:LETTERS_OF_KEY]}"
+        return self.path / "policies" / f"{stem}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,6 @@ class Trial:
     name: str  # name that no other trial of the experiment has
     task: Task
     needs: tuple[str, ...] = ()  # names of the trials that must be done before
-    measured: bool = False  # True if it measures this machine, which is part of its key
     may_fail: bool = False  # True if an error of it is none of the experiment
     title: str = ""  # names it in errors, if not its name
     placer: str = ""  # its placer and graph, if it places one
@@ -149,11 +146,6 @@ def _placing_name(placer: str, graph: str, seed: int | None) -> str:
 def training_name(policy: str) -> str:
     """Return the name of the trial that trains a policy."""
     return f"training/{policy}"
-
-
-def measuring_name(problem: str) -> str:
-    """Return the name of the trial that measures the ops of a problem, and leaves its file."""
-    return f"measuring/{problem}"
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,27 @@
-"""Trials that run placements on two devices of this machine, and simulate them."""
+"""Simulated steps beside measured ones: ``python lab/fidelity.py inception-v3 --runs 3``.
 
+Two devices of this machine run some placements of each model, so keep it idle. The tables are those
+of docs/fidelity.md.
+"""
+
+import argparse
+import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from placeto.placing.placers import make_placer
 from placeto.problems.making import make_problem, runnable_source, step_on
 from placeto.problems.options import GroupingOptions, SourceOptions
 from placeto.problems.sources import Source, SourceModel
-from placeto.trials.records import Measured, MeasuredPlacement, Profiled, Record
-from placeto.trials.trials import Graph, Trial, Watch, Workspace, measuring_name
+from placeto.texts import TextTable, seconds_text, share_text
 from placeto_capture import executable_step
 from placeto_execution import Executor
 from placeto_execution.calibration import Calibration
@@ -28,9 +33,31 @@ from placeto_execution.measuring import (
     profile_in_place,
     with_overheads,
 )
-from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline, save_problem
+from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
 from placeto_simulator import Simulator
 
+SHARES = (None, 0.4)  # None: real links
+SINGLE = "single"
+# Models in sizes of which a step takes some tenths of a second on one core.
+MODELS: Mapping[str, Mapping[str, int]] = {
+    "inception-v3": {"batch_size": 1},
+    "nasnet": {"batch_size": 2, "image_size": 128},
+    "nmt-2": {"steps": 8, "batch_size": 32, "units": 256, "vocabulary_size": 2000},
+    "cifar10:3": {"filters": 2, "cells_per_stage": 1},
+    "ptb:3": {"units": 16, "vocabulary_size": 100},
+    "nmt:3": {"units": 32, "vocabulary_size": 1000},
+    "transformers:resnet": {"batch_size": 2},
+    "transformers:gpt2": {"n_layer": 2, "batch_size": 2, "sequence_length": 64, "vocab_size": 5000},
+}
+# With a GPU: those of table 1, in sizes of which a step takes some seconds on some cores.
+GPU_MODELS: Mapping[str, Mapping[str, int]] = {
+    "inception-v3": {"batch_size": 16},
+    "nasnet": {"batch_size": 16},
+    "nmt-2": {"steps": 16, "batch_size": 64, "units": 1024, "vocabulary_size": 10_000},
+}
+SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {  # show that the script runs
+    "nmt-2": {"steps": 3, "batch_size": 4, "units": 16, "vocabulary_size": 20},
+}
 TWO_CPUS = RealDevices(("cpu:0", "cpu:1"))
 BESIDE = "cpu beside cpu"  # kind of a CPU while the other CPU is busy
 PROFILE_RUNS = 7
@@ -78,89 +105,56 @@ class RunnableModel:
         return make_problem(source, with_overheads(cluster, profiles), grouping)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Measures a model, and writes its problem to the folder."""
+class Measured(NamedTuple):
+    """Seconds of a step with one placement."""
 
-    kind: ClassVar[str] = "profile"
-
-    problem: str
-    model: RunnableModel
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return the seconds of measuring."""
-        watch.update(f"{self.problem}: measuring its ops ...")
-        began = time.perf_counter()
-        problem = self.model.profiled()
-        path = workspace.problem_file(self.problem)
-        path.parent.mkdir(exist_ok=True)
-        save_problem(problem, path)
-        return Profiled(
-            ops=problem.graph.num_ops,
-            seconds=time.perf_counter() - began,
-        )
+    placement: str  # its name
+    # Simulated: as it is, with measured slowdown of concurrent ops, and with op times of these runs
+    simulated: float
+    slowed: float  # NaN on a GPU
+    own_times: float
+    measured: float
 
 
-def profiling(graph: Graph, model: RunnableModel) -> Trial:
-    """Return the trial that measures a model, on which its other trials depend."""
-    return Trial(measuring_name(graph.name), Profile(graph.name, model), measured=True)
+def measure_placements(
+    model: RunnableModel, problem: PlacementProblem, share: float | None, runs: int
+) -> list[Measured]:
+    """Run some placements, each so many times, over real links or emulated ones of one speed.
 
-
-@dataclass(frozen=True)
-class MeasurePlacements:
-    """Runs some placements, over real links or emulated ones of one speed."""
-
-    graph: Graph
-    model: RunnableModel
-    # Share of a step in two halves in which the busier emulated link carries tensors; None for real
-    # links
-    share: float | None
-    runs: int  # number of runs of each placement that count
-
-    @property
-    def kind(self) -> str:
-        """The model: its steps take about equally long."""
-        return self.graph.name
-
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
-        """Return the simulated and measured seconds of each placement."""
-        problem, emulated = workspace.problem(self.graph), None
-        if self.share is not None:
-            problem = with_links_of_share(problem, self.share)
-            # Real latency comes on top of what is emulated.
-            emulated = replace(problem.cluster, latency=np.zeros((2, 2)))
-        step, placements = self.model.step(), placements_of(problem)
-        simulator = Simulator(problem, num_threads=1)
-        beside = problem.graph.measured_time.get(BESIDE)
-        rows = []
-        with Executor(
-            problem,
-            step,
-            self.model.devices.names,
-            emulated_links=emulated,
-            schedule=simulator.timeline,
-        ) as executor:
-            for number, (name, placement) in enumerate(placements):
-                watch.update(f"{name}, {number + 1} of {len(placements)}")
-                runs = executor.measure(placement, self.runs)
-                measured = MeasuredSteps(simulator.timeline(placement), runs)
-                slowed = None
-                if beside is not None:
-                    slowed = contended_timeline(problem, beside, placement).runtime
-                rows.append(
-                    MeasuredPlacement(
-                        placement=name,
-                        simulated=measured.simulated.runtime,
-                        measured=measured.runtime,
-                        slowed=slowed,
-                        own_times=_with_own_times(measured, placement),
-                    )
+    The busier emulated link carries tensors for this share of a step in two halves.
+    """
+    emulated = None
+    if share is not None:
+        problem = with_links_of_share(problem, share)
+        # Real latency comes on top of what is emulated.
+        emulated = replace(problem.cluster, latency=np.zeros((2, 2)))
+    step, simulator = model.step(), Simulator(problem, num_threads=1)
+    beside = problem.graph.measured_time.get(BESIDE)
+    rows = []
+    with Executor(
+        problem,
+        step,
+        model.devices.names,
+        emulated_links=emulated,
+        schedule=simulator.timeline,
+    ) as executor:
+        for name, placement in placements_of(problem):
+            print(f"{model.source}: {name}", file=sys.stderr)
+            timelines = executor.measure(placement, runs)
+            measured = MeasuredSteps(simulator.timeline(placement), timelines)
+            slowed = np.nan
+            if beside is not None:
+                slowed = contended_timeline(problem, beside, placement).runtime
+            rows.append(
+                Measured(
+                    placement=name,
+                    simulated=measured.simulated.runtime,
+                    slowed=slowed,
+                    own_times=_with_own_times(measured, placement),
+                    measured=measured.runtime,
                 )
-        return Measured(
-            ops=problem.graph.num_ops,
-            op_seconds=float(problem.compute_time[:, 0].sum()),
-            rows=rows,
-        )
+            )
+    return rows
 
 
 def _with_own_times(measured: MeasuredSteps, placement: NDArray[np.int32]) -> float:
@@ -285,3 +279,69 @@ def overlaps(timeline: StepTimeline) -> NDArray[np.float64]:
             own = (timeline.op_start[here], timeline.op_end[here])
             shared[here] = np.diff([np.interp(each, times, busy) for each in own], axis=0)[0]
     return shared
+
+
+def runnable_models(
+    chosen: Sequence[str], devices: RealDevices = TWO_CPUS, *, smoke: bool = False
+) -> list[RunnableModel]:
+    """Return models that run on two devices of this machine: the chosen ones, or all.
+
+    For a smoke test it is one tiny model.
+    """
+    known = SMOKE_MODELS if smoke else MODELS if devices.are_cpus else GPU_MODELS
+    return [
+        RunnableModel(source, tuple(known[source].items()), 12 if smoke else None, devices)
+        for source in chosen or known
+    ]
+
+
+def row_of(
+    model: str, share: float | None, problem: PlacementProblem, rows: list[Measured]
+) -> list[str]:
+    """Return errors as fractions of the measured runtime, and the winner of the simulation."""
+    simulated, slowed, own_times, measured = np.array([row[1:] for row in rows]).T
+    errors = np.abs(np.stack([simulated, slowed, own_times]) / measured - 1)
+    winner = measured[simulated.argmin()]
+    return [
+        model,
+        "real" if share is None else share_text(share),
+        seconds_text(float(problem.compute_time[:, 0].mean())),
+        f"{share_text(errors[0].mean())} ({share_text(errors[0].max())})",
+        f"{spearmanr(simulated, measured).statistic:.2f}",
+        "" if np.isnan(slowed).any() else share_text(errors[1].mean()),
+        share_text(errors[2].mean()),
+        share_text(winner / measured.min() - 1),
+        f"{next(row.measured for row in rows if row.placement == SINGLE) / winner:.2f}",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row for each model and speed of links, and the seconds of each placement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", help=f"by default {', '.join(MODELS)}")
+    parser.add_argument("--devices", default=",".join(TWO_CPUS.names), help="two devices")
+    parser.add_argument("--threads", type=int, default=1, help="of one op on each CPU")
+    parser.add_argument("--runs", type=int, default=3, help="of each placement that count")
+    parser.add_argument("--smoke", action="store_true", help="one tiny model")
+    options = parser.parse_args(arguments)
+    devices = RealDevices(tuple(options.devices.split(",")), options.threads)
+    shares = SHARES if devices.are_cpus else SHARES[:1]  # links of GPUs are not emulated
+    rows, steps = [], []
+    for model in runnable_models(options.models, devices, smoke=options.smoke):
+        problem = model.profiled()
+        for share in shares:
+            measured = measure_placements(model, problem, share, options.runs)
+            rows.append(row_of(model.source, share, problem, measured))
+            for each in measured:
+                seconds = map(seconds_text, (each.measured, each.simulated))
+                steps.append([*rows[-1][:2], each.placement, *seconds])
+    columns = [*("model", "links", ">time of an op", ">error (worst)", ">rank correlation")]
+    columns += [*(">with slowdown", ">with own times", ">winner", ">speed-up")]
+    print(TextTable("", columns, rows).markdown())
+    print(
+        TextTable("", ["model", "links", "placement", ">measured", ">simulated"], steps).markdown()
+    )
+
+
+if __name__ == "__main__":
+    main()
