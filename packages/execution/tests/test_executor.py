@@ -27,8 +27,9 @@ from numeric_step import (
 )
 from placeto_execution import ExecutionError, Executor, compile_step, processes
 from placeto_execution.devices import check_device_names
-from placeto_execution.programs import topological_schedule
+from placeto_execution.programs import Message, topological_schedule
 from placeto_execution.records import timeline_of
+from placeto_execution.shared_messages import EmulatedLinks
 from placeto_execution.streams import StreamedDevices
 from placeto_graphs import (
     DeviceStep,
@@ -118,9 +119,15 @@ def test_gpus_and_processes_beside_them_compute_the_same(
 
 
 def test_emulated_links_take_their_time() -> None:
-    """Each tensor of 400,000 bytes takes 0.04 s and 0.01 s more; a link has one at a time."""
+    """A link has each tensor of 400,000 bytes for 0.04 s, and rests; it arrives 0.03 s later."""
     problem = random_problem(5, 12, 2, "fifo")
-    slow = replace(problem.cluster, bandwidth=np.full((2, 2), 1e7), latency=np.full((2, 2), 0.01))
+    devices = tuple(replace(device, transfer_overhead=0.02) for device in problem.cluster.devices)
+    slow = replace(
+        problem.cluster,
+        devices=devices,
+        bandwidth=np.full((2, 2), 1e7),
+        latency=np.full((2, 2), 0.03),
+    )
     placement = np.array([0, 1] * 6, np.int32)
     with Executor(problem, NumericStep(problem.graph), cpus(2), emulated_links=slow) as executor:
         timeline = executor.execute(placement).timeline
@@ -128,8 +135,11 @@ def test_emulated_links_take_their_time() -> None:
         here = timeline.transfer_link == link
         start, end = np.sort(timeline.transfer_start[here]), np.sort(timeline.transfer_end[here])
         assert len(start) > 1
-        assert (end - start >= 0.05 - 1e-6).all()
-        assert (np.diff(start) >= 0.05 - 1e-6).all()
+        assert (end - start >= 0.07 - 1e-6).all()
+        assert (np.diff(start) >= 0.06 - 1e-6).all()
+    links, message = EmulatedLinks(slow), Message(0, 0, 0, 1, int(slow.link[0, 1]))
+    reserved = [links.reserve(message, 400_000, ready) for ready in (1.0, 1.0, 2.0)]
+    assert np.allclose(reserved, [(1.0, 1.07), (1.06, 1.13), (2.0, 2.07)], rtol=0, atol=1e-9)
 
 
 class SilentDevice(NumericDevice):

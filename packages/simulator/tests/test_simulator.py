@@ -109,7 +109,7 @@ def pairs(*rows: list[int]) -> NDArray[np.int32]:
 
 
 def two_chains(**changes: Any) -> PlacementProblem:
-    """Two chains of two ops of a second each, on two devices with a slow link."""
+    """Two chains of two ops of a second each, on two devices whose links differ in all."""
     graph = OpGraph(
         op_names=("a1", "b1", "a2", "b2"),
         parameter_bytes=np.array([0, 1000, 0, 0]),
@@ -121,9 +121,9 @@ def two_chains(**changes: Any) -> PlacementProblem:
     fields: dict[str, Any] = {
         "graph": graph,
         "cluster": Cluster(
-            devices=tuple(Device(f"gpu:{number}", "gpu", 10**9, 0.25, 0.5) for number in (0, 1)),
-            bandwidth=np.full((2, 2), 10.0),
-            latency=np.full((2, 2), 0.125),
+            devices=tuple(Device(f"gpu:{n}", "gpu", 10**9, 0.25, 0.5 + n / 2) for n in (0, 1)),
+            bandwidth=np.array([[0, 10.0], [5.0, 0]]),
+            latency=np.array([[0, 0.125], [1.5, 0]]),
         ),
         "compute_time": np.ones((4, 2)),
         "grouping": Grouping(group_of=np.arange(4, dtype=np.int32), group_names=graph.op_names),
@@ -133,15 +133,46 @@ def two_chains(**changes: Any) -> PlacementProblem:
 
 def test_a_run_by_hand() -> None:
     found = Simulator(two_chains()).evaluate(
-        np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1]], np.int32)
+        np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [1, 1, 0, 0]], np.int32)
     )
     # On one device four ops and three overheads; on two, two ops and one overhead each.
-    # Split in the middle: a1, 0.125 s and 1 s for its 10 bytes, then b1's copy, which the bus can
-    # take from 1 + 1.125 + 0.5 s on and which takes 2.125 s, then b2.
-    assert found.runtime.tolist() == [4.75, 2.25, 1 + 1.125 + 0.5 + 2.125 + 1]
+    # Split in the middle: a1, then b1's copy when the bus has sent a1's 10 bytes in 1 s and rested
+    # for 0.5 s. Its 20 bytes take 2 s and are there 0.125 s later; then b2.
+    # The way back: 2 s for the 10 bytes, 1 s of rest, 4 s for the 20, and 1.5 s until they arrive.
+    assert found.runtime.tolist() == [4.75, 2.25, 1 + 1.5 + 2.125 + 1, 1 + 3 + 5.5 + 1]
     # b1 owns 1000 bytes, in which its output lives; a1's output is 10 bytes, a2 needs 7 more.
     # A copy takes memory, also where the original takes none: b1's 20 bytes arrive while a2 runs.
-    assert found.peak_memory.tolist() == [[1017, 0], [17, 1000], [1010, 37]]
+    # On the way back a2 is done 1.5 s after the bus took b1's copy.
+    assert found.peak_memory.tolist() == [[1017, 0], [17, 1000], [1010, 37], [37, 1010]]
+
+
+def test_messages_overlap_in_their_latency() -> None:
+    """Two devices send four messages each to two others, over one wire or over two."""
+    fan = nx.DiGraph()
+    for maker in ("a", "b"):
+        fan.add_node(maker, outputs=dict.fromkeys(range(4), 10))
+        for tensor in range(4):
+            fan.add_edge(maker, f"{maker}{tensor}", tensors=[tensor])
+    ops = from_networkx(fan)
+    latency = np.zeros((4, 4))
+    latency[0, 2:], latency[1, 2:] = 100.0, (50.0, 7.0)
+    cluster = Cluster(
+        devices=tuple(Device(name, "d", 10**9, 0.0, 0.25) for name in "abcd"),
+        bandwidth=np.full((4, 4), 10.0),
+        latency=latency,
+    )
+    problem = PlacementProblem(graph=ops, cluster=cluster, compute_time=np.zeros((ops.num_ops, 4)))
+    place = {"a": 0, "b": 1, "a0": 2, "a1": 3, "a2": 2, "a3": 3, "b0": 2, "b1": 3, "b2": 2, "b3": 3}
+    placement = np.array([place[name] for name in problem.grouping.group_names], np.int32)
+    timeline = Simulator(problem).timeline(placement)
+    # A message takes its bus for 1.25 s. Two of b's to the near device arrive before its first.
+    start = {name: timeline.op_start[ops.op_names.index(name)] for name in place}
+    assert [start[f"a{n}"] for n in range(4)] == [101.0, 102.25, 103.5, 104.75]
+    assert [start[f"b{n}"] for n in range(4)] == [51.0, 9.25, 53.5, 11.75]
+    assert timeline.link_busy.tolist() == [4 / 104.75, 4 / 104.75, 0, 0]
+    path = [(step.start, step.end) for step in timeline.critical_path if step.kind == "transfer"]
+    assert path == [(0, 1.25), (1.25, 2.5), (2.5, 3.75), (3.75, 104.75)]
+    assert difference(problem, placement) is None
 
 
 def test_waiting_takes_no_transfer_and_no_memory() -> None:

@@ -75,34 +75,38 @@ def test_the_critical_path_leads_from_beginning_to_end_without_a_gap(
     assert path[-1].end == timeline.runtime
     for before, step in pairwise(path):
         assert step.waits_for != "nothing"
-        gap = 0.0
+        free = before.end
         if step.waits_for == "resource":
             assert before.kind == step.kind
             if step.kind == "op":
                 device = problem.cluster.devices[timeline.op_device[step.index]]
                 took_time = problem.compute_time[before.index, timeline.op_device[before.index]] > 0
-                gap = device.op_overhead if took_time else 0.0
+                free += device.op_overhead if took_time else 0.0
             else:
-                device = problem.cluster.devices[timeline.transfer_source[before.index]]
-                gap = device.transfer_overhead
-        assert step.start == before.end + gap
+                source = timeline.transfer_source[before.index]
+                way = source, timeline.transfer_destination[before.index]
+                size = problem.graph.tensor_bytes[timeline.transfer_tensor[before.index]]
+                free = before.start + size / problem.cluster.bandwidth[way]
+                free += problem.cluster.devices[source].transfer_overhead
+                assert before.end == min(free, timeline.transfer_end[before.index])
+        assert step.start == free
 
 
 def test_a_link_that_carries_two_tensors_at_once_is_busy_once() -> None:
     """Simulated links carry one at a time; a real one takes the second before the first is over."""
     timeline = Simulator(two_chains()).timeline(np.array([0, 0, 1, 1], np.int32))
-    starts, ends = np.array([2.0, 1.0]), np.array([2.5, 4.0])
+    starts, ends = np.array([2.0, 1.0]), np.array([2.5, 4.125])  # of which 0.125 is latency
     real = replace(timeline, transfer_start=starts, transfer_end=ends)
-    assert real.link_busy.tolist() == [3 / 5.75, 0]
+    assert real.link_busy.tolist() == [3 / 5.625, 0]
 
 
 def test_a_timeline_by_hand() -> None:
     timeline = Simulator(two_chains()).timeline(np.array([0, 0, 1, 1], np.int32))
-    assert timeline.op_start.tolist() == [0, 1.25, 2.125, 4.75]
-    assert timeline.transfer_start.tolist() == [1, 2.625]
-    assert timeline.transfer_end.tolist() == [2.125, 4.75]
-    assert timeline.device_busy.tolist() == [2 / 5.75, 2 / 5.75]
-    assert timeline.link_busy.tolist() == [3.25 / 5.75, 0]
+    assert timeline.op_start.tolist() == [0, 1.25, 2.125, 4.625]
+    assert timeline.transfer_start.tolist() == [1, 2.5]
+    assert timeline.transfer_end.tolist() == [2.125, 4.625]
+    assert timeline.device_busy.tolist() == [2 / 5.625, 2 / 5.625]
+    assert timeline.link_busy.tolist() == [3 / 5.625, 0]
     path = [(step.kind, step.index, step.waits_for) for step in timeline.critical_path]
     assert path == [
         ("op", 0, "nothing"),
@@ -111,7 +115,7 @@ def test_a_timeline_by_hand() -> None:
         ("op", 3, "input"),
     ]
     times, held = timeline.memory(1)
-    assert times.tolist() == [0, 1, 2.125, 2.625, 3.125, 4.75, 5.75]
+    assert times.tolist() == [0, 1, 2.125, 2.5, 3.125, 4.625, 5.625]
     assert held.tolist() == [0, 10, 17, 37, 20, 20, 0]
 
 
@@ -136,7 +140,7 @@ def test_critical_groups_are_those_of_the_critical_path(placed: Placed) -> None:
 def test_a_group_on_another_device_is_critical_through_its_transfer() -> None:
     problem = two_chains()
     placements = np.array([[0, 1, 1, 0], [0, 0, 0, 0]], np.int32)
-    # a1's bytes arrive at 2.125 s, b1's 20 at 3.125 s. On one device each op waits for another.
+    # a1's bytes arrive at 2.125 s, b1's 20 at 6.5 s. On one device each op waits for another.
     assert Simulator(problem).critical_groups(placements).tolist() == [
         [False, True, False, True],
         [True, True, True, True],

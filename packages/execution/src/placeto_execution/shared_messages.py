@@ -125,8 +125,8 @@ class SharedMessages:
 class EmulatedLinks:
     """The links of a cluster, which the processes of all its devices share.
 
-    Transfers of a link follow each other. Each takes the latency, and its bytes the time that the
-    bandwidth gives them. If the real transfer takes longer, the tensor arrives with that.
+    A link sends one transfer after the other, for the time that the bandwidth gives their bytes. A
+    tensor arrives the latency later, or when the real transfer is done if that takes longer.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -144,10 +144,9 @@ class EmulatedLinks:
         source, destination, link = message.source, message.destination, message.link
         with self._locks[link]:
             start = max(ready, self._free_at[link])
-            seconds = num_bytes / self._bandwidth[source][destination]
-            end = start + self._latency[source][destination] + seconds
-            self._free_at[link] = end + self._overhead[source]
-        return start, end
+            sent = start + num_bytes / self._bandwidth[source][destination]
+            self._free_at[link] = sent + self._overhead[source]
+        return start, sent + self._latency[source][destination]
 
     @property
     def are_busy(self) -> bool:

@@ -33,7 +33,7 @@ class StepTimeline:
     transfer_destination: NDArray[np.int32]
     transfer_link: NDArray[np.int32]
     transfer_start: NDArray[np.float64]
-    transfer_end: NDArray[np.float64]
+    transfer_end: NDArray[np.float64]  # when it has arrived
     memory_time: NDArray[np.float64]  # [N], from which on ...
     memory_device: NDArray[np.int32]  # ... a device holds ...
     memory_bytes: NDArray[np.int64]  # ... so many bytes more, or fewer, besides its parameters
@@ -55,12 +55,18 @@ class StepTimeline:
         return self._share(self.op_device, self.op_end - self.op_start, self.problem.num_devices)
 
     @property
+    def transfer_sent(self) -> NDArray[np.float64]:
+        """float64[K], when each transfer has left its link; it arrives the latency later."""
+        latency = self.problem.cluster.latency[self.transfer_source, self.transfer_destination]
+        return np.maximum(self.transfer_start, self.transfer_end - latency)
+
+    @property
     def link_busy(self) -> NDArray[np.float64]:
         """float64[L], the share of the runtime in which each link carries tensors.
 
         A real link may carry several at once.
         """
-        ends = np.minimum(self.transfer_end, self.runtime)
+        ends = np.minimum(self.transfer_sent, self.runtime)
         seconds = np.zeros(len(ends))
         for link in np.unique(self.transfer_link):
             here = np.flatnonzero(self.transfer_link == link)
@@ -138,7 +144,7 @@ def _chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
         add_slice(graph.op_names[op], "op", device, start, end, details)
     for transfer, tensor in enumerate(timeline.transfer_tensor.tolist()):
         track = cluster.num_devices + int(timeline.transfer_link[transfer])
-        start, end = timeline.transfer_start[transfer], timeline.transfer_end[transfer]
+        start, end = timeline.transfer_start[transfer], timeline.transfer_sent[transfer]
         size = {"bytes": int(graph.tensor_bytes[tensor])}
         name = timeline.transfer_name(transfer)
         add_slice(name, "transfer", track, float(start), float(end), size)

@@ -178,11 +178,6 @@ def critical_path(tables: Tables, state: State) -> int:
     done, or else its device or link, which was busy with the element before.
     """
     num_ops, num_reads = len(tables.num_awaited), len(tables.readers)
-    for link in range(len(tables.op_overhead), tables.num_resources):
-        element = num_ops + num_reads + link  # its queue is still there, from its sentinel on
-        while element != state.last[link]:
-            state.before[state.after[element]] = element
-            element = int(state.after[element])
     element = int(np.argmax(state.end[:num_ops]))
     count = 0
     while True:

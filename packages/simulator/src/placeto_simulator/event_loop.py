@@ -4,16 +4,18 @@ In short, without the account of memory::
 
     while something is ahead:
         now = the time of the first event ahead
-        for each resource that completes at it:           # by number: devices, then links
+        for each resource that completes at it:           # by number: devices, then wires
             op_done or transfer_done                      # fills queues
-        for each device and link whose queue that may have filled:
+        for each device and wire whose queue that may have filled:
             if it is at rest and its queue is not empty:  # its overhead may not be over yet
-                start_op or start_transfer                # puts an event ahead
+                start_op or await_transfer                # puts an event ahead
 
-In the reference a resource picks when its overhead is over. No event between its last completion
-and that moment changes its choice. Here it picks at once the element that starts then, and has one
-event ahead, not two. An element that takes no time may not be picked early, because it would
-complete one round too soon. Such a resource gets a wakeup ahead, and picks then.
+In the reference a device or link picks when its overhead is over. No event until then changes the
+choice of what is first in, first out. Here a device picks at once the op that starts then, and has
+one event ahead, not two. A transfer has its start and its end as soon as it is in the queue of its
+link, which has no events. It then is on a *wire*, one for each link and latency, on which transfers
+arrive in the order in which they start. What takes no time may not be picked early, because it
+would complete one round too soon. Its resource gets a wakeup ahead, and picks then.
 
 The place of the next element in a queue is computed rather than branched on: in a random placement
 a processor mispredicts most branches, and a misprediction costs as much as the rest of an event.
@@ -43,6 +45,7 @@ unsigned = cast(Callable[[Any], int], np.uint64)
 # Numba adds a signed number to an unsigned one as floats, so that every constant is unsigned.
 ZERO = unsigned(0)
 ONE = unsigned(1)
+NOTHING = unsigned(2**32 - 1)  # is behind the last transfer on a wire
 
 # Events of so many resources are looked through one by one; among more a knockout is faster.
 FEW = unsigned(16)
@@ -59,7 +62,7 @@ def simulate(  # noqa: PLR0915
     num_ops = unsigned(len(tables.num_awaited))
     num_reads = unsigned(len(tables.readers))
     num_devices = unsigned(len(tables.op_overhead))
-    num_resources = unsigned(len(state.free_at))
+    num_resources = unsigned(len(state.taken))
     num_leaves = unsigned(len(state.next_time))
     has_waits = len(tables.waiters) > 0
 
@@ -84,12 +87,14 @@ def simulate(  # noqa: PLR0915
             state.missing[op] = tables.num_awaited[op]
         for device in range(num_devices):
             state.sent_to[device] = 0
-        for resource in range(num_resources + ONE):
+        for resource in range(num_resources):
             sentinel = np.uint32(num_ops + num_reads + resource)
             state.taken[resource] = state.last[resource] = sentinel
+            state.start[sentinel] = -NEVER
         for resource in range(num_resources):
-            state.free_at[resource] = -NEVER
             state.is_waking[resource] = False
+        for queue in range(len(state.free_at)):
+            state.free_at[queue] = -NEVER
         for leaf in range(num_leaves):
             state.next_time[leaf] = NEVER
             state.winner[num_leaves + leaf] = np.uint32(leaf)
@@ -101,7 +106,7 @@ def simulate(  # noqa: PLR0915
         for ready_op in tables.ready_ops:
             enqueue(unsigned(state.device_of[ready_op]), unsigned(ready_op))
         if TRACKS_MEMORY:
-            state.num_holds[ZERO] = 0
+            state.num_held[ZERO] = 0
             for device in range(num_devices):
                 state.held[device] = 0
             for group in range(len(placement)):
@@ -140,28 +145,30 @@ def simulate(  # noqa: PLR0915
 
     # --- memory ------------------------------------------------------------------------------
 
-    def hold(start: float, device: int, size: int) -> None:
-        """Note that memory is taken on a device from a time on that is not over yet."""
-        count = state.num_holds[ZERO]
-        state.num_holds[ZERO] = count + 1
-        state.hold_start[count] = start
-        state.hold_device[count] = np.uint32(device)
-        state.hold_bytes[count] = size
+    def hold(element: int, is_first: bool) -> None:
+        """Note what takes memory from its start on, if it is the first of its device or wire."""
+        state.first_held[state.num_held[ZERO]] = np.uint32(element)
+        state.num_held[ZERO] += np.int64(is_first)
 
     def take(then: float) -> None:
-        """Take what was held before a time, after all that was released before it."""
+        """Take the memory of what starts before a time, after all that was released before it."""
         kept = 0
-        for count in range(state.num_holds[ZERO]):
-            start, device = state.hold_start[count], state.hold_device[count]
-            size = state.hold_bytes[count]
-            if start < then:
+        for count in range(state.num_held[ZERO]):
+            element = unsigned(state.first_held[count])
+            while element != NOTHING and state.start[element] < then:
+                if element < num_ops:
+                    device, size = unsigned(state.device_of[element]), tables.start_bytes[element]
+                    element = NOTHING
+                else:
+                    read = element - num_ops
+                    device = unsigned(state.device_of[tables.readers[read] & OP])
+                    size = tables.tensor_bytes[tables.tensor_of_read[read]]
+                    element = unsigned(state.after[element])
                 state.held[device] += size
                 state.peak[device] = max(state.peak[device], state.held[device])
-            else:
-                state.hold_start[kept], state.hold_device[kept] = start, device
-                state.hold_bytes[kept] = size
-                kept += 1
-        state.num_holds[ZERO] = kept
+            state.first_held[kept] = np.uint32(element)
+            kept += element != NOTHING
+        state.num_held[ZERO] = kept
 
     def freed_by(store: int) -> int:
         """End a use of what a device stores; return how many bytes that frees."""
@@ -175,7 +182,26 @@ def simulate(  # noqa: PLR0915
         """Return one number or another, computed: compilers make branches of expressions."""
         return other ^ ((one ^ other) & (ZERO - unsigned(condition)))
 
-    def op_done(device: int) -> None:
+    def send(now: float, read: int, source: int, destination: int) -> None:
+        """Put a transfer into the queue of its link: its times are known at once."""
+        transfer, link = num_ops + read, tables.link_of[source, destination]
+        size = tables.tensor_bytes[tables.tensor_of_read[read]]
+        start = max(now, state.free_at[link])
+        sent = start + size / tables.bandwidth[source, destination]
+        state.free_at[link] = sent + tables.transfer_overhead[source]
+        state.start[transfer] = start
+        state.end[transfer] = sent + tables.latency[source, destination]
+        wire = tables.wire_of[source, destination]
+        last = unsigned(state.last[wire])
+        state.after[last] = np.uint32(transfer)
+        state.last[wire] = np.uint32(transfer)
+        if TRACKS_MEMORY:
+            state.before[transfer] = state.sent[link]
+            state.sent[link] = np.uint32(transfer)
+            state.after[transfer] = np.uint32(NOTHING)
+            hold(transfer, state.start[last] < now)
+
+    def op_done(now: float, device: int) -> None:
         """Hand the tensors of an op to their readers: at once here, by transfers elsewhere."""
         op = unsigned(state.taken[device])
         if TRACKS_MEMORY:
@@ -207,10 +233,8 @@ def simulate(  # noqa: PLR0915
             else:
                 state.after[last_op] = np.uint32(reader)
                 last_op = either(is_local & (left == 0), unsigned(reader), last_op)
-            link = tables.link_of[device, there]
-            last_transfer = unsigned(state.last[link])
-            state.after[last_transfer] = np.uint32(num_ops + read)
-            state.last[link] = np.uint32(either(is_new, num_ops + read, last_transfer))
+            if is_new:
+                send(now, read, device, there)
             if TRACKS_MEMORY:
                 local_store = num_reads + tables.tensor_of_read[read] if is_first else local_store
                 local_uses = np.int32(0) if is_first else local_uses
@@ -241,9 +265,11 @@ def simulate(  # noqa: PLR0915
                 enqueue(unsigned(state.device_of[waiter]), waiter)
         return fills
 
-    def transfer_done(link: int) -> int:
-        """Hand a copy to its readers on the device where it arrived, and return that."""
-        read = unsigned(state.taken[link]) - num_ops
+    def transfer_done(wire: int) -> int:
+        """Hand a copy to its readers on the device where it arrives, and return that."""
+        transfer = state.after[state.taken[wire]]
+        state.taken[wire] = transfer
+        read = unsigned(transfer) - num_ops
         device = unsigned(state.device_of[tables.readers[read] & OP])
         if TRACKS_MEMORY:
             source = state.device_of[tables.producer_of_read[read]]
@@ -272,14 +298,6 @@ def simulate(  # noqa: PLR0915
         state.is_waking[resource] = True
         put_ahead(resource, start)
 
-    def begin_element(resource: int, element: int, start: float, end: float) -> None:
-        """Let a resource take an element from a time on."""
-        if TRACKS_MEMORY:
-            state.start[element] = start
-            state.end[element] = end
-        state.taken[resource] = np.uint32(element)
-        put_ahead(resource, end)
-
     def start_op(now: float, device: int) -> None:
         """Start the first op in the queue of a device at rest, or wake it up later."""
         start = max(now, state.free_at[device])
@@ -297,32 +315,30 @@ def simulate(  # noqa: PLR0915
             wake_up(device, start)
             return
         if TRACKS_MEMORY:
+            state.start[op], state.end[op] = start, end
             state.before[op] = state.taken[device]
-        begin_element(device, op, start, end)
+            hold(op, True)
         state.free_at[device] = end + (tables.op_overhead[device] if duration > 0 else 0.0)
-        if TRACKS_MEMORY:
-            hold(start, device, tables.start_bytes[op])
+        state.taken[device] = np.uint32(op)
+        put_ahead(device, end)
 
-    def start_transfer(now: float, link: int) -> None:
-        """Start the first transfer in the queue of a link at rest, or wake it up later."""
-        transfer = unsigned(state.after[state.taken[link]])
-        read = transfer - num_ops
-        source = unsigned(state.device_of[tables.producer_of_read[read]])
-        destination = unsigned(state.device_of[tables.readers[read] & OP])
-        size = tables.tensor_bytes[tables.tensor_of_read[read]]
-        start = max(now, state.free_at[link])
-        latency, bandwidth = (
-            tables.latency[source, destination],
-            tables.bandwidth[source, destination],
-        )
-        end = start + (latency + size / bandwidth)
+    def await_transfer(now: float, wire: int) -> None:
+        """Set when the first transfer that is under way on a wire arrives."""
+        transfer = unsigned(state.after[state.taken[wire]])
+        start, end = state.start[transfer], state.end[transfer]
         if end == start and start > now:
-            wake_up(link, start)
-            return
-        begin_element(link, transfer, start, end)
-        state.free_at[link] = end + tables.transfer_overhead[source]
-        if TRACKS_MEMORY:
-            hold(start, destination, size)
+            wake_up(wire, start)
+        else:
+            put_ahead(wire, end)
+
+    def arrives_too(now: float, wire: int) -> bool:
+        """Return whether the next transfer on a wire arrives now, in the same round as this one."""
+        this, last = unsigned(state.taken[wire]), state.under_way[wire]
+        if this == last:
+            return False
+        transfer = unsigned(state.after[this])
+        takes_time = state.start[transfer] < now
+        return bool(state.end[transfer] == now and (takes_time or state.start[this] == now))
 
     begin()
     now = 0.0
@@ -342,11 +358,12 @@ def simulate(  # noqa: PLR0915
             if state.next_time[device] == NEVER and has_waiting(device):
                 start_op(now, device)
                 event = earlier(device, event)
-            for position in range(tables.first_fed_link[bus], tables.first_fed_link[bus + ONE]):
-                link = unsigned(tables.fed_links[position])
-                if state.next_time[link] == NEVER and state.taken[link] != state.last[link]:
-                    start_transfer(now, link)
-                    event = earlier(link, event)
+            for position in range(tables.first_fed_wire[bus], tables.first_fed_wire[bus + ONE]):
+                wire = unsigned(tables.fed_wires[position])
+                state.under_way[wire] = state.last[wire]
+                if state.next_time[wire] == NEVER and state.taken[wire] != state.last[wire]:
+                    await_transfer(now, wire)
+                    event = earlier(wire, event)
         then = state.next_time[event]
         if then > now:
             if TRACKS_MEMORY:
@@ -364,11 +381,14 @@ def simulate(  # noqa: PLR0915
                 device = event if event < num_devices else ZERO
             elif event < num_devices:
                 num_done += ONE
-                op_done(event)
+                op_done(now, event)
                 if has_waits:
                     fills_all |= release_waiters(unsigned(state.taken[event]))
             else:
                 device = transfer_done(event)
+                while arrives_too(now, event):
+                    fills_all = True  # maybe on other devices
+                    transfer_done(event)
             state.completed[count], state.fed_device[count] = np.uint32(event), np.uint32(device)
             bus = event
             count += ONE

@@ -1,8 +1,8 @@
 """The definition of the simulator, written to be read: plain Python, hundreds of times slower.
 
 `simulate` is the definition. The compiled loop (`event_loop.py`) is the same, faster; the tests
-compare the two event by event. Times are float64, and a duration is computed before it is added to
-a time, so that equal inputs tie exactly.
+compare every time and every byte. Times are float64, and sums run from left to right, so that equal
+inputs tie exactly.
 """
 
 import heapq
@@ -10,7 +10,6 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
 
 from placeto_graphs import PlacementProblem
 from placeto_simulator.errors import SimulationError
@@ -25,7 +24,7 @@ class Transfer:
     tensor, source, destination : int
         The tensor, and the devices that it goes from and to.
     start, end : float
-        Seconds; NaN before it starts.
+        When a link takes it, and when it is there; seconds. NaN before it starts.
     """
 
     tensor: int
@@ -35,60 +34,42 @@ class Transfer:
     end: float = float("nan")
 
 
-Element = TypeVar("Element", int, Transfer)
-
-
 @dataclass
-class Happening:
-    """Something that happened.
+class Device:
+    """A device: one op at a time runs, the others wait, first in, first out.
 
     Attributes
     ----------
-    time : float
-        Seconds.
-    kind : text
-        ``"op-done"``, ``"transfer-done"``, or ``"wakeup"``: a resource that was at rest starts
-        something.
-    resource : int
-        The device, or D + the link.
-    element : op or transfer
-        The op or transfer that is done, or starts.
-    """
-
-    time: float
-    kind: Literal["op-done", "transfer-done", "wakeup"]
-    resource: int
-    element: int | Transfer
-
-
-@dataclass
-class Resource(Generic[Element]):
-    """A device or a link: one element at a time runs, the others wait, first in, first out.
-
-    Attributes
-    ----------
-    queue : ops or transfers
-        The ops or transfers that wait.
-    running : op or transfer
-        The op or transfer that runs, or nothing.
-    end : float
-        End of the element that runs; seconds.
+    queue : ops
+        The ops that wait.
+    running : op
+        The op that runs, or nothing.
     free_at : float
-        End of the overhead after it; seconds.
+        End of the overhead after the last op; seconds.
     """
 
-    queue: deque[Element] = field(default_factory=deque)
-    running: Element | None = None
-    end: float = 0.0
+    queue: deque[int] = field(default_factory=deque)
+    running: int | None = None
     free_at: float = -math.inf
 
-    def completes(self, now: float) -> bool:
-        """Return whether what runs is done now."""
-        return self.running is not None and self.end == now
 
-    def is_idle(self, now: float) -> bool:
-        """Return whether nothing runs and the overhead of the last element is over."""
-        return self.running is None and self.free_at <= now
+@dataclass
+class Link:
+    """A link: it sends one transfer at a time. Several may be under way.
+
+    Attributes
+    ----------
+    queue : transfers
+        The transfers that wait, first in, first out.
+    under_way : transfers
+        The transfers that have started and are not done.
+    free_at : float
+        Time from which on it takes the next transfer; seconds.
+    """
+
+    queue: deque[Transfer] = field(default_factory=deque)
+    under_way: list[Transfer] = field(default_factory=list)
+    free_at: float = -math.inf
 
 
 @dataclass
@@ -101,8 +82,6 @@ class SimulatedStep:
         Start and end of each op; seconds.
     transfers : list of `Transfer`
         Transfers in the order in which they were done.
-    events : list of `Happening`
-        Events in the order in which they happened.
     runtime : float
         Seconds until the last op is done.
     peak_memory : D of int
@@ -112,7 +91,6 @@ class SimulatedStep:
     op_start: list[float]
     op_end: list[float]
     transfers: list[Transfer] = field(default_factory=list)
-    events: list[Happening] = field(default_factory=list)
     runtime: float = 0.0
     peak_memory: list[int] = field(default_factory=list)
 
@@ -150,8 +128,8 @@ class _Simulation:
         self.missing = [len(graph.inputs_of_op[op]) for op in range(graph.num_ops)]
         for op, _ in graph.waits.tolist():
             self.missing[op] += 1
-        self.devices = [Resource[int]() for _ in range(problem.num_devices)]
-        self.links = [Resource[Transfer]() for _ in range(problem.cluster.num_links)]
+        self.devices = [Device() for _ in range(problem.num_devices)]
+        self.links = [Link() for _ in range(problem.cluster.num_links)]
         self.now = 0.0
         self.timestamps = [0.0]  # a heap of the times at which something ends
         self.num_done = 0
@@ -178,26 +156,27 @@ class _Simulation:
     def deliver(self) -> None:
         """Hand on everything that completes now: ops by device, then transfers by link."""
         for number, device in enumerate(self.devices):
-            if device.completes(self.now):
-                self.op_done(number, device)
-        for number, link in enumerate(self.links):
-            if link.completes(self.now):
-                self.transfer_done(number, link)
+            if device.running is not None and self.step.op_end[device.running] == self.now:
+                op, device.running = device.running, None
+                self.op_done(number, op)
+        for link in self.links:
+            done = [transfer for transfer in link.under_way if transfer.end == self.now]
+            # In the order in which they started: what takes longer started before.
+            for transfer in sorted(done, key=self.latency, reverse=True):
+                link.under_way.remove(transfer)
+                self.transfer_done(transfer)
 
     def pick(self) -> None:
-        """Let every idle resource start the first element of its queue: devices, then links."""
+        """Let everything idle start the first element of its queue: devices, then links."""
         for number, device in enumerate(self.devices):
-            if device.is_idle(self.now) and device.queue:
+            if device.running is None and device.free_at <= self.now and device.queue:
                 self.start_op(number, device)
-        for number, link in enumerate(self.links):
-            if link.is_idle(self.now) and link.queue:
-                self.start_transfer(number, link)
+        for link in self.links:
+            while link.free_at <= self.now and link.queue:
+                self.start_transfer(link)
 
-    def op_done(self, number: int, device: Resource[int]) -> None:
-        assert device.running is not None  # noqa: S101 (what completes runs)
-        op, device.running = device.running, None
+    def op_done(self, number: int, op: int) -> None:
         self.num_done += 1
-        self.note("op-done", number, op)
         for tensor in self.graph.tensors_of_op[op].tolist():
             sent_to = set()
             for consumer in self.graph.consumers_of_tensor[tensor].tolist():
@@ -211,11 +190,8 @@ class _Simulation:
         for waiter in self.graph.waiters_of_op[op].tolist():
             self.one_less_missing(waiter)
 
-    def transfer_done(self, number: int, link: Resource[Transfer]) -> None:
-        assert link.running is not None  # noqa: S101 (what completes runs)
-        transfer, link.running = link.running, None
+    def transfer_done(self, transfer: Transfer) -> None:
         self.step.transfers.append(transfer)
-        self.note("transfer-done", len(self.devices) + number, transfer)
         for consumer in self.graph.consumers_of_tensor[transfer.tensor].tolist():
             if self.device_of[consumer] == transfer.destination:
                 self.one_less_missing(consumer)
@@ -226,49 +202,33 @@ class _Simulation:
         if self.missing[op] == 0:
             self.devices[self.device_of[op]].queue.append(op)
 
-    def start_op(self, number: int, device: Resource[int]) -> None:
+    def start_op(self, number: int, device: Device) -> None:
         op = device.queue[0]
         if self.problem.cluster.queue == "backward-first":
             op = min(device.queue, key=lambda each: (-self.graph.phases[each], each))
         device.queue.remove(op)
         duration = float(self.problem.compute_time[op, number])
         overhead = self.problem.cluster.devices[number].op_overhead if duration > 0 else 0.0
-        self.step.op_start[op] = self.now
-        self.step.op_end[op] = self.now + duration
-        self.start(number, device, op, duration, overhead)
+        device.running, end = op, self.now + duration
+        device.free_at = end + overhead
+        self.step.op_start[op], self.step.op_end[op] = self.now, end
+        self.look_again_at(end, device.free_at)
 
-    def start_transfer(self, number: int, link: Resource[Transfer]) -> None:
-        transfer = link.queue.popleft()
-        cluster, ends = self.problem.cluster, (transfer.source, transfer.destination)
+    def start_transfer(self, link: Link) -> None:
+        transfer, cluster = link.queue.popleft(), self.problem.cluster
         size = int(self.graph.tensor_bytes[transfer.tensor])
-        duration = float(cluster.latency[ends] + size / cluster.bandwidth[ends])
-        overhead = cluster.devices[transfer.source].transfer_overhead
-        transfer.start, transfer.end = self.now, self.now + duration
-        self.start(len(self.devices) + number, link, transfer, duration, overhead)
+        sent = self.now + float(size / cluster.bandwidth[transfer.source, transfer.destination])
+        link.under_way.append(transfer)
+        link.free_at = sent + cluster.devices[transfer.source].transfer_overhead
+        transfer.start, transfer.end = self.now, sent + self.latency(transfer)
+        self.look_again_at(transfer.end, link.free_at)
 
-    def start(
-        self,
-        number: int,
-        resource: Resource[Element],
-        element: Element,
-        duration: float,
-        overhead: float,
-    ) -> None:
-        if resource.free_at < self.now:
-            self.note("wakeup", number, element)
-        resource.running = element
-        resource.end = self.now + duration
-        resource.free_at = resource.end + overhead
-        heapq.heappush(self.timestamps, resource.end)
-        heapq.heappush(self.timestamps, resource.free_at)
+    def latency(self, transfer: Transfer) -> float:
+        return float(self.problem.cluster.latency[transfer.source, transfer.destination])
 
-    def note(
-        self,
-        kind: Literal["op-done", "transfer-done", "wakeup"],
-        resource: int,
-        element: int | Transfer,
-    ) -> None:
-        self.step.events.append(Happening(self.now, kind, resource, element))
+    def look_again_at(self, *times: float) -> None:
+        for time in times:
+            heapq.heappush(self.timestamps, time)
 
     def peak_memory(self) -> list[int]:
         """Add up what each device holds from when to when."""

@@ -76,13 +76,15 @@ class Tables(NamedTuple):
     bandwidth, latency : float64[D, D]
         Bytes per second, seconds.
     link_of : uint32[D, D]
-        The resource that carries what one device sends another: D + its link. From a device to
-        itself it is D + L, which is none: nothing is ever sent there.
-    first_fed_link, fed_links : uint32[D + L + 1], uint32[]
-        Start of the links of each resource, and the resources that they are: those that a device
-        feeds, or the link itself.
+        The queue of what one device sends another: D + its link.
+    wire_of : uint32[D, D]
+        The resource on which that arrives: D + its wire. Wires are in the order of their links, and
+        those of one link of falling latencies.
+    first_fed_wire, fed_wires : uint32[R + 1], uint32[]
+        Start of the wires of each resource, and the resources that they are: those that a device
+        feeds, or the wire itself.
     num_resources : int
-        D devices and L links.
+        R, D devices and W wires.
     """
 
     group_of: NDArray[np.uint32]
@@ -112,8 +114,9 @@ class Tables(NamedTuple):
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
     link_of: NDArray[np.uint32]
-    first_fed_link: NDArray[np.uint32]
-    fed_links: NDArray[np.uint32]
+    wire_of: NDArray[np.uint32]
+    first_fed_wire: NDArray[np.uint32]
+    fed_wires: NDArray[np.uint32]
     num_resources: int
 
 
@@ -144,8 +147,10 @@ def tables_of(problem: PlacementProblem) -> Tables:
     unread = np.diff(first_reader) == 0
     by_reader = reads_of_op.values
     op_of_rank = np.lexsort((np.arange(num_ops), -graph.phases))
-    fed = [np.unique(row[row != NO_LINK]) for row in cluster.link]
-    fed = [cluster.num_devices + links for links in [*fed, *np.arange(cluster.num_links)[:, None]]]
+    wire_of = cluster.num_devices + _wire_of(cluster)
+    num_resources = int(wire_of.max()) + 1
+    fed = [np.unique(row[link != NO_LINK]) for row, link in zip(wire_of, cluster.link, strict=True)]
+    fed += [np.array([wire]) for wire in range(cluster.num_devices, num_resources)]
     return Tables(
         group_of=group_of.astype(np.uint32),
         group_parameter_bytes=sums_by_key(group_of, graph.parameter_bytes, num_groups),
@@ -174,16 +179,21 @@ def tables_of(problem: PlacementProblem) -> Tables:
         transfer_overhead=np.array([device.transfer_overhead for device in cluster.devices]),
         bandwidth=cluster.bandwidth,
         latency=cluster.latency,
-        link_of=_resource_of_link(cluster),
-        first_fed_link=np.cumsum([0, *map(len, fed)]).astype(np.uint32),
-        fed_links=np.concatenate(fed).astype(np.uint32),
-        num_resources=cluster.num_devices + cluster.num_links,
+        link_of=(cluster.num_devices + cluster.link).astype(np.uint32),
+        wire_of=wire_of.astype(np.uint32),
+        first_fed_wire=np.cumsum([0, *map(len, fed)]).astype(np.uint32),
+        fed_wires=np.concatenate(fed).astype(np.uint32),
+        num_resources=num_resources,
     )
 
 
-def _resource_of_link(cluster: Cluster) -> NDArray[np.uint32]:
-    link = np.where(cluster.link == NO_LINK, cluster.num_links, cluster.link)
-    return (cluster.num_devices + link).astype(np.uint32)
+def _wire_of(cluster: Cluster) -> NDArray[np.int64]:
+    """Return int64[D, D], the number of each pair's wire; it is that of no pair on the diagonal."""
+    pairs = cluster.link != NO_LINK
+    wires = np.zeros(pairs.shape, np.int64)
+    kinds = np.stack([cluster.link[pairs], -cluster.latency[pairs]])
+    wires[pairs] = np.unique(kinds, axis=1, return_inverse=True)[1].ravel()
+    return wires
 
 
 def _with_ends_marked(
@@ -202,10 +212,10 @@ def _with_ends_marked(
 class State(NamedTuple):
     r"""Queues, clocks and memory of a simulated step; its arrays are reused for every placement.
 
-    Resources R are numbered: the D devices, then the L links. Elements of queues are numbered: the
-    V ops, then the E reads, then a sentinel for each resource. A transfer has the number of the
-    first read of its tensor on its destination. A sentinel stands before the first element of its
-    queue::
+    Resources R are numbered: the D devices, then the W wires (`event_loop`). Elements of queues are
+    numbered: the V ops, then the E reads, then a sentinel for each resource. A transfer has the
+    number of the first read of its tensor on its destination. A sentinel stands before the first
+    element of its queue::
 
         taken[r]                       last[r]
            |                              |
@@ -216,8 +226,8 @@ class State(NamedTuple):
         what r runs      what waits; nothing where taken[r] == last[r]
         (if next_time[r] is not NEVER, and r is not waking up)
 
-    The start, end and predecessor of elements, and all of memory, are not written if only runtimes
-    are wanted.
+    The start and end of ops, the predecessor of elements, and all of memory, are not written if
+    only runtimes are wanted.
 
     Attributes
     ----------
@@ -227,16 +237,19 @@ class State(NamedTuple):
         Number of inputs, and of ops that it waits for, that each op still lacks.
     sent_to : uint32[D]
         The tensor that each device got last; a tensor is named by its first read, and 1 more.
-    after : uint32[V + E + R + 1]
+    after : uint32[V + E + R]
         The element behind each element in its queue.
-    taken, last : uint32[R + 1]
-        The element that each resource took last, and the last one in its queue; and the same of one
-        that never gets any.
+    taken, last : uint32[R]
+        The element that each resource took last, and the last one in its queue.
+    under_way : uint32[R]
+        The last transfer that was on each wire when the round began.
+    sent : uint32[D + L]
+        The transfer that each link got last.
     next_time : float64[N]
         The event ahead of each resource, seconds; `NEVER` where it is at rest, and from R on: N is
         the next power of two.
-    free_at : float64[R]
-        End of the overhead of the element that each resource took last, seconds.
+    free_at : float64[D + L]
+        When each device may take its next op, and each link the next transfer; seconds.
     is_waking : bool[R]
         True if the event ahead is the end of an overhead, and no completion.
     winner : uint32[2 N]
@@ -249,10 +262,10 @@ class State(NamedTuple):
         The ranks of the ops that wait for each device, where backward comes first.
     first_ready, num_ready : uint32[D]
         Start of the heap of each device, and the number of ops on it.
-    start, end : float64[V + E]
+    start, end : float64[V + E + R], float64[V + E]
         Start and end of each op and transfer, seconds.
     before : uint32[V + E]
-        The element that its device or link took before it; of transfers `critical_path` fills it.
+        The element that its device or link took before it.
     path, reason : uint32[V + E], uint8[V + E]
         The critical path backwards, and what each of its elements waited for (`batches.REASONS`).
     store_of_input : uint32[E]
@@ -261,11 +274,9 @@ class State(NamedTuple):
         Number of reads and outgoing transfers that each store still has to outlive.
     store_on : uint32[D]
         The store on each device of the tensor that is handed over.
-    num_holds : int64[1]
-        Number of what follows.
-    hold_start, hold_device, hold_bytes : float64[V + E], uint32[V + E], int64[V + E]
-        Times (seconds) from which started elements hold bytes, their devices and these bytes, until
-        the clock has passed that time.
+    num_held, first_held : int64[1], uint32[V + R + 1]
+        Number of devices and wires with elements that take memory from a time on that is not over
+        yet, and the first of these elements of each.
     held, peak : int64[D]
         Bytes on each device now, and at most so far.
     """
@@ -276,6 +287,8 @@ class State(NamedTuple):
     after: NDArray[np.uint32]
     taken: NDArray[np.uint32]
     last: NDArray[np.uint32]
+    under_way: NDArray[np.uint32]
+    sent: NDArray[np.uint32]
     next_time: NDArray[np.float64]
     free_at: NDArray[np.float64]
     is_waking: NDArray[np.bool_]
@@ -293,10 +306,8 @@ class State(NamedTuple):
     store_of_input: NDArray[np.uint32]
     uses_left: NDArray[np.int32]
     store_on: NDArray[np.uint32]
-    num_holds: NDArray[np.int64]
-    hold_start: NDArray[np.float64]
-    hold_device: NDArray[np.uint32]
-    hold_bytes: NDArray[np.int64]
+    num_held: NDArray[np.int64]
+    first_held: NDArray[np.uint32]
     held: NDArray[np.int64]
     peak: NDArray[np.int64]
 
@@ -305,16 +316,19 @@ def new_state(tables: Tables) -> State:
     """Return a state for simulations with these tables."""
     ops, reads = len(tables.num_awaited), len(tables.readers)
     devices, resources = len(tables.op_overhead), tables.num_resources
+    queues = int(tables.link_of.max()) + 1
     leaves = 1 << (resources - 1).bit_length()
     return State(
         device_of=_alone(ops, np.uint16),
         missing=_alone(ops, np.int32),
         sent_to=_alone(devices, np.uint32),
-        after=_alone(ops + reads + resources + 1, np.uint32),
-        taken=_alone(resources + 1, np.uint32),
-        last=_alone(resources + 1, np.uint32),
+        after=_alone(ops + reads + resources, np.uint32),
+        taken=_alone(resources, np.uint32),
+        last=_alone(resources, np.uint32),
+        under_way=_alone(resources, np.uint32),
+        sent=_alone(queues, np.uint32),
         next_time=_alone(leaves),
-        free_at=_alone(resources),
+        free_at=_alone(queues),
         is_waking=_alone(resources, np.bool_),
         winner=_alone(2 * leaves, np.uint32),
         completed=_alone(resources, np.uint32),
@@ -322,7 +336,7 @@ def new_state(tables: Tables) -> State:
         heap=_alone(ops, np.uint32),
         first_ready=_alone(devices, np.uint32),
         num_ready=_alone(devices, np.uint32),
-        start=_alone(ops + reads),
+        start=_alone(ops + reads + resources),
         end=_alone(ops + reads),
         before=_alone(ops + reads, np.uint32),
         path=_alone(ops + reads, np.uint32),
@@ -330,10 +344,8 @@ def new_state(tables: Tables) -> State:
         store_of_input=_alone(reads, np.uint32),
         uses_left=_alone(len(tables.store_bytes), np.int32),
         store_on=_alone(devices, np.uint32),
-        num_holds=_alone(1, np.int64),
-        hold_start=_alone(ops + reads),
-        hold_device=_alone(ops + reads, np.uint32),
-        hold_bytes=_alone(ops + reads, np.int64),
+        num_held=_alone(1, np.int64),
+        first_held=_alone(ops + resources + 1, np.uint32),
         held=_alone(devices, np.int64),
         peak=_alone(devices, np.int64),
     )

@@ -22,7 +22,8 @@ class PathStep:
     index : int
         The op, or the transfer's position in the timeline.
     start, end : float
-        Seconds.
+        Seconds. If the next step waits for the link of a transfer, that ends when the link is free,
+        although its latency may not be over.
     waits_for : text
         Cause of the start: ``"nothing"``, an ``"input"``, the ``"order"`` (an op that has to be
         done before it), or the ``"resource"``, which was busy with the step before.
@@ -53,8 +54,7 @@ class Timeline(StepTimeline):
         The op that ran before it on its device, or -1.
     critical_path : tuple of `PathStep`
         A chain of ops and transfers that makes the runtime, from first to last. Each starts when
-        the one before it ends, or, if it waits for its device or link, when the overhead of the one
-        before is over.
+        the one before it ends, or, if it waits for its device or link, when that is free again.
 
     Examples
     --------
@@ -114,6 +114,8 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
     position[read] = np.arange(len(read))
     path = state.path[: critical_path(tables, state)][::-1].tolist()
     reasons = state.reason[: len(path)][::-1].tolist()
+    starts = state.start[path]
+    ends = np.minimum(state.end[path], np.append(starts[1:], np.inf))
     return Timeline(
         problem=problem,
         op_device=op_device,
@@ -133,10 +135,12 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
             PathStep(
                 "op" if element < num_ops else "transfer",
                 element if element < num_ops else int(position[element - num_ops]),
-                float(state.start[element]),
-                float(state.end[element]),
+                start,
+                end,
                 REASONS[reason],
             )
-            for element, reason in zip(path, reasons, strict=True)
+            for element, start, end, reason in zip(
+                path, starts.tolist(), ends.tolist(), reasons, strict=True
+            )
         ),
     )

@@ -115,7 +115,7 @@ def _draw_bars(axes: Axes, timeline: Timeline) -> None:
         for chosen in (phases == phase for phase in Phase)
     ]
     sent_over = link_rows[timeline.transfer_link]
-    bars.append((timeline.transfer_start, timeline.transfer_end, sent_over))
+    bars.append((timeline.transfer_start, timeline.transfer_sent, sent_over))
     for number, (start, end, row) in enumerate(bars):
         low, high = row - BAR / 2, row + BAR / 2
         corners = np.stack([start, low, start, high, end, high, end, low], axis=1)

@@ -146,7 +146,7 @@ def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
         "transfer_destination": timeline.transfer_destination,
         "transfer_link": timeline.transfer_link,
         "transfer_start": _rounded(timeline.transfer_start, timeline.runtime),
-        "transfer_end": _rounded(timeline.transfer_end, timeline.runtime),
+        "transfer_end": _rounded(timeline.transfer_sent, timeline.runtime),
         "memory": [_memory(timeline, index) for index in range(timeline.problem.num_devices)],
         "path_ops": ops,
         "path_transfers": transfers,

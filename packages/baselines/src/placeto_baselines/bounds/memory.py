@@ -104,7 +104,7 @@ def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
 
 
 def _horizon(problem: PlacementProblem, op_seconds: NDArray[np.float64]) -> float:
-    """Return seconds after which any step has ended: until then, a device or a link is busy."""
+    """Return seconds after which any step has ended: until then, an op, overhead or copy lasts."""
     cluster = problem.cluster
     seconds = np.where(np.isfinite(op_seconds), op_seconds, 0.0).max(axis=1).sum()
     overhead = max(device.op_overhead for device in cluster.devices)

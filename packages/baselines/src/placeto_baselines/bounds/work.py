@@ -38,8 +38,8 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     ``u``, on some device ``s``, that makes an input or is waited for. If ``s = d``, the device is
     busy with ``u`` and with the overhead after it. Then ``v`` starts no earlier than ``end[u, d] +
     overhead[d]`` (no overhead if ``u`` takes no time). If not, a transfer starts no earlier than
-    ``u`` ends, and takes ``latency[s, d] + bytes / bandwidth[s, d]`` on any link, besides its
-    waiting time. An op that is only waited for sends nothing. The device ``s`` is ``d`` when both
+    ``u`` ends, and is there ``latency[s, d] + bytes / bandwidth[s, d]`` after its start on any
+    link. An op that is only waited for sends nothing. The device ``s`` is ``d`` when both
     ops are in one group, and otherwise no better than the best of all devices. All inputs and ops
     must be there, so the latest counts. The proof for ``tail`` is the same in the reverse order.
     After ``u``, each op that reads it or waits for it still gets its input, runs, and is followed

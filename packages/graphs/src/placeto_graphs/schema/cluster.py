@@ -190,11 +190,11 @@ def _peaks(field: str, given: Any) -> Mapping[str, float]:
 class Cluster(Record):
     """D devices and the L links between them.
 
-    A transfer of n bytes from device s to device d takes ``latency[s, d] + n / bandwidth[s, d]``
-    seconds on link ``link[s, d]``. A link carries one transfer at a time. NVLink is a separate link
-    for each pair. A bus, a PCIe switch, a host bridge and the network card of a machine are links
-    that several pairs share. By default each device has one link for all that it sends, its
-    outgoing bus (Addanki et al. 2019).
+    A transfer of n bytes from device s to device d occupies link ``link[s, d]`` for ``n /
+    bandwidth[s, d]`` seconds, and arrives ``latency[s, d]`` seconds later. A link carries one
+    transfer at a time. NVLink is a separate link for each pair. A bus, a PCIe switch, a host bridge
+    and the network card of a machine are links that several pairs share. By
+    default each device has one link for all that it sends, its outgoing bus (Addanki et al. 2019).
 
     Attributes
     ----------
