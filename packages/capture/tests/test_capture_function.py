@@ -328,9 +328,9 @@ def call_other(batch: torch.Tensor) -> None:
             r"optimizers: expected parameters of the modules, got an optimizer SGD .* \(2, 3\)",
         ),
         (call_other, MODEL, torch.optim.Adam(OTHER.parameters()), "optimizers: expected param"),
-        (call_other, MODEL, (), r"loss: expected tensors that are inputs or parameters"),
+        (call_other, MODEL, (), r"step_fn: expected tensors that are inputs or parameters"),
         (call_other, [MODEL, 3], (), "modules: expected torch.nn.Modules, got int for 1"),
-        (lambda x: MODEL(x).sum().item(), MODEL, (), r"loss: aten\._local_scalar_dense asks"),
+        (lambda x: MODEL(x).sum().item(), MODEL, (), r"step_fn: aten\._local_scalar_dense asks"),
         (lambda _: MODEL(3), MODEL, (), r"0: TypeError: "),
     ],
 )

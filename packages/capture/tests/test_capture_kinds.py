@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -213,11 +214,6 @@ def test_nested_tensors_and_packed_sequences_are_refused(make: Callable[..., Any
 
 
 def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
-    from torch.nn.attention.flex_attention import (  # noqa: PLC0415 (it takes a second)
-        create_block_mask,
-        flex_attention,
-    )
-
     def function(model: Net, rows: torch.Tensor) -> Any:
         heads = model.first(rows).view(1, 4, 4, 2).transpose(1, 2)  # batch, heads, rows, width
         keys = model.second(rows).view(1, 4, 2, 2).transpose(1, 2)

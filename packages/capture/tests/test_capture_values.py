@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +78,12 @@ KNOWN: dict[str, Function] = {
     ),
     "random numbers": by_a_random_number,
     "numbers are finite": clamps_infinities,
+    "a size that is told": lambda m, x: m.layer(x).repeat_interleave(
+        x.sum(1).long().clamp(2, 2), 0, output_size=12
+    ),
+    "gradients of each sample": lambda m, x: torch.vmap(
+        torch.func.grad(lambda row: m.layer(row).square().sum())
+    )(x),
     "a conversion to the same": lambda m, x: m.layer.to(torch.float32).to(x.device)(x),
 }
 
@@ -86,6 +93,21 @@ def test_values_that_follow_from_constants_are_known(name: str) -> None:
     step = compared(example(KNOWN[name]))
     if name != "random numbers":
         check_replay(step)
+
+
+class Careful(torch.optim.Adagrad):
+    def step(self, closure: Any = None) -> Any:
+        """Update weights whose gradients are finite numbers."""
+        weights = [weight for weight in self.param_groups[0]["params"] if weight.grad is not None]
+        if any(torch.isinf(weight.grad).any() for weight in weights):
+            return None
+        return super().step(closure)
+
+
+def test_an_optimizer_that_looks_for_infinities_finds_none() -> None:
+    step = compared(example(KNOWN["a size that is told"]), Careful)
+    assert "placeto.update" in step.graph.op_types
+    check_replay(step)
 
 
 def test_whole_numbers_of_inputs_are_known_and_measured_ones_are_not() -> None:
@@ -131,6 +153,8 @@ LINE = raises_if_large.__code__.co_firstlineno + 2
         (lambda m, x: m.layer(x) if m.layer.weight.sum() > 0 else x, VALUE),
         (raises_if_large, rf"{VALUE}.* \(line {LINE} of test_capture_values"),
         (overwrites_a_constant, VALUE),
+        (lambda m, x: m.layer(x).repeat_interleave(x.sum(1).long(), 0), "or take .* output_size"),
+        (lambda m, x: m.layer(x) * torch.bincount(x.sum(1).long()).sum(), "or take a function"),
         (
             lambda m, x: m.layer.to(torch.float64)(x.double()),
             r"^Linear\.weight: expected a weight that stays as it is .*; convert the model before",

@@ -9,5 +9,5 @@ class CaptureWarning(UserWarning):
     """An assumption that this package had to make, said in one line."""
 
 
-class StepError(Exception):
-    """A part of a step that cannot be captured: a `CaptureError` whose place is not known yet."""
+class StepError(CaptureError):
+    """A part of a step that cannot be captured, whose place is not known yet."""

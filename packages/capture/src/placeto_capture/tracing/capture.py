@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.default_loss import default_loss, tensors_in
@@ -371,15 +371,8 @@ class _Step:
         except Exception as error:
             parts = {Phase.BACKWARD: "backward", Phase.UPDATE: "optimizer"}
             part = parts.get(self.tracer.phase, self.part)
-            line = failed_line(error)
-            if isinstance(error, CaptureError):
-                message = str(error)
-            elif isinstance(error, DataDependentOutputException):
-                message = (
-                    f"{part}: expected one that does not ask for values of tensors, as "
-                    f"{_WORKING_OPTIMIZERS} do not, got one that does"
-                )
-            else:
+            message, line = str(error), failed_line(error)
+            if isinstance(error, StepError) or not isinstance(error, CaptureError):
                 kind = "" if isinstance(error, StepError) else f"{type(error).__name__}: "
                 message = " ".join(f"{kind}{error}".split())
                 message = f"{getattr(error, LEFT_MODULE, '') or part}: {message}"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
-from placeto_capture.errors import CaptureError
+from placeto_capture.errors import StepError
 from placeto_capture.tracing.functions import Function
 
 aten = torch.ops.aten
@@ -23,17 +23,19 @@ class UnknownCountError(Exception):
 
 
 def picked_result(
-    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], picked: Picked, place: str
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], picked: Picked
 ) -> Any:
     """Return fake tensors for a function whose shape depends on values."""
     make = _PICKED.get(function.overload)
     if make is not None:
         with suppress(UnknownCountError):
             return make(picked, **function.named(args, kwargs))
-    raise CaptureError(
-        f"{place}: the shape of what {function.name} gives depends on the values of a tensor, and "
-        "capture has none; use a mask of fixed shape, or say with mask_fraction which part of the "
-        "elements a mask picks"
+    advice = "take a function that is told the size, as repeat_interleave is by its output_size"
+    if make is not None:
+        advice = "say with mask_fraction which part of the elements a mask picks"
+    raise StepError(
+        f"the shape of what {function.name} gives depends on the values of a tensor, and capture "
+        f"has none; use a mask of fixed shape, or {advice}"
     ) from None
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.backends import mha
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 
 from placeto_capture.errors import CaptureError, CaptureWarning, StepError
 from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
@@ -261,18 +261,12 @@ def patch_module_apply() -> Any:
     return mock.patch.object(nn.Module, "_apply", apply)
 
 
-@contextmanager
-def patch_flex_attention() -> Iterator[None]:
+def patch_flex_attention() -> Any:
     """Let ``flex_attention`` be one op, as its kernel for GPUs is.
 
     Its products are all counted, also those of blocks that the mask leaves out; what ``score_mod``
     computes is not.
     """
-    name = "torch.nn.attention.flex_attention"
-    if name not in sys.modules:
-        yield
-        return
-
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
     def attention(
@@ -293,12 +287,10 @@ def patch_flex_attention() -> Iterator[None]:
         out, lse = kernel(heads, key, value, scale=scale)
         return out.reshape(query.shape), lse.reshape(query.shape[:3]), lse.new_empty(0)
 
-    with (
-        mock.patch(f"{name}._validate_device"),
-        mock.patch(f"{name}._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True),
-        mock.patch(f"{name}.flex_attention_hop", attention),
-    ):
-        yield
+    switches: Any = {"_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True, "_validate_device": mock.Mock()}
+    return mock.patch.multiple(
+        flex_attention, create=True, flex_attention_hop=attention, **switches
+    )
 
 
 @contextmanager

@@ -14,7 +14,10 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from placeto_capture.tracing.fake_memory import FakeMemory
 from placeto_capture.tracing.fake_objects import FakeObjects, tensors_in_state
+from placeto_capture.tracing.origins import ModuleScopes
+from placeto_capture.tracing.step_spec import TracingOptions
 from placeto_capture.tracing.tracer import Tracer
 from placeto_graphs import Phase
 
@@ -132,14 +135,21 @@ class StepPhases:
         if id(optimizer) not in self._stepped:
             self._stepped.add(id(optimizer))
             if id(optimizer) not in self._objects.begun:
-                with self.unrecorded():  # the first update only makes the optimizer's state
-                    optimizer.step(*args[1:], **keywords)
+                with self.unrecorded(), self._tracer_apart():
+                    optimizer.step(*args[1:], **keywords)  # which makes the optimizer's state
         self._add_state(optimizer)
         self._settle()
         self._enter(Phase.UPDATE)
         self._tracer.update += 1
         self._tracer.hold_what_lives()
         return args, keywords
+
+    def _tracer_apart(self) -> Tracer:
+        """Return a tracer that answers questions for values, and whose ops count nowhere."""
+        memory = FakeMemory([], [], self._fake_mode)
+        tracer = Tracer(memory, ModuleScopes(), TracingOptions(mask_fraction=1.0))
+        tracer.scope = OPTIMIZER
+        return tracer
 
     def _add_state(self, optimizer: torch.optim.Optimizer) -> None:
         for weight in [weight for group in optimizer.param_groups for weight in group["params"]]:

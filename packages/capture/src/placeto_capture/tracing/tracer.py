@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from placeto_capture.errors import CaptureError
+from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
 from placeto_capture.tracing.fake_results import (
     UnknownCountError,
@@ -202,14 +202,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             result = self._known_values.answer(func, arguments, keywords)
             if result is None and isinstance(error, DataDependentOutputException):
-                raise CaptureError(
-                    f"{self._place}: {func.overloadpacket} asks for the value of a tensor, as "
-                    ".item(), bool(), int() or an if on a tensor do, and capture has none; choose "
-                    "between tensors with torch.where or a mask, or decide by numbers that are not "
-                    "tensors"
+                raise StepError(
+                    f"{func.overloadpacket} asks for the value of a tensor, as .item(), bool(), "
+                    "int() or an if on a tensor do, and capture has none; choose between tensors "
+                    "with torch.where or a mask, or decide by numbers that are not tensors"
                 ) from None
             if result is None:
-                result = picked_result(function, args, kwargs, self._picked, self._place)
+                result = picked_result(function, args, kwargs, self._picked)
 
         storages_before = len(self._storages)
         outputs = tuple(self._made(leaf) for leaf in tensor_leaves(result))
@@ -331,20 +330,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _constant_name(self) -> str:
         return f"{self._current_scope}.{CONSTANT}" if self._current_scope else CONSTANT
 
-    @property
-    def _place(self) -> str:
-        return self._current_scope or "model"
-
     def _fake(self, value: Any) -> Any:
         """Return what stands for a real tensor, which may be neither the model's nor an input."""
         if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
             return value
         if id(value) not in self._memory.fake_of:
             if value.requires_grad:
-                raise CaptureError(
-                    f"{self._place}: expected tensors that are inputs or parameters of the model, "
-                    f"got another one of shape {tuple(value.shape)} that requires a gradient; "
-                    "register it as a parameter"
+                raise StepError(
+                    "expected tensors that are inputs or parameters of the model, got another one "
+                    f"of shape {tuple(value.shape)} that requires a gradient; register it as a "
+                    "parameter"
                 )
             self._add_constant(value)
         return self._memory.fake_of[id(value)]
@@ -374,8 +369,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._look_up(value) if isinstance(value, FakeTensor) else value
 
     def _makers_of(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
-        addresses = (t.untyped_storage()._cdata for t in tensors if t is not None)
-        found = (self._index_of_storage.get(address) for address in addresses)
+        storages = (_unwrapped(each).untyped_storage() for each in tensors if each is not None)
+        found = (self._index_of_storage.get(storage._cdata) for storage in storages)
         made = [s for s in found if s is not None and s not in self._allocations]
         makers = (self._maker_of_storage[storage] for storage in made)
         return [op for op in makers if isinstance(self.ops[op], Call)]
@@ -383,9 +378,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> View:
         """Return the reference to a tensor, whose storage may be new: then ``maker`` made it."""
         if tensor.layout is not torch.strided:
-            raise CaptureError(
-                f"{self._place}: expected dense tensors, got one of layout {tensor.layout}; "
-                "embeddings can be made with sparse=False"
+            raise StepError(
+                f"expected dense tensors, got one of layout {tensor.layout}; multiply by a dense "
+                "one, and make embeddings with sparse=False"
             )
         storage = tensor.untyped_storage()
         index = self._index_of_storage.get(storage._cdata)
@@ -412,3 +407,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole = whole_storage(storage, tensor.untyped_storage().nbytes())
         self.ops.append(Placeholder(name, self._current_scope, "input", {name: whole}, {}))
         return len(self.ops) - 1
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that those of `torch.func` are about."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
