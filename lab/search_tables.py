@@ -16,7 +16,7 @@ import numpy as np
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import search_problem
 from placeto.problems.making import read_problem
-from placeto.problems.options import GroupingOptions, ProblemOptions
+from placeto.problems.options import GroupingOptions
 from placeto_baselines import (
     LocalSearch,
     MultilevelSearch,
@@ -43,9 +43,7 @@ def _read(name: str, grouping: GroupingOptions | None = None) -> PlacementProble
     """Read a problem, and say so, as each may take a while."""
     print(f"{name} ...", file=sys.stderr)
     source, _, cluster = name.rpartition("/")
-    return read_problem(
-        source, ProblemOptions(cluster=cluster, grouping=grouping or GroupingOptions())
-    )
+    return read_problem(source, cluster, **vars(grouping or GroupingOptions()))
 
 
 def _search(seconds: float, threads: int = 1, bound: float = 0.0) -> MultilevelSearch:

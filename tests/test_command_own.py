@@ -194,6 +194,11 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
     assert [row[1:4] for row in rows[1:]] == [["12", "$", "1.200"], ["8", "$", "1.000"]]
     placed = Path("results/placements/uneven-2xv100", f"{own}:Spread.json")
     assert load_placement(placed, load_problem("uneven.json")).tolist() == [0, 1, 0, 1]
+    problems = {name: placeto.read_problem(f"{name}.json") for name in ("even", "uneven")}
+    chosen = ["single", f"{own}:Spread", f"{own}:Fails"]
+    found = placeto.compare(problems, chosen, evaluator=f"{own}:MaxLoad:factor=2", quiet=True)
+    costs = [[run.runtime for run in one.runs] for each in found.problems for one in each.placers]
+    assert costs == [[16.0], [8.0], [], [20.0], [12.0], []]
     place = ["place", "uneven.json", "--max-evaluations=100", f"--objective={own}:MaxLoad"]
     assert succeed(*place, "-o", "p.json").startswith("p.json: multilevel, largest load 5 $;")
 

@@ -12,12 +12,14 @@ import pytest
 
 import placeto
 from command_runs import invoke, succeed, succeed_json
+from placeto.errors import InputError
 from placeto_graphs import (
     PlacementProblem,
     from_networkx,
     load_placement,
     load_problem,
     parse_cluster,
+    save_cluster,
     save_problem,
 )
 from placeto_graphs.testing import example_problem
@@ -125,15 +127,23 @@ def test_python_and_the_command_give_one_placement(
     (tmp_path / "placed_twice.py").write_text(OWN_MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
     output, model = tmp_path / "placement.json", importlib.import_module("placed_twice").make()
-    for placer in (None, "local-search"):
+    devices = parse_cluster("2xv100+1xk80")
+    save_cluster(devices, tmp_path / "devices.toml")
+    given: list[Any] = [tmp_path / "devices.toml", devices]
+    for placer, cluster in zip((None, "local-search"), given, strict=True):
         named = [f"--placer={placer}"] if placer else []
         same = ["--cluster=2xv100+1xk80", "--max-evaluations=400", "--seed=5", *named]
         report = succeed_json("place", "placed_twice:make", *same, "--force", "-o", output)
         settings: dict[str, Any] = {"max_evaluations": 400, "seed": 5, "placer": placer}
-        placed = placeto.place(*model, cluster="2xv100+1xk80", quiet=True, **settings)
+        placed = placeto.place(*model, cluster=cluster, quiet=True, **settings)
         assert load_placement(output, placed.problem).tolist() == placed.placement.tolist()
         assert report["runtime"] == placed.runtime
         assert report["evaluations"] == placed.result.evaluations
+    wrong: Any = ["2xv100"]
+    with pytest.raises(InputError, match="a TOML file, or a Cluster without a link, got list"):
+        placeto.place(*model, cluster=wrong)
+    with pytest.raises(InputError, match="seconds: expected a finite number above 0, got nan"):
+        placeto.place(*model, cluster=devices, seconds=float("nan"), quiet=True)
 
 
 def test_an_objective_has_one_name(tmp_path: Path) -> None:

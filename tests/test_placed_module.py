@@ -61,6 +61,10 @@ def test_a_hundred_steps_follow_eager_training() -> None:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             assert module.step(batch) == pytest.approx(loss.item(), rel=1e-3)
+        with pytest.raises(CaptureError, match=r"drop_last=True leaves out a smaller last batch"):
+            module.step(batch[:5])
+        expected = eager.eval()(batch[:5])
+        torch.testing.assert_close(module(batch[:5]), expected, rtol=1e-2, atol=1e-3)
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-2, atol=1e-4)
 

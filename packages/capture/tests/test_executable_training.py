@@ -175,7 +175,7 @@ def test_bad_batches_are_said_in_one_line() -> None:
     with pytest.raises(CaptureError, match=r"^batch: expected one to be loaded before each run"):
         step.feed()
     for wrong, line in (
-        (batch[1:], r"input\.0: expected float32\(6, 4\) as in the example, got float32\(5, 4\)$"),
+        (batch[1:], r"input\.0: expected float32\(6, 4\) as in.*, got float32\(5, 4\); a Data"),
         (batch.double(), r"input\.0: expected float32.*got float64\(6, 4\)$"),
         ((batch, batch), r"batch: expected input\.0, got input\.0, input\.1$"),
     ):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from placeto.problems.making import read_problem, read_to_train_on
-from placeto.problems.options import ProblemOptions
 from placeto.trials.placing_tasks import on_a_cpu
 from placeto_capture import cost_model
 from placeto_graphs import (
@@ -70,8 +69,7 @@ def test_devices_of_a_file_run_backward_ops_first_if_it_or_the_problem_says_so(
     )
     save_problem(problem, tmp_path / "problem.json")
     save_cluster(replace(parse_cluster("3xk80"), queue=of_file), tmp_path / "cluster.toml")
-    asked = ProblemOptions(cluster=str(tmp_path / "cluster.toml"))
-    found = read_problem(str(tmp_path / "problem.json"), asked)
+    found = read_problem(tmp_path / "problem.json", tmp_path / "cluster.toml")
     assert (found.num_devices, found.cluster.queue) == (3, expected)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.placements import resolve_placement
-from placeto.problems.making import read_problem
+from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import NAMED_RULES, PlacementProblem
@@ -178,7 +178,7 @@ class Named(NamedTuple):
     def read(self) -> tuple[PlacementProblem, NDArray[np.int32]]:
         """Return the placement, and the problem at its level."""
         with showing_progress(self.problem) as progress:
-            read = read_problem(self.problem, self.asked)
+            read = problem_of(read_source(self.problem, self.asked), self.asked)
             return resolve_placement(self.placement, read, progress)
 
 

@@ -1,7 +1,8 @@
 """Device placement of PyTorch models from Python, with everything else that needs no screen.
 
 `place` finds where the ops of a model run best, and `place_module` trains a model there;
-`load_model_graph`, `family_graph` and `capture_step` give graphs of known models. Begin to read in
+`read_problem` and `compare` do what the command does with any source, and `load_model_graph`,
+`family_graph` and `capture_step` give graphs of known models. Begin to read in
 ``placing/model_placement.py``.
 """
 
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placeto.placed_module import PlacedModule, place_module
     from placeto.placing.model_placement import ModelPlacement, place
+    from placeto.problems.making import read_problem
     from placeto.problems.models import capture_step, family_graph, load_model_graph
+    from placeto.trials.comparing import compare
 
 __version__ = "0.3.0"
 
@@ -19,19 +22,23 @@ __all__ = [
     "ModelPlacement",
     "PlacedModule",
     "capture_step",
+    "compare",
     "family_graph",
     "load_model_graph",
     "place",
     "place_module",
+    "read_problem",
 ]
 _MODULES = {
     "ModelPlacement": "placing.model_placement",
     "PlacedModule": "placed_module",
     "capture_step": "problems.models",
+    "compare": "trials.comparing",
     "family_graph": "problems.models",
     "load_model_graph": "problems.models",
     "place": "placing.model_placement",
     "place_module": "placed_module",
+    "read_problem": "problems.making",
 }
 
 

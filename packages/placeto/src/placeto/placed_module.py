@@ -1,5 +1,6 @@
 """A PyTorch module that is trained on several devices, each op where a placement puts it."""
 
+import copy
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Self
@@ -12,7 +13,7 @@ from torch import nn
 from placeto.errors import InputError
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.problems.making import make_problem
-from placeto.problems.options import read_cluster
+from placeto.problems.options import ClusterName, read_cluster
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_capture import ExecutableTraining, executable_training
@@ -34,8 +35,8 @@ class PlacedModule:
         Problem, and the device of each group of its ops.
     devices
         Real devices of the problem's cluster.
-    names
-        Names of the weights and buffers of the module.
+    module
+        Module, of which the weights and buffers have their names.
 
     Attributes
     ----------
@@ -51,13 +52,13 @@ class PlacedModule:
         problem: PlacementProblem,
         placement: NDArray[np.int32],
         devices: Sequence[str],
-        names: Iterable[str],
+        module: nn.Module,
     ) -> None:
         self.problem = problem
         self.placement = placement
         self.optimizer = training.optimizer
         self._training = training
-        self._names = list(names)
+        self._module = module
         simulator = Simulator(problem, num_threads=1)
         self._executor = Executor(problem, training, devices, schedule=simulator.timeline)
         self._last_step: ExecutedStep | None = None  # has the weights, in its processes
@@ -69,7 +70,7 @@ class PlacedModule:
         Raises
         ------
         CaptureError
-            If the batch is not like the example, or an earlier step has failed.
+            If the batch is not as large as the example, or an earlier step has failed.
         ExecutionError
             If an op fails, or the process of a device ends. The weights are lost then; steps are
             refused until `load_checkpoint` puts others in their place.
@@ -84,9 +85,20 @@ class PlacedModule:
         self._last_step = step
         return loss
 
+    def __call__(self, *inputs: Any) -> Any:
+        """Return what the module returns for inputs of any size with the weights as they now are.
+
+        It is evaluated as a whole in this process, without gradients and dropout; this trains
+        nothing.
+        """
+        module = copy.deepcopy(self._module).eval()
+        module.load_state_dict(self.state_dict())
+        with torch.no_grad():
+            return module(*inputs)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of the weights and buffers, which the module can load."""
-        return self._state(self._names)
+        return self._state(list(self._module.state_dict()))
 
     def checkpoint(self) -> dict[str, torch.Tensor]:
         """Return copies of weights, buffers, and of what the optimizer keeps for each weight."""
@@ -130,7 +142,7 @@ def place_module(
     optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] | None = None,
     *,
     devices: Sequence[str],
-    cluster: str | None = None,
+    cluster: ClusterName | None = None,
     mask_fraction: float | None = None,
     seconds: float = 10.0,
     seed: int = 0,
@@ -150,8 +162,8 @@ def place_module(
         Devices of this machine, such as ``["cpu:0", "cpu:1"]``. Each CPU is a process, forked from
         this one; this process runs all GPUs.
     cluster
-        Description of the devices for the simulator: a spec, or a cluster file, with as many
-        devices. By default CPUs have transfers that take no time; the command ``placeto
+        Description of the devices for the simulator: a spec, a cluster file or a `Cluster`, with
+        as many devices. By default CPUs have transfers that take no time; the command ``placeto
         calibrate`` measures them. GPUs need a cluster.
     mask_fraction
         As of `placeto_capture.capture`.
@@ -214,4 +226,4 @@ def place_module(
             PlainProgress(None if quiet else sys.stderr),
         )
     placement = placed.result.placement
-    return PlacedModule(training, placed.problem, placement, devices, module.state_dict())
+    return PlacedModule(training, placed.problem, placement, devices, module)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import writing
-from placeto.problems.making import read_problem
+from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.texts import counted
@@ -49,7 +49,7 @@ def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> No
     placeto build nmt-4 --cluster "2x(4xv100)" --link nvlink+infiniband-hdr -o machines.json.gz
     """
     with showing_progress(source):
-        problem = read_problem(source, asked)
+        problem = problem_of(read_source(source, asked), asked)
     with writing(output):
         save_problem(problem, output)
     ops, groups = problem.graph.num_ops, problem.num_groups

@@ -4,14 +4,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from os.path import realpath
 from pathlib import Path
 
 import click
 
-from placeto.errors import InputError, RunError, StoppedRunError
+from placeto.errors import InputError, StoppedRunError
 from placeto.outputs import file_name, write_json
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
@@ -36,8 +35,7 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.folder import PAGE, experiment_folder
 from placeto.trials.records import Problem
-from placeto.trials.running import conduct
-from placeto.trials.trials import Experiment, Page, Results
+from placeto.trials.trials import Page, Results
 from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
     PLACER_LIST,
@@ -234,18 +232,20 @@ def compare(
         limits=Limits(max_evaluations, seconds),
     )
     comparison.try_own()
-    experiment = _experiment(comparison, made, left_out)
+    sizes = {
+        name: f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
+        for name, problem in made.items()
+    }
+    options = {"problems": sizes, **({"left out": left_out} if left_out else {})}
+    experiment = comparison.experiment(options, partial(_page, comparison))
     place: AbstractContextManager[str] = (
         nullcontext(str(output)) if output else tempfile.TemporaryDirectory(prefix="placeto-")
     )
     with place as path, experiment_folder(Path(path), experiment, force=force) as folder:
-        failed = None
-        try:
-            with showing_progress() as progress:
-                conduct(experiment, folder, progress, jobs=jobs, resumable=output is not None)
-        except RunError as error:
-            failed = error
-        document = comparison.document(folder.results)
+        with showing_progress() as progress:
+            document, failed = comparison.conduct(
+                experiment, folder, progress, jobs=jobs, resumable=output is not None
+            )
         if output:
             write_json(output / RESULTS, document)
             stopped = isinstance(failed, StoppedRunError)
@@ -366,30 +366,6 @@ def _problems(
         name = stem if short.count(stem) == 1 else spec  # files of two folders may have one name
         devices = read_cluster(spec, link)
         yield f"{name} {link}" if link else name, make_problem(source, devices, grouping)
-
-
-def _experiment(
-    comparison: Comparison, made: Mapping[str, PlacementProblem], left_out: Sequence[str]
-) -> Experiment:
-    return Experiment(
-        name="compare",
-        title="Comparison",
-        options={
-            "evaluators": list(comparison.evaluators),
-            "limits": asdict(comparison.limits),
-            "budgets": comparison.budgets,
-            "problems": {
-                name: f"{counted(problem.graph.num_ops, 'op')} in "
-                f"{counted(problem.num_groups, 'group')}"
-                for name, problem in made.items()
-            },
-            **({"left out": left_out} if left_out else {}),
-        },
-        problems=comparison.makers,
-        trials=comparison.trials,
-        page=lambda results: _page(comparison, results),
-        news=comparison.news,
-    )
 
 
 def _page(comparison: Comparison, results: Results) -> Page:

@@ -8,7 +8,7 @@ import click
 from placeto.errors import InputError
 from placeto.outputs import write_text
 from placeto.placing.placements import resolve_placement
-from placeto.problems.making import read_problem
+from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import counted
 from placeto_baselines import bound_parts
@@ -37,7 +37,7 @@ def report(problem: str, placements: tuple[str, ...], asked: ProblemOptions, out
     if not has_library():
         raise InputError(MISSING)
     with showing_progress(problem) as progress:
-        read = read_problem(problem, asked)
+        read = problem_of(read_source(problem, asked), asked)
         found = [resolve_placement(text, read, progress) for text in placements]
         progress.update("lower bound ...")
         bounds = bound_parts(read)

@@ -139,7 +139,12 @@ class ExecutableTraining(TracedStep):
         for name, example in self._example.items():
             expected, found = _description(example), _description(leaves[name])
             if found != expected:
-                raise CaptureError(f"{name}: expected {expected} as in the example, got {found}")
+                hint = "; a DataLoader with drop_last=True leaves out a smaller last batch"
+                is_part = found.partition("(")[0] == expected.partition("(")[0]
+                raise CaptureError(
+                    f"{name}: expected {expected} as in the example, got {found}"
+                    f"{hint if is_part else ''}"
+                )
         if self._is_spoiled:
             raise CaptureError(
                 "weights: expected those that a whole step has left, got those of a step that "

@@ -19,7 +19,7 @@ from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.problems.factories import check_optimizer
 from placeto.problems.making import make_problem, target_of
-from placeto.problems.options import read_cluster
+from placeto.problems.options import ClusterName, read_cluster
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_capture import StepSpec, Updates, capture_step
@@ -234,7 +234,7 @@ def place(
     loss_fn: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] | None = None,
     *,
-    cluster: str,
+    cluster: ClusterName,
     mode: str = "training",
     mask_fraction: float | None = None,
     updates: Updates = "after-backward",
@@ -259,7 +259,8 @@ def place(
     parameter_bytes, experts_per_token
         As of `placeto_capture.capture`.
     cluster
-        Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, or a TOML file.
+        Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, a TOML file, or a
+        `placeto_graphs.Cluster`.
     seconds
         Seconds of the search. Ctrl-C ends it, and keeps the best so far. With a ``placer``, CPU
         seconds after which it is stopped; the best placement that it evaluated is the result. By

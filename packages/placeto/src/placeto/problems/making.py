@@ -1,5 +1,6 @@
 """From a source to a problem: the cluster, the times of ops on it, the groups; and its step."""
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
 from placeto.problems.options import (
+    ClusterName,
     GroupingOptions,
     ProblemOptions,
     SourceOptions,
@@ -132,10 +134,33 @@ def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
     return make_problem(source, devices, asked.grouping)
 
 
-def read_problem(text: str, asked: ProblemOptions | None = None) -> PlacementProblem:
-    """Return the problem of a file or any other source, with the options."""
-    wanted = asked or ProblemOptions()
-    return problem_of(read_source(text, wanted), wanted)
+def read_problem(
+    source: str | os.PathLike[str], cluster: ClusterName | None = None, **options: Any
+) -> PlacementProblem:
+    """Return the problem of a file or any other source, as ``placeto build`` makes it.
+
+    Parameters
+    ----------
+    source
+        Source of ``placeto build``, such as ``"nmt-2"``, ``"model.gguf"`` or ``"graph.txt"``.
+    cluster
+        Devices: a spec, a TOML file or a `placeto_graphs.Cluster`; by default those of the source.
+    **options
+        Options of ``placeto build``: ``link``, ``micro_batches``, and those of `SourceOptions` and
+        `GroupingOptions`, such as ``sizes={"batch_size": 8}``, ``mode="decode"`` or ``num_groups``.
+
+    Raises
+    ------
+    InputError
+        If there is no such source, or it has no such options.
+
+    Examples
+    --------
+    >>> read_problem("nmt:0", cluster="2xv100", num_groups=16)
+    PlacementProblem(ops=..., groups=16, devices=2)
+    """
+    asked = ProblemOptions.of(cluster, **options)
+    return problem_of(read_source(os.fspath(source), asked), asked)
 
 
 def read_to_train_on(

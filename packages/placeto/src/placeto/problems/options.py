@@ -1,7 +1,8 @@
 """Options of a problem: the sizes of its source, the devices, the ops that stay together."""
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from placeto_graphs import (
     parse_cluster,
 )
 
+ClusterName = str | os.PathLike[str] | Cluster  # a spec, a file, or the cluster itself
 Rule = Callable[[OpGraph], Grouping]
 
 DEFAULT_NUM_GROUPS = 128
@@ -92,11 +94,24 @@ class SourceOptions:
 class ProblemOptions:
     """All options of a problem besides its source; defaults are those of the source."""
 
-    cluster: str | None = None  # the devices
+    cluster: ClusterName | None = None  # the devices
     link: str | None = None  # the links between them
     choice: SourceOptions = field(default_factory=SourceOptions)
     micro_batches: int = 1  # number of parts of its batch in which a step runs
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
+
+    @classmethod
+    def of(
+        cls,
+        cluster: ClusterName | None = None,
+        link: str | None = None,
+        micro_batches: int = 1,
+        **options: Any,
+    ) -> "ProblemOptions":
+        """Return options of which those of the source and of the groups are given by name."""
+        of_groups = [field.name for field in fields(GroupingOptions) if field.name in options]
+        grouping = GroupingOptions(**{name: options.pop(name) for name in of_groups})
+        return cls(cluster, link, SourceOptions(**options), micro_batches, grouping)
 
     @cached_property
     def devices(self) -> Cluster | None:
@@ -104,8 +119,16 @@ class ProblemOptions:
         return read_cluster(self.cluster, self.link) if self.cluster else None
 
 
-def read_cluster(text: str, link: str | None = None) -> Cluster:
+def read_cluster(given: ClusterName, link: str | None = None) -> Cluster:
     """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file with its links."""
+    if isinstance(given, Cluster) and link is None:
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(
+            "cluster: expected a spec such as 1xcpu+2xk80, a TOML file, or a Cluster without a "
+            f"link, got {type(given).__name__}"
+        )
+    text = os.fspath(given)
     if text.endswith(".toml") or Path(text).is_file():
         if link is not None:
             raise InputError(f"--link: excludes the cluster file {text}, which has its own links")

@@ -1,17 +1,22 @@
 """Every placer on some problems, for ``placeto compare`` and the experiments with all placers."""
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import ClassVar
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 import msgspec
 
-from placeto.outputs import Picture
+from placeto.errors import RunError, StoppedRunError
+from placeto.outputs import Picture, file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
-from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec
+from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
-from placeto.progress import clock
+from placeto.problems.making import kinds_text
+from placeto.progress import PlainProgress, Progress, clock
 from placeto.texts import TextTable, counted
 from placeto.trials.comparison import (
     CPU,
@@ -20,14 +25,109 @@ from placeto.trials.comparison import (
     profiles,
     runtime_text,
 )
+from placeto.trials.folder import ExperimentFolder, experiment_folder
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed, Problem, Record, Runs
-from placeto.trials.trials import Graph, Page, Results, Task, Trial, Watch, Workspace, placing
+from placeto.trials.running import conduct
+from placeto.trials.trials import (
+    Experiment,
+    Graph,
+    Page,
+    Results,
+    Task,
+    Trial,
+    Watch,
+    Workspace,
+    placing,
+)
 from placeto_baselines import RnnSettings, least_excess
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
 CASE = "case"
+
+
+def compare(
+    problems: Mapping[str, PlacementProblem],
+    placers: Sequence[str],
+    *,
+    evaluator: str = STEP.name,
+    seconds: float | None = None,
+    max_evaluations: int | None = None,
+    seeds: int = 1,
+    jobs: int = 1,
+    quiet: bool = False,
+) -> ComparisonReport:
+    """Place problems with several placers, as ``placeto compare`` does, and return all runs.
+
+    Parameters
+    ----------
+    problems
+        Problems by name, see `read_problem`.
+    placers
+        Names, such as ``"heft"``, or ``"package.module:Class"`` of your own.
+    evaluator
+        Objective: ``"latency"``, ``"throughput"``, or ``"package.module:Class"``.
+    seconds, max_evaluations
+        Limits of each placer, CPU seconds or evaluations; by default the budget of the placer.
+    seeds
+        Number of seeds of each placer that draws random numbers.
+    jobs
+        Number of trials that run at once, each on one core.
+    quiet
+        True to show no progress.
+
+    Raises
+    ------
+    InputError
+        If there is no such placer or evaluator.
+    StoppedRunError
+        If Ctrl-C stops it. An error of a placer is in its `Runs`.
+
+    Examples
+    --------
+    >>> from placeto import read_problem
+    >>> problems = {"nmt": read_problem("nmt:0", cluster="2xv100")}
+    >>> report = compare(problems, ["single", "heft"], quiet=True)
+    >>> [(runs.name, runs.best.fits) for runs in report.problems[0].placers]
+    [('single', True), ('heft', True)]
+    """
+    specs = {name: placer_spec(name) for name in placers}
+    priced_by = evaluator_spec(evaluator)
+    stems: dict[str, str] = {}
+    for name in problems:
+        stems[name] = file_name(name, stems.values())
+    comparison = Comparison(
+        problems=[
+            Problem(
+                stem=stems[name],
+                source=name,
+                cluster=kinds_text(problem.cluster),
+                evaluator=priced_by.name,
+                objective=priced_by.objective,
+                unit=priced_by.unit,
+            )
+            for name, problem in problems.items()
+        ],
+        makers={stems[name]: partial(problems.__getitem__, name) for name in problems},
+        placers=specs,
+        seeds=range(seeds),
+        budgets=chosen_budgets(specs, max_evaluations, seconds=seconds),
+        evaluators={priced_by.name: priced_by},
+        limits=Limits(max_evaluations, seconds),
+    )
+    experiment = comparison.experiment({}, lambda _: Page([]))
+    progress = PlainProgress(None if quiet else sys.stderr)
+    comparison.try_own()
+    with (
+        TemporaryDirectory(prefix="placeto-") as path,
+        experiment_folder(Path(path), experiment, force=False) as folder,
+    ):
+        report, error = comparison.conduct(experiment, folder, progress, jobs=jobs)
+    failures = [placer.error for problem in report.problems for placer in problem.placers]
+    if error and (isinstance(error, StoppedRunError) or not any(failures)):
+        raise error
+    return report
 
 
 @dataclass(frozen=True)
@@ -129,6 +229,23 @@ class Comparison:
             else:
                 raise errors[0]
 
+    def experiment(self, options: Mapping[str, Any], page: Callable[[Results], Page]) -> Experiment:
+        """Return the experiment, with more options for its page."""
+        return Experiment(
+            name="compare",
+            title="Comparison",
+            options={
+                "evaluators": list(self.evaluators),
+                "limits": asdict(self.limits),
+                "budgets": self.budgets,
+                **options,
+            },
+            problems=self.makers,
+            trials=self.trials,
+            page=page,
+            news=self.news,
+        )
+
     def trial(self, problem: Problem, task: Task, placer: str, seed: int | None) -> Trial:
         """Return a trial on a problem, after its description, which `news` shows."""
         trial = placing(task, placer, Graph(problem.stem), seed, self._describing(problem).name)
@@ -144,6 +261,23 @@ class Comparison:
             cost = runtime_text(record, report.unit)
             line = f"{trial.placer}: {cost}, {clock(record.seconds)}"
         return placer_table(report), f"{report.title}: {line}"
+
+    def conduct(
+        self,
+        experiment: Experiment,
+        folder: ExperimentFolder,
+        progress: Progress,
+        *,
+        jobs: int = 1,
+        resumable: bool = False,
+    ) -> tuple[ComparisonReport, RunError | None]:
+        """Run the trials that are left; return the content of ``results.json``, and what failed."""
+        failed = None
+        try:
+            conduct(experiment, folder, progress, jobs=jobs, resumable=resumable)
+        except RunError as error:
+            failed = error
+        return self.document(folder.results), failed
 
     def reports(self, results: Results) -> list[Problem]:
         """Return each problem that was begun with the runs of its placers."""
