@@ -142,6 +142,27 @@ def as_initializers(path: Path) -> None:
     onnx.save(model, path)
 
 
+def test_weights_may_be_constants_of_nodes(tmp_path: Path) -> None:
+    model, inputs = convolutions()
+    path = written(tmp_path / "model.onnx", model, inputs)
+    expected = capture(*program_step(path))
+    file = onnx.load(path)
+    for value in reversed(file.graph.initializer):
+        file.graph.node.insert(0, helper.make_node("Constant", [], [value.name], value=value))
+    del file.graph.initializer[:]
+    onnx.save(file, path)
+    found = capture(*program_step(path))
+    assert found.parameter_bytes.sum() == expected.parameter_bytes.sum() > 0
+    assert without_names(found) == without_names(expected)
+
+
+def test_scales_of_old_files_are_an_attribute(tmp_path: Path) -> None:
+    node = helper.make_node("Upsample", ["x"], ["y"], mode="nearest", scales=[1.0, 1.0, 2.0, 3.0])
+    path = made(tmp_path / "model.onnx", [node], {"x": (1, 1, 1, 2)}, version=7)
+    picture = program_step(path).model(torch.tensor([[[[1.0, 2.0]]]]))
+    assert picture.tolist() == [[[[1, 1, 1, 2, 2, 2]] * 2]]
+
+
 def test_what_was_exported_for_training_trains(tmp_path: Path) -> None:
     model, inputs = convolutions(training=True)
     training = torch.onnx.TrainingMode.TRAINING

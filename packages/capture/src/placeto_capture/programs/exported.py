@@ -18,14 +18,11 @@ import torch
 import torch._export.serde.serialize
 import torch.export
 from torch import nn
-from torch._ops import HigherOrderOperator
 from torch.nn import functional
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.programs.step import ProgramStep
 from placeto_graphs import error_line
-
-LOOPS = frozenset({"associative_scan", "map_impl", "scan", "while_loop"})  # what torch traces apart
 
 
 def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
@@ -57,11 +54,6 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
             node.meta.clear()  # fake tensors among it cannot be copied with the model
             if node.target in REPLACED:
                 node.target = REPLACED[node.target]
-            elif isinstance(node.target, HigherOrderOperator) and str(node.target) in LOOPS:
-                raise CaptureError(
-                    f"{path}: expected a program without {node.target!s}, whose parts are not "
-                    "captured; export one that computes the same step by step"
-                )
             elif node.target is torch.ops.aten._assert_tensor_metadata.default:
                 graph.erase_node(node)  # autocast of a GPU gives other dtypes than that of a CPU
     model.register_forward_hook(_without_interpreter, always_call=True)

@@ -41,6 +41,13 @@ SETTINGS: Places = {  # whose values an op is told, not weights
     "Resize": (1, 2),
     "Upsample": (1,),
 }
+WEIGHTS: Places = {  # that some exporters write as constants
+    **dict.fromkeys(("Conv", "ConvTranspose", "LayerNormalization", "PRelu"), (1, 2)),
+    "BatchNormalization": (1, 2, 3, 4),
+    "Gather": (0,),
+    "Gemm": (0, 1, 2),
+    "MatMul": (0, 1),
+}
 PATH = re.compile(r"\w+(\.\w+){0,99}")
 # The numbers of TensorProto.DataType.
 DTYPES = {
@@ -90,6 +97,7 @@ def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
 def _step(path: str, model: onnx.ModelProto, sizes: Mapping[str, int]) -> ProgramStep:
     graph = model.graph
     _leave_out_unread(graph)
+    _take_weights_of_nodes(graph)
     versions = {entry.domain: entry.version for entry in model.opset_import}
     module = OnnxModule([output.name for output in graph.output])
     module.take_initializers(graph)
@@ -203,6 +211,16 @@ def _leave_out_unread(graph: onnx.GraphProto) -> None:
         for place, name in enumerate(node.output):
             if place and name not in read:
                 node.output[place] = ""
+
+
+def _take_weights_of_nodes(graph: onnx.GraphProto) -> None:
+    """Let weights that are the values of nodes be initializers."""
+    weights = _inputs_at(graph, WEIGHTS)
+    for node in [each for each in graph.node if each.op_type == "Constant"]:
+        if node.output[0] in weights and node.attribute[0].name == "value":
+            node.attribute[0].t.name = node.output[0]
+            graph.initializer.append(node.attribute[0].t)
+            graph.node.remove(node)
 
 
 def _inputs(

@@ -254,8 +254,9 @@ def _rms_normalization(a: Attributes, x: Tensor, scale: Any) -> Tensor:
 
 
 def _resize(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
-    regions_scales_sizes = inputs if a.version > 10 else (None, *inputs)
-    _, scales, sizes = (*regions_scales_sizes, None, None, None)[:3]
+    given = inputs if a.version > 10 else (None, *inputs)  # regions, scales and sizes
+    _, scales, sizes = (*given, None, None, None)[:3]
+    scales = a.scales if scales is None else scales
     if sizes is not None:
         size = whole_numbers(sizes)[2:]
     elif scales is not None and not isinstance(scales, Tensor):

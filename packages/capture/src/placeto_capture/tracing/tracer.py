@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -59,6 +60,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     It begins with the tensors of ``memory``, of which each region is an op.
     """
+
+    supports_higher_order_operators = True  # which it refuses
 
     def __init__(self, memory: FakeMemory, scopes: ModuleScopes, options: TracingOptions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -166,6 +169,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an op on fake tensors and record it."""
         if func is DEVICE_OF:
             return args[0].device
+        if isinstance(func, HigherOrderOperator):
+            raise StepError(
+                f"expected a step without torch's {func}, whose parts are not captured; compute "
+                "the same step by step, in a loop of Python"
+            )
         kwargs = kwargs or {}
         function = function_of(func)
         take_apart = list_function(func, args)
