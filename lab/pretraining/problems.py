@@ -220,9 +220,5 @@ def activation_bytes(graph: OpGraph) -> int:
     read_by_backward = np.zeros(graph.num_tensors, np.bool_)
     tensors, readers = graph.edges.T
     read_by_backward[tensors[graph.phases[readers] == Phase.BACKWARD]] = True
-    kept = (
-        read_by_backward
-        & (producer_phase == Phase.FORWARD)
-        & (graph.parameter_bytes[graph.tensor_producer] == 0)
-    )
+    kept = read_by_backward & (producer_phase == Phase.FORWARD) & ~graph.lives_in_weights
     return int(graph.tensor_bytes[kept].sum())

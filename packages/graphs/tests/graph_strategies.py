@@ -107,6 +107,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
+        machine=np.array(draw(arrays(st.integers(0, count - 1), count))),
         queue=draw(st.sampled_from(["fifo", "backward-first"])),
         kinds=tuple(draw(st.lists(device_kinds(), max_size=2, unique_by=lambda kind: kind.name))),
     )

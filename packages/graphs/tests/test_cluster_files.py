@@ -70,6 +70,7 @@ def test_two_machines_by_hand(read: Read) -> None:
     assert cluster.bandwidth[0].tolist() == [np.inf, 150e9, 1e9, 1e9]
     assert cluster.bandwidth[2].tolist() == [2e9, 2e9, np.inf, 15e9]
     assert cluster.latency[0].tolist() == [0, 2e-6, 0, 0]
+    assert cluster.machine.tolist() == [0, 0, 1, 1]
 
 
 def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(read: Read) -> None:

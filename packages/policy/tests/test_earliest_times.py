@@ -54,6 +54,7 @@ def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
     graph = problem.graph
     start, end, _ = earliest_times(problem)
     kept = np.zeros(problem.num_groups)
+    room = graph.parameter_bytes.tolist()  # for the first outputs of each op
     for tensor, producer in enumerate(graph.tensor_producer.tolist()):
         readers = [op for read, op in graph.edges.tolist() if read == tensor]
         last = max(
@@ -62,7 +63,8 @@ def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
         first_slice, last_slice = (
             min(SLICES - 1, int(time * SLICES)) for time in (start[producer], last)
         )
-        if first_slice <= index <= last_slice and not graph.parameter_bytes[producer]:
+        room[producer] -= graph.tensor_bytes[tensor]
+        if first_slice <= index <= last_slice and room[producer] < 0:
             kept[problem.grouping.group_of[producer]] += graph.tensor_bytes[tensor]
     for op, size in enumerate(graph.parameter_bytes.tolist()):
         kept[problem.grouping.group_of[op]] += size

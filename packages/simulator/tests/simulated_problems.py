@@ -76,6 +76,13 @@ def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str |
     return None
 
 
+def in_weights(graph: OpGraph, tensor: int) -> bool:
+    """Return whether a tensor and the outputs before it have room in the weights of their op."""
+    maker = graph.tensor_producer[tensor]
+    first = graph.tensor_bytes[: tensor + 1][graph.tensor_producer[: tensor + 1] == maker]
+    return bool(first.sum() <= graph.parameter_bytes[maker])
+
+
 def random_problem(
     generator: np.random.Generator, max_ops: int = 14, max_devices: int = 8
 ) -> PlacementProblem:

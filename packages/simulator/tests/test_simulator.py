@@ -175,6 +175,25 @@ def test_messages_overlap_in_their_latency() -> None:
     assert difference(problem, placement) is None
 
 
+def test_only_what_fits_into_the_weights_of_an_op_lives_there() -> None:
+    """Layers given as one op each: 100 bytes of weights, and outputs of 60, 40, 1 and 0 bytes."""
+    layers = nx.DiGraph()
+    for name in "abc":
+        layers.add_node(name, parameter_bytes=100, outputs={"x": 60, "y": 40, "z": 1, "empty": 0})
+    layers.add_edge("a", "b", tensors=["x", "y", "z"])
+    layers.add_edge("b", "c", tensors=["z"])
+    layers.nodes["c"]["outputs"] = {"large": 101, "small": 1}
+    graph = from_networkx(layers)
+    assert graph.lives_in_weights.tolist() == [True, True, False, False] * 2 + [False, False]
+    problem = PlacementProblem(
+        graph=graph, cluster=two_chains().cluster, compute_time=np.ones((3, 2))
+    )
+    found = Simulator(problem).evaluate(np.array([[0, 0, 0], [0, 1, 0]]))
+    # All weights; b's z until c ends, and c's own outputs, while a's z is gone.
+    # On two devices c finds its outputs, a copy of z and 200 bytes; b copies of 101, its z and 100.
+    assert found.peak_memory.tolist() == [[300 + 1 + 102, 0], [200 + 1 + 102, 100 + 1 + 101]]
+
+
 def test_waiting_takes_no_transfer_and_no_memory() -> None:
     plain = two_chains()
     waiting = replace(plain, graph=replace(plain.graph, waits=pairs([1, 2])))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,58 +11,82 @@ from numpy.typing import NDArray
 from test_simulator import two_chains
 from test_walking import random_moves
 
-from placeto_graphs import Cluster, Device, GraphError, MoveEvaluator, PlacementProblem, plain_walk
+from placeto_graphs import (
+    Cluster,
+    Device,
+    GraphError,
+    MoveEvaluator,
+    PlacementProblem,
+    from_networkx,
+    parse_cluster,
+    plain_walk,
+)
 from placeto_graphs.testing import check_walks
 from placeto_simulator import SimulationError, Simulator, ThroughputEvaluator
-from simulated_problems import Placed, placed_problems
+from simulated_problems import Placed, in_weights, placed_problems
 
 
 def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list[float]:
-    """Return the load of each device by the definition, one tensor at a time."""
+    """Return the load of each device, and of the network cards, one tensor at a time."""
     graph, cluster, device_of = problem.graph, problem.cluster, problem.expand(placement)
-    kinds = [device.kind.split("-")[0] for device in cluster.devices]
+    machine = cluster.machine.tolist()
+    inside = {m: [d for d, own in enumerate(machine) if own == m] for m in machine}
+    host = {m: [d for d in inside[m] if cluster.devices[d].kind[:3] == "cpu"] for m in machine}
     loads = []
     for number, device in enumerate(cluster.devices):
         seconds_of_ops = problem.compute_time[device_of == number, number]
         overheads = device.op_overhead * float((seconds_of_ops > 0).sum())
         loads.append(float(seconds_of_ops.sum()) + overheads)
+    cards = dict.fromkeys(cluster.link_names, 0.0)
 
-    def seconds(ends: list[tuple[int, int]], size: int) -> float:
-        return max(float(cluster.latency[way] + size / cluster.bandwidth[way]) for way in ends)
+    def seconds(size: int, sources: list[int], destinations: list[int]) -> float:
+        ways = [(s, d) for s in sources for d in destinations if s != d]
+        return max((size / cluster.bandwidth[way] for way in ways), default=0.0)
 
     for tensor, size in enumerate(graph.tensor_bytes.tolist()):
         home = int(device_of[graph.tensor_producer[tensor]])
         readers = {int(device_of[op]) for op in graph.consumers_of_tensor[tensor]} - {home}
         for end in {home, *readers} if readers else ():
-            if kinds[end] == "cpu":
+            own = machine[end]
+            if end in host[own]:
                 continue
-            hosts = [kinds.index("cpu")] if "cpu" in kinds else range(len(kinds))
-            ways = [(end, other) for other in hosts if other != end]
-            loads[end] += seconds(ways if end == home else [w[::-1] for w in ways], size)
-    return loads
+            others = host[own][:1] or (inside[own] if len(inside[own]) > 1 else range(len(machine)))
+            ends = ([end], others) if end == home else (others, [end])
+            loads[end] += seconds(size, *ends)
+        here = machine[home]
+        for there in {machine[reader] for reader in readers} - {here}:
+            ends = (host[here][:1] or inside[here]), (host[there][:1] or inside[there])
+            cards[cluster.link_names[cluster.link[ends[0][0], ends[1][0]]]] += seconds(size, *ends)
+    return [*loads, max(cards.values(), default=0.0)]
 
 
-def with_a_host(problem: PlacementProblem) -> PlacementProblem:
-    first, *others = problem.cluster.devices
-    devices = (replace(first, kind="cpu-ddr5-2ch"), *others)
-    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+def in_machines(problem: PlacementProblem, seed: int) -> PlacementProblem:
+    """Return the problem with its devices in up to three machines, and some of them CPUs."""
+    generator, count = np.random.default_rng(seed), problem.num_devices
+    kinds = generator.choice(["cpu-ddr5-2ch", "kind", "kind"], count).tolist()
+    devices = tuple(
+        replace(d, kind=kind) for d, kind in zip(problem.cluster.devices, kinds, strict=True)
+    )
+    machine = generator.integers(0, min(3, count), count)
+    return replace(problem, cluster=replace(problem.cluster, devices=devices, machine=machine))
 
 
-@given(placed_problems(), st.booleans())
-def test_loads_are_those_of_the_definition(placed: Placed, has_host: bool) -> None:
+@given(placed_problems(), st.integers(0, 2**32 - 1))
+def test_loads_are_those_of_the_definition(placed: Placed, seed: int) -> None:
     problem, placements = placed
-    problem = with_a_host(problem) if has_host else problem
+    problem = in_machines(problem, seed)
     evaluator = ThroughputEvaluator(problem)
-    expected = [plain_loads(problem, placement) for placement in placements]
-    np.testing.assert_allclose(evaluator.loads(placements), expected, rtol=1e-12, atol=1e-12)
+    expected = np.array([plain_loads(problem, placement) for placement in placements])
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    np.testing.assert_allclose(evaluator.loads(placements), expected[:, :-1], **close)
     found = evaluator.evaluate(placements)
-    assert found.runtime.tolist() == evaluator.loads(placements).max(axis=1).tolist()
+    np.testing.assert_allclose(found.runtime, expected.max(axis=1), **close)
     for row, placement in enumerate(placements):
         device_of = problem.expand(placement)
         graph = problem.graph
         for device in range(problem.num_devices):
             held = [t for t in graph.held_tensors if device_of[graph.tensor_producer[t]] == device]
-            kept = [t for t in held if graph.parameter_bytes[graph.tensor_producer[t]] == 0]
+            kept = [t for t in held if not in_weights(graph, t)]
             expected_bytes = graph.parameter_bytes[device_of == device].sum()
             expected_bytes += graph.tensor_bytes[kept].sum()
             assert found.peak_memory[row, device] == expected_bytes
@@ -72,13 +97,13 @@ def test_walks_are_those_of_one_evaluation_after_the_other(
     placed: Placed, seed: int, most: float
 ) -> None:
     problem, placements = placed
-    evaluator = ThroughputEvaluator(problem)
+    evaluator = ThroughputEvaluator(in_machines(problem, seed))
     moves = random_moves(problem, len(placements), 40, seed, most)
     check_walks(evaluator.walk(placements, moves), plain_walk(evaluator, placements, moves))
 
 
 def test_loads_by_hand() -> None:
-    """Accelerators of a machine: 0.125 s and 1 s for 10 bytes, twice as long for 20.
+    """Accelerators of a machine: 1 s for 10 bytes, twice as long for 20.
 
     An op of a second is followed by an overhead of 0.25 s there, and by none on the host.
     """
@@ -98,10 +123,10 @@ def test_loads_by_hand() -> None:
     assert evaluator.loads(placements).tolist() == [
         [5.0, 0.0, 0.0],
         [2.5, 2.5, 0.0],
-        [2.5 + 1.125 + 2.125, 2.5 + 1.125 + 2.125, 0.0],
-        [2.5 + 1.125 + 2.125, 0.0, 8.0],  # what a CPU reads from its memory is free
+        [2.5 + 1 + 2, 2.5 + 1 + 2, 0.0],
+        [2.5 + 1 + 2, 0.0, 8.0],  # what a CPU reads from its memory is free
     ]
-    assert evaluator.evaluate(placements).runtime.tolist() == [5.0, 2.5, 5.75, 8.0]
+    assert evaluator.evaluate(placements).runtime.tolist() == [5.0, 2.5, 5.5, 8.0]
     assert evaluator.evaluate(placements).peak_memory[2].tolist() == [1000, 0, 0]
     assert evaluator.critical_groups(placements).tolist() == [
         [True] * 4,
@@ -109,6 +134,44 @@ def test_loads_by_hand() -> None:
         [True, True, False, False],
         [False, False, True, True],
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "maker", "readers", "seconds"),
+    [
+        # PCI Express of a V100 and its host carries 15.75 GB a second, the network 1.25.
+        ("2x(1xcpu+2xv100)", "v100:2", ["v100:3"], 1.0),
+        ("2x(1xcpu+2xv100)", "v100:2", ["cpu:1"], 1.0),
+        ("2x(1xcpu+2xv100)", "cpu:0", ["cpu:1"], 12.6),
+        ("2x(1xcpu+2xv100)", "v100:0", ["cpu:1"], 12.6),
+        ("2x(1xcpu+2xv100)", "cpu:1", ["v100:0", "v100:1", "cpu:0"], 12.6),  # once
+        ("3x(1xcpu+1xv100)", "v100:2", ["v100:0", "cpu:0", "v100:1"], 25.2),  # to each machine
+        ("1x(2xv100)+1x(1xcpu+1xv100)", "v100:2", ["cpu:0"], 1.0),
+        ("1x(2xv100)+1x(1xcpu+1xv100)", "v100:2", ["v100:0"], 12.6),
+        ("2x(1xcpu)", "cpu:0", ["cpu:1"], 12.6),
+        ("2x(1xv100)", "v100:0", ["v100:1"], 12.6),
+        ("2xcpu", "cpu:0", ["cpu:1"], 0.0),  # in one memory
+    ],
+)
+def test_the_time_of_a_tensor_is_that_of_its_machine_and_its_network_card(
+    spec: str, maker: str, readers: list[str], seconds: float
+) -> None:
+    ops = nx.DiGraph()
+    ops.add_edges_from((("maker", reader) for reader in readers), bytes=15_750_000_000)
+    cluster = parse_cluster(spec, link="pcie" if "2xv100" in spec else None)
+    count = 1 + len(readers)
+    problem = PlacementProblem(
+        graph=from_networkx(ops),
+        cluster=cluster,
+        compute_time=np.zeros((count, cluster.num_devices)),
+    )
+    names = dict(zip(problem.grouping.group_names, [maker, *readers], strict=True))
+    assert [*names] == ["maker", *readers]
+    places = [cluster.device_names.index(name) for name in names.values()]
+    evaluator = ThroughputEvaluator(problem)
+    assert evaluator.evaluate(np.array([places])).runtime == pytest.approx([seconds], rel=1e-9)
+    if seconds > 2:  # the card is what is busiest
+        assert evaluator.critical_groups(np.array([places]))[0, 0]
 
 
 def test_what_one_device_does_for_a_sample_is_its_simulated_step() -> None:
@@ -126,7 +189,7 @@ def test_a_tensor_leaves_once_and_comes_in_once() -> None:
     shared = replace(chains.graph, edges=np.array([[0, 2], [0, 3], [0, 1]], np.int32))
     evaluator = ThroughputEvaluator(replace(chains, graph=shared))
     loads = evaluator.loads(np.array([[0, 0, 1, 1]], np.int32))
-    assert loads[0] == pytest.approx([2.5 + 1.125] * 2, rel=1e-12)
+    assert loads.tolist() == [[2.5 + 1, 2.5 + 1]]
 
 
 def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() -> None:

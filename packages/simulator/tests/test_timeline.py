@@ -9,7 +9,7 @@ from test_simulator import two_chains
 
 from placeto_graphs import GraphError, PlacementProblem
 from placeto_simulator import Simulator, Timeline
-from simulated_problems import Placed, placed_problems
+from simulated_problems import Placed, in_weights, placed_problems
 
 
 def timeline_of(placed: Placed) -> Timeline:
@@ -30,8 +30,8 @@ def test_memory_over_time_has_the_peaks_that_evaluate_gives(placed: Placed) -> N
         assert held.max() == peaks[device]
         graph, here = problem.graph, timeline.op_device == device
         kept = [t for t in graph.held_tensors if here[graph.tensor_producer[t]]]
-        outside = [t for t in kept if graph.parameter_bytes[graph.tensor_producer[t]] == 0]
-        assert held[-1] == graph.parameter_bytes[here].sum() + graph.tensor_bytes[outside].sum()
+        sizes = [graph.tensor_bytes[t] for t in kept if not in_weights(graph, t)]
+        assert held[-1] == graph.parameter_bytes[here].sum() + sum(sizes)
 
 
 def arrival_of_last_input(problem: PlacementProblem, timeline: Timeline) -> NDArray[np.float64]:

@@ -113,8 +113,8 @@ def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[n
     """Return float64[G], the bytes of each group when all groups together need most.
 
     All ops run at their earliest times. A tensor is kept from its producer's start to its last
-    consumer's end, or to the last slice if it is held. Weights are always kept, and the outputs of
-    an op with weights live in them. The sum over groups on a device estimates
+    consumer's end, or to the last slice if it is held. Weights are always kept, with what lives
+    in them. The sum over groups on a device estimates
     their memory there, without workspaces and copies of tensors of other devices.
     """
     kept = _tensors_in_slices(problem, times)
@@ -130,7 +130,7 @@ def _tensors_in_slices(problem: PlacementProblem, times: EarliestTimes) -> NDArr
     last_use = times.end[producer]
     np.maximum.at(last_use, graph.edges[:, 0], times.end[graph.edge_consumers])
     last_use[graph.held_tensors] = 1.0
-    size = np.where(graph.parameter_bytes[producer] > 0, 0, graph.tensor_bytes).astype(np.float64)
+    size = (graph.tensor_bytes * ~graph.lives_in_weights).astype(np.float64)
     group = problem.grouping.group_of[producer]
     changes = np.zeros((problem.num_groups, SLICES + 1))
     np.add.at(changes, (group, slice_of(times.start[producer])), size)

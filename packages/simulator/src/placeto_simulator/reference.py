@@ -245,12 +245,14 @@ class _Simulation:
             transfers_of[transfer.tensor].append(transfer)
         for op, size in enumerate(graph.workspace_bytes.tolist()):
             hold(self.device_of[op], size, step.op_start[op], step.op_end[op])
+        room = graph.parameter_bytes.tolist()  # in the weights of each op, for its first outputs
         for tensor, producer in enumerate(graph.tensor_producer.tolist()):
             size, device = int(graph.tensor_bytes[tensor]), self.device_of[producer]
             readers = graph.consumers_of_tensor[tensor].tolist()
             uses = [step.op_end[op] for op in readers if self.device_of[op] == device]
             uses += [transfer.end for transfer in transfers_of[tensor]]
-            if graph.parameter_bytes[producer] == 0:
+            room[producer] -= size
+            if room[producer] < 0:
                 last = max(uses, default=step.op_end[producer])
                 if tensor in held:
                     last = math.inf

@@ -142,7 +142,7 @@ def tables_of(problem: PlacementProblem) -> Tables:
 
     producers = graph.tensor_producer[tensors]
     tensor_bytes = graph.tensor_bytes[tensors]
-    stored_bytes = np.where(graph.parameter_bytes[producers] > 0, 0, tensor_bytes)
+    stored_bytes = tensor_bytes * ~graph.lives_in_weights[tensors]
     released_bytes = np.where(np.isin(tensors, graph.held_tensors), 0, stored_bytes)
     unread = np.diff(first_reader) == 0
     by_reader = reads_of_op.values

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
+    Cluster,
     EvaluationBatch,
     Moves,
     PlacementProblem,
@@ -40,8 +41,14 @@ class Nets(NamedTuple):
         Start of the other groups that read each net, and these.
     first_net, nets : int32[G + 1], int32[]
         Start of the nets that each group makes or reads, and these.
-    leaves, enters : int64[N, D]
-        Ticks that each device spends to send each net, or to receive it.
+    num_bytes : float64[N]
+        Bytes of each net.
+    leaves, enters : float64[D]
+        Ticks that each device spends to send a byte, or to receive it.
+    machine : int32[D]
+        The machine of each device, one of M.
+    crosses, card : float64[M, M], int32[M, M]
+        Ticks of a byte between two machines, and the network card that it takes: D + its number.
     seconds_per_tick : float
         Seconds of each tick.
     """
@@ -53,13 +60,17 @@ class Nets(NamedTuple):
     readers: NDArray[np.int32]
     first_net: NDArray[np.int32]
     nets: NDArray[np.int32]
-    leaves: NDArray[np.int64]
-    enters: NDArray[np.int64]
+    num_bytes: NDArray[np.float64]
+    leaves: NDArray[np.float64]
+    enters: NDArray[np.float64]
+    machine: NDArray[np.int32]
+    crosses: NDArray[np.float64]
+    card: NDArray[np.int32]
     seconds_per_tick: float
 
 
 class Loads(NamedTuple):
-    """Load of each device in ticks, int64[D], and the bytes that it holds, int64[D]."""
+    """Load of each device and network card in ticks, and the bytes that each device holds."""
 
     load: NDArray[np.int64]
     peak: NDArray[np.int64]
@@ -73,9 +84,10 @@ class ThroughputEvaluator:
     of a device is the compute time of its ops, and the overhead after each of them. A device that
     is no CPU adds the time of each tensor that leaves it, once however many devices read it. It
     also adds the time of each tensor that enters it, once however many of its ops read it. Tensors
-    go through the memory of the host: the time of a tensor is that of a transfer to or from the
-    first CPU of the cluster. Without a CPU it is that over the slowest link of the device.
-    Overheads of transfers are not counted.
+    go through the memory of the host: the time of a tensor is its bytes over the bandwidth to or
+    from the first CPU of the machine. Without a CPU it is that of the slowest link of the device in
+    its machine, or of all if it is alone. A network card is busy with each tensor once for each
+    machine that it goes to. Latencies and overheads of transfers are not counted.
 
     The memory of a device is the sum of the bytes that its ops hold: parameters, and tensors that
     are held until a step ends. Other activations are not counted, because their number depends on
@@ -120,8 +132,9 @@ class ThroughputEvaluator:
 
     def loads(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[B, D], the seconds that each device is busy for each sample."""
-        loads, _ = self._loads_and_memory(placements)
-        return np.multiply(loads, self._nets.seconds_per_tick, dtype=np.float64)
+        loads, _, _ = self._loads_memory_and_path(placements)
+        of_devices = loads[:, : self.problem.num_devices]
+        return np.multiply(of_devices, self._nets.seconds_per_tick, dtype=np.float64)
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the time per sample in seconds, and the bytes that each device holds.
@@ -136,7 +149,7 @@ class ThroughputEvaluator:
         GraphError
             As `Simulator.evaluate` does.
         """
-        loads, memory = self._loads_and_memory(placements)
+        loads, memory, _ = self._loads_memory_and_path(placements)
         return EvaluationBatch(
             runtime=loads.max(axis=1, initial=0) * self._nets.seconds_per_tick, peak_memory=memory
         )
@@ -144,25 +157,29 @@ class ThroughputEvaluator:
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from several placements; a move takes time for the nets of its groups only."""
         walking = walking_of(self.problem, placements, moves)
-        loads = Loads(*np.empty((2, self.problem.num_devices), np.int64))
+        loads = Loads(*(rows[0] for rows in self._room(1)))
         _walk()(self._nets, loads, walking, 0, len(walking.placement))
         return walks_of(walking)
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return bool[B, G], whether each group is on the device with the largest load."""
-        loads, _ = self._loads_and_memory(placements)
-        is_critical: NDArray[np.bool_] = placements == loads.argmax(axis=1)[:, None]
-        return is_critical
+        """Return bool[B, G], the groups on the device with the largest load, or that feed it."""
+        return self._loads_memory_and_path(placements)[2]
 
-    def _loads_and_memory(
+    def _room(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        devices, resources = self.problem.num_devices, int(self._nets.card.max()) + 1
+        return np.empty((count, resources), np.int64), np.empty((count, devices), np.int64)
+
+    def _loads_memory_and_path(
         self, placements: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         rows = np.array(self.problem.check_placements(placements))
-        loads = np.empty((len(rows), self.problem.num_devices), np.int64)
-        memory = np.empty_like(loads)
+        loads, memory = self._room(len(rows))
+        is_critical = np.empty(rows.shape, np.bool_)
         for row, placement in enumerate(rows):
-            begin(self._nets, Loads(loads[row], memory[row]), placement)
-        return loads, memory
+            of_row = Loads(loads[row], memory[row])
+            begin(self._nets, of_row, placement)
+            mark_critical(self._nets, of_row, placement, is_critical[row])
+        return loads, memory, is_critical
 
 
 @cache
@@ -195,10 +212,13 @@ def _nets_of(problem: PlacementProblem) -> Nets:
             touched[group].append(net)
 
     compute = np.where(np.isinf(problem.compute_time), 0.0, problem.busy_time)
-    tensors = [tensor for each in tensors_of.values() for tensor in each]
-    net_of_tensor = np.repeat(np.arange(len(tensors_of)), [len(t) for t in tensors_of.values()])
-    leaves, enters = _seconds_through_the_host(problem, tensors)
-    seconds_per_tick = max(compute.sum() + leaves.sum() + enters.sum(), 1e-300) / TICKS
+    sizes = graph.tensor_bytes.astype(np.float64)
+    num_bytes = np.array([sizes[tensors].sum() for tensors in tensors_of.values()])
+    ways, machine, card = _ways_of(problem.cluster)
+    of_bytes = num_bytes.sum() * sum(way.sum() for way in ways.values())
+    total = max(compute.sum() + of_bytes, 1e-300)
+    # A power of two, so that what float64 adds up exactly is exact here, too.
+    seconds_per_tick = 2.0 ** np.ceil(np.log2(total / TICKS))
 
     fastest = problem.compute_time.min(axis=1).sum()
     if 0 < fastest < FEWEST_TICKS * seconds_per_tick:
@@ -208,90 +228,92 @@ def _nets_of(problem: PlacementProblem) -> Nets:
             "an op cannot run, its time is infinity"
         )
 
-    def ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-        rounded: NDArray[np.int64] = np.rint(seconds / seconds_per_tick).astype(np.int64)
-        return rounded
-
-    def added_up(
-        index: NDArray[np.integer], seconds: NDArray[np.float64], length: int
-    ) -> NDArray[np.int64]:
-        sums = np.zeros((length, problem.num_devices), np.int64)
-        np.add.at(sums, index, ticks(seconds))
-        return sums
-
+    ticks = np.zeros((num_groups, problem.num_devices), np.int64)
+    np.add.at(ticks, groups.group_of, np.rint(compute / seconds_per_tick).astype(np.int64))
     return Nets(
-        compute=added_up(groups.group_of, compute, num_groups),
+        compute=ticks,
         held_bytes=_held_bytes(problem),
         maker=np.array([maker for maker, _ in tensors_of], np.int32),
         first_reader=np.cumsum([0, *(len(others) for _, others in tensors_of)], dtype=np.int32),
         readers=np.array([group for _, others in tensors_of for group in others], np.int32),
         first_net=np.cumsum([0, *map(len, touched)], dtype=np.int32),
         nets=np.array([net for nets in touched for net in nets], np.int32),
-        leaves=added_up(net_of_tensor, leaves, len(tensors_of)),
-        enters=added_up(net_of_tensor, enters, len(tensors_of)),
+        num_bytes=num_bytes,
+        **{name: way / seconds_per_tick for name, way in ways.items()},
+        machine=machine,
+        card=card,
         seconds_per_tick=seconds_per_tick,
     )
 
 
-def _seconds_through_the_host(
-    problem: PlacementProblem, tensors: list[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return float64[len(tensors), D] twice: what each device takes to send and to receive each."""
-    cluster = problem.cluster
-    hosts = [device.is_cpu for device in cluster.devices]
-    size = problem.graph.tensor_bytes[tensors].astype(np.float64)
-    leaves, enters = np.zeros((2, len(tensors), len(hosts)))
-    for device, is_host in enumerate(hosts):
-        host = [hosts.index(True)] if any(hosts) else range(len(hosts))
-        ways = [(device, other) for other in host if other != device]
-        if is_host or not ways:
-            continue
-        for seconds, ends in ((leaves, ways), (enters, [way[::-1] for way in ways])):
-            each = [cluster.latency[way] + size / cluster.bandwidth[way] for way in ends]
-            seconds[:, device] = np.max(each, axis=0)
-    return leaves, enters
+def _ways_of(
+    cluster: Cluster,
+) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int32], NDArray[np.int32]]:
+    """Return the ways of a byte as `Nets` has them, in seconds, and its machines and cards."""
+    seconds, count = 1 / cluster.bandwidth, cluster.num_devices
+    machine = np.unique(cluster.machine, return_inverse=True)[1].astype(np.int32)
+    devices = [np.flatnonzero(machine == number) for number in range(machine.max() + 1)]
+    hosts = [[d for d in each.tolist() if cluster.devices[d].is_cpu] for each in devices]
+    leaves, enters = np.zeros((2, count))
+    for inside, host in zip(devices, hosts, strict=True):
+        others = host[:1] or (inside if len(inside) > 1 else np.arange(count))
+        for device in set(inside.tolist()) - set(host):
+            leaves[device] = seconds[device, others].max()
+            enters[device] = seconds[others, device].max()
+    crosses, link = np.zeros((2, len(devices), len(devices)))
+    for here, there in zip(*np.nonzero(~np.eye(len(devices), dtype=np.bool_)), strict=True):
+        ends = np.ix_(hosts[here][:1] or devices[here], hosts[there][:1] or devices[there])
+        crosses[here, there] = seconds[ends].max()
+        link[here, there] = cluster.link[ends].flat[0]
+    card = count + np.unique(link, return_inverse=True)[1].reshape(link.shape)
+    ways = {"leaves": leaves, "enters": enters, "crosses": crosses}
+    return ways, machine, card.astype(np.int32)
 
 
 def _held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
     """Return int64[G], parameters and tensors that each group holds until a step ends."""
     graph, group_of = problem.graph, problem.grouping.group_of
     held = graph.held_tensors
-    makers = graph.tensor_producer[held]
-    outside = graph.parameter_bytes[makers] == 0
-    resident = problem.group_graph.parameter_bytes
-    kept = graph.tensor_bytes[held[outside]]
-    return resident + sums_by_key(group_of[makers[outside]], kept, problem.num_groups)
+    kept = (graph.tensor_bytes * ~graph.lives_in_weights)[held]
+    makers = group_of[graph.tensor_producer[held]]
+    return problem.group_graph.parameter_bytes + sums_by_key(makers, kept, problem.num_groups)
 
 
 @compiled
 def add_net(
     nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: NDArray[np.int64]
 ) -> None:
-    """Add the seconds of a net on each device to its load, or subtract them."""
-    home = placement[nets.maker[net]]
+    """Add the ticks of a net to the loads of devices and network cards, or subtract them."""
+    home, num_bytes = placement[nets.maker[net]], nets.num_bytes[net]
+    here = nets.machine[home]
     start, end = nets.first_reader[net], nets.first_reader[net + 1]
     leaves = False
     for position in range(start, end):
-        there = placement[nets.readers[position]]
-        if there == home:
+        device = placement[nets.readers[position]]
+        there = nets.machine[device]
+        if device == home:
             continue
         leaves = True
-        is_first = True
+        is_first, crosses = True, there != here
         for before in range(start, position):
-            if placement[nets.readers[before]] == there:
-                is_first = False
-                break
+            other = placement[nets.readers[before]]
+            is_first &= other != device
+            crosses &= nets.machine[other] != there
         if is_first:
-            loads[there] += sign * nets.enters[net, there]
+            loads[device] += sign * round(num_bytes * nets.enters[device])
+        if crosses:
+            loads[nets.card[here, there]] += sign * round(num_bytes * nets.crosses[here, there])
     if leaves:
-        loads[home] += sign * nets.leaves[net, home]
+        loads[home] += sign * round(num_bytes * nets.leaves[home])
 
 
 @compiled
 def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
     """Write the load of each device, and the bytes that it holds; return the time per sample."""
-    for device in range(len(loads.load)):
-        loads.load[device] = loads.peak[device] = 0
+    for resource in range(len(loads.load)):
+        loads.load[resource] = 0
+    for device in range(len(loads.peak)):
+        loads.peak[device] = 0
     for group in range(len(placement)):
         device = placement[group]
         loads.load[device] += nets.compute[group, device]
@@ -328,9 +350,12 @@ def move_group(
 
 @compiled
 def mark_critical(
-    _nets: Nets, loads: Loads, placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
+    nets: Nets, loads: Loads, placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
 ) -> None:
-    """Mark the groups of bool[G] on the device with the largest load."""
+    """Mark the groups of bool[G] on the device with the largest load, or that may feed the card."""
     busiest = np.argmax(loads.load)
     for group in range(len(placement)):
         is_critical[group] = placement[group] == busiest
+        for machine in range(len(nets.card)):
+            card = nets.card[nets.machine[placement[group]], machine]
+            is_critical[group] |= card == busiest

@@ -71,8 +71,8 @@ def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
 
     Proof. Parameters are held for the whole step where their op runs. While an op runs, its device
     also holds its workspace; its outputs, from its start on, unless they live in its parameters;
-    and its inputs until its end, be it the tensor itself or a copy of it. An input whose producer
-    owns parameters is not counted, as it may live in them on the same device. All this is held at
+    and its inputs until its end, be it the tensor itself or a copy of it. An input that lives in
+    parameters is not counted, as it may be read on the same device. All this is held at
     one time only if the op takes any. Ops without compute time do not count, nor do those whose
     time vanishes when float64 adds it to the clock.
 
@@ -81,8 +81,7 @@ def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
     """
     graph, cluster = problem.graph, problem.cluster
     seconds = op_seconds(problem)
-    owns = graph.parameter_bytes > 0
-    held_outputs = np.where(owns[graph.tensor_producer], 0, graph.tensor_bytes)
+    held_outputs = graph.tensor_bytes * ~graph.lives_in_weights
     need = graph.workspace_bytes.copy()
     np.add.at(need, graph.tensor_producer, held_outputs)
     np.add.at(need, graph.edge_consumers, held_outputs[graph.edges[:, 0]])
@@ -139,8 +138,7 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
     fewer, and quickly counted. Ops are tried in the order of these counts, until none can hold more
     or many were tried. ``lasting`` bool[V] are the ops that take time, wherever they run.
     """
-    in_parameters = graph.parameter_bytes[graph.tensor_producer] > 0
-    size = np.where(in_parameters, 0, graph.tensor_bytes)
+    size = graph.tensor_bytes * ~graph.lives_in_weights
     at_most = _alive_in_order(graph, size) + graph.workspace_bytes
     before, after = graph.precedences.T
     shape = (graph.num_ops, graph.num_ops)
@@ -158,7 +156,7 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
         needed[graph.edges[later[graph.edge_consumers], 0]] = True
         needed[graph.held_tensors] = True
         held = needed & done[graph.tensor_producer] | (graph.tensor_producer == op)
-        found = HeldTensors(op, held & ~in_parameters)
+        found = HeldTensors(op, held & ~graph.lives_in_weights)
         if found.num_bytes(graph) > most:
             best, most = found, found.num_bytes(graph)
     return best

@@ -113,8 +113,7 @@ def demand(problem: PlacementProblem) -> tuple[NDArray[np.int64], NDArray[np.int
     workspace. Outputs that live in parameters are not counted twice.
     """
     graph, group_of = problem.graph, problem.grouping.group_of
-    owned = graph.parameter_bytes[graph.tensor_producer] > 0
-    size = np.where(owned, 0, graph.tensor_bytes)
+    size = graph.tensor_bytes * ~graph.lives_in_weights
     kept = np.zeros(graph.num_tensors, np.bool_)
     later = graph.phases[graph.edge_producers] != graph.phases[graph.edge_consumers]
     kept[graph.edges[later, 0]] = True

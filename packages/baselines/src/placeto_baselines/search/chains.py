@@ -340,7 +340,7 @@ def _kept_bytes(graph: OpGraph) -> NDArray[np.int64]:
     kept = np.zeros(graph.num_tensors, bool)
     kept[graph.edges[graph.phases[graph.edge_consumers] == Phase.BACKWARD, 0]] = True
     made_by = graph.tensor_producer
-    kept &= (graph.phases[made_by] == Phase.FORWARD) & (graph.parameter_bytes[made_by] == 0)
+    kept &= (graph.phases[made_by] == Phase.FORWARD) & ~graph.lives_in_weights
     return graph.tensor_bytes * kept
 
 

@@ -79,6 +79,9 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     if costs.shape[1] != 1 or _cluster(document) != cluster:  # not one equal bus for each device
         document.bandwidth, document.latency = None, 0.0
         document.links = _encoded_links(cluster)
+        for machine in np.unique(cluster.machine).tolist() if cluster.machine.any() else ():
+            inside = np.flatnonzero(cluster.machine == machine)
+            document.machines[f"machine {machine}"] = [cluster.device_names[i] for i in inside]
     write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
 
 
@@ -115,7 +118,8 @@ def _cluster(document: _ClusterFile) -> Cluster:
             given = "links" if has_links else "bandwidth"
             raise GraphError(f"{field}: expected no {given} beside it, got {shown(name)}")
     if has_links:
-        return Cluster(**same, **_links(document, names, members))
+        machine = np.unique(_machines(document, members), return_inverse=True)[1]
+        return Cluster(**same, **_links(document, names, members), machine=machine)
     return Cluster(
         **same,
         bandwidth=np.full((len(names), len(names)), document.bandwidth),
@@ -127,14 +131,23 @@ def _joints(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> dic
     """Return what joins devices as `parse_cluster` does: machines, and ways of their kinds."""
     if document.latency:
         raise GraphError("latency: expected a bandwidth, or links, beside it, got none")
-    machines = np.full(len(document.devices), -1 if document.machines else 0)
-    for index, machine in enumerate(document.machines):
-        machines[members[machine]] = index
+    machines = _machines(document, members)
     if (machines < 0).any():
-        apart = document.devices[int(np.argmin(machines))].name
+        apart = document.devices[int(np.argmax(machines < 0))].name
         raise GraphError(f"machines: expected each device in one, got {shown(apart)} in none")
     ways = [_ways(index, device, document) for index, device in enumerate(document.devices)]
     return {"machines": machines, "ways": ways, "link": document.link}
+
+
+def _machines(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
+    """Return the machine of each device, another number below 0 for each that is in none.
+
+    Without any machines, one holds all devices.
+    """
+    machines = -np.arange(1, len(document.devices) + 1) * bool(document.machines)
+    for index, machine in enumerate(document.machines):
+        machines[members[machine]] = index
+    return machines
 
 
 def _ways(index: int, device: _Device, document: _ClusterFile) -> Ways:

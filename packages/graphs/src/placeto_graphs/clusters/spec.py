@@ -154,6 +154,7 @@ def joined(
         latency=latency,
         link=links,
         link_names=tuple(_link_name(key, devices) for key in used.tolist()),
+        machine=machine,
         queue=queue,
         kinds=tuple(kinds),
     )

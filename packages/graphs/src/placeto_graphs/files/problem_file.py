@@ -72,6 +72,7 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
     latency: list[list[float]]
     link: list[list[int]] | None = None
     link_names: list[str] | None = None
+    machine: list[int] | None = None
     queue: str = DEFAULT_QUEUE
     kinds: dict[str, Any] | None = None
 
@@ -119,6 +120,7 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
         "latency": cluster.latency,
         "link": cluster.link,
         "link_names": cluster.link_names,
+        "machine": cluster.machine if cluster.machine.any() else None,
         "queue": None if cluster.queue == DEFAULT_QUEUE else cluster.queue,
         "kinds": encoded_kinds(cluster.kinds),
     }

@@ -31,7 +31,7 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     If a gradient op shares its colocation id with a forward op, it belongs to that op. Otherwise
     the candidates are the forward ops of its own scope that make or read a tensor that the gradient
     op reads. It belongs to the last of them in topological order. Every use of a layer reads its
-    weights, so tensors of ops with ``parameter_bytes`` count only if nothing else is shared. A
+    weights, so tensors that live in weights count only if nothing else is shared. A
     gradient op that shares nothing with a forward op of its scope stays on its own.
     """
     scopes, place = graph.scopes, graph.topological_index.tolist()
@@ -45,10 +45,10 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
         if is_forward[op]:
             last[tensor, scopes[op]] = max(place[op], last.get((tensor, scopes[op]), -1))
     owner: dict[int, tuple[bool, int]] = {}  # by activations rather than by weights, and place
-    makes_activation = (graph.parameter_bytes == 0)[graph.tensor_producer].tolist()
+    is_activation = (~graph.lives_in_weights).tolist()
     for tensor, op in reads:
         if is_backward[op] and (tensor, scopes[op]) in last:
-            found = makes_activation[tensor], last[tensor, scopes[op]]
+            found = is_activation[tensor], last[tensor, scopes[op]]
             owner[op] = max(found, owner.get(op, found))
     of_id: dict[int, int] = {}
     for op in graph.topological_order.tolist():

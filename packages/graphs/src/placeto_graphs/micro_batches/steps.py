@@ -185,7 +185,7 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         phases=of_ops(graph.phases, none + Phase.BACKWARD),
         flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER),
         bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes),
-        parameter_bytes=_shared_out(of_ops(graph.parameter_bytes, none), layout),
+        parameter_bytes=of_ops(graph.parameter_bytes, none) * (layout.micro_batch <= 0),
         workspace_bytes=of_ops(graph.workspace_bytes, none),
         colocation=of_ops(graph.colocation, graph.colocation[makers]),
         dtype=tuple(texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()])),
@@ -200,17 +200,6 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
             kind: _repeated_times(graph, seconds, layout)
             for kind, seconds in graph.measured_time.items()
         },
-    )
-
-
-def _shared_out(parameter_bytes: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
-    """Return what each copy holds of the weights of its op: about as much as any other.
-
-    Were they all the first copy's, the outputs of the others would live outside that storage.
-    """
-    count, number = len(layout.op), layout.micro_batch
-    return np.where(
-        number == ONCE, parameter_bytes, (parameter_bytes + count - 1 - number) // count
     )
 
 

@@ -42,6 +42,7 @@ PRECISIONS = (
 """What a device may have a peak for besides float32: dtypes of torch, and TensorFloat-32."""
 
 _ONE_BUS_EACH: Any = None
+_ALL_IN_ONE: Any = None
 Named = TypeVar("Named", "Device", "DeviceKind")
 
 
@@ -210,6 +211,8 @@ class Cluster(Record):
         there. The diagonal is -1. By default ``link[d, :] = d``.
     link_names : L of text
         Unique names. By default ``"DEVICE bus"`` for each outgoing bus, else ``"link NUMBER"``.
+    machine : int32[D]
+        The number of the machine that each device is in; by default one holds all.
     queue : text
         Order in which a device runs the ops that wait for it. ``"fifo"``: first in, first out, as
         in the paper. ``"backward-first"``: ops of the update, then backward, then forward ones, and
@@ -240,6 +243,7 @@ class Cluster(Record):
     latency: NDArray[np.float64]
     link: NDArray[np.int32] = _ONE_BUS_EACH
     link_names: tuple[str, ...] = _ONE_BUS_EACH
+    machine: NDArray[np.int32] = _ALL_IN_ONE
     queue: str = DEFAULT_QUEUE
     kinds: tuple[DeviceKind, ...] = ()
 
@@ -260,6 +264,8 @@ class Cluster(Record):
             )
         self._check("link", _checked_link, count)
         self._check("link_names", _checked_link_names, self.link, self.device_names)
+        most, one = count - 1, np.zeros(count, np.int32)
+        self._check("machine", int_array, np.int32, (count,), minimum=0, maximum=most, usual=one)
         one_of("queue", text("queue", self.queue), QUEUES)
         self._check("kinds", _records, DeviceKind)
 

@@ -69,9 +69,9 @@ class OpGraph(Record):
     bytes_accessed : float64[V]
         Bytes read and written.
     parameter_bytes : int64[V]
-        Bytes of weights and optimizer state that stay on the op's device for the whole step. The
-        outputs of an op with ``parameter_bytes > 0`` live in that storage and take no further
-        memory there; copies of them on other devices do.
+        Bytes of weights and optimizer state that stay on the op's device for the whole step. Of
+        the op's outputs, in their order, as many as fit live in that storage (`lives_in_weights`)
+        and take no further memory there; copies of them on other devices do.
     workspace_bytes : int64[V]
         Bytes that the op needs only while it runs.
     colocation : int32[V]
@@ -241,6 +241,17 @@ class OpGraph(Record):
     def tensors_of_op(self) -> CompressedRows:
         """Row ``op`` holds the tensors that it makes, in order."""
         return compress_rows(self.num_ops, self.tensor_producer, np.arange(self.num_tensors))
+
+    @cached_property
+    def lives_in_weights(self) -> NDArray[np.bool_]:
+        """bool[T], the first outputs of each op, as far as its ``parameter_bytes`` have room."""
+        ordered = self.tensors_of_op
+        total = np.append(0, np.cumsum(self.tensor_bytes[ordered.values]))
+        maker = self.tensor_producer[ordered.values]
+        room = self.parameter_bytes[maker]
+        result = np.empty(self.num_tensors, np.bool_)
+        result[ordered.values] = (room > 0) & (total[1:] - total[ordered.offsets[maker]] <= room)
+        return result
 
     @cached_property
     def consumers_of_tensor(self) -> CompressedRows:

@@ -117,21 +117,12 @@ def _vllm(
 def _numbers_on_machines(
     cluster: Cluster, gpus: Sequence[int], devices: Sequence[int]
 ) -> dict[str, list[int]]:
-    """Return the numbers of some GPUs on each machine, by name; machines in the order of the GPUs.
-
-    Machines are those of `parse_cluster`, which names the network card of each. All devices of any
-    other cluster count as one machine.
-    """
-    machine_of = []
-    for row in cluster.link.tolist():
-        names = [cluster.link_names[link] for link in row if link >= 0]
-        networks = [name for name in names if re.fullmatch(r"machine \d+ network", name)]
-        machine_of.append(networks[0].removesuffix(" network") if networks else "")
+    """Return the numbers of some GPUs on each machine, by name, in the order of the GPUs."""
     found: dict[str, list[int]] = {}
     for device in devices:
-        machine = machine_of[device]
-        here = [gpu for gpu in gpus if machine_of[gpu] == machine]
-        found.setdefault(machine, []).append(here.index(device))
+        machine = cluster.machine[device]
+        here = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
+        found.setdefault(f"machine {machine}", []).append(here.index(device))
     return found
 
 
