@@ -281,12 +281,17 @@ def test_counts_that_are_too_high_are_told(
 def test_fewer_layers_than_a_configuration_lists(tmp_path: Path) -> None:
     layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
     file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": "gpt_oss", **HEADS, "head_dim": 4, **layers}))
+    text = {**HEADS, "head_dim": 4, **layers}
+    file.write_text(json.dumps({"model_type": "gpt_oss", **text}))
     step = inference_step(f"transformers:{file}", mode="decode", context=16, num_hidden_layers=1)
     (layer,) = step.example_inputs["past_key_values"].layers
     assert layer.max_cache_len == WINDOW
     with pytest.raises(WorkloadError, match=r"takes, got ValueError: `num_hidden_layers` \(3\)"):
         inference_step(f"transformers:{file}", mode="decode", num_hidden_layers=3)
+    file.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    fewer = {"text_config": {"num_hidden_layers": 1}}
+    step = inference_step(f"transformers:{file}", mode="decode", context=16, **fewer)
+    assert len(step.example_inputs["past_key_values"].layers) == 1
 
 
 def test_the_command_builds_steps_of_inference(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_transformers import DETECTOR, MORE, SMALL, WIDTHS
+from small_transformers import DECODER, DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
@@ -155,6 +155,44 @@ def test_transformers_that_are_not_made_are_refused(
     pytest.importorskip("transformers")
     with pytest.raises(WorkloadError, match=message):
         library_step(f"transformers:{name}", **settings)
+
+
+@pytest.mark.parametrize("name", ["roberta", "lilt", "bert"])
+def test_texts_are_as_long_as_the_table_of_positions_allows(name: str) -> None:
+    pytest.importorskip("transformers")
+    settings = {**MORE["roberta"], "architectures": f"{name.title()}Model", "device": "cpu"}
+    if name == "lilt":
+        settings |= {"hidden_size": 48, "channel_shrink_ratio": 2}
+    with pytest.raises(WorkloadError, match="from 1 to") as error:
+        library_step(f"transformers:{name}", sequence_length=17, **settings)
+    longest = int(str(error.value).partition("from 1 to ")[2].split()[0])
+    model = library_step(f"transformers:{name}", sequence_length=longest, **settings).model
+    for length in (longest, longest + 1):
+        inputs = {"input_ids": torch.full((1, length), 5)}
+        if length == longest:
+            model(**inputs)
+        else:
+            with pytest.raises((IndexError, RuntimeError)):
+                model(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "rows"),
+    [
+        ("qwen3_moe", {"head_dim": 128, "num_experts": 2}, 256),
+        ("llama", {"rope_theta": 5e5}, 16),
+        ("cohere2", {"sliding_window_pattern": 2}, 16),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_settings_that_only_code_reads_are_taken(
+    name: str, settings: dict[str, Any], rows: int
+) -> None:
+    pytest.importorskip("transformers")
+    step = library_step(f"transformers:{name}", sequence_length=4, **DECODER, **settings)
+    assert len(step.model.get_parameter("model.layers.0.self_attn.q_proj.weight")) == rows
+    with pytest.raises(WorkloadError, match=r"expected a setting of gpt2.*, got"):
+        library_step("transformers:gpt2", **settings)
 
 
 def written(folder: Path, **config: Any) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def _config(
         raise WorkloadError(_unknown_type(library, name, model_type, is_file=is_file))
     config_class = library.CONFIG_MAPPING[model_type]
     _check_settings(name, config_class, settings)
-    values = _harmless(name, _merged(_with_fewer_layers(given, settings), settings))
+    values = _harmless(name, _merged(given, settings))
     architectures = values.pop("architectures", [])
     try:
         config = config_class.from_dict(values)
@@ -207,12 +208,24 @@ def _check_settings(name: str, config_class: Any, settings: Mapping[str, Any]) -
     for key, value in settings.items():
         if key == QUANTIZATION and value is None:
             continue
-        if key in (*REFUSED, QUANTIZATION) or key.startswith("_") or not hasattr(usual, key):
+        is_known = hasattr(usual, key) or _is_read(usual, key)
+        if key in (*REFUSED, QUANTIZATION) or key.startswith("_") or not is_known:
             known = [known for known in usual.to_dict() if known not in REFUSED]
             raise WorkloadError(
                 f"transformers:{name}: expected a setting of {usual.model_type}"
                 f"{such_as(key, known)}, got {key!r}"
             )
+
+
+def _is_read(usual: Any, key: str) -> bool:
+    """Return whether code of the library reads a setting that is there only if it is given."""
+    own = type(usual).__module__
+    modules = [own, own.replace(".configuration_", ".modeling_")]
+    modules += ["transformers.modeling_rope_utils"] if hasattr(usual, "rope_parameters") else []
+    reads = re.compile(rf'(getattr\(\w+, |kwargs\.\w+\()"{re.escape(key)}"')
+    found = [find_spec(module) for module in modules]
+    files = [Path(each.origin) for each in found if each is not None and each.origin]
+    return any(reads.search(file.read_text()) for file in files)
 
 
 def _with_fewer_layers(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +241,7 @@ def _with_fewer_layers(values: Mapping[str, Any], settings: Mapping[str, Any]) -
 
 def _merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return values with settings in their place; what is a mapping in both is merged, too."""
-    merged = dict(values)
+    merged = _with_fewer_layers(values, settings)
     for key, value in settings.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):

@@ -68,7 +68,7 @@ class _Inputs:
         self._needed = {key for key, each in named.items() if each.default is each.empty}
         self._main = str(getattr(model, "main_input_name", "input_ids"))
         self._batch = batch_size
-        self._length = self._checked_length(sequence_length)
+        self._length = self._checked_length(model, sequence_length)
 
     def all(self) -> dict[str, Any]:
         makers: dict[str, Callable[[], Tensor]] = {
@@ -117,8 +117,12 @@ class _Inputs:
                 f"{self._class}, which needs to know {what}"
             )
 
-    def _checked_length(self, given: int | None) -> int:
+    def _checked_length(self, model: nn.Module, given: int | None) -> int:
         longest = first_number(self._text, *LONGEST)
+        for path, part in model.named_modules():
+            padding = getattr(part, "padding_idx", None)
+            if path.endswith(".position_embeddings") and padding is not None:
+                longest = len(part.weight) - padding - 1  # as tokens are counted from there
         if given is None:
             return min(DEFAULT_SEQUENCE_LENGTH, longest or DEFAULT_SEQUENCE_LENGTH)
         if given < 1 or (longest is not None and given > longest):
