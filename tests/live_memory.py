@@ -25,7 +25,7 @@ def peak_bytes(step: MemoryStep) -> int:
             return _inference_peak(model.eval(), batch)
         optimizer = step.optimizer([*model.parameters()])
         for group in optimizer.param_groups:
-            group.update({name: False for name in ("foreach", "fused") if name in group})
+            group.update({name: False for name in ("foreach", "fused") if group.get(name) is None})
 
         def train() -> tuple[Any, torch.Tensor]:
             outputs = model(*batch)

@@ -302,6 +302,25 @@ def clipped(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
 
 
 SGD = partial(torch.optim.SGD, lr=0.1)
+# Of which each is tried with and without foreach.
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("Adadelta", "Adagrad", "Adamax", "AdamW", "NAdam", "RAdam", "Rprop")},
+    "Adam": {"weight_decay": 0.1, "amsgrad": True},
+    "RMSprop": {"centered": True, "momentum": 0.9},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+}
+
+
+def update(name: str, **how: bool) -> MemoryStep:
+    optimizer = partial(getattr(torch.optim, name), **OPTIMIZERS[name], **how)
+    return MemoryStep(lambda: perceptron(*[256] * 5, rows=8), optimizer=optimizer, within=0.02)
+
+
+UPDATES = {
+    **{f"{name}, foreach": update(name, foreach=True) for name in OPTIMIZERS},
+    **{f"{name}, one by one": update(name, foreach=False) for name in OPTIMIZERS},
+    **{f"{name}, fused": update(name, fused=True) for name in ("Adam", "AdamW", "SGD")},
+}
 STEPS = {
     "weights, Adam": MemoryStep(lambda: perceptron(512, 768, 512, rows=8)),
     "weights, SGD": MemoryStep(lambda: perceptron(512, 768, 512, rows=8), optimizer=SGD),

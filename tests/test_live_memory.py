@@ -2,15 +2,16 @@
 
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from live_memory import peak_bytes, peak_bytes_of_loop
 from memory_loops import LOOPS
-from memory_steps import STEPS
+from memory_steps import STEPS, UPDATES, perceptron
+from torch.optim import AdamW
 
-from placeto_capture import Updates, capture, capture_function
+from placeto_capture import Target, Updates, capture, capture_function
 from placeto_graphs import OpGraph, PlacementProblem, colocate, parse_cluster
 from placeto_simulator import Simulator
 
@@ -19,7 +20,9 @@ QUEUES = "fifo", "backward-first"  # as the paper has it, and as the host of PyT
 
 @cache
 def measured_peak(name: str) -> int:
-    return peak_bytes(STEPS[name]) if name in STEPS else peak_bytes_of_loop(LOOPS[name])
+    if name in LOOPS:
+        return peak_bytes_of_loop(LOOPS[name])
+    return peak_bytes({**STEPS, **UPDATES}[name])
 
 
 @cache
@@ -31,7 +34,7 @@ def captured(name: str, updates: Updates) -> OpGraph:
         return capture_function(
             loop.step, loop.modules, loop.optimizers, example_inputs=loop.batch, target="cpu"
         )
-    step = STEPS[name]
+    step = {**STEPS, **UPDATES}[name]
     model, batch, target = step.make()
     return capture(
         model,
@@ -61,6 +64,22 @@ def simulated_peak(name: str, queue: str, updates: Updates = "after-backward") -
 def test_peak_memory_is_that_of_pytorch(name: str, queue: str) -> None:
     within = (STEPS[name] if name in STEPS else LOOPS[name]).within
     assert simulated_peak(name, queue) == pytest.approx(measured_peak(name), rel=within)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_memory_of_updates_is_that_of_their_implementation(name: str) -> None:
+    found = simulated_peak(name, "fifo")
+    assert found == pytest.approx(measured_peak(name), rel=UPDATES[name].within)
+
+
+def test_updates_on_a_gpu_are_of_all_weights_at_once_by_default() -> None:
+    model, batch, _ = perceptron(8, 8, 8, rows=8)
+
+    def graph(target: Target, foreach: bool | None) -> OpGraph:
+        return capture(model, batch, optimizer=partial(AdamW, foreach=foreach), target=target)
+
+    assert graph("gpu", None) == graph("gpu", True) != graph("gpu", False)
+    assert graph("cpu", None) == graph("cpu", False) != graph("cpu", True)
 
 
 def main(names: list[str]) -> None:

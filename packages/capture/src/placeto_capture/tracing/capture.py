@@ -81,8 +81,8 @@ def capture(
         Function from a list of parameters to a `torch.optim.Optimizer`, such as
         ``functools.partial(torch.optim.SGD, lr=0.1)``, or an optimizer of the model's parameters;
         Adam by default. The step is not the first one of the training: the optimizer's state is
-        there. The update of each parameter is one op of type ``"placeto.update"``, as of fused
-        optimizers.
+        there. The update of each parameter is one op of type ``"placeto.update"``, with the memory
+        of the implementation that ``foreach`` and ``fused`` choose, or that is PyTorch's default.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target
@@ -266,7 +266,7 @@ def trace_step(spec: StepSpec) -> Trace:
         given, factory = [optimizer], lambda _: optimizer
     else:
         given, factory = [], optimizer or torch.optim.Adam
-    step = _Step({"": model}, given, [], spec.example_inputs, spec)
+    step = _Step({"": model}, given, [], spec.example_inputs, spec, spec.updates)
     around = autocast_around(spec.target, spec.autocast)
 
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -309,6 +309,7 @@ class _Step:
     others: Sequence[Any]
     inputs: Any
     options: TracingOptions
+    updates: Updates = "after-backward"
     part: str = ""  # what runs in the forward phase, for errors
 
     def __post_init__(self) -> None:
@@ -332,7 +333,8 @@ class _Step:
                 self.modules, self.optimizers, self.others, self.inputs, self._fake_mode
             )
             self.tracer = Tracer(objects.memory, self._scopes, self.options)
-            self._phases = StepPhases(self.tracer, self._fake_mode, objects)
+            takes_foreach = self.options.target == "gpu" and self.updates == "after-backward"
+            self._phases = StepPhases(self.tracer, self._fake_mode, objects, takes_foreach)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
             with objects.in_place():

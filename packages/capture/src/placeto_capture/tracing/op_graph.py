@@ -15,7 +15,7 @@ for it. If updates run as soon as they can, tensors alone say what comes first.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -193,7 +193,7 @@ class TensorsOfTrace:
         return before if max(before, default=-1) > max(inputs) else (last,)
 
 
-def _looked_at(call: Call, storage_bytes: Sequence[int] | Mapping[int, int]) -> set[int]:
+def _looked_at(call: Call, storage_bytes: Sequence[int]) -> set[int]:
     """Return the storages that a call reads, or changes without overwriting all of their bytes."""
     looked_at = set(call.reads)
     for part in call.single_calls:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -32,14 +32,19 @@ class StepPhases:
     backward pass and ``step()``, as clipping does, or after the last ``step()``.
     """
 
-    def __init__(self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects) -> None:
+    def __init__(
+        self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects, takes_foreach: bool
+    ) -> None:
         self._tracer = tracer
+        self._takes_foreach = takes_foreach  # of optimizers that do not say it
         self._fake_mode = fake_mode
         self._objects = objects
         self._unsettled: int | None = None  # first op after the last backward pass or update
         self._phase_before = Phase.FORWARD  # of the update that runs
         self._depth = 0  # of calls of optimizers' steps inside each other
-        self._stepped: set[int] = set()  # optimizers, which are held, by identity
+        # Optimizers, which are held, by identity: those that have stepped, and which are fused.
+        self._stepped: set[int] = set()
+        self._is_fused: dict[int, bool] = {}
         self._backward = torch.autograd.backward
         engine = torch.autograd.graph._engine_run_backward
         self._run_engine = partial(tracer.passes.run, engine)
@@ -55,6 +60,9 @@ class StepPhases:
                 mock.patch.object(torch.autograd, "_engine_run_backward", self._in_engine)
             )
             stack.enter_context(self._patch_scaler())
+            # Numbers on a CPU would be changed one by one, by what is one tensor for all of them.
+            is_cpu: Any = property(lambda tensor: tensor.device.type == "cpu" and not self._depth)
+            stack.enter_context(mock.patch.object(FakeTensor, "is_cpu", is_cpu, create=True))
             self._enter(Phase.FORWARD)
             yield
             self._settle()
@@ -121,11 +129,17 @@ class StepPhases:
             return None
         with _disable_current_modes():
             self._objects.hold(optimizer)
-        for group in optimizer.param_groups:
-            # One set of ops per parameter, so that each is where that is. Those of `capturable` are
-            # for graphs of CUDA, and are refused on a CPU.
-            switches = ("foreach", "fused", "capturable")
-            group.update({name: False for name in switches if name in group})
+        self._tracer.update += 1
+        groups = optimizer.param_groups
+        if self._is_fused.setdefault(id(optimizer), any(group.get("fused") for group in groups)):
+            self._tracer.fused.add(self._tracer.update)
+        for group in groups:
+            if "foreach" in group and group["foreach"] is None:
+                is_plain = group.get("differentiable") or isinstance(group["lr"], torch.Tensor)
+                is_said = group.get("fused") is not None
+                group["foreach"] = self._takes_foreach and not (is_plain or is_said)
+            # Those of `capturable` are for graphs of CUDA, and are refused on a CPU.
+            group.update({name: False for name in ("fused", "capturable") if name in group})
         self._phase_before = self._tracer.phase
         closure = keywords.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:
@@ -140,7 +154,6 @@ class StepPhases:
         self._add_state(optimizer)
         self._settle()
         self._enter(Phase.UPDATE)
-        self._tracer.update += 1
         self._tracer.hold_what_lives()
         return args, keywords
 

@@ -162,7 +162,7 @@ class Trace:
     """One step: its ops in the order in which they ran."""
 
     ops: list[Op]  # the index of an op here is its index in the `OpGraph`
-    storage_bytes: Sequence[int] | Mapping[int, int]  # the size of each storage
+    storage_bytes: Sequence[int]  # the size of each storage
     # The loss (``"loss"``) and the gradients (``"layer.0.weight.grad"``); of an inference step the
     # output tensors (``"output.0"``).
     results: dict[str, View]
@@ -171,6 +171,7 @@ class Trace:
     held: frozenset[int] = frozenset()
     # Number of ops that had run when nothing referred to a storage any more.
     deaths: Mapping[int, int] = field(default_factory=dict)
+    fused: frozenset[int] = frozenset()  # updates (`Call.update`) that have no workspace
     # As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     updates: Updates = "after-backward"
     # Bytes of storages of weights that are not held in the bytes of their dtype.

@@ -69,6 +69,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.scope = ""  # of ops that run outside of all modules
         self.phase = Phase.FORWARD  # of the ops that run
         self.update = 0  # number of the optimizer's step that runs, in the update phase
+        self.fused: set[int] = set()  # numbers of those of optimizers with ``fused=True``
         self._memory = memory
         self._scopes = scopes
         self._mask_fraction = options.mask_fraction
@@ -139,6 +140,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             results={name: self._look_up(tensor) for name, tensor in results.items()},
             held=frozenset(held.union(*(op.storages for op in inputs))),
             deaths=self._lifetimes.deaths,
+            fused=frozenset(self.fused),
             held_bytes=self._held_bytes,
         )
 

@@ -18,6 +18,9 @@ def with_whole_updates(trace: Trace) -> Trace:
 
     It stands where the last of its ops stood. An op that something else depends on stays an op of
     its own, such as the norm of a gradient before the clipping of all.
+
+    What is there only between its ops is its workspace. What is there while ops of other weights
+    run between them, as with ``foreach=True``, is a tensor until all of these updates are done.
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))
@@ -26,9 +29,28 @@ def with_whole_updates(trace: Trace) -> Trace:
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
     place |= {op: place[last] for last, parts in merged.items() for op in parts}
-    made = [_whole(trace, merged[op], users) if op in merged else trace.ops[op] for op in kept]
-    ops = [_moved(op, place) for op in made]
-    return replace(trace, ops=ops, deaths=_moved_deaths(trace, place, len(ops)))
+    ends = {made.update: op + 1 for op, made in enumerate(trace.ops)}
+    storage_bytes, deaths, held = [*trace.storage_bytes], {**trace.deaths}, {*trace.held}
+    ops: list[Op] = []
+    for op in kept:
+        made = trace.ops[op]
+        if op in merged:
+            made, shared_bytes = _whole(trace, merged[op], users)
+            if shared_bytes:
+                storage = len(storage_bytes)
+                storage_bytes.append(shared_bytes)
+                made.creates = (*made.creates, storage)
+                deaths[storage] = ends[made.update]
+                if deaths[storage] == len(trace.ops):
+                    held.add(storage)
+        ops.append(_moved(made, place))
+    return replace(
+        trace,
+        ops=ops,
+        storage_bytes=storage_bytes,
+        deaths=_moved_deaths(deaths, place, len(ops)),
+        held=frozenset(held),
+    )
 
 
 def with_barriers(trace: Trace) -> Trace:
@@ -57,11 +79,11 @@ def with_calls(trace: Trace, calls: Mapping[int, Sequence[Call]]) -> Trace:
         if op < len(trace.ops):
             place[op] = len(ops)
             ops.append(_moved(trace.ops[op], place))
-    return replace(trace, ops=ops, deaths=_moved_deaths(trace, place, len(ops)))
+    return replace(trace, ops=ops, deaths=_moved_deaths(trace.deaths, place, len(ops)))
 
 
-def _moved_deaths(trace: Trace, place: Mapping[int, int], end: int) -> dict[int, int]:
-    return {storage: place.get(op, end) for storage, op in trace.deaths.items()}
+def _moved_deaths(deaths: Mapping[int, int], place: Mapping[int, int], end: int) -> dict[int, int]:
+    return {storage: place.get(op, end) for storage, op in deaths.items()}
 
 
 def _barrier_before(ops: Sequence[Op], op: int, phase: Phase) -> Call:
@@ -130,14 +152,16 @@ def _is_elementwise(trace: Trace, ops: Sequence[int]) -> bool:
     return all(class_of_type(trace.ops[op].op_type) in CLASSES_OF_UPDATES for op in ops)
 
 
-def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> Call:
+def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> tuple[Call, int]:
+    """Return an op that stands for some, and the most bytes between them while others run."""
     parts = tuple(part for op in ops for part in trace.ops[op].single_calls)
     made = {storage for part in parts for storage in part.creates}
     own = set(ops)
     kept = {storage for storage in made if not users[storage] <= own}
     reads = dict.fromkeys(s for part in parts for s in part.reads if s not in made)
     writes = dict.fromkeys(s for part in parts for s in part.writes if s not in made)
-    return replace(
+    most_bytes, shared_bytes = _bytes_between(trace, ops, made - kept)
+    whole = replace(
         parts[-1],
         arguments=(),
         keywords={},
@@ -150,19 +174,24 @@ def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> C
         belongs_to=next(part.belongs_to for part in parts if part.belongs_to is not None),
         rng_index=None,
         parts=parts,
-        workspace_bytes=_most_bytes(trace, parts, made - kept),
+        workspace_bytes=most_bytes - shared_bytes,
     )
+    return whole, shared_bytes
 
 
-def _most_bytes(trace: Trace, parts: Sequence[Call], inside: set[int]) -> int:
-    """Return the most bytes of what is there only between parts that run one after the other."""
-    last_part = {s: part for part in parts for s in (*part.reads, *part.writes, *part.creates)}
-    held = most = 0
-    for part in parts:
-        held += sum(trace.storage_bytes[s] for s in part.creates if s in inside)
-        most = max(most, held)
-        held -= sum(trace.storage_bytes[s] for s in inside if last_part[s] is part)
-    return most
+def _bytes_between(trace: Trace, ops: Sequence[int], inside: set[int]) -> tuple[int, int]:
+    """Return the most bytes of what is there only between some ops, and while others run."""
+    if trace.ops[ops[0]].update in trace.fused:
+        return 0, 0
+    made = {storage: op for op in ops for storage in trace.ops[op].creates if storage in inside}
+
+    def bytes_at(op: int) -> int:
+        there = (s for s in made if made[s] <= op < trace.deaths.get(s, len(trace.ops)))
+        return sum(trace.storage_bytes[s] for s in there)
+
+    others = {op + 1 for op in ops[:-1] if trace.ops[op + 1].belongs_to is not None}.difference(ops)
+    shared = max((bytes_at(op) for op in others), default=0)
+    return max(shared, *map(bytes_at, ops)), shared
 
 
 def _users(trace: Trace) -> Mapping[int, set[int]]:
