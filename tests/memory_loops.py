@@ -70,6 +70,31 @@ def accumulation(passes: int) -> Loop:
     return Loop(step, [model], tuple(torch.randn(passes, 512, 64)), [optimizer])
 
 
+def clearing(way: str) -> Loop:
+    """Return one in which gradients of the step before are there in the forward pass."""
+    model = layers(*[256] * 7)
+    optimizer = SGD(model.parameters())
+    if way == "buffers":
+        for weight in model.parameters():
+            weight.main_grad = torch.zeros_like(weight)  # type: ignore[attr-defined]
+
+    def step(batch: Tensor) -> None:
+        if way == "zeros":
+            optimizer.zero_grad(set_to_none=False)
+        loss = squares(model(batch), batch)
+        if way == "between":
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for weight in model.parameters() if way == "buffers" else ():
+            weight.main_grad.copy_(weight.grad)  # type: ignore[attr-defined]
+            weight.grad = weight.main_grad  # type: ignore[attr-defined]
+        optimizer.step()
+        if way == "buffers":
+            optimizer.zero_grad()
+
+    return Loop(step, [model], (torch.randn(256, 256),), [optimizer])
+
+
 def two_passes(retain: bool) -> Loop:
     """Return one with two backward passes of one graph, or with one that keeps it."""
     model = layers(*[64] * 9)
@@ -119,6 +144,10 @@ LOOPS = {
     "output in a variable": MemoryLoop(output_in_a_variable),
     "features of hooks": MemoryLoop(features_of_hooks),
     "accumulation over 8 passes": MemoryLoop(lambda: accumulation(8)),
+    "gradients that are zeros": MemoryLoop(lambda: clearing("zeros"), within=0.02),
+    "gradients cleared in between": MemoryLoop(lambda: clearing("between"), within=0.02),
+    "gradients never cleared": MemoryLoop(lambda: clearing("never"), within=0.02),
+    "gradients in buffers": MemoryLoop(lambda: clearing("buffers"), within=0.02),
     "two backward passes": MemoryLoop(lambda: two_passes(retain=False)),
     "graph that is kept": MemoryLoop(lambda: two_passes(retain=True)),
     "state in lists": MemoryLoop(state_in_lists),

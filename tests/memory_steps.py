@@ -100,6 +100,12 @@ def blocks(
     return model, (inputs,), torch.randn(rows, size)
 
 
+def gated() -> Made:
+    pairs = ((nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64), nn.Mish()) for _ in range(4))
+    model = nn.Sequential(*(layer for pair in pairs for layer in pair))
+    return model, (torch.randn(2048, 64),), torch.randn(2048, 64)
+
+
 class Attention(nn.Module):
     """Attention of several heads, fused or written out with dropout of its weights."""
 
@@ -340,6 +346,7 @@ STEPS = {
     "activations in place": MemoryStep(
         lambda: perceptron(*[64] * 9, rows=2048, inplace=True), classification
     ),
+    "SiLU and Mish": MemoryStep(gated, classification, within=0.02),
     "dropout": MemoryStep(lambda: perceptron(*[64] * 7, rows=2048, dropout=0.1), classification),
     "residual blocks": MemoryStep(lambda: blocks(64, 1024)),
     "checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=False)),

@@ -29,8 +29,6 @@ def measured_peak(name: str) -> int:
 def captured(name: str, updates: Updates) -> OpGraph:
     if name in LOOPS:
         loop = LOOPS[name].make()
-        for module in loop.modules:
-            module.zero_grad()
         return capture_function(
             loop.step, loop.modules, loop.optimizers, example_inputs=loop.batch, target="cpu"
         )

@@ -40,6 +40,8 @@ class Loop:
         for name, module in self.modules.items():
             values |= dict(module.named_parameters(name)) | dict(module.named_buffers(name))
         for weight, parameter in list(values.items()):
+            if parameter.grad is not None:
+                values[f"{weight}.grad"] = parameter.grad
             for optimizer in self.optimizers:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
@@ -223,6 +225,33 @@ def test_a_step_of_a_loop_is_what_pytorch_runs(name: str) -> None:
 def test_phases_follow_the_calls_of_backward_and_step(name: str, expected: str) -> None:
     found = [phase for phase, _ in groupby(call.phase for call in loop(name).trace().calls)]
     assert found == [Phase[phase.upper()] for phase in expected.split()]
+
+
+@pytest.mark.parametrize(
+    ("clear", "op_type"), [(None, "buffer"), (False, "buffer"), (True, "input")]
+)
+def test_gradients_of_the_step_before_are_with_their_weights(
+    clear: bool | None, op_type: str
+) -> None:
+    model = layers(4, 5, 3)
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        loss = model(batch).mean()
+        if clear is not None:
+            optimizer.zero_grad(set_to_none=clear)
+        loss.backward()
+        optimizer.step()
+
+    made = Loop({"": model}, [optimizer], step, (torch.ones(6, 4),))
+    graph = op_graph_of(made.trace())
+    gradients = [op for op, name in enumerate(graph.op_names) if name.endswith(".grad")]
+    assert [graph.op_types[op] for op in gradients] == [op_type] * 4
+    for op in gradients:
+        weight = graph.op_names.index(graph.op_names[op].removesuffix(".grad"))
+        assert graph.colocation[op] == graph.colocation[weight] >= 0
+        kept = graph.parameter_bytes[weight] if op_type == "buffer" else 0
+        assert graph.parameter_bytes[op] == kept
 
 
 def test_what_clips_and_scales_is_where_its_weight_is() -> None:

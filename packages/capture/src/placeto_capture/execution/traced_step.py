@@ -15,12 +15,11 @@ from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
 from placeto_capture.tracing.replay import PreparedCall, Slots, StorageMemory, prepared, view_of
 from placeto_capture.tracing.step_spec import StepSpec
-from placeto_capture.tracing.trace import Call, Placeholder, Trace, View, whole_storage
+from placeto_capture.tracing.trace import GRADIENT, Call, Placeholder, Trace, View, whole_storage
 from placeto_graphs import ExecutableStep, OpGraph
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]  # before the step, by name and view
 WEIGHT_SCALE = 0.02  # of weights that have no values
-GRADIENT = ".grad"  # ends the names of gradients among the results of a trace
 REDRAWN = torch.ops.aten._scaled_dot_product_efficient_attention.default
 REDRAWN_BY = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 

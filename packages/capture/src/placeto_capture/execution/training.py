@@ -9,12 +9,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.traced_step import GRADIENT, TracedStep, example_values
+from placeto_capture.execution.traced_step import TracedStep, example_values
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.fake_objects import input_name
 from placeto_capture.tracing.replay import StorageMemory, view_of
 from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
-from placeto_capture.tracing.trace import Call, Placeholder, View
+from placeto_capture.tracing.trace import GRADIENT, Call, Placeholder, View
 from placeto_graphs import Phase
 
 SWITCHES = ("foreach", "fused", "capturable")  # that are off in a trace, too

@@ -5,7 +5,8 @@ them in a patched PyTorch (`patches`), under a dispatch mode (`tracer`) that rec
 `op_graph` makes a graph of the trace. `capture` does so with the usual step of a model.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from placeto_capture.errors import CaptureError, StepError
+from placeto_capture.errors import CaptureError, CaptureWarning, StepError
 from placeto_capture.tracing.default_loss import default_loss, tensors_in
 from placeto_capture.tracing.devices import Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
@@ -30,7 +31,7 @@ from placeto_capture.tracing.step_spec import (
     StepSpec,
     TracingOptions,
 )
-from placeto_capture.tracing.trace import Trace, Updates
+from placeto_capture.tracing.trace import GRADIENT, Call, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
 from placeto_capture.tracing.updates import with_barriers, with_whole_updates
 from placeto_graphs import OpGraph, Phase
@@ -182,7 +183,7 @@ def capture_function(
     modules and optimizers is recorded. It may have several losses and optimizers, as of a GAN, and
     scale, clip or add up gradients over several batches. It works with the modules
     and optimizers themselves, which hold fake tensors meanwhile, as `capture` describes. Afterwards
-    they are as they were. Their gradients are None when it begins.
+    they are as they were. A step that ends with gradients begins with those of the step before.
 
     Parameters
     ----------
@@ -255,7 +256,20 @@ def trace_function(
         with around:
             return _outputs(step_fn(*args, **kwargs))
 
-    return with_barriers(with_frees(with_state(step.trace(call, "step_fn", step_fn))))
+    trace = step.trace(call, "step_fn", step_fn)
+    there = {storage for placeholder in trace.placeholders for storage in placeholder.storages}
+    made = {name for name, view in trace.results.items() if view.storage not in there}
+    if any(name.endswith(GRADIENT) for name in made):
+        with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # they came before
+            around = autocast_around(options.target, options.autocast)
+            step = replace(step, begins_with=made)
+            begun = step.trace(call, "step_fn", step_fn)
+        # Most steps clear gradients before they do anything else.
+        first = next(op for op, made in enumerate(begun.ops) if isinstance(made, Call))
+        left = (storage for placeholder in begun.placeholders for storage in placeholder.creates)
+        if any(begun.deaths.get(storage, len(begun.ops)) > first for storage in left):
+            trace = begun
+    return with_barriers(with_frees(with_state(trace)))
 
 
 def trace_step(spec: StepSpec) -> Trace:
@@ -310,6 +324,7 @@ class _Step:
     inputs: Any
     options: TracingOptions
     updates: Updates = "after-backward"
+    begins_with: Collection[str] = ()  # gradients that are left of the step before, by name
     part: str = ""  # what runs in the forward phase, for errors
 
     def __post_init__(self) -> None:
@@ -347,10 +362,15 @@ class _Step:
                     self.tracer,
                     self._phases.followed(),
                 ):
+                    for name, weight in objects.parameters.items():
+                        if name + GRADIENT in self.begins_with:
+                            with self._phases.unrecorded():
+                                weight.grad = torch.empty_like(weight)
+                            self.tracer.add_gradient(name + GRADIENT, weight)
                     results = function(*args, **kwargs)
                 for name, parameter in objects.parameters.items():
                     if parameter.grad is not None:
-                        results[f"{name}.grad"] = parameter.grad
+                        results[name + GRADIENT] = parameter.grad
                 return with_whole_updates(self.tracer.trace(results))
 
     def made(self, factory: OptimizerFactory) -> torch.optim.Optimizer:

@@ -62,11 +62,11 @@ def with_state(trace: Trace) -> Trace:
     """Return a trace in which inputs that an op changes in place are buffers.
 
     A model keeps them from one step to the next, such as the keys and values of earlier tokens.
-    They belong to the module that changes them first.
+    They belong to the module that changes them first, but for gradients.
     """
     writer = {storage: call for call in reversed(trace.calls) for storage in call.writes}
     ops = [
-        replace(made, op_type="buffer", scope=writer[made.storages[0]].scope)
+        replace(made, op_type="buffer", scope=made.scope or writer[made.storages[0]].scope)
         if isinstance(made, Placeholder) and not made.is_resident and made.storages[0] in writer
         else made
         for made in trace.ops
@@ -124,7 +124,9 @@ def _kept_at_the_peak(trace: Trace) -> list[_Life]:
 
     lives = _lives(trace)
     real = curve("maker", lives)
-    real += sum(trace.bytes_before(made.storages) for made in trace.placeholders)
+    real += sum(
+        trace.bytes_before(made.storages) for made in trace.placeholders if not made.creates
+    )
     read = real - curve("unread", lives)
     found: list[_Life] = []
     while real.max(initial=0) > (1 + SMALL_DIFFERENCE) * read.max(initial=0):
@@ -156,12 +158,12 @@ def _lives(trace: Trace) -> list[_Life]:
 
 def _free(trace: Trace, life: _Life, writer: int) -> Call:
     before = range(life.maker, life.end)[::-1]
-    last = next(op for op in before if isinstance(trace.ops[op], Call))
+    last = next((op for op in before if isinstance(trace.ops[op], Call)), life.maker)
     return Call(
         None,
         reads=(life.storage,),
         scope=trace.ops[writer].scope,
-        phase=trace.ops[last].phase,
+        phase=trace.ops[min(life.end, len(trace.ops) - 1)].phase,  # so that it is in its turn
         belongs_to=writer,
         waits_for=(last,),
     )

@@ -15,6 +15,7 @@ from placeto_graphs import FREE_TYPE, Phase
 
 UPDATE_TYPE = "placeto.update"
 BARRIER_TYPE = "placeto.barrier"
+GRADIENT = ".grad"  # ends the names of gradients
 
 Updates = Literal["after-backward", "as-ready"]
 UPDATES: tuple[Updates, ...] = get_args(Updates)
@@ -72,16 +73,15 @@ class Placeholder:
     values: dict[str, torch.Tensor]
     # State of the optimizer for it, by name (``"layer.0.weight.exp_avg"``).
     state: dict[str, View] = field(default_factory=dict)
+    belongs_to: int | None = None  # of a gradient that is left of the step before: its weight's op
 
     phase: ClassVar[Phase] = Phase.FORWARD
     flops: ClassVar[int] = 0
     bytes_accessed: ClassVar[int] = 0
     workspace_bytes: ClassVar[int] = 0
-    belongs_to: ClassVar[None] = None
     update: ClassVar[int] = 0
     reads: ClassVar[tuple[int, ...]] = ()
     writes: ClassVar[tuple[int, ...]] = ()
-    creates: ClassVar[tuple[int, ...]] = ()
     parts: "ClassVar[tuple[Call, ...]]" = ()
     single_calls: "ClassVar[tuple[Call, ...]]" = ()
 
@@ -89,6 +89,11 @@ class Placeholder:
     def is_resident(self) -> bool:
         """Whether its storages stay where they are from step to step."""
         return self.op_type != "input"
+
+    @property
+    def creates(self) -> tuple[int, ...]:
+        """The storages that go when nothing refers to them any more, as of a gradient."""
+        return () if self.is_resident or self.belongs_to is None else self.storages
 
     @property
     def storages(self) -> tuple[int, ...]:

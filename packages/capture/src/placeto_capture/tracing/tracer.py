@@ -133,16 +133,26 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storages = range(len(self._storages))
         outliving = {storage for storage in storages if self._lifetimes.lives(storage)}
         held = outliving.union(self._lifetimes.living)
-        inputs = (op for op in self.ops if isinstance(op, Placeholder) and not op.is_resident)
+        placeholders = (op for op in self.ops if isinstance(op, Placeholder))
+        inputs = (op for op in placeholders if not (op.is_resident or op.creates))
         return Trace(
             ops=self.ops,
             storage_bytes=[storage.nbytes() for storage in self._storages],
-            results={name: self._look_up(tensor) for name, tensor in results.items()},
+            results={name: self._look_up(self._fake(each)) for name, each in results.items()},
             held=frozenset(held.union(*(op.storages for op in inputs))),
             deaths=self._lifetimes.deaths,
             fused=frozenset(self.fused),
             held_bytes=self._held_bytes,
         )
+
+    def add_gradient(self, name: str, weight: torch.Tensor) -> None:
+        """Record the gradient that a weight has before the step."""
+        if weight.grad is not None:
+            owner = self._maker_of_storage[self._look_up(weight).storage]
+            view = self._look_up(weight.grad, maker=len(self.ops))
+            scope = self.ops[owner].scope
+            self.ops.append(Placeholder(name, scope, "input", {name: view}, {}, belongs_to=owner))
+            self._lifetimes.follow(weight.grad, view.storage)
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         """Record what the optimizer keeps for a parameter, by name.
@@ -154,7 +164,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             placeholder.state[name] = self._look_up(tensor, maker=op)
         storages = [*placeholder.storages]
         if parameter.grad is not None:
-            storages.append(self._look_up(parameter.grad).storage)
+            storages.append(self._look_up(self._fake(parameter.grad)).storage)
         self._owner_of_storage.update(dict.fromkeys(storages, op))
 
     def count_as_update(self, first: int, scope: str) -> None:

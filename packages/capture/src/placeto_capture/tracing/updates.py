@@ -99,11 +99,12 @@ def _barrier_before(ops: Sequence[Op], op: int, phase: Phase) -> Call:
 
 def _moved(made: Op, place: Mapping[int, int]) -> Op:
     """Return an op with the new indices of those that it names."""
+    owner = None if made.belongs_to is None else place[made.belongs_to]
     if isinstance(made, Placeholder):
-        return made
+        return replace(made, belongs_to=owner)
     return replace(
         made,
-        belongs_to=None if made.belongs_to is None else place[made.belongs_to],
+        belongs_to=owner,
         waits_for=tuple(dict.fromkeys(place[op] for op in made.waits_for)),
     )
 
