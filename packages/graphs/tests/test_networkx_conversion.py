@@ -132,6 +132,7 @@ AB, OF_FIRST = "edge 'a' -> 'b': ", "tensors: expected outputs of the first op"
             f"{AB}bytes: expected 8, the sum of its tensors, got 9",
         ),
         (edge({"tensors": ["y"]}, NAMED), f"{AB}{OF_FIRST}, got 'y'"),
+        (edge({"tensors": []}, NAMED), f"{AB}{OF_FIRST}, or waits_for of the second one, got none"),
         (
             fork(8, 9),
             "edge 'a' -> 'c': bytes: expected 8 as on the other edges of the first op, which makes "

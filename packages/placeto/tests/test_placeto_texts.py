@@ -9,6 +9,7 @@ import pytest
 from placeto.errors import InputError, check_once, not_among
 from placeto.outputs import file_name, json_text
 from placeto.placing.costs import bound_text, overflow_text, too_large_text
+from placeto.placing.reports import busy_receivers
 from placeto.problems.options import group_counts
 from placeto.progress import clock, how_far, left_text
 from placeto.texts import (
@@ -22,6 +23,7 @@ from placeto.texts import (
     share_text,
 )
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
+from placeto_simulator import Simulator
 
 V100S = parse_cluster("2xv100")
 UNIT = "MB sent"
@@ -92,3 +94,23 @@ def test_a_name_that_is_given_twice_is_refused() -> None:
     check_once(["steps", "units"])
     with pytest.raises(InputError, match=r"^--set steps: expected it once, got it again$"):
         check_once(["steps", "units", "steps"], "--set ")
+
+
+@pytest.mark.parametrize(("sender", "remarks"), [([0, 1, 2], 1), ([0, 0, 0], 0), ([3, 3, 0], 0)])
+def test_a_device_that_receives_more_than_a_slot_carries_is_named(
+    sender: list[int], remarks: int
+) -> None:
+    """Three tensors of 31.5 GB, each of which a slot of PCI Express 4.0 carries in a second."""
+    ops = nx.DiGraph()
+    ops.add_edges_from(((maker, "reader") for maker in "abc"), bytes=31_500_000_000)
+    problem = PlacementProblem(
+        graph=from_networkx(ops),
+        cluster=parse_cluster("4xrtx3090", link="pcie-4-x16"),
+        compute_time=np.zeros((4, 4)),
+    )
+    place = dict(zip("abc", sender, strict=True)) | {"reader": 3}
+    placement = np.array([place[name] for name in problem.grouping.group_names], np.int32)
+    said = busy_receivers(Simulator(problem).timeline(placement))
+    assert len(said) == remarks
+    for line in said:
+        assert line.startswith("rtx3090:3 receives 94.5 GB over 3 links, for which one takes 3.0")

@@ -133,9 +133,9 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     The attributes are those of `to_networkx`, and all of them may be missing. The name of an op is
     the text of its node. An op without ``outputs`` makes one tensor, which all its edges carry;
     ``bytes`` (default 0) is the same on each. An op that makes several tensors has their names and
-    bytes in ``outputs``, and each of its edges names in ``tensors`` those that it carries. Such an
-    edge may also have ``bytes``, their sum. ``held`` is a sequence of such names, and ``waits_for``
-    one of nodes. Attributes of the whole graph are ignored.
+    bytes in ``outputs``, and each of its edges names in ``tensors`` those that it carries, one at
+    least. Such an edge may also have ``bytes``, their sum. ``held`` is a sequence of such names,
+    and ``waits_for`` one of nodes. Attributes of the whole graph are ignored.
 
     Raises
     ------
@@ -249,6 +249,8 @@ def _carried(
             )
         return [(op, _ONLY)]
     carried = _looked_up("tensors", names, outputs, what)
+    if not carried:
+        raise GraphError(f"tensors: expected {what}, or waits_for of the second one, got none")
     total = sum(tensor_bytes[tensor] for tensor in carried)
     if integer("bytes", attributes.get("bytes", total)) != total:
         raise GraphError(

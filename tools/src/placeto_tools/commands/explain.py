@@ -15,6 +15,7 @@ from placeto.placing.explanation import (
     seconds_on_path,
     waits,
 )
+from placeto.placing.reports import busy_receivers
 from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
@@ -53,7 +54,8 @@ def explain(named: Named, group: str | None, as_json: bool) -> None:
         number = group_number(read, group)
         report = asdict(explain_group(simulator, found, timeline, number))
         tables = _tables_of_one(report)
-    show_report(report, *tables, as_json=as_json)
+    report["busy_receivers"] = busy_receivers(timeline)
+    show_report(report, *tables, *report["busy_receivers"], as_json=as_json)
 
 
 def _report_of_all(

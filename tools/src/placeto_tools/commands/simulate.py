@@ -64,7 +64,7 @@ def simulate(
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
-    show_report(report, *_tables(report), speed, as_json=as_json)
+    show_report(report, *_tables(report), *report["busy_receivers"], speed, as_json=as_json)
 
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.placing.costs import cost_of_result, fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.texts import bytes_text, seconds_text
 from placeto_baselines import least_excess
 from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
@@ -63,6 +64,7 @@ def timeline_report(
             }
             for index, name in enumerate(links)
         ],
+        "busy_receivers": busy_receivers(timeline),
         "critical_path": {
             "ops": len(op_seconds),
             "transfers": len(transfer_seconds),
@@ -72,6 +74,22 @@ def timeline_report(
             "longest": [_path_step(timeline, step) for step in longest],
         },
     }
+
+
+def busy_receivers(timeline: Timeline) -> list[str]:
+    """Name devices that get, over several links, more than their fastest takes in half a step."""
+    problem, ends = timeline.problem, (timeline.transfer_destination, timeline.transfer_link)
+    sizes = problem.graph.tensor_bytes[timeline.transfer_tensor]
+    received = sums_by_key(ends[0], sizes, problem.num_devices)
+    links = np.bincount(np.unique(np.stack(ends), axis=1)[0], minlength=problem.num_devices)
+    fastest = np.where(problem.cluster.link < 0, 0.0, problem.cluster.bandwidth).max(axis=0)
+    seconds = received / np.maximum(fastest, 1e-300)
+    return [
+        f"{device.name} receives {bytes_text(received[d])} over {links[d]} links, for which one "
+        f"takes {seconds_text(seconds[d])}: what a device receives is not limited"
+        for d, device in enumerate(problem.cluster.devices)
+        if links[d] > 1 and seconds[d] > timeline.runtime / 2
+    ]
 
 
 def _path_step(timeline: Timeline, step: PathStep) -> Report:
