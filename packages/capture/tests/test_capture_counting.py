@@ -52,6 +52,13 @@ def test_ops_without_a_formula_count_each_element_once() -> None:
     assert bytes_of(graph, "aten.tanh") == 2 * 60 * 4
 
 
+def test_what_a_view_shows_several_times_counts_once() -> None:
+    windows = forward_pass(lambda row: row.unfold(0, 50, 1).tanh(), torch.empty(1000))
+    assert bytes_of(windows, "aten.tanh") == 4 * (1000 + 951 * 50)
+    rows = forward_pass(lambda row: row.expand(7, 1000).tanh(), torch.empty(1000))
+    assert bytes_of(rows, "aten.tanh") == 4 * (1000 + 7 * 1000)
+
+
 FLOAT = 4
 VALUES = torch.ones
 # By hand: a multiplication and an addition for each term of each number of the result.

@@ -50,6 +50,18 @@ class BiasedAttention(nn.Module):
         )
 
 
+class WideAttention(nn.Module):
+    """Attention whose queries and keys are wider than its values, and whose keys are more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(8, 2 * 12 + 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.projection(x).split((12, 12, 8), dim=-1)
+        return functional.scaled_dot_product_attention(query[:, :, :3], key, value)
+
+
 # Two products of 5 x 8 and 8 x 5 numbers for each of 6; backward, five with them done again.
 IN_ONE_OP = [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
 
@@ -63,6 +75,13 @@ IN_ONE_OP = [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
         (lambda: Attention(dropout=0.5), "cpu", []),
         (BiasedAttention, "gpu", IN_ONE_OP),
         (lambda: BiasedAttention(masked=True), "gpu", IN_ONE_OP),
+        # Scores of 3 queries and 5 keys of 12, and values of 8; backward, scores three times.
+        (
+            WideAttention,
+            "gpu",
+            [6 * 2 * 3 * 5 * (12 + 8), 6 * 2 * 3 * 5 * (3 * 12 + 2 * 8)],
+        ),
+        (WideAttention, "cpu", []),
     ],
 )
 def test_attention_is_one_op_forward_and_one_backward(
@@ -81,6 +100,7 @@ def test_attention_is_one_op_forward_and_one_backward(
 def test_attention_gives_what_pytorch_gives_on_either_target() -> None:
     check_replay(compared(Case(Attention(dropout=0.5), ATTENDED)))
     check_on_gpu(BiasedAttention(), ATTENDED)
+    check_on_gpu(WideAttention(), ATTENDED)
 
 
 class Normalised(nn.Module):

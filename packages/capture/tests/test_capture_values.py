@@ -1,9 +1,11 @@
 """Steps that ask for values: known ones, assumed ones, and how many elements a mask picks."""
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given as drawn
@@ -102,6 +104,16 @@ class Careful(torch.optim.Adagrad):
         if any(torch.isinf(weight.grad).any() for weight in weights):
             return None
         return super().step(closure)
+
+
+def test_layers_that_are_left_out_by_chance_are_the_same_each_time() -> None:
+    def forward(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(16):
+            x = model.layer(x) if random.random() < np.random.rand() else x  # noqa: NPY002, S311
+        return model.other(x)
+
+    model = Deciding(forward)
+    assert capture(model, torch.ones(2, 4)) == capture(model, torch.ones(2, 4))
 
 
 def test_an_optimizer_that_looks_for_infinities_finds_none() -> None:

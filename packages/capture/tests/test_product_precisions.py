@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from placeto_capture import capture
+from placeto_capture import capture, cost_model
 from placeto_graphs import OpGraph
 
 WIDTH = 4096
@@ -93,3 +93,19 @@ def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
     graph = capture(Product(), tuple(narrow), mode="inference")
     assert (graph.op_types[-1], graph.dtype[-1]) == ("aten.mm", "bfloat16")
     assert graph.tensor_bytes[-1] == 8 * 8 * 4
+
+
+def test_products_are_rounded_where_pytorch_is_told_to_round_them() -> None:
+    layer, rows = nn.Linear(WIDTH, WIDTH, bias=False), torch.empty(WIDTH, WIDTH)
+    plain = capture(layer, rows)
+    torch.set_float32_matmul_precision("high")
+    try:
+        rounded = capture(layer, rows)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    products = [op for op, kind in enumerate(plain.op_types) if kind == "aten.mm"]
+    assert {rounded.dtype[op] for op in products} == {"tf32"}
+    assert rounded.dtype.count("float32") == plain.dtype.count("float32") - len(products)
+    # NVIDIA's data sheet of the A100: 19.5 TFLOP/s of float32, 156 of TensorFloat-32.
+    times = (cost_model(graph, "a100")[products].sum() for graph in (plain, rounded))
+    assert next(times) / next(times) == pytest.approx(156 / 19.5, rel=0.01)

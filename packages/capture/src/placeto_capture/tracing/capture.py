@@ -89,7 +89,7 @@ def capture(
     target
         Device whose kernels run: ``"gpu"``, where dropout is one op, and RMSNorm one forward and
         one backward, or ``"cpu"``. On either attention is one op forward and one backward; on a CPU
-        unless its weights are dropped or its mask is learned.
+        unless its weights are dropped, its mask is learned, or values are not as wide as queries.
     mask_fraction
         Fraction of all elements that a mask, ``nonzero`` or ``unique`` picks by values that are not
         known: above 0 and up to 1, which is an upper bound. By default such a step is refused.

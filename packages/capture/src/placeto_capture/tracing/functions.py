@@ -7,8 +7,13 @@ from typing import Any
 
 import torch
 
+from placeto_capture.costs.op_classes import OpClass, class_of_type
 from placeto_capture.tracing import cpu_kernels  # noqa: F401 (they are registered)
 from placeto_capture.tracing.trace import Op, Placeholder, views_in
+
+MATMUL = torch.backends.cuda.matmul
+PRECISION = "fp32_precision" if hasattr(MATMUL, "fp32_precision") else "allow_tf32"
+TF32 = "tf32"  # as kinds of devices call it
 
 
 def _aten(names: str) -> frozenset[str]:
@@ -135,7 +140,8 @@ def dtype_of(op: Op) -> str:
 
     It is the narrowest floating-point one among the arguments of a call. So it is that of the
     factors of a product, even if float32 is added to them. If no argument is of floating-point
-    numbers it is the narrowest one, and without tensors that of the result.
+    numbers it is the narrowest one, and without tensors that of the result. It is ``"tf32"`` if
+    PyTorch rounds the factors of float32, as after ``torch.set_float32_matmul_precision("high")``.
     """
     if isinstance(op, Placeholder):
         views = [*op.tensors.values()]
@@ -145,6 +151,9 @@ def dtype_of(op: Op) -> str:
     dtypes = [view.dtype for view in views]
     computing = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
     narrowest = min(computing or dtypes, key=lambda dtype: dtype.itemsize, default="")
+    is_product = class_of_type(op.op_type) == OpClass.MATRIX_PRODUCT
+    if narrowest == torch.float32 and is_product and getattr(MATMUL, PRECISION) in ("tf32", True):
+        return TF32
     return str(narrowest).removeprefix("torch.")
 
 

@@ -43,6 +43,8 @@ def patched_torch(target: Target) -> Iterator[None]:
     with _PATCHING, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (a caller's)
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -142,7 +144,10 @@ def patch_dropout() -> Any:
 
 
 def patch_attention() -> Any:
-    """Let attention with dropout or a learned mask be the one op that PyTorch has for GPUs."""
+    """Let attention that PyTorch takes apart on a CPU be the one op that it has for GPUs.
+
+    That is attention with dropout, a learned mask, or values that are not as wide as queries.
+    """
     in_other_ops = functional.scaled_dot_product_attention
 
     def attention(
@@ -157,8 +162,9 @@ def patch_attention() -> Any:
     ) -> Any:
         given = [query, key, value]
         is_learned = attn_mask is not None and attn_mask.requires_grad
+        is_apart = dropout_p or is_learned or query.shape[-1] != value.shape[-1]
         fits = all(each.dim() == 4 and each.shape[1] == query.shape[1] for each in given)
-        if not (dropout_p or is_learned) or not fits or query.dtype not in OF_FUSED_ATTENTION:
+        if not is_apart or not fits or query.dtype not in OF_FUSED_ATTENTION:
             how: Any = {"scale": scale, "enable_gqa": enable_gqa}
             return in_other_ops(query, key, value, attn_mask, dropout_p, is_causal, **how)
         if torch.is_autocast_enabled(FAKE):

@@ -42,12 +42,12 @@ class View:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes of memory it shows; those of an expanded dimension count once."""
-        count = self.dtype.itemsize
+        """How many bytes of memory it shows; those that it shows several times count once."""
+        count, reach = 1, 1
         for size, stride in zip(self.size, self.stride, strict=True):
-            if stride or not size:
-                count *= size
-        return count
+            count *= size if stride or not size else 1
+            reach += (size - 1) * stride
+        return self.dtype.itemsize * min(count, max(reach, 0))
 
 
 def whole_storage(storage: int, num_bytes: int) -> View:
