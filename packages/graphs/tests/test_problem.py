@@ -96,6 +96,14 @@ def test_ops_are_groups_of_their_own_but_for_colocation_ids() -> None:
     assert problem.grouping.group_names == ("split", "left", "right")
 
 
+def test_a_device_is_busy_for_the_overhead_after_each_op_that_takes_time() -> None:
+    problem = diamond_problem(
+        compute_time=[[1, 2], [0, 3], [np.inf, 0], [4, 5]], cluster=parse_cluster("1xk80+1xp100")
+    )  # whose overheads are 5.7 and 3.76 us
+    expected = [[1 + 5.7e-6, 2 + 3.76e-6], [0, 3 + 3.76e-6], [np.inf, 0], [4 + 5.7e-6, 5 + 3.76e-6]]
+    np.testing.assert_allclose(problem.busy_time, expected, rtol=1e-12)
+
+
 def test_a_group_is_not_placed_where_it_cannot_run() -> None:
     problem = diamond_problem(compute_time=[[1, 1], [1, np.inf], [1, 1], [np.inf, 1]])
     assert problem.expand([0, 0, 1, 1]).tolist() == [0, 0, 1, 1]

@@ -1,5 +1,6 @@
 """Numbers with units, lines about progress and memory, and other texts, in one table."""
 
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -100,12 +101,12 @@ def test_a_name_that_is_given_twice_is_refused() -> None:
 def test_a_device_that_receives_more_than_a_slot_carries_is_named(
     sender: list[int], remarks: int
 ) -> None:
-    """Three tensors of 31.5 GB, each of which a slot of PCI Express 4.0 carries in a second."""
+    """Three tensors of 31.5 GB, each of which a bus carries in a second."""
     ops = nx.DiGraph()
     ops.add_edges_from(((maker, "reader") for maker in "abc"), bytes=31_500_000_000)
     problem = PlacementProblem(
         graph=from_networkx(ops),
-        cluster=parse_cluster("4xrtx3090", link="pcie-4-x16"),
+        cluster=replace(parse_cluster("4xrtx3090"), bandwidth=np.full((4, 4), 31.5e9)),
         compute_time=np.zeros((4, 4)),
     )
     place = dict(zip("abc", sender, strict=True)) | {"reader": 3}
