@@ -4,7 +4,7 @@ import re
 import shlex
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,20 @@ from exported_models import saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from small_transformers import DECODER, SMALL
 from weight_files import CONFIGS, MIXTRAL, stored_tensors, tiny_model
 
 from command_runs import succeed, succeed_json
 from placeto.errors import InputError
+from placeto.exporting.formats import FORMATS
 from placeto.exporting.llama_cpp import device_names, llama_cpp, llama_cpp_arguments
 from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
-from placeto_capture import capture
+from placeto_capture import StepSpec, capture, capture_step
 from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
 from placeto_simulator import Simulator
+from placeto_workloads import inference_step
 
 LAYERS = 6
 
@@ -37,7 +40,8 @@ def read_by_llama_cpp(command: str, tensors: list[str], num_layers: int) -> dict
     them are on GPUs. The shares of ``--tensor-split`` are added up and divided by their sum, all in
     float32. A layer is on the first GPU whose sum is larger than the part of these layers that come
     before it. ``--override-tensor`` is cut at commas and then at the first equals sign; the first
-    regular expression that is found anywhere in a name wins. The embedding of tokens is on the CPU.
+    regular expression that is found anywhere in a name wins. Only the CPU and the GPUs of
+    ``--device`` have backends. The embedding of tokens is on the CPU.
     """
     options: dict[str, str] = dict(zip(*[iter(shlex.split(command))] * 2, strict=True))
     devices = [each for each in options.pop("--device", "").split(",") if each]
@@ -64,6 +68,7 @@ def read_by_llama_cpp(command: str, tensors: list[str], num_layers: int) -> dict
             result[tensor] = "CPU"
         for override in overrides:
             pattern, _, device = override.partition("=")
+            assert device in (*devices, "CPU")
             if re.search(pattern, tensor):
                 result[tensor] = device
                 break
@@ -166,21 +171,66 @@ def in_order(layers: list[int]) -> bool:
     return len(list(groupby(layers))) == len(set(layers)) and 0 not in layers[layers.count(0) :]
 
 
-def test_what_exceeds_the_memory_goes_elsewhere() -> None:
-    problem = problem_of("llama")
-    layers = [1, 2, 1, 2, 1, 2]
-    placement = placed(problem, layers, layers, 2)
-    peaks = llama_cpp_arguments(problem, placement).price.peak_memory
-    devices = tuple(
-        device if device.is_cpu else replace(device, memory_bytes=int(0.7 * max(peaks)))
-        for device in problem.cluster.devices[:3]
+@pytest.mark.parametrize("slower", [1, 30])
+@pytest.mark.parametrize("layers", [[1] * 6, [0, 1, 0, 1, 0, 1]])
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_what_fits_comes_first_and_overrides_where_they_gain_more_than_the_simulation_errs(
+    name: str, layers: list[int], slower: float
+) -> None:
+    """The GPU has room for a part, and the CPU needs longer for what is not feed-forward.
+
+    All that llama.cpp can have: some layers on the CPU, and feed-forward parts of others.
+    """
+    problem = problem_of(name, "1xcpu+1xv100")
+    cpu, gpu = problem.cluster.devices
+    gpu = replace(gpu, memory_bytes=int(0.6 * problem.graph.parameter_bytes.sum()))
+    slow = np.array([part_of(scope)[0] == "layer" for scope in problem.graph.scopes])
+    problem = replace(
+        problem,
+        cluster=replace(problem.cluster, devices=(cpu, gpu)),
+        compute_time=problem.compute_time * np.where(slow[:, None], [slower, 1], 1),
     )
-    cluster = parse_cluster("1xcpu+2xv100")
-    smaller = make_problem(Source("small", problem.graph), replace(cluster, devices=devices))
-    smaller = replace(smaller, grouping=problem.grouping, hierarchy=None)
-    found = llama_cpp_arguments(smaller, placement)
+    forms = [
+        ([0] * first + [1] * (LAYERS - first), [0] * first + list(on_gpu))
+        for first in range(LAYERS + 1)
+        for on_gpu in product((0, 1), repeat=LAYERS - first)
+    ]
+    every = np.stack([placed(problem, *each, output=each[0][-1]) for each in forms])
+    costs = Simulator(problem).evaluate(every)
+    runtimes = np.where(
+        (costs.peak_memory <= problem.cluster.memory_bytes).all(1), costs.runtime, 9
+    )
+    whole = runtimes[[layers == feed_forward for layers, feed_forward in forms]].min()
+    found = llama_cpp_arguments(problem, placed(problem, layers, layers, 1))
     assert found.price.fits
-    assert "CPU" in found.overrides.values() or found.gpu_layers <= LAYERS
+    assert bool(found.overrides) == (whole > 1.15 * runtimes.min()) == (slower > 1)
+    assert found.price.runtime <= (1.1 * runtimes.min() if found.overrides else whole)
+
+
+SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [("qwen2", DECODER), ("gemma3_text", {**DECODER, **SLIDING}), ("gpt2", SMALL["gpt2"])],
+)
+def test_servers_are_given_the_context_and_the_memory_of_the_step(
+    model: str, sizes: dict[str, Any]
+) -> None:
+    """Of three sequences. vLLM takes 90 % of a GPU unless it is told to take more."""
+    name = f"transformers:{model}"
+    step = inference_step(name, mode="decode", context=48, batch_size=3, **sizes)
+    graph = capture_step(StepSpec(**step._asdict()))
+    problem = make_problem(Source(model, graph), parse_cluster("1xcpu+1xv100"))
+    everywhere = np.ones(problem.num_groups, np.int32)
+    line = llama_cpp(problem, everywhere, STEP).content
+    assert line.endswith(" --ctx-size 144 --parallel 3\n")
+    for part, told in ((0.5, ""), (0.97, " --gpu-memory-utilization 0.98")):
+        room = part * problem.cluster.devices[1].memory_bytes / graph.parameter_bytes.sum()
+        held = (room * graph.parameter_bytes).astype(np.int64)
+        large = replace(problem, graph=replace(graph, parameter_bytes=held))
+        line = FORMATS["vllm"].export(large, everywhere, STEP).content
+        assert line.endswith(f" --max-model-len 48{told}\n")
 
 
 ALL_LAYERS = "--n-gpu-layers 7 --device CUDA0"
@@ -199,6 +249,10 @@ FEED_FORWARD = r"blk\.(3|4)\.ffn_(gate|up|down)\.=CPU"
         ("llama", [1] * 6, None, 0, r"--n-gpu-layers 7 --device CUDA0 ^output(_norm)?\.=CPU"),
         ("qwen2", [1] * 6, None, 0, ALL_LAYERS),
         ("llama", [1] * 6, [1, 1, 1, 0, 0, 1], 1, f"{ALL_LAYERS} {FEED_FORWARD}"),
+        (
+            *("llama", [1] * 6, [1, 1, 1, 3, 3, 1], 1),
+            f"{ALL_LAYERS},CUDA2 7,0 {FEED_FORWARD.replace('CPU', 'CUDA2')}",
+        ),
         ("mixtral", [1] * 6, [1, 1, 1, 0, 0, 1], 1, f"{ALL_LAYERS} {EXPERTS}"),
         (
             *("mixtral", [1, 1, 1, 1, 2, 2], [1, 2, 1, 0, 0, 1], 2),

@@ -1,5 +1,6 @@
 """The forms that a placement can be exported in, by name."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,18 +14,19 @@ from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import CPU, DeviceMap, device_map, targets_of
 from placeto.exporting.forms import Exported
 from placeto.exporting.layer_split import LayerSplit, layer_split
-from placeto.exporting.layers import all_layers, one_stack
+from placeto.exporting.layers import all_layers, context_of, one_stack
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
-from placeto_graphs import Cluster, PlacementProblem, groups_to_networkx
+from placeto_graphs import DEVICE_KINDS, Cluster, PlacementProblem, groups_to_networkx
 
 Export = Callable[[PlacementProblem, NDArray[np.int32], EvaluatorSpec], Exported]
 
 ACCELERATE = "accelerate"
+VLLM_USES = 0.9  # of the memory of each GPU, its ``--gpu-memory-utilization`` by default
 # Control characters and halves of surrogate pairs; a tab or a new line would come back as a space.
 NOT_IN_XML = re.compile("[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 DEEPSPEED = '''\
@@ -105,13 +107,29 @@ def _vllm(
     )
     command = (
         f"{alone}VLLM_PP_LAYER_PARTITION={','.join(map(str, sizes))} "
-        f"vllm serve MODEL --pipeline-parallel-size {len(sizes)}\n"
+        f"vllm serve MODEL --pipeline-parallel-size {len(sizes)}{_vllm_memory(problem, split)}\n"
     )
     exported = _split_layers(problem, split, evaluator, command, {"partition": sizes})
     if len(numbers) < 2:
         return exported
     each = (f"on {machine} with {own}" for machine, own in visible.items())
     return replace(exported, remarks=(*exported.remarks, f"start Ray {', then '.join(each)}"))
+
+
+def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
+    """Return options of vLLM: the priced context, and more of each GPU than 90 % if it needs that.
+
+    Without them vLLM reserves the model's longest context, and uses 90 % of a GPU.
+    """
+    tokens, _ = context_of(problem.graph)
+    context = f" --max-model-len {tokens}" if tokens else ""
+    shares = []
+    for device, peak in zip(problem.cluster.devices, split.price.peak_memory, strict=True):
+        kind = DEVICE_KINDS.get(device.kind)
+        whole = max(device.memory_bytes, kind.memory_bytes if kind else 0)
+        shares.append(math.ceil(100 * peak / whole) / 100)
+    used = max(shares)
+    return context + (f" --gpu-memory-utilization {used:.2f}" if VLLM_USES < used <= 1 else "")
 
 
 def _numbers_on_machines(

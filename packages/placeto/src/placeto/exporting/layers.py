@@ -19,6 +19,7 @@ from placeto_baselines import LayerChain
 from placeto_graphs import EvaluationBatch, OpGraph, PlacementProblem, grouping_of_labels
 
 PARAMETER = "parameter"
+WORDS, POSITION_BYTES = "input.input_ids", 8  # int64, as positions in a cache
 FEWEST_LAYERS = 2  # of each device
 MOST_COARSE = 128
 NO_TIME = 1e-15  # seconds, so that ops without any count at all
@@ -100,7 +101,7 @@ class ModelChain(LayerChain):
     ) -> None:
         graph = problem.graph
         self.layers = tuple(layers)
-        forward = _forward_labels(scopes, layers)
+        forward = forward_labels(scopes, layers)
         labels = labels_of_step(graph, forward, otherwise=len(layers) - 1)
         read_elsewhere = scopes.is_weight[graph.edge_producers] & (
             labels[graph.edge_producers] != labels[graph.edge_consumers]
@@ -130,9 +131,14 @@ class ModelChain(LayerChain):
         return EvaluationBatch(runtime=priced.runtime, peak_memory=peaks)
 
 
-def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.int64]:
-    """Return int64[V], the number of the layer of each op of the forward pass; else -1."""
-    graph = scopes.graph
+def forward_labels(
+    scopes: ModuleScopes, layers: Sequence[str], behind: int | None = None
+) -> NDArray[np.int64]:
+    """Return int64[V], the number of the layer of each op of the forward pass; else -1.
+
+    What reads the last layer has the number ``behind``, by default that of the last layer.
+    """
+    graph, last = scopes.graph, len(layers) - 1
     number = {layer: place for place, layer in enumerate(layers)}
     labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(layers)])
     labels[~scopes.is_forward] = UNKNOWN
@@ -140,11 +146,11 @@ def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.i
         read = graph.tensor_producer[graph.inputs_of_op[op]]
         made_in = labels[read[~scopes.is_weight[read]]].max(initial=UNKNOWN)
         if labels[op] == UNKNOWN:
-            labels[op] = made_in
+            labels[op] = behind if behind and made_in == last else made_in
         elif made_in > labels[op]:
             raise InputError(
                 "PROBLEM: expected layers that run one after another, but "
-                f"{layers[labels[op]]} reads what {layers[made_in]} makes"
+                f"{layers[labels[op]]} reads what {layers[min(made_in, last)]} makes"
             )
     for op in graph.topological_order[::-1].tolist():
         if labels[op] == UNKNOWN and scopes.is_forward[op]:
@@ -153,6 +159,27 @@ def _forward_labels(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.i
             known = known[known != UNKNOWN]
             labels[op] = known.min() if len(known) else UNKNOWN
     return labels
+
+
+def context_of(graph: OpGraph) -> tuple[int, int]:
+    """Return the tokens of a sequence that the cache of a step has room for, and the sequences.
+
+    Keys of new tokens are copied to their positions among those of earlier ones, as in
+    `placeto_workloads.inference_step`. Without a cache both are 0.
+    """
+    tokens, sequences = 0, 0
+    for op in [op for op, kind in enumerate(graph.op_types) if kind == "aten.index_copy_"]:
+        read = graph.inputs_of_op[op]
+        kinds = [graph.op_types[producer] for producer in graph.tensor_producer[read].tolist()]
+        num_bytes = dict(zip(kinds, graph.tensor_bytes[read].tolist(), strict=True))
+        positions, kept = num_bytes.get("input", 0), num_bytes.get("buffer", 0)
+        if positions and WORDS in graph.op_names:
+            # It reads the positions and the new keys, and writes these.
+            new = (graph.bytes_accessed[op] - positions) / 2 / (positions // POSITION_BYTES)
+            tokens = max(tokens, round(kept / new))
+            words = graph.tensor_bytes[graph.tensors_of_op[graph.op_names.index(WORDS)]].sum()
+            sequences = int(words // positions)
+    return tokens, sequences
 
 
 def layers_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:

@@ -1,12 +1,12 @@
 """A placement as arguments of llama.cpp: which device has which layers and tensors.
 
-`LlamaCppParts` says which part each op of a step runs with, and `nearest_arrangement` which devices
+`LlamaCppChain` says which part each op of a step runs with, and `best_arrangement` which devices
 parts have where llama.cpp can express that.
 """
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.forms import (
-    UNKNOWN,
     Exported,
     Price,
     labels_of_step,
     price,
     problem_of_labels,
 )
-from placeto.exporting.layers import one_stack
+from placeto.exporting.layer_split import stages_of
+from placeto.exporting.layers import context_of, forward_labels, one_stack
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
-from placeto.placing.costs import costs
+from placeto.placing.costs import SIMULATION_ERROR
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.texts import counted
-from placeto_baselines import steepest_descent
-from placeto_graphs import Cluster, Evaluator, OpGraph, PlacementProblem
+from placeto_baselines import LayerChain, Stages, best_chain, steepest_descent
+from placeto_graphs import Cluster, EvaluationBatch, PlacementProblem, placement_ranks
 
 # Names of devices in llama.cpp begin with that of the backend; what none of these is runs CUDA.
 BACKENDS = {"mi[0-9]+.*": "ROCm", "m[0-9]+.*": "MTL"}
@@ -50,6 +50,8 @@ class LlamaCppArguments:
     # ``--override-tensor``: the device of tensors whose names a regular expression finds, and that
     # are not where their layer is
     overrides: dict[str, str]
+    context: int  # tokens that the cache holds of each sequence; 0 if unknown
+    sequences: int  # ``--parallel``; ``--ctx-size`` is the context of all
     moved: tuple[int, ...]  # layers that are on another device than in the placement
     op_devices: NDArray[np.int32]  # [V], the device of each op then
     price: Price
@@ -60,12 +62,16 @@ class LlamaCppArguments:
         words = ["--n-gpu-layers", str(self.gpu_layers)]
         if self.devices:
             words += ["--device", ",".join(self.devices)]
-        if len(self.devices) > 1:
+        if len(self.devices) > 1 and self.gpu_layers:
             shares = ",".join(str(share) for share in self.tensor_split)
             words += ["--split-mode", "layer", "--tensor-split", shares]
         if self.overrides:
             pairs = ",".join(f"{name}={device}" for name, device in self.overrides.items())
             words += ["--override-tensor", pairs]
+        if self.context:
+            words += ["--ctx-size", str(self.context * self.sequences)]
+        if self.sequences > 1:
+            words += ["--parallel", str(self.sequences)]
         return shlex.join(words)
 
 
@@ -85,6 +91,8 @@ def llama_cpp(
             "devices": found.devices,
             "tensor_split": found.tensor_split,
             "override_tensor": found.overrides,
+            "context": found.context,
+            "sequences": found.sequences,
         },
     )
 
@@ -97,37 +105,39 @@ def llama_cpp_arguments(
     llama.cpp puts the first layers on the CPU, and the next ones on one GPU after another. It
     keeps the embedding of tokens on the CPU, if there is one, and the output with the last layer.
     The output, and the feed-forward part or the experts of a layer, may be elsewhere. All else of a
-    layer goes to the device that has most of it in the placement. If layers are then out of order,
-    they change places, so that each device has as many as before. After that, boundaries between
-    devices and single parts move as long as a step costs less.
+    layer goes to the device that has most of it in the placement. A placement of this form that
+    fits stays as it is. See `best_arrangement` for all others.
     """
     names = device_names(problem.cluster)
-    parts = LlamaCppParts(problem.graph, names.index("CPU") if "CPU" in names else None)
-    restricted = problem_of_labels(problem, parts.labels)
-    priced_by = evaluator.make(restricted, None)
-    placed = parts.devices(problem.expand(placement), len(names))
-    found = nearest_arrangement(parts, placed, priced_by)
-    layers, output, slots = found[parts.layers], int(found[parts.output]), parts.slots(found)
-    feed_forward = found[parts.feed_forward]
+    cpu = names.index("CPU") if "CPU" in names else None
+    chain = LlamaCppChain(problem, cpu, evaluator)
+    placed = chain.nearest(problem.expand(placement))
+    found = best_arrangement(chain, placed, problem.expand(placement))
+    layers, output, slots = found[chain.layers], int(found[chain.output]), chain.slots(found)
+    feed_forward = found[chain.feed_forward]
     apart: dict[tuple[int, bool], list[int]] = {}
     for layer in np.flatnonzero(feed_forward != layers).tolist():
-        apart.setdefault((int(feed_forward[layer]), parts.has_experts[layer]), []).append(layer)
+        apart.setdefault((int(feed_forward[layer]), chain.has_experts[layer]), []).append(layer)
     overrides = {
-        _patterns(numbers, has_experts=has_experts): names[device]
+        _patterns(numbers, has_experts=has_experts): device
         for (device, has_experts), numbers in apart.items()
     }
     if output != slots[-1]:
-        overrides[TENSORS_OF_OUTPUT] = names[output]
-    gpus = [device for device in slots if device != parts.cpu]
-    after = restricted.placement_of_ops(found[parts.labels])
+        overrides[TENSORS_OF_OUTPUT] = output
+    gpus = [device for device in slots if device != cpu]
+    context, sequences = context_of(problem.graph)
+    # llama.cpp has backends for these alone: what only has overridden tensors gets no layers.
+    used = dict.fromkeys([*gpus, *(device for device in overrides.values() if device != cpu)])
     return LlamaCppArguments(
         gpu_layers=len(gpus),
-        devices=tuple(names[device] for device in dict.fromkeys(gpus)),
-        tensor_split=tuple(gpus.count(device) for device in dict.fromkeys(gpus)),
-        overrides=overrides,
-        moved=tuple(np.flatnonzero(layers != placed[parts.layers]).tolist()),
-        op_devices=restricted.expand(after),
-        price=price(problem, placement, priced_by.evaluate(after[None]), evaluator),
+        devices=tuple(names[device] for device in used),
+        tensor_split=tuple(gpus.count(device) for device in used),
+        overrides={tensors: names[device] for tensors, device in overrides.items()},
+        context=context,
+        sequences=sequences,
+        moved=tuple(np.flatnonzero(layers != placed[chain.layers]).tolist()),
+        op_devices=chain.problem.expand(found[chain.part_of_group]),
+        price=price(problem, placement, chain.evaluate_parts(found[None]), evaluator),
     )
 
 
@@ -151,86 +161,132 @@ def _patterns(layers: Sequence[int], *, has_experts: bool) -> str:
     return rf"blk\.{numbers if len(layers) == 1 else f'({numbers})'}\.{tensors}"
 
 
-class LlamaCppParts:
-    """The parts of a model that llama.cpp can have on devices of their own, by number.
+class LlamaCppChain(LayerChain):
+    """The layers of a model, and the parts that llama.cpp can have on devices of their own.
 
-    Layers come first, then the feed-forward part of each, the output, and the input.
+    P parts have numbers: layers first, then the feed-forward part of each, the output, the input.
+    Devices of parts are int32[P].
     """
 
-    def __init__(self, graph: OpGraph, cpu: int | None) -> None:
-        self.cpu = cpu
+    def __init__(
+        self, problem: PlacementProblem, cpu: int | None, evaluator: EvaluatorSpec
+    ) -> None:
+        graph, self.cpu = problem.graph, cpu
         scopes = ModuleScopes(graph)
         layers = one_stack(scopes, "llama.cpp")
-        num_layers = len(layers)
-        self.layers = slice(num_layers)
-        self.feed_forward = slice(num_layers, 2 * num_layers)
-        self.output, self.input = 2 * num_layers, 2 * num_layers + 1
+        count = len(layers)
+        self.layers, self.feed_forward = slice(count), slice(count, 2 * count)
+        self.output, self.input = 2 * count, 2 * count + 1
         inner = [_feed_forward_part(layer, graph.scopes) for layer in layers]
         self.has_experts = [part is not None and part.endswith(EXPERTS) for part in inner]
-        number = {name: place for place, name in enumerate((*layers, *inner))}
-        forward = np.full(graph.num_ops, UNKNOWN, np.int64)
-        for modules in (layers, [part for part in inner if part]):
-            for op, module in enumerate(scopes.outermost(modules)):
-                if module is not None and scopes.is_forward[op]:
-                    forward[op] = number[module]
-        self._label_outside(scopes, forward)
-        weights = scopes.is_weight[graph.edge_producers]
-        read_in = forward[graph.edge_consumers]
-        of_input = weights & (forward[graph.edge_producers] == self.input)
-        self.is_tied = bool((of_input & (read_in == self.output)).any())
+        forward = forward_labels(scopes, layers, behind=self.output)
+        number = {part: count + place for place, part in enumerate(inner)}
+        for op, module in enumerate(scopes.outermost(part for part in inner if part)):
+            if module is not None and scopes.is_forward[op]:
+                forward[op] = number[module]
+        self.in_layer = np.array([each is not None for each in scopes.outermost(layers)])
+        self._label_input(scopes, forward)
+        of_input = scopes.is_weight[graph.edge_producers] & (
+            forward[graph.edge_producers] == self.input
+        )
+        self.is_tied = bool((of_input & (forward[graph.edge_consumers] == self.output)).any())
         if self.is_tied:
             forward[forward == self.input] = self.output
         if cpu is None:
             forward[forward == self.input] = 0
-        self._bytes = graph.bytes_accessed
-        self.labels = labels_of_step(graph, forward, otherwise=self.output)
-        self.is_there = np.bincount(self.labels, minlength=self.input + 1) > 0
+        self.part_of_op = labels_of_step(graph, forward, otherwise=self.output)
+        self.is_there = np.bincount(self.part_of_op, minlength=self.input + 1) > 0
+        by_part = problem_of_labels(problem, self.part_of_op)
+        self.part_of_group = np.empty(by_part.num_groups, np.int64)
+        self.part_of_group[by_part.grouping.group_of] = self.part_of_op
+        layer_of_part = np.array([*range(count), *range(count), count - 1, 0])
+        layer_of_group = layer_of_part[self.part_of_group]
+        super().__init__(by_part, evaluator.make(by_part, None), layer_of_group)
 
-    def _label_outside(self, scopes: ModuleScopes, labels: NDArray[np.int64]) -> None:
-        """Label the ops of the forward pass that are in no layer."""
+    def _label_input(self, scopes: ModuleScopes, labels: NDArray[np.int64]) -> None:
+        """Label what has weights before the first layer, and what is read there alone."""
         graph = scopes.graph
-        behind = labels != UNKNOWN
-        for op in graph.topological_order.tolist():
-            behind[op] |= behind[graph.tensor_producer[graph.inputs_of_op[op]]].any()
-        outside = np.flatnonzero((labels == UNKNOWN) & scopes.is_forward).tolist()
-        of_output = {graph.scopes[op] for op in outside if behind[op]} - {ROOT}
-        with_weights = {graph.scopes[op] for op in outside if scopes.is_weight[op]} - {ROOT}
-        made_by_nothing = {
-            op for op in outside if not len(graph.inputs_of_op[op]) and not scopes.is_weight[op]
-        }
-        for op in outside:
-            if behind[op] or graph.scopes[op] in of_output:
-                labels[op] = self.output
-            else:
-                labels[op] = self.input if graph.scopes[op] in with_weights else 0
-        for tensor, reader in graph.edges[::-1].tolist():
-            op = int(graph.tensor_producer[tensor])
-            if op in made_by_nothing:  # inputs, and what is kept of earlier tokens
-                labels[op] = labels[reader]
+        weights = np.flatnonzero(scopes.is_weight & scopes.is_forward & ~self.in_layer)
+        modules = {graph.scopes[op] for op in weights.tolist()} - {ROOT}
+        of_input = np.array([scope in modules for scope in graph.scopes])
+        labels[of_input & ~self.in_layer & (labels == 0)] = self.input
+        reads_nothing = ~np.isin(np.arange(graph.num_ops), graph.edge_consumers)
+        read_by_input = labels[graph.edge_consumers] == self.input
+        before = graph.edge_producers[read_by_input & reads_nothing[graph.edge_producers]]
+        labels[before] = self.input
 
-    def devices(self, op_devices: NDArray[np.int32], num_devices: int) -> NDArray[np.int32]:
-        """Return int32[P], the device on which most of each part is, by the bytes it accesses."""
-        most = np.zeros((self.input + 1, num_devices))
-        np.add.at(most, (self.labels, op_devices), 1 + self._bytes)
+    def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of int32[B, N], the device of each layer, without overrides."""
+        return self.evaluate_parts(np.stack([self.whole_layers(each) for each in device_of_layer]))
+
+    def evaluate_parts(self, devices: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of int32[B, P], the device of each part."""
+        return self.evaluator.evaluate(devices[:, self.part_of_group])
+
+    def can_be(self, stages: Stages, devices: Sequence[int]) -> bool:
+        """Return whether stages are on some devices, can run there, and have the CPU first."""
+        return self.cpu not in stages.devices[1:] and super().can_be(stages, devices)
+
+    def ranks(self, devices: Sequence[NDArray[np.int32]]) -> list[tuple[bool, float]]:
+        """Return whether devices of parts lack memory, and their costs."""
+        memory = self.problem.cluster.memory_bytes
+        return placement_ranks(self.evaluate_parts(np.stack(devices)), memory)
+
+    def whole_layers(self, device_of_layer: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return devices of parts: all of a layer on its device, and the output with the last."""
+        last = device_of_layer[-1]
+        return self.completed(np.concatenate([device_of_layer, device_of_layer, [last, last]]))
+
+    def nearest(self, op_devices: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the devices on which most of each part is, by the bytes that its ops access."""
+        most = np.zeros((self.input + 1, self.problem.num_devices))
+        np.add.at(most, (self.part_of_op, op_devices), 1 + self.problem.graph.bytes_accessed)
         devices: NDArray[np.int32] = most.argmax(axis=1).astype(np.int32)
-        layers, feed_forward = devices[self.layers], devices[self.feed_forward]
-        devices[self.feed_forward] = np.where(
-            self.is_there[self.feed_forward], feed_forward, layers
-        )
+        without = ~self.is_there[self.feed_forward]
+        devices[self.feed_forward][without] = devices[self.layers][without]
         return devices
 
     def slots(self, devices: NDArray[np.int32]) -> list[int]:
         """Return the device of each layer, and of the output as llama.cpp places it behind them.
 
-        The output is on a GPU of its own if it has one in int32[P], else on that of the last layer.
+        The output is on a GPU of its own if it has one, else on that of the last layer.
         """
         layers: list[int] = devices[self.layers].tolist()
         output = int(devices[self.output])
         on_another = self.is_there[self.output] and output != self.cpu and output not in layers
         return [*layers, output if on_another else layers[-1]]
 
+    def neighbours(self, found: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """Return devices of parts that differ where one device ends, or in some parts in a row."""
+        layers, feed_forward = found[self.layers], found[self.feed_forward]
+        bounds = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
+        moves: list[tuple[int, int, int]] = []  # layers that go to another device
+        for before, bound, after in zip(bounds, bounds[1:], bounds[2:], strict=False):
+            moves += [(max(bound - step, before), bound, layers[bound]) for step in STEPS]
+            moves += [(bound, min(bound + step, after), layers[bound - 1]) for step in STEPS]
+        near = []
+        for begin, end, device in moves:
+            other = found.copy()
+            other[self.layers][begin:end] = device
+            near.append(other.copy())
+            together = feed_forward[begin:end] == layers[begin:end]
+            other[self.feed_forward][begin:end][together] = device
+            near.append(other)
+        parts = self.feed_forward
+        rows = [
+            slice(begin, min(begin + size, parts.stop))
+            for size in STEPS
+            for begin in range(parts.start, parts.stop, size)
+        ]
+        for row in [*rows, slice(self.output, self.output + 1)]:
+            for device in range(self.problem.num_devices):
+                other = found.copy()
+                other[row][self.is_there[row]] = device
+                near.append(other)
+        return [self.completed(each) for each in near if not np.array_equal(each, found)]
+
     def completed(self, devices: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return int32[P] with those parts where they have to be of which nobody can choose."""
+        """Return the devices with those parts where they have to be that nobody can choose."""
         devices = devices.copy()
         if self.cpu is not None:
             devices[self.input] = self.cpu
@@ -248,61 +304,41 @@ def _feed_forward_part(layer: str, scopes: Iterable[str]) -> str | None:
     return next(iter(with_experts or found), None)
 
 
-def nearest_arrangement(
-    parts: LlamaCppParts, placed: NDArray[np.int32], evaluator: Evaluator
+def best_arrangement(
+    chain: LlamaCppChain, placed: NDArray[np.int32], op_devices: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Return int32[P], devices of parts that llama.cpp can express.
+    """Return devices of parts that llama.cpp can express, for int32[V], devices of ops.
 
-    They are those of ``placed``, int32[P], if it can express these. Otherwise layers change places
-    until they are in order, and then neighbours of that are tried as long as they cost less. The
-    evaluator is of a problem with a group for each part.
+    They are those of the ops, if these can be expressed and fit. Otherwise they are the best chain
+    of whole layers that is found. Parts elsewhere have to gain more than the simulation errs, or
+    fit where whole layers do not.
     """
-    found = placed.copy()
-    found[parts.layers] = layers = _in_order(placed[parts.layers], parts.cpu)
-    with_layer = placed[parts.feed_forward] == placed[parts.layers]
-    found[parts.feed_forward][with_layer] = layers[with_layer]
-    found = parts.completed(found)
-    if np.array_equal(layers, placed[parts.layers]):
-        return found
-    problem = evaluator.problem
-    best = steepest_descent(
-        [found],
-        lambda near: costs(
-            evaluator, np.stack([problem.placement_of_ops(each[parts.labels]) for each in near])
-        ),
-        lambda each: [*map(parts.completed, _neighbours(parts, each, problem.num_devices))],
-        MOST_ROUNDS,
-    )
-    return found if best is None else best
-
-
-def _neighbours(
-    parts: LlamaCppParts, found: NDArray[np.int32], num_devices: int
-) -> Iterator[NDArray[np.int32]]:
-    """Yield int32[P], devices that differ where one device ends, or in that of a part."""
-
-    def with_layers(begin: int, end: int, device: int) -> NDArray[np.int32]:
-        other = found.copy()
-        together = other[parts.feed_forward][begin:end] == layers[begin:end]
-        other[parts.layers][begin:end] = device
-        other[parts.feed_forward][begin:end][together] = device
-        return other
-
-    layers = found[parts.layers]
-    bounds = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
-    for before, bound, after in zip(bounds, bounds[1:], bounds[2:], strict=False):
-        for step in STEPS:
-            if bound - step > before:
-                yield with_layers(bound - step, bound, int(layers[bound]))
-            if bound + step < after:
-                yield with_layers(bound, bound + step, int(layers[bound - 1]))
-    movable = range(parts.feed_forward.start, parts.output + (not parts.is_tied))
-    for part in movable:
-        for device in range(num_devices):
-            if parts.is_there[part] and device != found[part]:
-                other = found.copy()
-                other[part] = device
-                yield other
+    in_order = placed.copy()
+    in_order[chain.layers] = layers = _in_order(placed[chain.layers], chain.cpu)
+    with_layer = placed[chain.feed_forward] == placed[chain.layers]
+    in_order[chain.feed_forward][with_layer] = layers[with_layer]
+    in_order = chain.completed(in_order)
+    differ = chain.in_layer & (in_order[chain.part_of_op] != op_devices)
+    if not differ.any() and not chain.ranks([in_order])[0][0]:
+        return in_order
+    devices = range(chain.problem.num_devices)
+    start = stages_of(layers)
+    stages = best_chain(chain, devices, [start] if start else [])
+    if stages is None:
+        names = ", ".join(chain.problem.cluster.device_names)
+        raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
+    whole = chain.whole_layers(stages.stages.device_of_layer())
+    on_gpus = whole.copy()  # but for the feed-forward parts of the layers on the CPU
+    gpus = [device for device in whole[chain.layers].tolist() if device != chain.cpu]
+    if gpus:
+        on_gpus[chain.layers] = [gpus[0]] * (len(layers) - len(gpus)) + gpus
+    found = [whole]
+    for start in (whole, in_order, on_gpus):
+        end = steepest_descent([start], chain.ranks, chain.neighbours, MOST_ROUNDS)
+        found.append(whole if end is None else end)
+    ranks = chain.ranks(found)
+    (lacks, cost), best = ranks[0], min(ranks)
+    return whole if (lacks, cost / (1 + SIMULATION_ERROR)) <= best else found[ranks.index(best)]
 
 
 def _in_order(devices: NDArray[np.int32], cpu: int | None) -> NDArray[np.int32]:
