@@ -92,6 +92,7 @@ def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
         "alone",
         "in-order",
         "balanced",
+        "chain",
         "searched",
     }
     table = succeed(*place)

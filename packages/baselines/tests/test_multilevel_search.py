@@ -234,18 +234,38 @@ def test_the_search_passes_through_the_levels_and_cools_on_the_first() -> None:
         assert temperature(rounds[-1]) < (0.01 if level else 0.2) * unit
 
 
+def test_a_small_budget_affords_coarse_levels_only_and_no_random_chain_beside_a_start() -> None:
+    """Of 1,500 evaluations 30 for each group where chains begin, and 4 for each of the finest."""
+    start, layers = (np.arange(600) >= 300).astype(np.int32), np.arange(600) // 60
+    for starts, expected in ((None, 3), (start[None], 0.1)):
+        evaluator = Walking(ladder(300))
+        search = MultilevelSearch(evaluations=1500)
+        search.place(evaluator.problem, evaluator, starts=starts, layers=layers)
+        measured, first, *_ = evaluator.rounds
+        used = np.concatenate([each.moves.set_of.ravel() for each in evaluator.rounds[1:]])
+        first_set = np.cumsum([0, 32, 64, 128, 256, 512, 600])
+        parts = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
+        assert (parts[:4] > 0.02).all()
+        assert parts[4:].tolist() == pytest.approx([0, 0, 0.3], abs=0.05)
+        level = np.searchsorted(first_set, first.moves.set_of, side="right") - 1
+        assert set(level.ravel().tolist()) == {0, 6}
+        more = float(first.moves.allowance.mean() / 310.0)
+        assert more == is_about(expected * uphill(measured))
+
+
 @pytest.mark.parametrize("start", [None, (np.arange(300) >= 150).astype(np.int32)])
 def test_several_chains_begin_apart_and_go_on_from_the_best_of_all(
     start: NDArray[np.int32] | None,
 ) -> None:
     evaluator = Walking(ladder(150))
-    search = MultilevelSearch(evaluations=3000, chains=3)
-    search.place(evaluator.problem, evaluator, start=start)
+    search = MultilevelSearch(evaluations=6000, chains=3)
+    starts = None if start is None else start[None]
+    search.place(evaluator.problem, evaluator, starts=starts)
     measured, first, *others = evaluator.rounds
     for chain, expected in enumerate((3, 3, 3 if start is None else 0.3)):
         assert temperature(first, chain) == is_about(expected * uphill(measured))
     assert len({tuple(row) for row in first.placements.tolist()}) == 3
-    finer = next(each for each in others if each.evaluated >= 1500)
+    finer = next(each for each in others if each.evaluated >= 3000)
     before = evaluator.rounds[: evaluator.rounds.index(finer)]
     found = [each.walks.best_runtime.min() for each in before]
     if start is not None:
@@ -268,7 +288,7 @@ def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
             return EvaluationBatch(runtime=200.0 - here, peak_memory=memory)
 
     problem = gpus([1] * 100, memory=50 * 10**6)
-    result = MultilevelSearch(evaluations=3000).place(problem, Scarce(problem))
+    result = MultilevelSearch(evaluations=4000).place(problem, Scarce(problem))
     assert result.fits(problem.cluster)
     assert result.runtime == 150
 
@@ -280,7 +300,7 @@ def test_the_penalty_for_memory_rises_while_nothing_fits() -> None:
             return replace(super().evaluate(placements), peak_memory=memory)
 
     evaluator = Heavy(ladder(150))
-    result = MultilevelSearch(evaluations=3000).place(evaluator.problem, evaluator)
+    result = MultilevelSearch(evaluations=6000).place(evaluator.problem, evaluator)
     assert not result.fits(evaluator.problem.cluster)
     paid = [each.moves.seconds_per_byte for each in evaluator.rounds]
     assert sorted(set(paid)) == [2e-9, 4e-9, 8e-9]
@@ -388,5 +408,5 @@ def test_it_finds_the_one_best_way_to_share_work_out(seed: int) -> None:
 def test_a_good_start_is_kept_and_improved(evaluations: int, runtime: float) -> None:
     good = (np.arange(120) >= 56).astype(np.int32)
     placer = MultilevelSearch(evaluations=evaluations)
-    result = placer.place(ladder(60), BusiestDevice(ladder(60)), start=good)
+    result = placer.place(ladder(60), BusiestDevice(ladder(60)), starts=good[None])
     assert result.runtime == runtime

@@ -4,7 +4,7 @@ All take the same problem and the same evaluator, so that results compare. Every
 the memory-penalised runtime, with the memory of the devices as the limits.
 """
 
-from placeto_baselines.bounds.lower_bound import bound_parts, lower_bound
+from placeto_baselines.bounds.lower_bound import bound_parts, bounds_in_turn, lower_bound
 from placeto_baselines.bounds.memory import least_excess, least_memory
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.expert import ExpertPlacer, ExpertScopes
@@ -43,6 +43,7 @@ __all__ = [
     "TrainedRnnPlacer",
     "best_chain",
     "bound_parts",
+    "bounds_in_turn",
     "exhaustive_search",
     "least_excess",
     "least_memory",

@@ -1,5 +1,7 @@
 """A lower bound of the runtime: begin to read here."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -66,22 +68,38 @@ def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
     >>> sorted(parts), max(parts.values()) == lower_bound(problem)
     (['fork-join', 'path', 'split', 'work'], True)
     """
+    return dict(bounds_in_turn(problem, scale=scale))
+
+
+def bounds_in_turn(
+    problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE
+) -> Iterator[tuple[str, float]]:
+    """Yield the bounds of `bound_parts`, each when it is known; fork-join, the slowest, is last.
+
+    Examples
+    --------
+    >>> [name for name, _ in bounds_in_turn(problem)]
+    ['path', 'work', 'split', 'fork-join']
+    """
     if not 0 <= scale < float("inf"):
         raise BaselineError(f"scale: expected a number >= 0, got {scale}")
+
+    def known(name: str, bound: float) -> tuple[str, float]:
+        return name, max(0.0, bound) * (1 - ROUNDING)
+
     paths = longest_paths(problem)
     programme = work_programme(problem, paths, scale)
-    # Numba takes half a second to import.
-    from placeto_baselines.bounds.fork_join import fork_join_bound  # noqa: PLC0415
-
-    is_small = problem.graph.num_ops <= MOST_OPS_OF_FORK_JOIN
     penalty = scale * programme.needs.least_excess
-    parts = {
-        "path": float(programme.path.min(axis=1).max()) + penalty,
-        "work": programme.solve(),
-        "split": split_bound(problem, paths, programme),
-        "fork-join": fork_join_bound(problem, paths) + penalty if is_small else 0.0,
-    }
-    return {name: max(0.0, bound) * (1 - ROUNDING) for name, bound in parts.items()}
+    yield known("path", float(programme.path.min(axis=1).max()) + penalty)
+    yield known("work", programme.solve())
+    yield known("split", split_bound(problem, paths, programme))
+    if problem.graph.num_ops <= MOST_OPS_OF_FORK_JOIN:
+        # Numba takes half a second to import.
+        from placeto_baselines.bounds.fork_join import fork_join_bound  # noqa: PLC0415
+
+        yield known("fork-join", fork_join_bound(problem, paths) + penalty)
+    else:
+        yield "fork-join", 0.0
 
 
 def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramme) -> float:

@@ -7,7 +7,7 @@ moves those that the evaluator prices best (`neighbours`, `steepest_descent`).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -172,16 +172,16 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int]) -> list[Stages]:
     """Return stages for the evaluator to choose from, the most promising first.
 
     They have the least sum of seconds of all stages of which none takes longer than a limit, for
-    several limits, used devices and last devices. A step without micro-batches takes about the sum,
-    and one with many about as long as the slowest stage.
+    several limits, used devices and last devices, and with and without a penalty for memory. A step
+    without micro-batches takes about the sum, one with many about as long as the slowest stage.
     """
     load, lack, transfer = chain_costs(chain, devices)
     alone = np.maximum(load[:, 0, -1], np.finfo(float).tiny)
     fair = 1 / max((1 / alone).sum(), np.finfo(float).tiny)
     kinds = _kinds(chain.problem, devices)
     found: dict[Stages, float] = {}
-    for limit in LIMITS:
-        limited = np.where(load <= limit * fair, load + lack, np.inf)
+    for limit, most in product(LIMITS, (0.0, np.inf)):
+        limited = np.where((load <= limit * fair) & (lack <= most), load + lack, np.inf)
         for cost, stages in fastest_stages(limited, transfer, kinds)[:MOST_OF_LIMIT]:
             parts = zip(stages.devices, pairwise(stages.bounds), strict=True)
             slowest = max(load[device, begin, end] for device, (begin, end) in parts)

@@ -35,6 +35,7 @@ FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
 SECONDS_OF_ROUND = 0.05
 SHARE_OF_COARSER = 0.3  # of the moves ...
 COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
+SHARE_OF_LAYERS = 0.3  # of the moves, where layers are given
 AT_THE_BOUND = 1 + 1e-6
 SHARE_OF_CRITICAL = 0.6  # of the moves, where the evaluator says which groups are critical
 USUAL_UPHILL = 0.01  # part of the cost, where no move uphill was seen
@@ -51,10 +52,11 @@ class MultilevelSearch:
     An annealing chain begins at a random placement of the level of about 128 groups, as coarser
     groups do not fit if memory is scarce. That level cools for half of the budget. Then the best
     placement of all continues at the finer levels, which have equal shares of the rest and low
-    temperatures. Some moves still take groups of coarser levels. If the evaluator names critical
-    groups (`CriticalEvaluator`), most moves take one of these to the device of a neighbour. The
-    search minimises the memory-penalised runtime among placements that fit the memory. As long as
-    none is known, the penalty rises.
+    temperatures. Some moves still take groups of coarser levels, or given layers. If the evaluator
+    names critical groups (`CriticalEvaluator`), most moves take one of these to the device of a
+    neighbour. A budget of few evaluations affords coarse levels only: about 30 evaluations of each
+    group where chains begin, and 4 at the finest level. The search minimises the memory-penalised
+    runtime among placements that fit the memory. As long as none is known, the penalty rises.
 
     `KeyboardInterrupt` ends the search with the best placement so far, and so does a placement that
     reaches a given bound. If there are few placements, all are evaluated. Graph partitioners are
@@ -97,9 +99,12 @@ class MultilevelSearch:
 
     coarsest = 32
     first = 128  # groups of the level at which chains begin
+    evaluations_of_first = 30  # of each group of that level, at the least
+    evaluations_of_finest = 4
     hot_share = 0.5  # of the budget
     hot = 3.0, 0.03
     warm = 0.3, 0.03  # from a placement that is given
+    alone = 0.1, 0.01  # where the budget allows no random one besides
     cold = 0.03, 3e-3
 
     def __init__(
@@ -132,19 +137,22 @@ class MultilevelSearch:
         evaluator: Evaluator,
         *,
         seed: int = 0,
-        start: NDArray[np.int32] | None = None,
+        starts: NDArray[np.int32] | None = None,
+        layers: NDArray[np.integer] | None = None,
     ) -> PlacementResult:
         """Return the best placement of all that were evaluated.
 
-        ``start`` int32[G] is a placement to start from, such as that of a policy. No result is
-        worse. A chain begins there, the last of several or a second one, at a lower temperature
-        than from a random placement.
+        ``starts`` int32[B, G] are placements to start from, such as those of other placers. No
+        result is worse. A chain begins at the best of them, the last of several or a second one, at
+        a lower temperature than from a random placement. If the budget is too small for 30
+        evaluations of each of 128 groups, no chain is random. ``layers`` int[G] are numbers of
+        groups that some moves take together.
         """
-        search = _Search(self, Trials(problem, evaluator), seed)
+        search = _Search(self, Trials(problem, evaluator), seed, layers)
         trials = search.trials
         try:
-            if start is not None:
-                trials.evaluate(np.asarray(start)[None])
+            if starts is not None:
+                trials.evaluate(starts[: int(min(search.evaluations_left, len(starts)))])
             search.start_on_one_device()
             if num_placements(problem) <= min(FEW_PLACEMENTS, search.evaluations_left):
                 for placements in all_placements(problem):
@@ -152,25 +160,39 @@ class MultilevelSearch:
                         break
                     trials.evaluate(placements)
             else:
-                self._search(search, start)
+                self._search(search, starts is not None)
         except KeyboardInterrupt:
             if not trials.count:
                 raise
         return trials.result()
 
-    def _search(self, search: "_Search", start: NDArray[np.int32] | None) -> None:
-        sizes = search.sets.sizes
-        first = max(n for n, size in enumerate(sizes) if n == 0 or size <= self.first)
-        num_random = self.chains if start is None else max(1, self.chains - 1)
-        placements = [search.random_placement(first) for _ in range(num_random)]
-        search.placements = np.stack(placements if start is None else [*placements, start])
+    def _search(self, search: "_Search", has_start: bool) -> None:
+        affords, sizes = search.affordable, search.sets.sizes
+
+        def last(most: float) -> int:
+            return max(n for n, size in enumerate(sizes) if n == 0 or size <= most)
+
+        finest = last(affords / self.evaluations_of_finest)
+        first = last(min(self.first, affords / self.evaluations_of_first))
+        num_random, cooling = self.chains, [self.hot] * self.chains
+        hot_share, starts = self.hot_share, []
+        if has_start:
+            starts = [search.trials.result().placement]
+            if affords < self.evaluations_of_first * self.first:
+                num_random, cooling = 0, [self.alone]
+                hot_share = 1 / (finest - first + 1)
+            else:
+                num_random = max(1, self.chains - 1)
+                cooling = [self.hot] * num_random + [self.warm]
+        starts = [search.random_placement(first) for _ in range(num_random)] + starts
+        search.placements = np.stack(starts)
         search.measure(first)
-        search.anneal(first, [self.hot] * num_random + [self.warm], self.hot_share)
-        finer = range(first + 1, len(sizes)) or [first]
+        search.anneal(first, cooling, hot_share)
+        finer = range(first + 1, finest + 1) or [first]
         for number, level in enumerate(finer, start=1):
             # All chains go on from the best placement of all that were evaluated.
             search.placements = np.repeat(search.trials.result().placement[None], self.chains, 0)
-            share = self.hot_share + (1 - self.hot_share) * number / len(finer)
+            share = hot_share + (1 - hot_share) * number / len(finer)
             search.anneal(level, [self.cold] * self.chains, share)
 
 
@@ -179,8 +201,14 @@ class _Search:
 
     placements: NDArray[np.int32]  # of the chains
 
-    def __init__(self, settings: MultilevelSearch, trials: Trials, seed: int) -> None:
-        self.settings, self.trials = settings, trials
+    def __init__(
+        self,
+        settings: MultilevelSearch,
+        trials: Trials,
+        seed: int,
+        layers: NDArray[np.integer] | None = None,
+    ) -> None:
+        self.settings, self.trials, self.layers = settings, trials, layers
         self.generator = np.random.default_rng(seed)
         self.seconds = math.inf if settings.seconds is None else settings.seconds
         self.evaluations = math.inf if settings.evaluations is None else settings.evaluations
@@ -195,7 +223,7 @@ class _Search:
 
     @cached_property
     def sets(self) -> "MoveSets":
-        return move_sets(self.trials.problem, self.settings.coarsest)
+        return move_sets(self.trials.problem, self.settings.coarsest, self.layers)
 
     @cached_property
     def choices(self) -> DeviceChoices:
@@ -214,6 +242,14 @@ class _Search:
     @property
     def evaluations_left(self) -> float:
         return self.evaluations - self.trials.count
+
+    @property
+    def affordable(self) -> float:
+        """The number of evaluations that are left, as fast as they were so far."""
+        elapsed = self.settings.clock() - self.began
+        rate = self.trials.count * self.settings.chains / elapsed if elapsed > 0 else math.inf
+        in_seconds = self.seconds * rate if self.trials.count else math.inf
+        return min(self.evaluations_left, in_seconds)
 
     @property
     def can_walk(self) -> bool:
@@ -286,12 +322,14 @@ class _Search:
         )
 
     def _levels_of_moves(self, level: int, shape: tuple[int, int]) -> NDArray[np.int64]:
-        """Return int64[C, N]: a level, and for some moves one of the next coarser ones."""
+        """Return int64[C, N]: a level, for some moves one of the next coarser ones, or layers."""
         levels = np.full(shape, level)
         first = max(0, level - COARSER_LEVELS)
         if first < level:
             coarser = self.generator.random(shape) < SHARE_OF_COARSER
             levels[coarser] = self.generator.integers(first, level, int(coarser.sum()))
+        if self.layers is not None:
+            levels[self.generator.random(shape) < SHARE_OF_LAYERS] = len(self.sets.sizes)
         return levels
 
     def _pace(self, seconds: float) -> None:
@@ -302,9 +340,12 @@ class _Search:
 
 
 class MoveSets(NamedTuple):
-    """The groups of L levels, from coarse to fine: S sets of the groups of the finest one."""
+    """The groups of L levels, from coarse to fine: S sets of the groups of the finest one.
 
-    sizes: tuple[int, ...]  # number of groups of each level
+    Layers are one more level, behind the finest.
+    """
+
+    sizes: tuple[int, ...]  # number of groups of each level, without the layers
     first_set: NDArray[np.int64]  # [L + 1], of each level
     first_member: NDArray[np.int32]  # [S + 1], start of each set in the members: see `Moves`
     members: NDArray[np.int32]
@@ -312,26 +353,31 @@ class MoveSets(NamedTuple):
     allowed: NDArray[np.bool_]  # [S, D], where all groups of a set can run
 
 
-def move_sets(problem: PlacementProblem, coarsest: int = 1) -> MoveSets:
-    """Return the sets of the levels of a problem, from a coarse one to its own.
+def move_sets(
+    problem: PlacementProblem, coarsest: int = 1, layers: NDArray[np.integer] | None = None
+) -> MoveSets:
+    """Return the sets of the levels of a problem, from a coarse one to its own, and of layers.
 
-    Coarse levels of fewer groups than ``coarsest`` are left out.
+    Coarse levels of fewer groups than ``coarsest`` are left out. So are layers that have groups
+    without a device that can run all of them.
     """
     levels = [
         level
         for number, level in enumerate(problem.levels[: problem.level + 1])
         if number == problem.level or level.num_groups >= coarsest
     ]
-    sizes = tuple(level.num_groups for level in levels)
-    first_set = np.cumsum([0, *sizes])
     first_ops = np.unique(problem.grouping.group_of, return_index=True)[1]
     of_level = [level.group_of[first_ops] for level in levels]
+    first_set = np.cumsum([0, *(level.num_groups for level in levels)])
+    if layers is not None:
+        of_level.append(layers)
+        first_set = np.append(first_set, first_set[-1] + layers.max() + 1)
     set_with = np.stack(of_level) + first_set[:-1, None]
     first_member = np.append(0, np.cumsum(np.bincount(set_with.ravel())))
     members = np.concatenate([np.argsort(group_of, kind="stable") for group_of in of_level])
     can_run = allowed_devices(problem)[members]
     return MoveSets(
-        sizes,
+        tuple(level.num_groups for level in levels),
         first_set,
         first_member.astype(np.int32),
         members.astype(np.int32),

@@ -12,14 +12,13 @@ from placeto.placing.costs import SIMULATION_ERROR, fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
 from placeto_graphs import (
-    EvaluationBatch,
     Evaluator,
     PlacementProblem,
     PlacementResult,
-    placement_ranks,
 )
 
-ALONE, IN_ORDER, BALANCED, SEARCHED = "alone", "in-order", "balanced", "searched"
+ALONE, IN_ORDER, BALANCED = "alone", "in-order", "balanced"
+CHAIN, SEARCHED = "chain", "searched"
 MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
 MOST_DEVICES = 64  # of more, no subsets are searched
 MOST_SUBSETS = 28  # the pairs of eight devices
@@ -31,7 +30,7 @@ class Choice:
     """A placement on some of the devices, and what it costs."""
 
     devices: tuple[int, ...]  # that may be used
-    # `ALONE` on one device; filled `IN_ORDER`, or `BALANCED`; or the best of a short search
+    # `ALONE` on one device; filled `IN_ORDER`, or `BALANCED`; the best `CHAIN`; or `SEARCHED`
     how: str
     result: PlacementResult
 
@@ -46,7 +45,7 @@ def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -
         return []
     runs = np.isfinite(problem.group_graph.compute_time)
     alone = [
-        Choice((device,), ALONE, _evaluated(evaluator, np.full(problem.num_groups, device)))
+        Choice((device,), ALONE, evaluated(evaluator, np.full(problem.num_groups, device)))
         for (device,) in unlike_subsets(problem, 1)
         if runs[:, device].all()
     ]
@@ -100,10 +99,11 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice
                 most = tried - 1
         placement = filled(placement, first, least, device)
         first = least
-    return Choice(tuple(devices), how, _evaluated(evaluator, placement))
+    return Choice(tuple(devices), how, evaluated(evaluator, placement))
 
 
-def _evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> PlacementResult:
+def evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> PlacementResult:
+    """Return a placement and its costs."""
     batch = evaluator.evaluate(placement[None].astype(np.int32))
     return PlacementResult(
         placement=placement.astype(np.int32),
@@ -172,16 +172,6 @@ def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> Placement
     return replace(problem, compute_time=np.where(elsewhere, np.inf, problem.compute_time))
 
 
-def best_of(problem: PlacementProblem, results: list[PlacementResult]) -> PlacementResult:
-    """Return the best result: those that fit the memory rank first, then the fastest."""
-    batch = EvaluationBatch(
-        runtime=np.array([result.runtime for result in results]),
-        peak_memory=np.stack([result.peak_memory for result in results]),
-    )
-    ranks = placement_ranks(batch, problem.cluster.memory_bytes)
-    return results[ranks.index(min(ranks))]
-
-
 def choices_report(
     problem: PlacementProblem, result: PlacementResult, choices: list[Choice]
 ) -> list[dict[str, object]]:
@@ -219,6 +209,7 @@ def choices_table(
             ALONE: f"{devices} alone",
             IN_ORDER: "in order of memory",
             BALANCED: "equal weights",
+            CHAIN: "best chain of layers",
             SEARCHED: devices,
         }
         lack = choice.result.peak_memory - problem.cluster.memory_bytes

@@ -3,8 +3,10 @@
 `run_placer` runs a single placer, also in a comparison.
 """
 
+import math
 import time
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,14 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, reading
-from placeto.placing.choices import (
-    SEARCHED,
-    Choice,
-    best_of,
-    placements_without_search,
-    restricted,
-    subsets_to_search,
-)
+from placeto.placing.choices import Choice
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
@@ -31,9 +26,10 @@ from placeto.placing.placers import (
     warm_up,
     warm_up_evaluator,
 )
+from placeto.placing.searching import PortfolioSearch
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import InterruptNote, Progress, Shows, how_far, left_text
-from placeto_baselines import MultilevelSearch
+from placeto_baselines import bounds_in_turn
 from placeto_graphs import (
     Evaluator,
     PlacementProblem,
@@ -57,8 +53,9 @@ GROUPS_OF_POLICY = 128
 MOST_GROUPS_OF_POLICY = 2048
 CHAINS = 2  # of a search, where there are as many cores
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
-SHARE_OF_SUBSETS = 0.25  # of the seconds or evaluations of a search
-FEWEST_EVALUATIONS = 16  # of the search on a subset
+SHARE_OF_BOUND = 1 / 3  # of the seconds, for a lower bound that takes about so long:
+SECONDS_OF_EDGE = 5e-5  # for all bounds but that of forks and joins
+SECONDS_OF_OP = 3e-4  # for that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,50 +90,99 @@ def place_problem(
 ) -> PlacedProblem:
     """Place a problem with a placer, a policy, or a multilevel search, and show progress.
 
-    A search also evaluates placements on fewer devices, each alone and all filled in order. With
-    three devices or more, a part of its seconds and evaluations goes to searches on some of them,
-    and it begins at the best placement of these. No choice is better than the result. Ctrl-C ends
-    a search, with the best so far. The code of the evaluator is compiled before seconds count.
+    The search is a `PortfolioSearch`, after the placement of a policy if there is one; it is the
+    placer ``multilevel``, too. Ctrl-C ends it, with the best so far. The code of the evaluator is
+    compiled before seconds count.
     """
-    evaluator, seed = settings.evaluator, settings.seed
+    evaluator, seed, name = settings.evaluator, settings.seed, PortfolioSearch.name
     limits = Limits(settings.max_evaluations, settings.seconds)
-    if settings.placer is not None:
+    if settings.placer not in (None, name):
         spec = placer_spec(settings.placer)
         result = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator, limits=limits)
         return PlacedProblem(problem, result, spec.name)
     finest = problem if settings.keeps_groups else search_problem(problem)
-    name = MultilevelSearch.name
     if settings.policy is not None:
         spec = _policy_spec(problem, settings.policy, settings)
         found = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator)
         if settings.seconds is None:
             return PlacedProblem(problem, found, spec.name)
-        search = _Search(finest, settings, progress)
-        result = search.after(problem, found, Limits(seconds=settings.seconds))
-        return PlacedProblem(finest, result, f"{spec.name}, {name}", search.bound)
+        name = f"{spec.name}, {name}"
+        return _search(
+            finest, settings, progress, name, Limits(None, settings.seconds), (problem, found)
+        )
     if limits == Limits():
-        limits = Limits(seconds=DEFAULT_SECONDS)
-    search = _Search(finest, settings, progress)
-    choices = placements_without_search(finest, search.priced)
+        budget = settings.placer and PLACERS[name].budget
+        limits = Limits(budget) if budget else Limits(seconds=DEFAULT_SECONDS)
+    placed, seconds, most = None, limits.seconds, limits.evaluations
     if settings.start == PRETRAINED:
         name = f"{PRETRAINED}, {name}"
-        result = search.from_pretrained(limits)
-        results = [result]
-    else:
-        searched, whole = search.with_subsets(limits)
-        choices += searched
-        results = [choice.result for choice in searched] + ([whole] if whole else [])
-        result = whole or best_of(finest, results)
-    best = best_of(finest, [result, *(choice.result for choice in choices)])
-    result = replace(
-        result,
-        placement=best.placement,
-        runtime=best.runtime,
-        peak_memory=best.peak_memory,
-        evaluations=sum(one.evaluations for one in results),
-        seconds=sum(one.seconds for one in results),
-    )
-    return PlacedProblem(finest, result, name, search.bound, choices)
+        if most is None or most > EVALUATIONS_OF_POLICY:
+            placed = zero_shot(finest, progress, seed=seed)
+        if placed:  # unless that leaves nothing to the search
+            found = placed[1]
+            limits = Limits(
+                most and most - found.evaluations,
+                seconds and max(seconds - found.seconds, seconds / 2),
+            )
+    return _search(finest, settings, progress, name, limits, placed)
+
+
+def _search(
+    problem: PlacementProblem,
+    settings: PlaceSettings,
+    progress: Progress,
+    name: str,
+    limits: Limits,
+    placed: tuple[PlacementProblem, PlacementResult] | None,
+) -> PlacedProblem:
+    """Search, also from what a policy found at another level; the result counts what both did.
+
+    Lower bounds that take a small part of the seconds are computed, the slowest after the search.
+    """
+    evaluator, graph = settings.evaluator, problem.graph
+    priced = evaluator.make(problem, None)
+    progress.update("compiling, once ...")
+    warm_up_evaluator(priced)  # a first search would spend all its seconds on this
+    began, seconds = time.monotonic(), limits.seconds
+    most = math.inf if seconds is None else SHARE_OF_BOUND * seconds
+    parts = bounds_in_turn(problem) if evaluator.simulates else iter(())
+    bounds = [0.0]
+    if graph.num_edges * SECONDS_OF_EDGE <= most:
+        progress.update("lower bound ...")
+        bounds += [bound for _, bound in islice(parts, 3)]
+    if seconds is not None:
+        seconds = max(seconds - (time.monotonic() - began), seconds / 2)
+
+    def report(count: int, best: float) -> None:
+        far = how_far(count, limits.evaluations, time.monotonic() - began)
+        progress.update(f"best {evaluator.text(best)}, evaluated {far}")
+
+    # A second core costs no time, but its evaluations count.
+    cores = priced.num_threads if isinstance(priced, Simulator) else 1
+    with InterruptNote() as interrupt:
+        search = PortfolioSearch(
+            seconds,
+            limits.evaluations,
+            bound=max(bounds),
+            report=report,
+            update=progress.update,
+            chains=1 if limits.evaluations else min(CHAINS, cores),
+            stopped=lambda: interrupt.noted,
+        )
+        start = placed and problem.placement_of_ops(placed[0].expand(placed[1].placement))
+        result = search.place(problem, priced, seed=settings.seed, start=start)
+    if graph.num_ops * SECONDS_OF_OP <= most and len(bounds) > 1 and not interrupt.noted:
+        progress.update("lower bound ...")
+        bounds += [bound for _, bound in parts]
+    if placed:
+        found = placed[1]
+        result = replace(
+            result,
+            evaluations=found.evaluations + result.evaluations,
+            seconds=found.seconds + result.seconds,
+            curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
+        )
+    return PlacedProblem(problem, result, name, max(bounds), search.choices)
 
 
 def resolve_placement(
@@ -271,85 +317,3 @@ def _policy_spec(
         budget=placer.most_evaluations(problem),
         warms_as=PRETRAINED if as_it_is else "",
     )
-
-
-class _Search:
-    """A multilevel search of a problem, whose evaluator is compiled."""
-
-    def __init__(
-        self, problem: PlacementProblem, settings: PlaceSettings, progress: Progress
-    ) -> None:
-        self._evaluator, self._seed, self._progress = settings.evaluator, settings.seed, progress
-        progress.update("lower bound ...")
-        self.bound = self._evaluator.lower_bound(problem)
-        self.priced = self._evaluator.make(problem, None)
-        progress.update("compiling, once ...")
-        warm_up_evaluator(self.priced)  # a first search would spend all its seconds on this
-
-    def run(self, limits: Limits, start: NDArray[np.int32] | None = None) -> PlacementResult:
-        """Search; the result is no worse than a ``start``."""
-        began = time.monotonic()
-
-        def report(count: int, best: float) -> None:
-            far = how_far(count, limits.evaluations, time.monotonic() - began)
-            self._progress.update(f"best {self._evaluator.text(best)}, evaluated {far}")
-
-        # A second core costs no time, but its evaluations count.
-        cores = self.priced.num_threads if isinstance(self.priced, Simulator) else 1
-        chains = 1 if limits.evaluations else min(CHAINS, cores)
-        placer = MultilevelSearch(
-            limits.seconds, limits.evaluations, bound=self.bound, report=report, chains=chains
-        )
-        return placer.place(self.priced.problem, self.priced, seed=self._seed, start=start)
-
-    def after(
-        self, problem: PlacementProblem, found: PlacementResult, limits: Limits
-    ) -> PlacementResult:
-        """Search from what a policy found at another level; the result counts what both did."""
-        start = self.priced.problem.placement_of_ops(problem.expand(found.placement))
-        result = self.run(limits, start)
-        return replace(
-            result,
-            evaluations=found.evaluations + result.evaluations,
-            seconds=found.seconds + result.seconds,
-            curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
-        )
-
-    def from_pretrained(self, limits: Limits) -> PlacementResult:
-        """Search from the placement of the policy, unless that leaves nothing to the search."""
-        placed, seconds, most = None, limits.seconds, limits.evaluations
-        if most is None or most > EVALUATIONS_OF_POLICY:
-            placed = zero_shot(self.priced.problem, self._progress, seed=self._seed)
-        if placed is None:
-            return self.run(limits)
-        found = placed[1]
-        left = Limits(
-            most and most - found.evaluations, seconds and max(seconds - found.seconds, seconds / 2)
-        )
-        return self.after(*placed, left)
-
-    def with_subsets(self, limits: Limits) -> tuple[list[Choice], PlacementResult | None]:
-        """Search on some of the devices, and then on all from the best of these.
-
-        Ctrl-C during one of the former ends all of them, and there is no search on all devices.
-        """
-        problem = self.priced.problem
-        subsets = subsets_to_search(problem)
-        each = limits.part(SHARE_OF_SUBSETS / max(len(subsets), 1))
-        if each.evaluations is not None and each.evaluations < FEWEST_EVALUATIONS:
-            subsets = []
-        found: list[Choice] = []
-        for devices in subsets:
-            names = "+".join(problem.cluster.device_names[device] for device in devices)
-            self._progress.update(f"on {names} ...")
-            placer = MultilevelSearch(each.seconds, each.evaluations)
-            with InterruptNote() as interrupt:
-                priced = self._evaluator.make(restricted(problem, devices), None)
-                result = placer.place(priced.problem, priced, seed=self._seed)
-            found.append(Choice(devices, SEARCHED, result))
-            if interrupt.noted:
-                return found, None
-        if not found:
-            return [], self.run(limits)
-        start = best_of(problem, [choice.result for choice in found]).placement
-        return found, self.run(limits.part(1 - SHARE_OF_SUBSETS), start)

@@ -12,6 +12,7 @@ import numpy as np
 from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own, own_class
+from placeto.placing.searching import PortfolioSearch
 from placeto.progress import cpu_seconds
 from placeto_baselines import (
     CpuOnly,
@@ -24,7 +25,6 @@ from placeto_baselines import (
     MetisPlacer,
     MSct,
     MTopo,
-    MultilevelSearch,
     RandomPlacer,
     RnnPlacer,
     RnnSettings,
@@ -159,7 +159,7 @@ def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
 
 def _multilevel(_problem: PlacementProblem, budget: Budget) -> Placer:
     evaluations = None if budget.seconds else budget.evaluations
-    return MultilevelSearch(budget.seconds, evaluations, clock=cpu_seconds)
+    return PortfolioSearch(budget.seconds, evaluations, clock=cpu_seconds)
 
 
 def _local_search(_problem: PlacementProblem, budget: Budget) -> Placer:

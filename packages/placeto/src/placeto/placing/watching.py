@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -92,6 +93,12 @@ class WatchedEvaluator:
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each placement."""
         return self._evaluated(self._evaluator.evaluate, placements)
+
+    def of(self, problem: PlacementProblem) -> "WatchedEvaluator":
+        """Return the same for a problem with as many groups, whose placements cost the same."""
+        other = copy(self)
+        other.problem = problem
+        return other
 
     def counted(self, result: PlacementResult) -> PlacementResult:
         """Return a result with the evaluations, seconds and curve of what was evaluated here.
