@@ -50,6 +50,12 @@ MORE: Mapping[str, Mapping[str, Any]] = {
         "patch_size": 4,
         "encoder_stride": 4,
     },
+    "git": {
+        **WIDTHS,
+        "num_hidden_layers": 1,
+        "vocab_size": 30,
+        "vision_config": {**WIDTHS, "num_hidden_layers": 1, "image_size": 16, "patch_size": 8},
+    },
     "vit_mae": {
         **WIDTHS,
         "num_hidden_layers": 1,

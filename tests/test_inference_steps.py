@@ -259,20 +259,23 @@ def test_a_step_that_there_is_not_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "work"),
+    ("name", "settings", "mode", "work"),
     [
-        ("gemma2", {"head_dim": 4}, "copies keys and values for each head"),
-        ("gpt_oss", {"head_dim": 4, "num_local_experts": 4}, "copies keys and values"),
-        ("llama4_text", {"head_dim": 4, "num_local_experts": 4}, "computes all experts"),
-        ("llama", {}, ""),
+        ("gemma2", {"head_dim": 4}, "decode", "copies keys and values for each head"),
+        ("gpt_oss", {"head_dim": 4, "num_local_experts": 4}, "decode", "copies keys and values"),
+        ("llama4_text", {"head_dim": 4, "num_local_experts": 4}, "decode", "computes all experts"),
+        ("llama", {}, "prefill", ""),
+        ("mistral", {"sliding_window": 4}, "decode", ""),
+        ("mistral", {"sliding_window": 8}, "prefill", ""),
+        ("mistral", {"sliding_window": 4}, "prefill", "library computes all pairs of tokens"),
     ],
 )
 def test_counts_that_are_too_high_are_told(
-    name: str, settings: Mapping[str, Any], work: str
+    name: str, settings: Mapping[str, Any], mode: str, work: str
 ) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        step_of(name, "decode", {**HEADS, **settings}, context=8)
+        step_of(name, mode, {**HEADS, **settings}, context=8)
     assert len(told) == bool(work)
     assert all(work in str(each.message) and "\n" not in str(each.message) for each in told)
 

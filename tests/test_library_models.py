@@ -138,6 +138,12 @@ NOT_DOWNLOADED = r".*or the path of a config.json, as nothing is downloaded"
         ("gpt2", {"task": "x"}, r"^task: expected one of .*causal-lm.*, got 'x'$"),
         ("gpt2", {"sequence_length": 1025}, r"expected from 1 to 1024 .*gpt2, got 1025$"),
         ("gpt2", {"batch_size": 0}, r"expected .*1.*, got 0$"),
+        ("esm", {}, "settings that its configuration leaves open, such as .*vocab_size"),
+        (
+            "siglip2",
+            {"vision_config": TINY, "text_config": TINY},
+            "Siglip2Model, .* spatial_shapes",
+        ),
         ("gpt2", {"architectures": ["BertModel"]}, "gpt2, got BertModel, which is one of bert$"),
         (
             *("t5", {"architectures": "T5ForSequenceClassification", **SMALL["t5"]}),
@@ -227,6 +233,7 @@ def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path
         ("BertForPreTraining", "bert", "cls.seq_relationship"),
         ("RobertaForSequenceClassification", "roberta", "classifier.out_proj"),
         ("ElectraForPreTraining", "electra", "discriminator_predictions.dense_prediction"),
+        ("GitForCausalLM", "git", "output"),
         ("GPT2ForSequenceClassification", "gpt2", "score"),
         ("LlamaForTokenClassification", "llama", "score"),
         ("Wav2Vec2ForCTC", "wav2vec2", "lm_head"),
@@ -286,6 +293,12 @@ def test_a_class_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"called MyGPT, .*; GPT2LMHeadModel is built$"):
         step = library_step(unknown, sequence_length=4)
     assert type(step.model).__name__ == "GPT2LMHeadModel"
+
+
+def test_slow_loops_of_the_library_are_said() -> None:
+    pytest.importorskip("transformers")
+    with pytest.warns(UserWarning, match=r"mamba: ops, bytes and time are too high"):
+        library_step("transformers:mamba", **SMALL["mamba"])
 
 
 def test_a_loss_that_cannot_be_made_is_said() -> None:

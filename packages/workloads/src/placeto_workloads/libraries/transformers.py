@@ -56,6 +56,9 @@ FIXED: Mapping[str, Any] = {
 REFUSED = ("attn_implementation", "auto_map", "custom_pipelines", "experts_implementation")
 QUANTIZATION = "quantization_config"
 LAYERS = "num_hidden_layers"
+# Functions of state-space and linear attention layers that have fast kernels elsewhere.
+LOOPS = re.compile("selective_scan|chunk_scan|gated_delta_rule|chunk_kda|rwkv_linear_attention")
+SIZE = re.compile("^(num|pad)_|_(dim|size)$")  # names of numbers that models are built of
 
 
 def transformers_step(
@@ -115,10 +118,27 @@ def built_model(
         def make() -> nn.Module:
             of_class = _config_of_class(name, config, model_class)
             dtype = of_class.dtype or usual_dtype
-            made: nn.Module = model_class._from_config(of_class, dtype=dtype)
+            try:
+                made: nn.Module = model_class._from_config(of_class, dtype=dtype)
+            except TypeError as error:
+                values = of_class.to_dict().items()
+                unset = [key for key, value in values if value is None and SIZE.search(key)]
+                if not unset:
+                    raise
+                raise WorkloadError(
+                    f"transformers:{name}: expected settings that its configuration leaves open, "
+                    f"such as {', '.join(unset)}, got {error_line(error)}"
+                ) from error
             return made
 
-        return built(f"transformers:{name}", make, device, seed)
+        model = built(f"transformers:{name}", make, device, seed)
+    if LOOPS.search(_source(type(model).__module__)):
+        warnings.warn(
+            f"transformers:{name}: ops, bytes and time are too high, as layers with a state loop "
+            "over tokens in the library's own code; kernels of mamba-ssm or fla do not",
+            stacklevel=3,
+        )
+    return model
 
 
 def _warn_of_widths(name: str, model: nn.Module, num_bytes: Mapping[str, int]) -> None:
@@ -223,9 +243,12 @@ def _is_read(usual: Any, key: str) -> bool:
     modules = [own, own.replace(".configuration_", ".modeling_")]
     modules += ["transformers.modeling_rope_utils"] if hasattr(usual, "rope_parameters") else []
     reads = re.compile(rf'(getattr\(\w+, |kwargs\.\w+\()"{re.escape(key)}"')
-    found = [find_spec(module) for module in modules]
-    files = [Path(each.origin) for each in found if each is not None and each.origin]
-    return any(reads.search(file.read_text()) for file in files)
+    return any(reads.search(_source(module)) for module in modules)
+
+
+def _source(module: str) -> str:
+    found = find_spec(module)
+    return Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
 
 
 def _with_fewer_layers(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

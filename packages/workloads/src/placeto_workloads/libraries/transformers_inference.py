@@ -119,7 +119,6 @@ def inference_step(
         usual_dtype=DEFAULT_DTYPE,
     ).eval()
     key = _cache_argument(name, model)
-    _warn_of_extra_work(name, model.config.get_text_config())
     held = stored.parameter_bytes(model) if stored else None
     if weight_bits is not None:
         held = dict(_held_bytes(model, weight_bits))
@@ -128,14 +127,13 @@ def inference_step(
     with seeded(seed):
         vocabulary = model.config.get_text_config().vocab_size
         words = torch.randint(vocabulary, (batch_size, num_new)).to(device)
-    inputs = {
-        "input_ids": words,
-        key: _cache(name, model, key, words, length),
-        "use_cache": True,
-    }
+    cache = _cache(name, model, key, words, length)
+    inputs = {"input_ids": words, key: cache, "use_cache": True}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         inputs["logits_to_keep"] = 1
     text = model.config.get_text_config()
+    shortest = min(layer.max_cache_len for layer in cache.layers)
+    _warn_of_extra_work(name, text, has_windows=shortest < num_new)
     experts = [getattr(text, key, None) for key in EXPERTS_PER_TOKEN]
     return TrainingStep(
         model,
@@ -187,15 +185,16 @@ def _no_decoder(name: str, model: Any, what: str) -> WorkloadError:
     )
 
 
-def _warn_of_extra_work(name: str, text: Any) -> None:
+def _warn_of_extra_work(name: str, text: Any, *, has_windows: bool) -> None:
     heads = getattr(text, "num_attention_heads", None)
     shares_heads = getattr(text, "num_key_value_heads", heads) != heads
     is_eager = text._attn_implementation == "eager"  # the library has no fused attention for it
-    work = EXTRA_WORK.get(text.model_type, _COPIES if is_eager and shares_heads else None)
-    if work is not None:
+    work = EXTRA_WORK.get(text.model_type, _COPIES if is_eager and shares_heads else "")
+    windows = "computes all pairs of tokens, with a mask of windows" if has_windows else ""
+    if work or windows:
         warnings.warn(
             f"transformers:{name}: bytes or FLOPs are too high for a server, as the step of the "
-            f"library {work}",
+            f"library {' and '.join(filter(None, (work, windows)))}",
             stacklevel=3,
         )
 

@@ -28,6 +28,8 @@ CLASSIFIERS = (
 WRITERS = ("LM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
 # Arguments that a loss is made of, besides those that are called labels.
 OF_LOSS = ("start_positions", "future_values")
+# Arguments that some classes fail without, although they have a default.
+NEEDED = {"is_longer", "spatial_shapes", "use_image_text_matching_head"}
 NUM_CHOICES = 2
 SIDES = ("image_size", "input_size", "img_size", "crop_size")
 DEFAULT_SIDE = 224
@@ -66,6 +68,9 @@ class _Inputs:
         named = {key: each for key, each in parameters.items() if each.kind not in several}
         self._taken = set(named)
         self._needed = {key for key, each in named.items() if each.default is each.empty}
+        self._needed |= NEEDED & self._taken
+        if self._class.startswith("Git"):
+            self._needed.add("pixel_values")
         self._main = str(getattr(model, "main_input_name", "input_ids"))
         self._batch = batch_size
         self._length = self._checked_length(model, sequence_length)
@@ -176,7 +181,8 @@ class _Inputs:
         samples = self._length
         for stride in getattr(self._config, "conv_stride", ()) or (320,):
             samples *= stride
-        return torch.randn(self._batch, samples)
+        channels = first_number(self._config, "audio_channels")  # of what codes any sound
+        return torch.randn(self._batch, *([channels] if channels else []), samples)
 
     def _targets(self) -> dict[str, Tensor]:
         """Return what the model makes its loss of; nothing where that is not known."""
