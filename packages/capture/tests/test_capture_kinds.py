@@ -1,5 +1,6 @@
 """Kinds of models: captured as PyTorch runs them on one device, or refused in one clear line."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,29 @@ def test_all_devices_are_the_one_that_a_capture_has(function: Callable[..., Any]
 
 def _made_alike(op_type: str) -> str:
     return op_type.replace("new_zeros", "zeros")
+
+
+def saved_on_cpu(model: Net, rows: torch.Tensor) -> Any:
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):  # type: ignore[no-untyped-call]
+        return model.second(torch.tanh(model.first(rows)))
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (saved_on_cpu, "save_on_cpu"),
+        (lambda m, x: m.second(m.first(x).to("cpu").relu()), r"\.to\('cpu'\)"),
+        (lambda m, x: m.second(m.first(x).cpu().relu()), r"\.to\('cpu'\)"),
+        (lambda m, x: m.second(m.first(x).to(device="cpu").relu()), r"\.to\('cpu'\)"),
+    ],
+)
+def test_what_is_moved_to_the_cpu_is_said_to_stay(function: Callable[..., Any], what: str) -> None:
+    with pytest.warns(CaptureWarning, match=rf"^{what}: .* \(line \d+ of test_capture_kinds.py\)$"):
+        graph = capture(Net(function), ROWS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert graph.num_ops == capture(Net(function), ROWS, target="cpu").num_ops
+        capture(Net(lambda m, x: m.second(m.first(x).to(x.device)[: int(x.shape[0])])), ROWS)
 
 
 def test_numpy_gets_values_that_are_known() -> None:

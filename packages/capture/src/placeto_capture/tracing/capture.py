@@ -21,7 +21,7 @@ from placeto_capture.tracing.devices import Target, autocast_around
 from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.lifetimes import with_frees, with_state, without_collection
 from placeto_capture.tracing.op_graph import op_graph_of
-from placeto_capture.tracing.origins import LEFT_MODULE, ModuleScopes, failed_line
+from placeto_capture.tracing.origins import LEFT_MODULE, ModuleScopes, model_line
 from placeto_capture.tracing.patches import patched_torch
 from placeto_capture.tracing.reached_objects import put_back
 from placeto_capture.tracing.step_phases import StepPhases
@@ -393,7 +393,7 @@ class _Step:
         except Exception as error:
             parts = {Phase.BACKWARD: "backward", Phase.UPDATE: "optimizer"}
             part = parts.get(self.tracer.phase, self.part)
-            message, line = str(error), failed_line(error)
+            message, line = str(error), model_line(error)
             if isinstance(error, StepError) or not isinstance(error, CaptureError):
                 kind = "" if isinstance(error, StepError) else f"{type(error).__name__}: "
                 message = " ".join(f"{kind}{error}".split())

@@ -13,6 +13,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.errors import CaptureError, CaptureWarning, StepError
+from placeto_capture.tracing.origins import model_line
 
 Target = Literal["gpu", "cpu"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -25,6 +26,16 @@ SWITCHED_OFF = (
 )
 
 
+def warn_of_offload(what: str) -> None:
+    """Say that what a step moves to the CPU stays where it is."""
+    warnings.warn(
+        f"{what}: captured as if its tensors stayed on the device, in its memory and without copies"
+        f"{model_line()}",
+        CaptureWarning,
+        stacklevel=3,
+    )
+
+
 class OneDevice(TorchFunctionMode):
     """Lets a step that says where its tensors are run on the one device that it is captured on.
 
@@ -32,6 +43,10 @@ class OneDevice(TorchFunctionMode):
     gets the values of tensors where these are known. A weight whose ``data`` becomes another tensor
     is written: its memory stays the same one.
     """
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._is_gpu = target == "gpu"
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -41,6 +56,11 @@ class OneDevice(TorchFunctionMode):
             return _numpy(args[0])
         if func == SET_DATA and isinstance(args[0], nn.Parameter):
             return _set_data(*args)
+        given = (*args[1:2], kwargs.get("device")) if func is torch.Tensor.to else ()
+        is_to_cpu = any(type(each) is str and each.startswith("cpu") for each in given)
+        is_offload = self._is_gpu and (is_to_cpu or func is torch.Tensor.cpu)
+        if is_offload and args[0].is_floating_point() and args[0].dim():
+            warn_of_offload(".to('cpu')")
         if func is torch.Tensor.to:
             args = (args[0], *map(_fake_device, args[1:]))
         if kwargs.get("device") is not None:

@@ -58,12 +58,13 @@ class ModuleScopes:
         module.register_forward_hook(leave, always_call=True)
 
 
-def failed_line(error: BaseException) -> str:
-    """Return the innermost line of a model's code that an exception came through.
+def model_line(error: BaseException | None = None) -> str:
+    """Return the innermost line of a model's code that runs, or that an exception came through.
 
     Such as ``" (line 12 of model.py)"``; nothing where there is none.
     """
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+    walk = traceback.walk_stack(None) if error is None else traceback.walk_tb(error.__traceback__)
+    for frame, line in walk if error is None else reversed(list(walk)):
         file = Path(frame.f_code.co_filename)
         ours = str(frame.f_globals.get("__name__")).startswith("placeto")
         others = ours or any(file.is_relative_to(folder) for folder in OTHERS)

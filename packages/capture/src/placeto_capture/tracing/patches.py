@@ -22,7 +22,14 @@ from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 
 from placeto_capture.errors import CaptureError, CaptureWarning, StepError
 from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
-from placeto_capture.tracing.devices import FAKE, GPU, SWITCHED_OFF, OneDevice, Target
+from placeto_capture.tracing.devices import (
+    FAKE,
+    GPU,
+    SWITCHED_OFF,
+    OneDevice,
+    Target,
+    warn_of_offload,
+)
 
 OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
@@ -64,10 +71,10 @@ def patched_torch(target: Target) -> Iterator[None]:
         stack.callback(distribution.set_default_validate_args, distribution._validate_args)
         distribution.set_default_validate_args(False)  # values that are not known pass
 
-        patches = [OneDevice(), patch_format(), patch_module_apply(), patch_flex_attention()]
+        patches = [OneDevice(target), patch_format(), patch_module_apply(), patch_flex_attention()]
         patches += [mock.patch.object(torch, "cond", cond_by_value), patch_refused()]
         if target == "gpu":
-            patches += [patch_autocast(), patch_dropout(), patch_attention()]
+            patches += [patch_autocast(), patch_dropout(), patch_attention(), patch_offload()]
             patches += [patch_rms_norm()] if HAS_RMS_NORM else []
         for patch in patches:
             stack.enter_context(patch)
@@ -124,6 +131,17 @@ def patch_autocast() -> Iterator[None]:
     functions: Any = {"is_autocast_enabled": is_fake_enabled, "get_autocast_dtype": fake_dtype}
     with mock.patch.multiple(torch.autocast, **methods), mock.patch.multiple(torch, **functions):
         yield
+
+
+def patch_offload() -> Any:
+    """Say that activations stay on a GPU, which ``save_on_cpu`` would move."""
+    make = torch.autograd.graph.save_on_cpu.__init__
+
+    def warn_and_make(*args: Any, **keywords: Any) -> None:
+        warn_of_offload("save_on_cpu")
+        make(*args, **keywords)
+
+    return mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", warn_and_make)
 
 
 def patch_dropout() -> Any:
