@@ -70,6 +70,7 @@ PUBLISHED_STEPS = (
 # Matrix products reach two thirds of the peak of Kepler, large convolutions about 40 %.
 K80_CENTRE = Efficiency(
     convolution=0.4,
+    grouped_convolution=0.06,
     depthwise_convolution=0.1,
     matrix_product=0.65,
     normalisation=0.5,
@@ -81,6 +82,7 @@ K80_CENTRE = Efficiency(
 # convolutions at half of that, memory at half its bandwidth where the access is simple.
 CPU_CENTRE = Efficiency(
     convolution=0.25,
+    grouped_convolution=0.5,
     depthwise_convolution=0.01,
     matrix_product=0.5,
     normalisation=0.25,

@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
 
 from placeto import capture_step
 from placeto_capture import cost_model
@@ -49,26 +48,11 @@ PUBLISHED_RATES = (
 )
 
 
-class MixedPrecision(nn.Module):
-    """A model with the forward pass under autocast to float16."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return what the model gives, as float32."""
-        with torch.autocast("cuda", dtype=torch.float16):
-            scores: torch.Tensor = self.model(images)
-        return scores.float()
-
-
 def graphs_of(model: str, batch_size: int) -> dict[str, OpGraph]:
     """Capture a training step in float32 and in mixed precision, by these names."""
     step = library_step(model, batch_size=batch_size)
     step = step._replace(optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
-    mixed = step._replace(model=MixedPrecision(step.model))
-    return {"float32": capture_step(step), "mixed": capture_step(mixed)}
+    return {"float32": capture_step(step), "mixed": capture_step(step, autocast=torch.float16)}
 
 
 def rate(graphs: Mapping[str, OpGraph], kind: str, precision: str, batch_size: int) -> float:

@@ -97,11 +97,11 @@ def test_the_published_constants_of_a_k80_and_its_host() -> None:
     ("kind", "launch", "numbers"),
     [
         ("k80", 1.1e-6, (5.7e-6, None, 0.386, 0.65)),
-        ("p100", 1.1e-6, (4.86e-6 - 1.1e-6, 21.2e12, 0.566, 0.65)),
-        ("v100-32gb", 1.1e-6, (4.86e-6 - 1.1e-6, 125e12, 0.79, 0.65)),
-        ("h200", 1.1e-6, (2.37e-6 - 1.1e-6, 989.5e12, 0.79, 0.65)),
-        ("rtx4090", 1.1e-6, (2.31e-6 - 1.1e-6, 165.2e12, 0.79, 0.65)),
-        ("m3-max", 1.1e-6, (2.31e-6 - 1.1e-6, None, 0.79, 0.65)),
+        ("p100", 1.1e-6, (3.76e-6, 21.2e12, 0.566, 0.65)),  # 4.86 us, less those of the launch
+        ("v100-32gb", 1.1e-6, (3.76e-6, 125e12, 0.79, 0.75)),
+        ("h200", 1.1e-6, (1.27e-6, 989.5e12, 0.79, 0.65)),
+        ("rtx4090", 1.1e-6, (1.21e-6, 165.2e12, 0.79, 0.65)),
+        ("m3-max", 1.1e-6, (1.21e-6, None, 0.79, 0.65)),
         ("cpu-ddr5-8ch", 0, (5.7e-6, None, 0.167, 0.5)),
     ],
 )
@@ -174,33 +174,93 @@ def test_links_keep_to_their_machines(
     for one, other in pairs:
         if machine[one] != machine[other]:
             card = NETWORKS[network] / 8 if network else 1.25e9
-            assert cluster.bandwidth[one, other] == min(card, 31.5e9)
+            assert cluster.bandwidth[one, other] == min(card, 25.1e9)
 
 
-@pytest.mark.parametrize(("kind", "nvlink"), [("p100", 80e9), ("v100", 150e9), ("a100", 300e9)])
-def test_the_nvlinks_of_a_gpu_add_up_to_what_it_has(kind: str, nvlink: float) -> None:
-    cluster = parse_cluster(f"1xcpu+4x{kind}", link="nvlink")
-    between = cluster.bandwidth[1:, 1:]
-    assert between[~np.eye(4, dtype=bool)].reshape(4, 3).sum(axis=1) == pytest.approx(nvlink)
-    assert link_name(cluster, f"{kind}:0", f"{kind}:1") == f"{kind}:0 -> {kind}:1 NVLink"
-    assert link_name(cluster, f"{kind}:0", "cpu:0") == f"{kind}:0 bus"
-    switched = parse_cluster(f"1xcpu+4x{kind}")
-    assert switched.bandwidth[1, 2] == nvlink
-    assert switched.bandwidth[0].tolist() == cluster.bandwidth[0].tolist()
+# GB/s of one GPU to another, and us of a small copy, as p2pBandwidthLatencyTest was published, and
+# whether several peers share them. Eight GPUs have no more NVLinks than four.
+@pytest.mark.parametrize(
+    ("spec", "link", "pair", "latency", "is_switch"),
+    [
+        ("4xp100", None, 18, 1.35, False),
+        ("4xv100", None, 47.9, 2.65, False),
+        ("2xv100-32gb", None, 47.9, 2.65, False),
+        ("8xv100", None, 3 * 47.9 / 7, 2.65, False),
+        ("8xv100", "bus", 3 * 47.9, 2.65, True),  # the switch of a DGX-2
+        ("8xa100-80gb", None, 273, 2.85, True),
+        ("4xa100", "nvlink", 273 / 3, 2.85, False),
+        ("8xh100", None, 376, 2.75, True),
+        ("8xh100", "pcie", 37.2, 16.5, True),
+        ("2xrtx4090", None, 22.2, 14.8, True),
+        ("2xt4", "pcie-5-x16", 11.4, 14.8, True),
+        ("2xrtx5090", "pcie-5-x8", 37.2 / 2, 14.8, True),
+        ("2xmi300x", None, 48, 7.4, True),
+    ],
+)
+def test_gpus_reach_others_as_fast_as_was_measured(
+    spec: str, link: str | None, pair: float, latency: float, is_switch: bool
+) -> None:
+    cluster = parse_cluster(spec, link=link)
+    sent = ~np.eye(cluster.num_devices, dtype=bool)
+    assert cluster.bandwidth[sent] / 1e9 == pytest.approx(pair)
+    assert cluster.latency[sent] * 1e6 == pytest.approx(latency)
+    one, other = cluster.device_names[:2]
+    expected = f"{one} bus" if is_switch else f"{one} -> {other} NVLink"
+    assert link_name(cluster, one, other) == expected
 
 
-def test_each_card_reaches_others_as_fast_as_its_own_slot() -> None:
+def test_a_card_reaches_the_host_as_fast_as_its_own_slot() -> None:
     """A 4060 Ti has eight lanes of PCI Express 4.0, a T4 sixteen of 3.0, a 3090 sixteen of 4.0."""
-    cluster = parse_cluster("1xrtx4060ti+1xt4+1xrtx3090+1xcpu-ddr5-2ch")
-    x8, x16_of_3, x16 = (lanes * rate * 1e9 / 8 for lanes, rate in ((8, 16), (16, 8), (16, 16)))
-    expected = [[0, x8, x8, x8], [x8, 0, x16_of_3, x16_of_3], [x8, x16_of_3, 0, x16]]
-    between = np.where(np.eye(4), 0, cluster.bandwidth)
-    assert between[:3] == pytest.approx(np.array(expected) * 128 / 130, rel=2e-3)
-    assert between[:, 3] == pytest.approx(between[3], rel=1e-12)
-    narrow = parse_cluster("2xrtx5090+2xcpu-ddr4-8ch", link="pcie-5-x8")  # 32 GT/s a lane
-    assert narrow.bandwidth[0, 1:] == pytest.approx([8 * 32e9 / 8 * 128 / 130] * 3, rel=2e-3)
-    assert (narrow.bandwidth[2, 3], narrow.num_links) == (67.2e9, 4)
-    assert parse_cluster("2xt4", link="pcie-5-x16").bandwidth[0, 1] == 15.75e9
+    cluster = parse_cluster("1xrtx4060ti+1xt4+1xrtx3090+1xv100+1xh100+2xcpu-ddr4-8ch")
+    assert cluster.bandwidth[:5, 5] / 1e9 == pytest.approx([25.1 / 2, 12, 25.1, 12, 52.8])
+    assert cluster.bandwidth[5, :5].tolist() == cluster.bandwidth[:5, 5].tolist()
+    assert cluster.bandwidth[0, 1:3] / 1e9 == pytest.approx([11.1, 11.1])  # of eight lanes
+    assert cluster.latency[:5, 5] * 1e6 == pytest.approx([7.4, 7.4, 7.4, 11, 8.25])
+    assert cluster.bandwidth[5, 6] == 67.2e9  # three UPI of 11.2 GT/s
+    names = ["ethernet-1g", "ethernet-100g", "infiniband-hdr", "thunderbolt-5"]
+    networks = [parse_cluster("2x(1xcpu)", link=name) for name in names]
+    assert [each.latency[0, 1] * 1e6 for each in networks] == pytest.approx([35, 10, 9.6, 300])
+
+
+# Bits of a memory's bus, Gbit/s of each, cores, and GHz with boost, as of NVIDIA's whitepapers.
+CHIPS = {
+    "k40": (384, 6.0, 2880, 0.875),
+    "p100": (4096, 1.43, 3584, 1.48),
+    "p40": (384, 7.2, 3840, 1.531),
+    "v100": (4096, 1.75, 5120, 1.53),
+    "t4": (256, 10, 2560, 1.59),
+    "rtx2080": (256, 14, 2944, 1.71),
+    "titan-rtx": (384, 14, 4608, 1.77),
+    "a100": (5120, 2.43, 6912, 1.41),
+    "rtx3060": (192, 15, 3584, 1.777),
+    "rtx3080": (320, 19, 8704, 1.71),
+    "rtx3090": (384, 19.5, 10496, 1.695),
+    "rtx3090ti": (384, 21, 10752, 1.86),
+    "a10": (384, 12.5, 9216, 1.695),
+    "rtx4060ti": (128, 18, 4352, 2.535),
+    "rtx4090": (384, 21, 16384, 2.52),
+    "l4": (192, 12.5, 7424, 2.04),
+    "l40s": (384, 18, 18176, 2.52),
+    "rtx6000ada": (384, 20, 18176, 2.505),
+    "h100": (5120, 5.23, 16896, 1.98),
+    "rtx5090": (512, 28, 21760, 2.407),
+}
+
+
+@pytest.mark.parametrize("kind", CHIPS)
+def test_a_gpu_is_as_fast_as_its_chip(kind: str) -> None:
+    bits, rate, cores, clock = CHIPS[kind]
+    row = DEVICE_KINDS[kind]
+    assert row.memory_bandwidth == pytest.approx(bits / 8 * rate * 1e9, rel=0.01)
+    assert row.peak_flops == pytest.approx(2 * cores * clock * 1e9, rel=0.01)
+
+
+def test_memories_are_powers_of_1024() -> None:
+    """The driver's MiB of a card, and two thirds of a Mac's 16 GiB."""
+    mib = {"rtx4090": 24_564, "v100": 16_160, "a100-80gb": 81_920, "h200": 143_771, "t4": 15_360}
+    for kind, size in mib.items():
+        assert DEVICE_KINDS[kind].memory_bytes == pytest.approx(size * 2**20, rel=0.015)
+    assert DEVICE_KINDS["m1"].memory_bytes == 11_453_249_618
 
 
 def test_one_device_sends_nothing_over_any_link() -> None:

@@ -6,13 +6,13 @@ from enum import StrEnum
 class OpClass(StrEnum):
     """A class of ops that use a device about equally well.
 
-    There are two classes of convolutions. A dense one is computed as a product of matrices. A
-    depthwise one, with groups of fewer than `DENSE_CHANNELS` channels, is not. The frameworks of
-    2018 ran it far from any limit of the hardware (Qin et al. 2018, "Diagonalwise Refactorization:
-    An Efficient Training Method for Depthwise Convolutions").
+    A convolution without groups is dense: it is computed as a product of matrices. In groups of
+    fewer than `GROUPED_CHANNELS` channels it is depthwise. In wider groups it is grouped, but for
+    those of ResNeXt, for which cuDNN has kernels as fast as dense ones.
     """
 
     CONVOLUTION = "convolution"
+    GROUPED_CONVOLUTION = "grouped_convolution"
     DEPTHWISE_CONVOLUTION = "depthwise_convolution"
     MATRIX_PRODUCT = "matrix_product"
     NORMALISATION = "normalisation"
@@ -24,10 +24,12 @@ class OpClass(StrEnum):
 # Types that are no work: their tensors are there when the step begins, or they make none.
 RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier", "placeto.free"})
 
-# Input channels from which on the groups of a convolution are products of matrices: tensor cores
-# multiply 8 numbers of 16 bits at a time, and cuDNN uses them for multiples of that (NVIDIA,
-# "Convolutional Layers User's Guide", on channels in and out).
-DENSE_CHANNELS = 8
+# Input channels from which on a group may use tensor cores: they multiply 8 numbers of 16 bits at a
+# time, and cuDNN uses them for multiples of that (NVIDIA, "Convolutional Layers User's Guide").
+GROUPED_CHANNELS = 8
+# Groups of ResNeXt, and the channels of each (Xie et al. 2017). Published steps of ResNeXts take as
+# long as those of dense nets; other groups take several times as long (lab/costs/published.py).
+RESNEXT_GROUPS, RESNEXT_CHANNELS = 32, (4, 8, 16, 32)
 
 # FLOPs per byte, of float32, from which on an op of an unknown type counts as a product of
 # matrices. Only an op whose FLOPs torch counts by a formula does so many.
@@ -166,14 +168,16 @@ def op_class(
 ) -> OpClass:
     """Return the class of an op, by what ``OpGraph`` says of it.
 
-    It is the class of the type. A convolution with groups of fewer than `DENSE_CHANNELS` channels
-    counts as depthwise. An op of a type in no class counts as a matrix product from
-    `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were float32. Otherwise it counts as
-    elementwise, so that its bytes decide its time.
+    It is that of the type, and for a convolution also of its groups. An op of a type in no class
+    counts as a matrix product from `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were
+    float32. Otherwise it counts as elementwise, so that its bytes decide its time.
     """
     known = class_of_type(op_type)
-    if known is OpClass.CONVOLUTION and groups > 1 and group_channels < DENSE_CHANNELS:
-        return OpClass.DEPTHWISE_CONVOLUTION
+    if known is OpClass.CONVOLUTION and groups > 1:
+        if groups % RESNEXT_GROUPS == 0 and group_channels in RESNEXT_CHANNELS:
+            return known
+        is_wide = group_channels >= GROUPED_CHANNELS
+        return OpClass.GROUPED_CONVOLUTION if is_wide else OpClass.DEPTHWISE_CONVOLUTION
     if known is not None:
         return known
     dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed

@@ -22,8 +22,12 @@ DEFAULT_DTYPE = "float32"
 # The dtype of the numbers that complex ones are made of.
 PARTS_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
-CONVOLUTIONS = frozenset({OpClass.CONVOLUTION, OpClass.DEPTHWISE_CONVOLUTION})
+CONVOLUTIONS = frozenset(each for each in OpClass if each.endswith("convolution"))
 PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
+# Classes whose efficiency is one of bytes alone, or of FLOPs alone, and the class of the other one.
+# That of a dense convolution may be above that of a memory: Winograd's algorithm saves FLOPs.
+COMPUTES_AS = {OpClass.GROUPED_CONVOLUTION: OpClass.CONVOLUTION}
+MOVES_AS = {OpClass.CONVOLUTION: OpClass.MATRIX_PRODUCT}
 
 
 def cost_model(
@@ -162,7 +166,7 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
     flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
-    classes = np.zeros(graph.num_ops, np.int64)
+    computes, moves = np.zeros((2, graph.num_ops), np.int64)
     peaks = np.full(graph.num_ops, device.peak_flops)
     for op in np.flatnonzero(~resident).tolist():
         op_type = graph.op_types[op]
@@ -182,24 +186,18 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
             groups=int(graph.groups[op]),
             group_channels=int(graph.group_channels[op]),
         )
-        classes[op] = position[its_class]
+        computes[op] = position[COMPUTES_AS.get(its_class, its_class)]
+        moves[op] = position[MOVES_AS.get(its_class, its_class)]
         precision = precision_of(graph.dtype[op], its_class, tf32)
         peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
-    computing, moving = flops / peaks, moved / device.memory_bandwidth
-    # Convolutions as dense as products of matrices move their bytes as those do: the efficiency of
-    # their class is one of FLOPs, and above that of a memory where Winograd's algorithm saves some.
-    dense = (classes == position[OpClass.CONVOLUTION]) & ~resident
-    reached = device.efficiency
-    moves = dense & (moving / reached.matrix_product > computing / reached.convolution)
-    classes[moves] = position[OpClass.MATRIX_PRODUCT]
-    seconds = np.select([moves, dense], [moving, computing], np.maximum(computing, moving))
-    efficiency = np.array([getattr(reached, op_class) for op_class in OpClass])[classes]
-    return Work(
-        resident,
-        classes,
-        np.where(resident, 0.0, seconds),
-        np.where(resident, 0.0, (device.launch_overhead + seconds / efficiency) / device.speed),
-    )
+    computing = np.where(resident, 0.0, flops / peaks)
+    moving = np.where(resident, 0.0, moved / device.memory_bandwidth)
+    efficiency = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
+    is_moving = moving / efficiency[moves] > computing / efficiency[computes]
+    classes = np.where(is_moving, moves, computes)
+    seconds = np.where(is_moving, moving, computing)
+    times = (device.launch_overhead + seconds / efficiency[classes]) / device.speed
+    return Work(resident, classes, seconds, np.where(resident, 0.0, times))
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:

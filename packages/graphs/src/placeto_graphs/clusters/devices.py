@@ -1,5 +1,6 @@
 """Kinds of device: those of `catalogue.toml`, how they reach one another, and those of files."""
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,29 @@ from placeto_graphs.schema.cluster import Device, DeviceKind, Efficiency
 
 _TABLES = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text("utf-8"))
 
+UNITS = {"kB": 1000} | {
+    f"{prefix}{end}B": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for end, base in (("", 1000), ("i", 1024))
+}
+_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(UNITS)})")
+
+
+def _given_memory(memory: Any, memory_bytes: int | None) -> int | None:
+    """Return the bytes of a text such as ``21 GB``, or those that are given as a number."""
+    if memory is None:
+        return memory_bytes
+    match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+    size = round(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not size:
+        raise GraphError(
+            'memory: expected a text of a number above 0 and a unit, such as "21 GB" or "20 GiB", '
+            f"got {shown(memory)}"
+        )
+    if memory_bytes is not None:
+        raise GraphError(f"memory: expected no memory_bytes beside it, got {memory_bytes}")
+    return size
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ways:
@@ -24,11 +48,22 @@ class Ways:
     """
 
     host_bandwidth: float
+    card_bandwidth: float = math.inf  # to another card, through the memory of the host
     host_latency: float = 0.0
     peer_bandwidth: float = 0.0  # 0: peers are reached through the host
+    pair_bandwidth: float = math.inf  # part of it that one peer gets; all of it through a switch
     peer_latency: float = 0.0
     has_nvlink: bool = False  # to its peers
     is_machine: bool = False  # of its own, as a Mac, which takes no further devices
+
+    def in_slot(self, slot: str) -> "Ways":
+        """Return the ways of such a device in a slot of PCI Express, which may be slower."""
+        host, card = SLOTS[slot]
+        return replace(
+            self,
+            host_bandwidth=min(self.host_bandwidth, host),
+            card_bandwidth=min(self.card_bandwidth, card),
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +89,7 @@ def _row(name: str) -> dict[str, Any]:
 
 def _kind(name: str) -> DeviceKind:
     row = _row(name)
-    row |= {"name": name, "memory_bytes": int(row["memory_bytes"])}
+    row |= {"name": name, "memory_bytes": _given_memory(row["memory"], None)}
     row["efficiency"] = Efficiency(**row["efficiency"])
     return DeviceKind(**_fields(DeviceKind, row))
 
@@ -64,9 +99,18 @@ def _fields(described: type[Any], row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ways(name: str) -> Ways:
-    return Ways(**_fields(Ways, _row(name)))
+    row = _row(name)
+    if "slot" in row:
+        row["host_bandwidth"], row["card_bandwidth"] = SLOTS[row["slot"]]
+    return Ways(**_fields(Ways, {"host_bandwidth": row["memory_bandwidth"]} | row))
 
 
+SLOTS = {
+    f"{name}-x{lanes}": (lanes / 16 * slot["host"], lanes / 16 * slot["card"])
+    for name, slot in _TABLES["slots"].items()
+    for lanes in (4, 8, 16)
+}
+"""Bytes per second to the host and to other cards in slots of PCI Express, by names of links."""
 DEVICE_KINDS: dict[str, DeviceKind] = {name: _kind(name) for name in _TABLES["kinds"]}
 """The kinds by name."""
 WAYS = {name: _ways(name) for name in DEVICE_KINDS}
@@ -74,12 +118,6 @@ CARD_WAYS = _ways("card")
 """Those of a card on PCI Express of which nothing else is known."""
 NETWORKS = {name: Network(**network) for name, network in _TABLES["networks"].items()}
 DEFAULT_NETWORK = "ethernet-10g"  # that of the Amazon p2.8xlarge
-SLOTS = {
-    f"{name}-x{lanes}": bandwidth * lanes / 16
-    for name, bandwidth in _TABLES["slots"].items()
-    for lanes in (4, 8, 16)
-}
-"""Bytes per second of slots of PCI Express, as names of links."""
 WITHIN = ("bus", "nvlink", "pcie", "pcie-shared", *SLOTS)
 LINK_NAMES = (*WITHIN, *NETWORKS)
 """What `parse_cluster` knows as ``link``: within machines, and between them."""
@@ -114,12 +152,6 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
 
 LIKE_AN_H100 = "h100"  # what a description leaves out of a kind that is not in the catalogue
 NEEDED = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
-UNITS = {
-    f"{prefix}{end}B": base**power
-    for power, prefix in enumerate("KMGT", start=1)
-    for end, base in (("", 1000), ("i", 1024))
-}
-_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(UNITS)})")
 
 
 def decoded_devices(
@@ -188,19 +220,3 @@ def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
     own = (field.name for field in fields(DeviceKind))
     changes = {field: given[field] for field in own if given[field] is not None}
     return replace(usual, **changes)
-
-
-def _given_memory(memory: Any, memory_bytes: int | None) -> int | None:
-    """Return the bytes of a text such as ``21 GB``, or those that are given as a number."""
-    if memory is None:
-        return memory_bytes
-    match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
-    size = round(float(match[1]) * UNITS[match[2]]) if match else 0
-    if not size:
-        raise GraphError(
-            'memory: expected a text of a number above 0 and a unit, such as "21 GB" or "20 GiB", '
-            f"got {shown(memory)}"
-        )
-    if memory_bytes is not None:
-        raise GraphError(f"memory: expected no memory_bytes beside it, got {memory_bytes}")
-    return size

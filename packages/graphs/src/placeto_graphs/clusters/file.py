@@ -1,5 +1,6 @@
 """Cluster files: TOML that a person can write."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -157,8 +158,9 @@ def _ways(index: int, device: _Device, document: _ClusterFile) -> Ways:
     if device.host_link is None:
         return ways
     one_of(f"devices[{index}].host_link", device.host_link, SLOTS)
-    slot = SLOTS[device.host_link]
-    return replace(ways, host_bandwidth=min(ways.host_bandwidth, slot) if kind in WAYS else slot)
+    if kind not in WAYS:  # the slot is all that is known of it
+        ways = replace(ways, host_bandwidth=math.inf, card_bandwidth=math.inf)
+    return ways.in_slot(device.host_link)
 
 
 def _links(

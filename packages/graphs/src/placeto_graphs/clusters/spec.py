@@ -46,11 +46,12 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         Interconnect of the devices of a machine, of the machines, or of both, joined by ``+``; one
         of ``LINK_NAMES``.
 
-        Within a machine ``"bus"``, the default, is one outgoing bus for each device (Addanki et al.
-        2019), to its own kind with the bandwidth of NVLink where the kind has it; ``"nvlink"`` a
-        link for each ordered pair of GPUs of one kind; ``"pcie"``, or a slot such as
-        ``"pcie-3-x4"``, an outgoing bus of PCI Express, also to its own kind; ``"pcie-shared"`` one
-        link for all devices. Between machines ``"ethernet-10g"`` is the default.
+        Within a machine ``"bus"`` is one outgoing bus for each device (Addanki et al. 2019), to
+        its own kind with the bandwidth of NVLink where the kind has it; ``"nvlink"`` a link for
+        each ordered pair of GPUs of one kind; ``"pcie"``, or a slot such as ``"pcie-3-x4"``, an
+        outgoing bus of PCI Express, also to its own kind; ``"pcie-shared"`` one link for all
+        devices. By default GPUs whose NVLink joins pairs, P100 and V100, have links as with
+        ``"nvlink"``, and others a bus. Between machines ``"ethernet-10g"`` is the default.
 
     Examples
     --------
@@ -96,12 +97,15 @@ def joined(
     machine, count = np.asarray(machines), len(devices)
     kind_of = np.array([device.kind for device in devices])
     is_processor = np.array([device.is_cpu for device in devices])
+    if within in SLOTS:
+        cards = zip(devices, ways, strict=True)
+        ways = [way if device.is_cpu else way.in_slot(within) for device, way in cards]
     has_nvlink = np.array([way.has_nvlink for way in ways])
-    to_host, to_peer, host_latency, peer_latency = np.array(
-        [
-            (way.host_bandwidth, way.peer_bandwidth, way.host_latency, way.peer_latency)
-            for way in ways
-        ]
+    to_host, to_card, host_latency = np.array(
+        [(way.host_bandwidth, way.card_bandwidth, way.host_latency) for way in ways]
+    ).T
+    to_peer, to_pair, peer_latency = np.array(
+        [(way.peer_bandwidth, way.pair_bandwidth, way.peer_latency) for way in ways]
     ).T
 
     # Ordered pairs of devices, bool[D, D]. Processors are joined whatever joins the GPUs.
@@ -109,7 +113,9 @@ def joined(
     together = apart & (machine[:, None] == machine)
     of_one_kind = together & (kind_of[:, None] == kind_of)
     peers, nvlink = of_one_kind & (to_peer > 0), of_one_kind & has_nvlink
-    sockets = peers & is_processor
+    usual = np.isfinite(to_pair) if asked_within is None else asked_within == "nvlink"
+    pairs = nvlink & usual
+    direct = peers if within == "bus" else pairs | peers & is_processor
     for device, way, beside in zip(devices, ways, together, strict=True):
         if way.is_machine and beside.any():
             raise GraphError(
@@ -124,30 +130,27 @@ def joined(
     source = np.arange(count)[:, None]
     shared = source if within != "pcie-shared" else 2 * count + machine[:, None]
     keys = np.where(together, shared, count + machine[:, None])
-    if within == "nvlink":
-        keys = np.where(nvlink, 3 * count + source * count + np.arange(count), keys)
+    keys = np.where(pairs, 3 * count + source * count + np.arange(count), keys)
     used, numbers = np.unique(keys[apart], return_inverse=True)
     links = np.full(keys.shape, NO_LINK, np.int32)
     links[apart] = numbers
 
-    if within in SLOTS:
-        to_host = np.where(is_processor, to_host, np.minimum(to_host, SLOTS[within]))
     through_hosts = np.minimum(to_host[:, None], to_host)
-    bandwidth = np.where(together, through_hosts, np.minimum(through_hosts, network.bandwidth))
-    bandwidth = np.where(peers if within == "bus" else sockets, to_peer, bandwidth)
-    if within == "nvlink":
-        # The NVLinks of a GPU are shared out among its peers, as they are without a switch.
-        each = to_peer[:, None] / np.maximum(nvlink.sum(axis=1), 1)[:, None]
-        bandwidth = np.where(nvlink, each, bandwidth)
+    of_cards = ~(is_processor[:, None] | is_processor)
+    through_cards = np.where(of_cards, np.minimum(to_card[:, None], to_card), through_hosts)
+    between = np.minimum(through_hosts, network.bandwidth)
+    bandwidth = np.where(direct, to_peer, np.where(together, through_cards, between))
+    # The NVLinks of a GPU are shared out among its peers, where no switch joins them.
+    each = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
+    bandwidth = np.where(pairs, each[:, None], bandwidth)
 
     # What a kind with an overhead after each transfer sends has no latency on the way to the host:
     # it is counted once. A network is not part of what was measured as that overhead.
     overhead = np.array([device.transfer_overhead for device in devices])
     both_hosts = host_latency[:, None] + host_latency
     both_hosts = np.where(overhead[:, None] == 0, both_hosts, 0.0)
-    between = network.latency + (both_hosts if network.through_hosts else 0.0)
-    direct = {"bus": peers, "nvlink": nvlink}.get(within, sockets)
-    latency = np.where(direct, peer_latency, np.where(together, both_hosts, between))
+    on_network = network.latency + (both_hosts if network.through_hosts else 0.0)
+    latency = np.where(direct, peer_latency, np.where(together, both_hosts, on_network))
     return Cluster(
         devices=tuple(devices),
         bandwidth=bandwidth,

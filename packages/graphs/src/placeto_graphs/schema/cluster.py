@@ -102,6 +102,7 @@ class Efficiency:
     """
 
     convolution: float
+    grouped_convolution: float
     depthwise_convolution: float
     matrix_product: float
     normalisation: float
