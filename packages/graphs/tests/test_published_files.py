@@ -89,7 +89,7 @@ def test_a_layer_becomes_ops_that_share_a_device(tmp_path: Path) -> None:
     assert graph.op_types[5] == "LinearBackward"
     assert graph.phases.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
     assert graph.colocation.tolist() == [0, 1, 1, 2, 2, 2, 1, 0]
-    assert graph.parameter_bytes.tolist() == [0, 96, 0, 40, 0, 0, 0, 0]
+    assert graph.parameter_bytes.tolist() == [0, 192, 0, 80, 0, 0, 0, 0]  # with their gradients
     seconds = [0, 0, 1.5e-3, 0, 2e-3, 4e-3, 3.25e-3, 0]
     np.testing.assert_allclose(graph.measured_time["v100"], seconds)
 
@@ -118,6 +118,16 @@ def test_gradients_run_against_activations_and_read_them(tmp_path: Path) -> None
         ("node3/parameters", "node3/backward"): 40,
     }
     assert sorted(graph.nodes["node2/forward"]["outputs"].values()) == [32, 64]
+
+
+def test_an_item_is_one_output(tmp_path: Path) -> None:
+    """Of the outputs of the LSTM, 32 and 64 bytes, the second one is read."""
+    layer = "Linear(in_features=4, out_features=2)"
+    graph = load_profile(tmp_path, PROFILE.replace(layer, "__getitem__(1)"))
+    traffic = to_networkx(graph).edges
+    assert traffic["node2/forward", "node3/forward"]["bytes"] == 64
+    assert traffic["node3/backward", "node2/backward"]["bytes"] == 64
+    assert traffic["node2/forward", "node2/backward"]["bytes"] == 96
 
 
 @pytest.mark.parametrize(

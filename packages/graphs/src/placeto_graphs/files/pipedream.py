@@ -23,6 +23,7 @@ from placeto_graphs.topology import CycleError, topological_order
 MEASURED_KIND = "v100"
 _REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _STAGE = re.compile(r" -- stage_id=([^=]*)$")
+_ITEM = re.compile(r"__getitem__\(([0-9]{1,9})\)")
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,21 @@ class _Layer:
     output_bytes: tuple[int, ...]
     parameter_bytes: int
     scope: str  # the stage that PipeDream's optimizer has put it in, if it did
+    item: int | None  # the one output that it reads of a layer with several
+
+    def reads(self, output: int, outputs: int) -> bool:
+        return self.item is None or self.item >= outputs or self.item == output
 
 
 def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED_KIND) -> OpGraph:
     """Read a PipeDream profile as the graph of one training step.
 
     Each layer becomes a forward op ``NAME/forward`` and a backward op ``NAME/backward``. A layer
-    reads all outputs of each layer before it. The backward edges run against the forward ones and
-    carry gradients of the same sizes. A backward op also reads the outputs of its forward op. The
-    weights of a layer are a separate op, ``NAME/parameters``, which takes no time and which both
-    other ops read. Otherwise the activations of a layer would live in the storage of its weights,
-    and need no memory. The two or three ops of a layer share a device through ``colocation``.
+    ``__getitem__(i)`` reads output i of the layer before it, and others read all outputs. The
+    backward edges run against the forward ones and carry gradients of the same sizes. A backward op
+    also reads the outputs of its forward op. The weights of a layer are a separate op,
+    ``NAME/parameters``, which takes no time and which both other ops read. It has the memory of
+    their gradient, too. The two or three ops of a layer share a device through ``colocation``.
 
     FLOPs and bytes accessed are 0, as the profile does not have them. The scope of an op is
     ``"stage2"`` if PipeDream's optimizer put its layer into stage 2.
@@ -112,6 +117,7 @@ def _parsed_layer(line: str) -> _Layer:
         output_bytes=tuple(_whole_bytes("activation_size", size) for size in sizes),
         parameter_bytes=_whole_bytes("parameter_size", values["parameter_size"]),
         scope=f"stage{int(stage[1])}" if stage else "",
+        item=int(item[1]) if (item := _ITEM.fullmatch(description.strip())) else None,
     )
 
 
@@ -168,7 +174,7 @@ def _training_graph(
         if layer.parameter_bytes:
             parameters[number] = len(ops)
             ops.append(
-                (f"{layer.name}/parameters", "Parameters", number, 0.0, layer.parameter_bytes)
+                (f"{layer.name}/parameters", "Parameters", number, 0.0, 2 * layer.parameter_bytes)
             )
         forward[number] = len(ops)
         ops.append((f"{layer.name}/forward", layer.layer_type, number, layer.forward_seconds, 0))
@@ -189,9 +195,11 @@ def _training_graph(
         own = forward[number], backward[number]
         if number in parameters:
             send(parameters[number], layer.parameter_bytes, own)
-        for size in layer.output_bytes:
-            send(own[0], size, [*(forward[reader] for reader in after[number]), own[1]])
-            for reader in after[number]:
+        count = len(layer.output_bytes)
+        for output, size in enumerate(layer.output_bytes):
+            readers = [each for each in after[number] if layers[each].reads(output, count)]
+            send(own[0], size, [*(forward[reader] for reader in readers), own[1]])
+            for reader in readers:
                 send(backward[reader], size, [own[1]])
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
     is_backward = np.arange(len(ops)) >= len(ops) - len(layers)
