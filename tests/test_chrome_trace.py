@@ -33,7 +33,7 @@ REQUIRED: dict[str, type | tuple[type, ...]] = {
 def timeline(tmp_path: Path) -> Timeline:
     (tmp_path / "graph.txt").write_text(profile(30))
     graph = load_pipedream_profile(tmp_path / "graph.txt")
-    cluster = parse_cluster("3xv100")
+    cluster = parse_cluster("3xv100", link="bus")
     problem = PlacementProblem(
         graph=graph, cluster=cluster, compute_time=measured_compute_time(graph, cluster)
     )

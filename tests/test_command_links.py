@@ -54,7 +54,7 @@ def test_a_problem_has_the_links_that_are_named_and_inspection_what_each_carries
     assert network["sources"] == ["v100:2", "v100:3"]
     assert network["destinations"] == ["v100:0", "v100:1"]
     assert network["bandwidth"] == [12e9, 12e9]  # no faster than PCI Express
-    assert "15.8 GB" in succeed("inspect", machines)
+    assert "12.0 GB" in succeed("inspect", machines)
 
 
 def test_a_simulation_shows_how_busy_each_link_is(machines: Path, tmp_path: Path) -> None:

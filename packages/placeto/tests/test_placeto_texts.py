@@ -87,7 +87,7 @@ def test_a_group_that_fits_no_device_is_named() -> None:
         graph=from_networkx(ops), cluster=cluster, compute_time=np.ones((1, 2))
     )
     assert too_large_text(problem) == (
-        ": group layer alone needs 20.0 GB, and v100:0 has the most memory, 16.0 GB"
+        ": group layer alone needs 20.0 GB, and v100:0 has the most memory, 17.2 GB"
     )
 
 
