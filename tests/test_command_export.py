@@ -174,12 +174,12 @@ def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(form: str)
 def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> None:
     model, inputs = Chain(), features(4)
     problem = problem_of_ops(model, inputs, "3xv100")
-    devices = {"": 0, "blocks.0": 0, "blocks.1.wide": 0, "blocks.1": 2, "blocks.2": 2, "last": 1}
+    devices = {"": 0, "blocks.0": 0, "blocks.1": 2, "blocks.2": 2, "last": 1}
     paths, output = saved(tmp_path, problem, by_scope(problem, devices)), tmp_path / "stages.json"
     succeed("export", *paths, "--to", "torch", "-o", output)
     stages = json.loads(output.read_text())
     assert stages == {
-        "split_points": ["blocks.1.activation", "last"],
+        "split_points": ["blocks.1", "last"],
         "devices": ["v100:0", "v100:2", "v100:1"],
     }
     split = dict.fromkeys(stages["split_points"], SplitPoint.BEGINNING)
@@ -192,12 +192,12 @@ def test_pipelining_splits_a_model_where_the_stages_begin(tmp_path: Path) -> Non
     torch.testing.assert_close(passed, model(inputs))
 
 
-def test_stages_begin_with_outermost_modules_and_micro_batches_are_in_those_of_the_first() -> None:
+def test_micro_batches_are_in_the_stages_of_the_whole() -> None:
     whole = problem_of_ops(Chain(), features(4), "2xv100")
     for problem in (whole, micro_batched_problem(whole, 2)):
         devices = {"": 0, "blocks.0": 0, "blocks": 1, "last": 1}
         found = pipeline_stages(problem, by_scope(problem, devices))
-        assert found.split_points == ("blocks.1",)
+        assert (found.split_points, found.as_placed) == (("blocks.1",), True)
         assert found.price.runtime == pytest.approx(found.price.runtime_as_placed, rel=0.2)
 
 
