@@ -237,6 +237,14 @@ class LlamaCppChain(LayerChain):
         last = device_of_layer[-1]
         return self.completed(np.concatenate([device_of_layer, device_of_layer, [last, last]]))
 
+    def feed_forward_on_cpu(self, whole: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return whole layers with those on the CPU on a GPU, but for their feed-forward parts."""
+        gpus = [device for device in whole[self.layers].tolist() if device != self.cpu]
+        devices = whole.copy()
+        if gpus:
+            devices[: self.num_layers - len(gpus)] = gpus[0]
+        return devices
+
     def nearest(self, op_devices: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the devices on which most of each part is, by the bytes that its ops access."""
         most = np.zeros((self.input + 1, self.problem.num_devices))
@@ -313,39 +321,21 @@ def best_arrangement(
     of whole layers that is found. Parts elsewhere have to gain more than the simulation errs, or
     fit where whole layers do not.
     """
-    in_order = placed.copy()
-    in_order[chain.layers] = layers = _in_order(placed[chain.layers], chain.cpu)
-    with_layer = placed[chain.feed_forward] == placed[chain.layers]
-    in_order[chain.feed_forward][with_layer] = layers[with_layer]
-    in_order = chain.completed(in_order)
-    differ = chain.in_layer & (in_order[chain.part_of_op] != op_devices)
-    if not differ.any() and not chain.ranks([in_order])[0][0]:
-        return in_order
-    devices = range(chain.problem.num_devices)
-    start = stages_of(layers)
-    stages = best_chain(chain, devices, [start] if start else [])
-    if stages is None:
+    devices, placed = range(chain.problem.num_devices), chain.completed(placed)
+    start = stages_of(placed[chain.layers])
+    starts = [start] if start is not None and chain.can_be(start, devices) else []
+    is_whole = (placed[chain.part_of_op] == op_devices)[chain.in_layer].all()
+    if starts and is_whole and not chain.ranks([placed])[0][0]:
+        return placed
+    best = best_chain(chain, devices, starts)
+    if best is None:
         names = ", ".join(chain.problem.cluster.device_names)
         raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
-    whole = chain.whole_layers(stages.stages.device_of_layer())
-    on_gpus = whole.copy()  # but for the feed-forward parts of the layers on the CPU
-    gpus = [device for device in whole[chain.layers].tolist() if device != chain.cpu]
-    if gpus:
-        on_gpus[chain.layers] = [gpus[0]] * (len(layers) - len(gpus)) + gpus
+    whole = chain.whole_layers(best.stages.device_of_layer())
     found = [whole]
-    for start in (whole, in_order, on_gpus):
-        end = steepest_descent([start], chain.ranks, chain.neighbours, MOST_ROUNDS)
+    for each in (whole, chain.feed_forward_on_cpu(whole), *([placed] if starts else [])):
+        end = steepest_descent([each], chain.ranks, chain.neighbours, MOST_ROUNDS)
         found.append(whole if end is None else end)
     ranks = chain.ranks(found)
-    (lacks, cost), best = ranks[0], min(ranks)
-    return whole if (lacks, cost / (1 + SIMULATION_ERROR)) <= best else found[ranks.index(best)]
-
-
-def _in_order(devices: NDArray[np.int32], cpu: int | None) -> NDArray[np.int32]:
-    """Return a device for each layer: the CPU first, and each device once.
-
-    Each device has as many layers as before. GPUs are in the order of the middles of theirs.
-    """
-    places = {device: np.flatnonzero(devices == device) for device in set(devices.tolist())}
-    order = sorted(places, key=lambda device: (device != cpu, places[device].mean(), device))
-    return np.concatenate([np.full(len(places[each]), each, np.int32) for each in order])
+    (lacks, cost), least = ranks[0], min(ranks)
+    return whole if (lacks, cost / (1 + SIMULATION_ERROR)) <= least else found[ranks.index(least)]

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +37,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     name: str  # its name in the experiment
-    commit: str | None = None  # commit of the sources; None if they are installed
     # Seconds since the trial before, or since the command began: their sum is how long the
     # experiment took, with however many jobs
     took: float = 0.0
@@ -62,7 +60,6 @@ class ExperimentFolder:
         self._describe()
         self._records: dict[str, Record] = {}  # by key
         self._origins: dict[str, Origin] = {}
-        self._commit = commit()
         if (path / TRIALS).exists():
             self._read(path / TRIALS)
 
@@ -111,7 +108,7 @@ class ExperimentFolder:
         key = self.workspace.keys[trial.name]
         if self._records.get(key) == record:
             return
-        origin = Origin(key=key, name=trial.name, commit=self._commit, took=took)
+        origin = Origin(key=key, name=trial.name, took=took)
         line = msgspec.json.encode(msgspec.to_builtins(origin) | msgspec.to_builtins(record))
         with writing(self.path / TRIALS), (self.path / TRIALS).open("ab") as file:
             file.write(line + b"\n")
@@ -146,18 +143,16 @@ class ExperimentFolder:
         write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
 
     def _origin(self) -> list[str]:
-        """Return the command, commits, seeds and time of the page; nothing without a command."""
+        """Return the command, seeds and time of the page; nothing without a command."""
         if not self._experiment.command:
             return []
         keys = self.workspace.keys.values()
-        origins = [self._origins[key] for key in keys if key in self._origins]
-        commits = list(dict.fromkeys(origin.commit for origin in origins if origin.commit))
+        took = sum(self._origins[key].took for key in keys if key in self._origins)
         seeds = self._experiment.options.get("seeds")
         said = [
             f"`{self._experiment.command}`",
-            *([f"commit {' to '.join(commits)}"] if commits else []),
             *([f"seeds {', '.join(map(str, seeds))}"] if seeds else []),
-            f"{clock(sum(origin.took for origin in origins))} in all",
+            f"{clock(took)} in all",
         ]
         return [", ".join(said) + "."]
 
@@ -212,22 +207,3 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
                 f"{path}: begun as another experiment: {self.experiment}, not {experiment.name}; "
                 "--force begins anew"
             )
-
-
-def commit() -> str | None:
-    """Return the commit of the checkout that this code runs from; None if it is installed.
-
-    With a ``+`` behind it, sources of some package differ from the commit.
-    """
-
-    def git(*arguments: str) -> str:
-        command, folder = ["git", *arguments], Path(__file__).parent
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)  # noqa: S603 (our own)
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
-        changed = git("status", "--porcelain", "--", ":/packages", ":/tools")
-        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
