@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 import warnings
 from math import prod
@@ -144,14 +145,22 @@ def test_tensors_of_experts_count_together(tmp_path: Path) -> None:
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r"^(model|transformer)\.", ""),  # as base classes of the library are saved
+        ("^", "model."),  # Lightning
+        ("^", "module._orig_mod."),  # DataParallel around torch.compile
+        (r"((layers|h)\.[0-9]+)\.", r"\1._fsdp_wrapped_module._checkpoint_wrapped_module."),
+    ],
+)
 @pytest.mark.parametrize("config", [CONFIGS["qwen2"], GPT2], ids=["qwen2", "gpt2"])
-def test_tied_weights_and_names_without_a_prefix_are_found(
-    config: dict[str, Any], tmp_path: Path
+def test_tied_weights_and_names_with_other_prefixes_are_found(
+    config: dict[str, Any], old: str, new: str, tmp_path: Path
 ) -> None:
-    prefix = f"{tiny_model(config).base_model_prefix}."
-    tensors = {name.removeprefix(prefix): tensor for name, tensor in plain_tensors(config).items()}
+    tensors = {re.sub(old, new, name): tensor for name, tensor in plain_tensors(config).items()}
     expected = {name: 2 * prod(shape) for name, shape in shapes(tiny_model(config)).items()}
-    assert "lm_head.weight" not in tensors
+    assert not any("lm_head" in name for name in tensors)
     assert bytes_in(write_safetensors(tmp_path, config, tensors), config) == expected
 
 
@@ -194,7 +203,11 @@ def test_what_is_wrong_with_safetensors_files_is_said_in_a_line(tmp_path: Path) 
             {norm: torch.zeros(32)},
             "norm.weight of the shape 64, as config.json says, got 32",
         ),
-        ({norm: None}, "expected a tensor of model.norm.weight, got none"),
+        ({norm: None}, "expected a tensor of model.norm.weight, got none$"),
+        (
+            {norm: None, "net.norm.weight": torch.zeros(64)},
+            r"expected a tensor of model\.norm\.weight, got none, but net\.norm\.weight, which",
+        ),
     ):
         changed = {name: each for name, each in (tensors | change).items() if each is not None}
         write_safetensors(tmp_path, LLAMA, changed)

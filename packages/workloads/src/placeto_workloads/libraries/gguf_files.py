@@ -9,6 +9,7 @@ import mmap
 import re
 import struct
 from collections.abc import Collection, Iterable, Mapping
+from itertools import count, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 BLOCK = re.compile(r"blk\.([0-9]+)\.")
 SUFFIX = re.compile(r"[._](weight|bias)")
 FUSED = "gate_up_proj"  # of experts, which are two tensors in a file
-NO_PARAMETERS = re.compile(r"rope_(freqs|factors_(long|short))\.weight|.*\.attn_rot_embd")
+NO_PARAMETERS = re.compile(r"(rope_(freqs|factors_(long|short))\.weight|.*\.attn_rot_embd)$")
 
 
 class GgufHeader(NamedTuple):
@@ -263,19 +264,19 @@ class GgufModel(StoredModel):
         tensors_of = tensor_names(
             names, self.architecture, self.config["num_hidden_layers"], tensors
         )
+        known = {each for used in tensors_of.values() for each in used}
+        others = [name for name in tensors if name not in known and not NO_PARAMETERS.match(name)]
         for name, parameter in names.items():
             stored = [tensors[tensor] for tensor in tensors_of[name]]
             if not stored:
-                raise WorkloadError(f"{self.path}: expected a tensor of {name}, got none")
+                raise self.missing(name, others)
             if not _fits(tuple(parameter.shape), stored):
                 raise WorkloadError(
                     f"{self.path}: expected {' and '.join(tensors_of[name])} of the shape "
                     f"{shape_text(parameter.shape)}, as its metadata says, got "
                     f"{' and '.join(shape_text(tensor.shape) for tensor in stored)}"
                 )
-        known = {each for used in tensors_of.values() for each in used}
-        others = (name for name in tensors if name not in known)
-        self.warn_of_others([name for name in others if not NO_PARAMETERS.fullmatch(name)])
+        self.warn_of_others(others)
         return {
             name: sum(tensors[tensor].num_bytes for tensor in used)
             for name, used in tensors_of.items()
@@ -301,9 +302,17 @@ def tensor_names(
         parts = [stem]
         if stem.endswith(FUSED) and f"{known.get_name(stem)}.{kind}" not in tensors:
             parts = [stem.removesuffix(FUSED) + part for part in ("gate_proj", "up_proj")]
-        found = [f"{known.get_name(part)}.{kind}" for part in parts]
-        result[parameter] = tuple(found) if all(name in tensors for name in found) else ()
+        found = [_present(f"{known.get_name(part)}.{kind}", tensors) for part in parts]
+        result[parameter] = tuple(name for names in found for name in names) if all(found) else ()
     return result
+
+
+def _present(name: str, tensors: Collection[str]) -> list[str]:
+    """Return a tensor that is there, or those of each expert, which older files have instead."""
+    if name in tensors or "_exps" not in name:
+        return [name] if name in tensors else []
+    of_each = (name.replace("_exps", f".{expert}") for expert in count())
+    return list(takewhile(tensors.__contains__, of_each))
 
 
 def _architecture(path: Path, header: GgufHeader) -> str:

@@ -28,6 +28,10 @@ PART_OF_EXPERTS = {
     **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), "gate_up_proj"),
     **dict.fromkeys(("down_proj", "w2"), "down_proj"),
 }
+# What wrappers of PyTorch put before the names of what they wrap.
+WRAPPERS = re.compile(
+    r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\."
+)
 OLD_NAMES = {".block_sparse_moe.": ".mlp."}
 
 
@@ -51,6 +55,10 @@ class StoredModel:
     def parameter_bytes(self, model: nn.Module) -> Mapping[str, int]:
         """Return the bytes of each parameter of the model that is built of the configuration."""
         raise NotImplementedError
+
+    def missing(self, parameter: str, others: list[str]) -> WorkloadError:
+        instead = f"none, but {others[0]}, which is no parameter" if others else "none"
+        return WorkloadError(f"{self.path}: expected a tensor of {parameter}, got {instead}")
 
     def warn_of_others(self, others: list[str]) -> None:
         if others:
@@ -93,7 +101,10 @@ class SafetensorsModel(StoredModel):
         tensors_of: dict[str, list[str]] = {}
         others: list[str] = []
         for name in self.tensors:
-            parameter = _parameter_of(name, parameters) or _parameter_of(prefix + name, parameters)
+            plain = WRAPPERS.sub("", name)
+            names = name, plain, prefix + plain, plain.removeprefix("model.")  # that of Lightning
+            found = (_parameter_of(each, parameters) for each in names)
+            parameter = next(filter(None, found), None)
             (others if parameter is None else tensors_of.setdefault(parameter, [])).append(name)
         num_bytes: dict[nn.Parameter, int] = {}  # tied ones are one
         for parameter, names in tensors_of.items():
@@ -103,7 +114,7 @@ class SafetensorsModel(StoredModel):
             num_bytes[weights] = max(count, num_bytes.get(weights, 0))
         for name, weights in model.named_parameters():
             if weights not in num_bytes:
-                raise WorkloadError(f"{self.path}: expected a tensor of {name}, got none")
+                raise self.missing(name, others)
         self.warn_of_others(others)
         return {name: num_bytes[weights] for name, weights in model.named_parameters()}
 
