@@ -15,9 +15,11 @@ import numpy as np
 from placeto_graphs import (
     Cluster,
     Device,
+    EvaluationBatch,
     PlacementProblem,
     from_networkx,
     micro_batched_problem,
+    scheduled,
 )
 from placeto_simulator import Simulator
 
@@ -34,6 +36,7 @@ class Pipeline:
     transfer_seconds: float = 0.0  # of the output of a layer, or its gradient, to another device
     ops_per_layer: int = 1  # equal ones, forward and backward each
     queue: str = "backward-first"  # see `placeto_graphs.Cluster`
+    schedule: str = ""
 
     def problem(self) -> PlacementProblem:
         """Return the problem with as many devices as layers; group i is layer i."""
@@ -50,8 +53,14 @@ class Pipeline:
 
     def simulated_seconds(self) -> float:
         """Return what the step takes with each layer on a device of its own."""
-        placement = np.arange(self.stages, dtype=np.int32)[None]
-        return float(Simulator(self.problem(), num_threads=1).evaluate(placement).runtime[0])
+        return float(self.simulated().runtime[0])
+
+    def simulated(self) -> EvaluationBatch:
+        """Return the costs of the step with each layer on a device of its own."""
+        problem, placement = self.problem(), np.arange(self.stages, dtype=np.int32)
+        if self.schedule:
+            problem = scheduled(problem, self.schedule, placement)
+        return Simulator(problem, num_threads=1).evaluate(placement[None])
 
     def _chain(self) -> tuple[nx.DiGraph, list[float]]:
         """Return the undivided step, and the seconds of its ops."""

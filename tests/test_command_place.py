@@ -9,6 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+from gpipe_pipelines import Pipeline
 
 import placeto
 from command_runs import invoke, succeed, succeed_json
@@ -145,6 +146,31 @@ def test_python_and_the_command_give_one_placement(
         placeto.place(*model, cluster=wrong)
     with pytest.raises(InputError, match="seconds: expected a finite number above 0, got nan"):
         placeto.place(*model, cluster=devices, seconds=float("nan"), quiet=True)
+
+
+def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> None:
+    path, output = tmp_path / "problem.json", tmp_path / "placement.json"
+    pipeline = Pipeline(4, 12, 2.0, transfer_seconds=1e-6)
+    save_problem(pipeline.problem(), path)
+    (tmp_path / "chain.json").write_text(json.dumps({f"forward{n}.0": f"gpu{n}" for n in range(4)}))
+    peaks = {}
+    for schedule in ("gpipe", "1f1b"):
+        place = ["place", path, f"--schedule={schedule}", "--max-evaluations=400", "--force"]
+        report = succeed_json(*place, "-o", output)
+        simulate = ["simulate", path, f"--schedule={schedule}"]
+        simulated = succeed_json(*simulate, output)
+        assert report["runtime"] == simulated["runtime"] <= (12 + 4 - 1) * 3 + 1e-3
+        assert report["peak_memory"] == [device["peak_memory"] for device in simulated["devices"]]
+        chain = succeed_json(*simulate, tmp_path / "chain.json")
+        peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
+    assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])
+    back = {"forward0.0": "gpu0", "forward1.0": "gpu0", "forward2.0": "gpu1", "forward3.0": "gpu0"}
+    (tmp_path / "chain.json").write_text(json.dumps(back))
+    result = invoke(*simulate, tmp_path / "chain.json")
+    assert result.exit_code == 0, result.exception
+    assert (
+        "gpu1 sends forward tensors back to gpu0, an earlier stage (forward2.0@0)" in result.stderr
+    )
 
 
 def test_an_objective_has_one_name(tmp_path: Path) -> None:

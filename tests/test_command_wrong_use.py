@@ -90,6 +90,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"build graph.txt --cluster {'a' * 300} -o a.json", "aaa: File name too long"),
         (f"simulate problem.json {'a' * 300}", "aaa: File name too long"),
         (f"train problem.json -o {'a' * 300}", "run.json: File name too long"),
+        ("simulate problem.json v100:0 --schedule 1f1b", "schedule: expected a step in micro-"),
+        ("place problem.json --schedule 1f1b --objective throughput -o a.json", "--schedule: exc"),
         ("simulate problem.json random --measured 9", "expected everything on one device, got "),
         ("place problem.json --placer heft --policy run -o a.json", "excludes --placer"),
         ("place problem.json --placer heft --seconds 1 -o a.json", "needs a placer that searches"),

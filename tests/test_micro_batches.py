@@ -6,8 +6,6 @@ from gpipe_pipelines import Pipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto_simulator import Simulator
-
 STAGES = st.integers(1, 8)
 COUNTS = st.integers(1, 32)
 
@@ -52,6 +50,24 @@ def test_without_parts_there_is_no_overlap(stages: int) -> None:
     assert Pipeline(stages, 1, 2.0).simulated_seconds() == 3.0 * stages
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 6), st.integers(2, 32), st.sampled_from([1, 2]), st.sampled_from([1, 3]))
+def test_schedules_take_and_hold_what_they_say(
+    stages: int, count: int, backward: int, ops_per_layer: int
+) -> None:
+    """Outputs of 1 kB, of which a stage holds one for each op and micro-batch, and a few more."""
+    expected = {"gpipe": [count] * stages}
+    expected["1f1b"] = [min(count, stages - stage) for stage in range(stages)]
+    for schedule, held in expected.items():
+        pipeline = Pipeline(stages, count, backward, 1e-6, ops_per_layer, schedule=schedule)
+        costs = pipeline.simulated()
+        least = (count + stages - 1) * (1 + backward)
+        assert least <= costs.runtime[0] <= least + 1e-4
+        outputs = costs.peak_memory[0] / 1000
+        assert (ops_per_layer * np.array(held) <= outputs).all()
+        assert (outputs <= ops_per_layer * np.array(held) + min(count, 3) + 2).all()
+
+
 @pytest.mark.parametrize("stages", [2, 4])
 def test_memory_grows_with_the_micro_batches_in_flight(stages: int) -> None:
     """First in, first out starts all; backward first, until the first of them comes back."""
@@ -59,10 +75,8 @@ def test_memory_grows_with_the_micro_batches_in_flight(stages: int) -> None:
     peaks: dict[str, list[float]] = {"fifo": [], "backward-first": []}
     for queue, held in peaks.items():
         for count in counts:
-            problem = Pipeline(stages, count, 1.0, transfer_seconds=1e-6, queue=queue).problem()
-            part = int(problem.graph.tensor_bytes[0])
-            placement = np.arange(stages, dtype=np.int32)[None]
-            held.append(Simulator(problem).evaluate(placement).peak_memory[0, 0] / part)
+            pipeline = Pipeline(stages, count, 1.0, transfer_seconds=1e-6, queue=queue)
+            held.append(pipeline.simulated().peak_memory[0, 0] / 1000)
         assert held == sorted(held)
     for count, held_by_all in zip(counts, peaks["fifo"], strict=True):
         assert count < held_by_all <= count * peaks["fifo"][0]

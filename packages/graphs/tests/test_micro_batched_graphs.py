@@ -18,10 +18,12 @@ from placeto_graphs import (
     Phase,
     PlacementProblem,
     from_networkx,
+    micro_batch_of,
     micro_batched,
     micro_batched_problem,
     parse_cluster,
     repeat_micro_batch_problem,
+    scheduled,
     to_networkx,
 )
 
@@ -409,6 +411,42 @@ def test_names_stay_unique() -> None:
     assert {"gradient/sum0@@1", "gradient//sum0@@1"} <= set(named.op_names)
     twice = micro_batched(micro_batched(training_step(), 2), 2)
     assert len(set(twice.op_names)) == twice.num_ops
+
+
+def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_it() -> None:
+    """Two layers with backward ops in three micro-batches: F0 F1 B0 F2 B1 B2 | F0 B0 F1 B1 ..."""
+    step = step_of("x-a-8 a-b-8 b-db-8 a-da-8 db-da-8", db=GRADIENT, da=GRADIENT)
+    times = np.array([[0.0 if name == "x" else 1.0] * 2 for name in step.op_names])
+    cluster = parse_cluster("2xk80")
+    problem = PlacementProblem(graph=step, cluster=cluster, compute_time=times)
+    whole, names = micro_batched_problem(problem, 3), problem.grouping.group_names
+    chain, turned = (
+        scheduled(whole, "1f1b", np.array([name.lstrip("d") in second for name in names], np.int32))
+        for second in ("b", "xa")
+    )
+    expected = {("a@2", "da@0"), ("b@1", "db@0"), ("b@2", "db@1"), ("da@0", "a@1"), ("da@1", "a@2")}
+    assert waits_of(chain.graph) == expected | {(f"db@{j}", f"b@{j}") for j in range(3)}
+    assert waits_of(turned.graph) == waits_of(chain.graph)  # the devices the other way round
+    gpipe = waits_of(scheduled(whole, "gpipe", np.zeros(len(names), np.int32)).graph)
+    assert gpipe == {(f"db@{j}", "b@2") for j in range(3)}
+    for wrong, schedule, message in (
+        (problem, "1f1b", "schedule: expected a step in micro-batches, got one without"),
+        (whole, "2f1b", "schedule: expected one of gpipe, 1f1b, got '2f1b'"),
+    ):
+        with refused(message):
+            scheduled(wrong, schedule, np.zeros(len(names), np.int32))
+
+
+@given(problems(), st.integers(2, 4), st.data())
+def test_no_placement_waits_in_circles(
+    problem: PlacementProblem, count: int, data: st.DataObject
+) -> None:
+    whole = micro_batched_problem(problem, count)
+    rows = np.isfinite(problem.group_graph.compute_time)
+    placement = [data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in rows]
+    for schedule in ("gpipe", "1f1b"):
+        if micro_batch_of(whole.graph).max() > 0:
+            scheduled(whole, schedule, np.array(placement, np.int32))
 
 
 @pytest.mark.parametrize(

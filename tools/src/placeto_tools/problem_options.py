@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.placements import resolve_placement
+from placeto.placing.schedules import sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
-from placeto_graphs import NAMED_RULES, PlacementProblem
+from placeto.progress import Progress
+from placeto_graphs import NAMED_RULES, SCHEDULES, PlacementProblem, scheduled
 from placeto_tools.options import KEY_VALUE, NearestChoice, Positive, gathered, link_option
 from placeto_tools.progress import showing_progress
 
@@ -122,6 +124,12 @@ micro_batches_option = click.option(
     help="Number of micro-batches of a step, as in GPipe. A model is captured with a micro-batch "
     "as its batch; the ops of a file are divided.",
 )
+schedule_option = click.option(
+    "--schedule",
+    type=NearestChoice(SCHEDULES),
+    help="Schedule of a step in micro-batches: gpipe, the whole forward pass first; 1f1b, at most "
+    "k - s micro-batches on stage s of k.  [default: no waits, backward ops first]",
+)
 grouping_options = gathered(
     "grouping",
     _grouping,
@@ -173,16 +181,34 @@ class Named(NamedTuple):
 
     problem: str
     placement: str
+    schedule: str | None
     asked: ProblemOptions
 
     def read(self) -> tuple[PlacementProblem, NDArray[np.int32]]:
         """Return the placement, and the problem at its level."""
         with showing_progress(self.problem) as progress:
             read = problem_of(read_source(self.problem, self.asked), self.asked)
-            return resolve_placement(self.placement, read, progress)
+            return resolved(self.placement, read, self.schedule, progress)
+
+
+def resolved(
+    text: str, read: PlacementProblem, schedule: str | None, progress: Progress
+) -> tuple[PlacementProblem, NDArray[np.int32]]:
+    """Return a placement that a user named, and the problem at its level, by its schedule."""
+    problem, placement = resolve_placement(text, read, progress)
+    if schedule:
+        problem = scheduled(problem, schedule, placement)
+    if warning := sent_back_text(problem, placement):
+        progress.say(warning)
+    return problem, placement
 
 
 # The arguments PROBLEM and PLACEMENT with these options, which make one argument ``named``.
 placed_options = gathered(
-    "named", Named, click.argument("problem"), click.argument("placement"), problem_options
+    "named",
+    Named,
+    click.argument("problem"),
+    click.argument("placement"),
+    schedule_option,
+    problem_options,
 )

@@ -33,6 +33,12 @@ from placeto_graphs.grouping.colocation import (
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nested_groupings
 from placeto_graphs.grouping.reachability import Reachability, reachability
+from placeto_graphs.micro_batches.schedules import (
+    SCHEDULES,
+    micro_batch_of,
+    pipeline_stages,
+    scheduled,
+)
 from placeto_graphs.micro_batches.steps import (
     micro_batched,
     micro_batched_problem,
@@ -68,6 +74,7 @@ __all__ = [
     "LEVEL_SIZES",
     "LINK_NAMES",
     "NAMED_RULES",
+    "SCHEDULES",
     "SECONDS_PER_BYTE",
     "BestSoFar",
     "Cluster",
@@ -118,11 +125,13 @@ __all__ = [
     "measured_compute_time",
     "memory_penalised_runtime",
     "merge_and_colocate",
+    "micro_batch_of",
     "micro_batched",
     "micro_batched_problem",
     "names_of_rules",
     "nested_groupings",
     "parse_cluster",
+    "pipeline_stages",
     "placement_ranks",
     "plain_walk",
     "reachability",
@@ -132,6 +141,7 @@ __all__ = [
     "save_graph",
     "save_placement",
     "save_problem",
+    "scheduled",
     "sums_by_key",
     "to_networkx",
     "write_atomically",

@@ -23,10 +23,10 @@ from placeto.placing.placements import (
     PRETRAINED,
     STARTS,
     PlaceSettings,
-    place_problem,
 )
 from placeto.placing.placers import PLACERS, placer_spec
 from placeto.placing.reports import is_inference
+from placeto.placing.schedules import place_scheduled, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import SECONDS, bytes_text, counted, rate_text
@@ -44,7 +44,7 @@ from placeto_tools.options import (
     overwrite_option,
     seed_option,
 )
-from placeto_tools.problem_options import problem_options
+from placeto_tools.problem_options import problem_options, schedule_option
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show, show_json
 
@@ -98,6 +98,7 @@ from placeto_tools.tables import show, show_json
     "moves to the device where it costs least.  "
     f"[default: {DEFAULT_REFINEMENT_ROUNDS}; 0 with --seconds]",
 )
+@schedule_option
 @problem_options
 @seed_option
 @output_option("Placement file to write: .json.", ".json")
@@ -113,6 +114,7 @@ def place(
     max_evaluations: int | None,
     rollouts: int | None,
     refinement_rounds: int | None,
+    schedule: str | None,
     asked: ProblemOptions,
     seed: int,
     output: Path,
@@ -150,6 +152,8 @@ def place(
     priced_by = evaluator_spec(objective or source.evaluator)
     if start == PRETRAINED and not priced_by.simulates:
         raise InputError(f"--start {PRETRAINED}: excludes --objective {priced_by.name}")
+    if schedule and not priced_by.simulates:
+        raise InputError(f"--schedule: excludes --objective {priced_by.name}")
     read = problem_of(source, asked)
     hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
     settings = PlaceSettings(
@@ -165,7 +169,7 @@ def place(
         keeps_groups=asked.grouping.fixes_how_many,
     )
     with showing_progress() as progress:
-        placed = place_problem(read, settings, progress)
+        placed = place_scheduled(read, schedule, settings, progress)
     read, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
         save_placement(result.placement, read, output)
@@ -208,6 +212,8 @@ def place(
             show(choices_table(read, result, placed.choices, priced_by))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
+    if warning := sent_back_text(read, result.placement):
+        click.echo(warning, err=True)
     if not fits:
         more = too_large_text(read) + remedy_text(read, result, priced_by)
         click.echo(f"no placement found fits the memory{more}", err=True)

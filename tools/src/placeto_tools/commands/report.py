@@ -7,13 +7,12 @@ import click
 
 from placeto.errors import InputError
 from placeto.outputs import write_text
-from placeto.placing.placements import resolve_placement
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import counted
 from placeto_baselines import bound_parts
 from placeto_tools.options import Command, output_option, overwrite_option
-from placeto_tools.problem_options import problem_options
+from placeto_tools.problem_options import problem_options, resolved, schedule_option
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.contents import Shown, problem_report
 from placeto_tools.reports.page import MISSING, has_library, report_page
@@ -22,10 +21,17 @@ from placeto_tools.reports.page import MISSING, has_library, report_page
 @click.command(cls=Command)
 @click.argument("problem")
 @click.argument("placements", nargs=-1, required=True, metavar="PLACEMENT...")
+@schedule_option
 @problem_options
 @output_option("Page to write: .html.", ".html")
 @overwrite_option
-def report(problem: str, placements: tuple[str, ...], asked: ProblemOptions, output: Path) -> None:
+def report(
+    problem: str,
+    placements: tuple[str, ...],
+    schedule: str | None,
+    asked: ProblemOptions,
+    output: Path,
+) -> None:
     """Write a web page that shows placements.
 
     PROBLEM and each PLACEMENT are as in `placeto simulate`. The page is one file, which any browser
@@ -38,7 +44,7 @@ def report(problem: str, placements: tuple[str, ...], asked: ProblemOptions, out
         raise InputError(MISSING)
     with showing_progress(problem) as progress:
         read = problem_of(read_source(problem, asked), asked)
-        found = [resolve_placement(text, read, progress) for text in placements]
+        found = [resolved(text, read, schedule, progress) for text in placements]
         progress.update("lower bound ...")
         bounds = bound_parts(read)
         progress.update(f"{output} ...")

@@ -17,8 +17,10 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     memory_penalised_runtime,
+    micro_batch_of,
     micro_batched_problem,
     names_of_rules,
+    scheduled,
 )
 from placeto_simulator import Timeline
 
@@ -95,14 +97,19 @@ def remedy_text(
     if not (problem.graph.phases == Phase.BACKWARD).any():
         return "; a smaller batch or context needs less memory"
     tried = ""
-    if evaluator.simulates and problem.cluster.queue != "backward-first":
-        parts = evaluator.make(micro_batched_problem(problem, MICRO_BATCHES), None)
-        peak = parts.evaluate(result.placement[None]).peak_memory[0]
+    is_divided = micro_batch_of(problem.graph).max(initial=0) > 0
+    if evaluator.simulates:
+        if is_divided:
+            option, other = "--schedule 1f1b", scheduled(problem, "1f1b", result.placement)
+        else:
+            option = f"--micro-batches {MICRO_BATCHES}"
+            other = micro_batched_problem(problem, MICRO_BATCHES)
+        peak = evaluator.make(other, None).evaluate(result.placement[None]).peak_memory[0]
         lacks, lacked = (
             int((each - problem.cluster.memory_bytes).max()) for each in (peak, result.peak_memory)
         )
         less = "fits" if lacks <= 0 else f"lacks {bytes_text(lacked - lacks)} less"
-        tried = f"with --micro-batches {MICRO_BATCHES} this one {less}; " if lacks < lacked else ""
+        tried = f"with {option} this one {less}; " if lacks < lacked else ""
     return f"; {tried}more micro-batches, a smaller batch or activation checkpointing need less"
 
 

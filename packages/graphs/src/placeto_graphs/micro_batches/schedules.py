@@ -1,0 +1,112 @@
+"""Schedules of pipelines, as waits between the micro-batches of a step."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs.errors import GraphError, one_of
+from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.problem import PlacementProblem
+
+SCHEDULES = GPIPE, ONE_F_ONE_B = ("gpipe", "1f1b")
+
+
+def scheduled(
+    problem: PlacementProblem, schedule: str, placement: NDArray[np.int32]
+) -> PlacementProblem:
+    """Return the problem of a step in micro-batches with the waits of a schedule.
+
+    - ``"gpipe"`` (Huang et al. 2019): the backward pass begins after all of the forward pass.
+    - ``"1f1b"`` (Narayanan et al. 2019): the forward pass of micro-batch j on stage s of k, from 0,
+      waits for the backward pass of j - (k - s) there, so that it holds at most k - s of them. The
+      stages are those of the placement, int32[G], see `pipeline_stages`. Another
+      placement of the same problem has other stages, and so other waits.
+
+    Raises
+    ------
+    GraphError
+        If there is no such schedule, or the step is not in micro-batches.
+
+    Examples
+    --------
+    >>> from placeto_graphs.testing import example_problem
+    >>> problem = micro_batched_problem(example_problem(), 4)
+    >>> placement = np.zeros(problem.num_groups, np.int32)
+    >>> scheduled(problem, "1f1b", placement).graph.num_waits > problem.graph.num_waits
+    True
+    """
+    one_of("schedule", schedule, SCHEDULES)
+    graph, number = problem.graph, micro_batch_of(problem.graph)
+    count = int(number.max(initial=-1)) + 1
+    if count < 2:
+        raise GraphError("schedule: expected a step in micro-batches, got one without")
+    before, after = graph.precedences.T
+    works = problem.compute_time.max(axis=1) > 0
+    is_input = ~works & (np.bincount(after, minlength=graph.num_ops) == 0)
+    forward = (number >= 0) & (graph.phases == Phase.FORWARD) & ~is_input
+    backward = (number >= 0) & (graph.phases == Phase.BACKWARD)
+    if schedule == GPIPE:
+        stage, until = np.zeros(graph.num_ops, np.int64), [(backward, forward, count - 1 - number)]
+    else:
+        stage = pipeline_stages(problem, placement)[1][problem.grouping.group_of]
+        most = int(stage.max()) + 1 - stage  # micro-batches of a stage
+        until = [(forward, backward, -most)]
+        returns = forward[before] & forward[after] & (number[before] == number[after])
+        if not (returns & (stage[before] > stage[after])).any():  # else they would wait in circles
+            until.append((backward, forward, most - 1))
+    part = stage * count + number  # of an op: its stage and micro-batch
+    rows = [graph.waits]
+    for waiting, others, further in until:
+        last = np.full(part.max() + 1, -1)
+        ends = np.flatnonzero(others & works)
+        np.maximum.at(last, part[ends], ends)
+        is_first = waiting.copy()
+        is_first[after[waiting[before] & waiting[after] & (part[before] == part[after])]] = False
+        reached = number + further
+        ops = np.flatnonzero(is_first & (reached >= 0) & (reached < count))
+        rows.append(np.stack([ops, last[part[ops] + further[ops]]], axis=1))
+    waits = np.unique(np.concatenate(rows), axis=0).astype(np.int32)
+    return replace(problem, graph=replace(graph, waits=waits[waits[:, 1] >= 0]))
+
+
+def pipeline_stages(
+    problem: PlacementProblem, placement: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return int64[D] and int64[G], the stages of devices and groups, from 0.
+
+    Devices are in the order of the forward pass: by the mean position of their time in it. Groups
+    are in the order in which they begin, and as much of their time is in a stage as its device has.
+    In a chain the stage of a group is that of its device, as it is without forward ops; a group out
+    of order is in the stage of its neighbours. A device without forward ops has the stage -1.
+    """
+    graph, devices, size = problem.graph, problem.expand(placement), problem.num_devices
+    seconds = problem.compute_time[np.arange(graph.num_ops), devices]
+    of_part = (graph.phases == Phase.FORWARD) & (micro_batch_of(graph) <= 0)
+    ops = np.flatnonzero(of_part & (seconds > 0))
+    here, groups, index = devices[ops], problem.grouping.group_of[ops], graph.topological_index[ops]
+    load = np.bincount(here, seconds[ops], size)
+    moments = np.bincount(here, seconds[ops] * index, size)
+    mean = np.divide(moments, load, out=np.full(size, np.inf), where=load > 0)
+    order = np.argsort(mean, kind="stable")
+    stage_of_device = np.full(size, -1)
+    stage_of_device[order] = np.where(load[order] > 0, np.arange(size), -1)
+    first = np.full(problem.num_groups, graph.num_ops)
+    np.minimum.at(first, groups, index)
+    rank = np.argsort(first, kind="stable")[: len(np.unique(groups))]
+    done = np.cumsum(np.bincount(groups, seconds[ops], problem.num_groups)[rank])
+    middle = (done + np.append(0.0, done[:-1])) / 2
+    ends = np.cumsum(load[order][load[order] > 0])[:-1]
+    stage_of_group = np.maximum(stage_of_device[placement], 0)
+    stage_of_group[rank] = np.searchsorted(ends, middle, side="right")
+    return stage_of_device, stage_of_group
+
+
+def micro_batch_of(graph: OpGraph) -> NDArray[np.int64]:
+    """Return int64[V], the micro-batch that the name of an op has, as ``conv@3``; else -1."""
+    found = [re.search(r"(@+)([0-9]+)$", name) for name in graph.op_names]
+    signs = Counter(match[1] for match in found if match).most_common(1)
+    usual = signs[0][0] if signs else ""
+    return np.array([int(each[2]) if each and each[1] == usual else -1 for each in found], np.int64)
