@@ -1,5 +1,6 @@
 """What every placer does, on problems of every kind."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from placeto_baselines import (
     exhaustive_search,
 )
 from placeto_graphs import PlacementProblem, PlacementResult, Placer, memory_penalised_runtime
+from placeto_graphs.testing import PlacerSuite, problem_with_barred_devices
 from plain_evaluator import PlainEvaluator
 
 PLACERS: list[Placer] = [
@@ -89,41 +91,30 @@ def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
     assert found >= 57
 
 
-@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
-def test_a_seed_gives_one_result(placer: Placer) -> None:
-    problem = two_chains()
-    first, again = (placer.place(problem, PlainEvaluator(problem), seed=5) for _ in range(2))
-    assert first.placement.tolist() == again.placement.tolist()
-    assert first.curve.tolist() == again.curve.tolist()
+class TestEveryPlacer(PlacerSuite):
+    placer: Placer
 
+    @pytest.fixture(autouse=True, params=PLACERS, ids=name_of)
+    def choose(self, request: pytest.FixtureRequest) -> None:
+        self.placer = request.param
 
-@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
-@pytest.mark.parametrize(
-    "problem",
-    [
-        gpus([1], count=1),
-        gpus([1, 1, 1]),
-        gpus([1, 1], [(0, 1)], count=1),
-        gpus([1]),
-        gpus([0, 0, 0], [(0, 1), (1, 2)], tensor_bytes=[0, 0, 0], count=3),
-    ],
-    ids=["one of all", "no edges", "one device", "one group", "no costs"],
-)
-def test_problems_at_the_edge(placer: Placer, problem: PlacementProblem) -> None:
-    kinds = ("cpu", "k80", "k80")[: problem.num_devices]
-    problem = replace(problem, cluster=cluster([*kinds]))
-    check(problem, placer.place(problem, PlainEvaluator(problem)))
+    def make_placer(self, _: PlacementProblem) -> Placer:
+        return self.placer
 
+    def make_evaluator(self, problem: PlacementProblem) -> PlainEvaluator:
+        return PlainEvaluator(problem)
 
-@pytest.mark.parametrize("placer", PLACERS, ids=name_of)
-def test_no_group_goes_where_it_cannot_run(placer: Placer) -> None:
-    compute_time = np.tile([2.0, 0.5, 0.5], (4, 1))
-    compute_time[1, 1:] = np.inf
-    compute_time[2, 0] = np.inf
-    problem = two_chains(compute_time=compute_time)
-    placement = placer.place(problem, PlainEvaluator(problem)).placement
-    assert placement[1] == 0
-    assert placement[2] != 0
+    def problems(self) -> Iterator[PlacementProblem]:
+        """Yield one device, one group, no edges, no costs, and devices that cannot run a group."""
+        for edge in (
+            gpus([1], count=1),
+            gpus([1, 1, 1]),
+            gpus([1, 1], [(0, 1)], count=1),
+            gpus([1]),
+            gpus([0, 0, 0], [(0, 1), (1, 2)], tensor_bytes=[0, 0, 0], count=3),
+        ):
+            yield replace(edge, cluster=cluster(["cpu", "k80", "k80"][: edge.num_devices]))
+        yield problem_with_barred_devices()
 
 
 @pytest.mark.parametrize("placer", PLACERS, ids=name_of)
