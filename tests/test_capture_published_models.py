@@ -12,12 +12,10 @@ from captured_models import Case
 from placeto_graphs import OpGraph
 from placeto_workloads import TrainingStep, family, family_names, training_step
 
-NMT = {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9}
 STEPS: dict[str, dict[str, int]] = {
     "inception-v3": {"batch_size": 2, "image_size": 75},
     "nasnet": {"batch_size": 2, "image_size": 32, "cells_per_stage": 1},
-    "nmt-2": NMT,
-    "nmt-4": NMT,
+    "nmt-2": {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9},
     "ptb": {"batch_size": 2, "steps": 4, "units": 4, "vocabulary_size": 10},
     "cifar10": {"batch_size": 2, "image_size": 8, "filters": 4, "cells_per_stage": 1},
 }

@@ -110,17 +110,6 @@ def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> N
     assert "cpu" in placer(report["problems"][0], "cpu")["error"]
 
 
-def test_a_placer_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    chosen = ["--placers=random,placeto", "--max-evaluations=10"]
-    result = invoke("compare", path, *chosen, "-o", tmp_path / "results")
-    assert result.exit_code == 1
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith("placeto: error: problem on 2xv100, placeto: training_evaluations:")
-    report = json.loads((tmp_path / "results" / "results.json").read_text())
-    assert len(placer(report["problems"][0], "random")["runs"]) == 1
-
-
 def stop_before(name: str, patched: pytest.MonkeyPatch, seed: int | None = None) -> None:
     """Press Ctrl-C when a placer is about to place, with a seed if it is given."""
     run = Place.run
@@ -247,38 +236,6 @@ def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("PATH --max-evaluations=3", "--max-evaluations: needs one of random"),
-        ("PATH --rnn-max-evaluations=3", "--rnn-max-evaluations: needs one of rnn in --placers"),
-        ("PATH --full", "--full: needs one of paper, placeto, rnn in --placers"),
-        ("PATH --seeds=2", "--seeds: needs one of scotch"),
-        ("PATH --force", "--force: needs -o"),
-        ("PATH --full --max-evaluations=3", "excludes --max-evaluations"),
-        ("PATH --seconds=3 --full", "--seconds: excludes --max-evaluations"),
-        ("", "Missing argument 'SOURCE...'"),
-        ("PATH --gpus=2 --cluster=2xk80", "--cluster: excludes --gpus"),
-        ("PATH --gpus=0", "0 is not in the range"),
-        ("PATH --gpus=2 --gpu-kind=abacus", "expected one of the kinds"),
-        ("PATH --placers=hefty", "expected heft, or another of"),
-        ("no-such-model", "no-such-model: no such file, and no such model"),
-        ("FOLDER/loop", "Too many levels of symbolic links"),
-        ("PATH -o FOLDER", "is there already, and not empty"),
-        ("PATH -o PATH", "got a file"),
-        # A V100's profile says nothing of a K80.
-        ("PATH --gpu-kind=k80", "expected a known type, FLOPs, bytes or measured times"),
-    ],
-)
-def test_what_cannot_be_compared_is_said_in_one_line(
-    options: str, problem: str, tmp_path: Path
-) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    path = build_profile(tmp_path)
-    words = options.replace("PATH", str(path)).replace("FOLDER", str(tmp_path)).split()
-    assert problem in fail("compare", "--placers=single,heft", *words)
-
-
-@pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
         ("results.json", "{", "`placeto compare` writes: Input data was truncated"),
@@ -287,8 +244,6 @@ def test_what_cannot_be_compared_is_said_in_one_line(
             '{"seeds": 1, "budgets": {}, "problems": [{"source": 3}]}',
             "`placeto compare` writes: Expected `str`, got `int` - at `$.problems[0].source`",
         ),
-        ("log.jsonl", '{"evaluations": 1}', "missing required field `best_runtime`"),
-        ("log.jsonl", "", "expected at least one update"),
     ],
 )
 def test_results_that_are_none_are_not_drawn(

@@ -12,6 +12,7 @@ from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.trials.comparing import Describe
 from placeto.trials.records import Failed, Record
 from placeto.trials.trials import Experiment, Results
+from placeto_experiments.paper import table1 as table1_module
 from placeto_experiments.paper.generalise import SHOWN
 from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
@@ -34,7 +35,7 @@ def rows_of(page: str, heading: str) -> list[list[str]]:
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of generalisation over small members of a family."""
     folder = tmp_path_factory.mktemp("generalise") / "results"
-    succeed("experiment", "generalise", "cifar10", SMOKE, "-o", folder)
+    succeed("experiment", "generalise", "cifar10", SMOKE, "--graphs=1", "-o", folder)
     return folder
 
 
@@ -67,8 +68,9 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
     every = {path.name.removesuffix(".json.gz") for path in (family / "problems").iterdir()}
     to_choose_by = {name for name in every if name.endswith("-to-choose-by")}
     training = every - placed - to_choose_by
-    assert len(to_choose_by) == 2
-    assert len({name.partition("-granularity-")[0] for name in training}) == 2
+    assert len(to_choose_by) == 1
+    assert len({name.partition("-granularity-")[0] for name in training}) == 1
+    assert len(training) == 2
     graphs = {
         name: load_problem(family / "problems" / f"{name}.json.gz").graph for name in sorted(every)
     }
@@ -78,7 +80,7 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    succeed("experiment", "architectures", "cifar10", SMOKE, "-o", folder)
+    succeed("experiment", "architectures", "cifar10", SMOKE, "--graphs=1", "-o", folder)
     page = check_complete(folder, pictures=1)
     for embedding, title, paper in (
         ("message-passing", "Full embedding", "+0.0 %"),
@@ -108,22 +110,20 @@ def test_orders_of_traversal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
+def test_table1_has_the_papers_rows_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its two smallest models; the cells of all are in the next test."""
+    for name in ("ROWS", "PAPER_TABLE_1"):
+        monkeypatch.setattr(table1_module, name, getattr(table1_module, name)[2:4])
     folder = tmp_path / "results"
     succeed("experiment", "table1", SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=6)
+    page = check_complete(folder, pictures=2)
     rows = rows_of(page, "## Runtimes")
-    assert [row[0] for row in rows[::2]] == [
-        f"*paper*: {model}, {gpus} K80s"
-        for model in ("Inception-V3", "NMT", "NASNet")
-        for gpus in (2, 4)
-    ]
-    assert [row[7] for row in rows[::2]] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
-    assert rows[4][:6] == ["*paper*: NMT, 2 K80s", "33.5", "OOM", "OOM", "OOM", "2.35"]
+    assert rows[0][:6] == ["*paper*: NMT, 2 K80s", "33.5", "OOM", "OOM", "OOM", "2.35"]
     trials = trials_of(folder)
     searched = rows_of(page, "## Evaluations and seconds")
-    names = ["inception-v3", "inception-v3", "nmt-2", "nmt-4", "nasnet", "nasnet"]
-    for number, (name, gpus) in enumerate(zip(names, [2, 4] * 3, strict=True)):
+    for number, (name, gpus) in enumerate((("nmt-2", 2), ("nmt-4", 4))):
         row = rows[2 * number + 1]
         assert row[0] == f"{name} on {gpus}xk80"
         problems = [cells[0] for cells in searched[6 * number :][:6]]
@@ -140,21 +140,20 @@ def test_table1_has_the_papers_rows_beside_ours(tmp_path: Path) -> None:
         cpu = trials[f"every-seed/{name}-{gpus}xk80/cpu"]["runtime"]
         assert float(row[1]) == pytest.approx(cpu, rel=1e-3)
     for name in PLACER_NAMES:
-        count = 6 + (name in SEARCHES)
-        assert page.count(f"\n| {PLACERS[name].title} |") == count
+        assert page.count(f"\n| {PLACERS[name].title} |") == 2 + (name in SEARCHES)
     assert "*f* |" not in page  # smaller models are not fitted
     assert cell(page, "Local search", 5).startswith("100.0 %: ")  # as fast as itself
     until = [
-        trials[f"seed0/nasnet-4xk80/{name}"]["evaluations_to_best"] for name in ("paper", "rnn")
+        trials[f"seed0/nmt-4-4xk80/{name}"]["evaluations_to_best"] for name in ("paper", "rnn")
     ]
     episodes, rnn = until[0] / 12, until[1]
-    assert cell(page, "nasnet-4xk80", 4) == f"{episodes:,.0f}"
-    assert cell(page, "nasnet-4xk80", 6) == f"{rnn / episodes:.2f}"
+    assert cell(page, "nmt-4-4xk80", 4) == f"{episodes:,.0f}"
+    assert cell(page, "nmt-4-4xk80", 6) == f"{rnn / episodes:.2f}"
     page = page.partition("## Effect of the number of groups")[2]
-    finer = trials["seed0/nasnet-4xk80/multilevel-finer"]
+    finer = trials["seed0/nmt-4-4xk80/multilevel-finer"]
     assert len(finer["placement"]) > 12
-    gain = 1 - finer["cost"] / trials["seed0/nasnet-4xk80/multilevel"]["cost"]
-    groups = f"nasnet-4xk80, 12 and {len(finer['placement']):,} groups"
+    gain = 1 - finer["cost"] / trials["seed0/nmt-4-4xk80/multilevel"]["cost"]
+    groups = f"nmt-4-4xk80, 12 and {len(finer['placement']):,} groups"
     assert cell(page, groups, 7) == f"{100 * gain:.1f} %"
 
 
@@ -180,7 +179,12 @@ def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
     found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
     both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))
     fitted = {"inception-v3": both, "nmt-4": cpu, "nasnet": both}
-    assert len(found) == 12
+    assert [name for name, _ in found[::2]] == [
+        f"*paper*: {model}, {gpus} K80s"
+        for model in ("Inception-V3", "NMT", "NASNet")
+        for gpus in (2, 4)
+    ]
+    assert [row[7] for row in rows[::2]] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
     assert all(marks == fitted.get(name.partition(" on ")[0], none) for name, marks in found)
 
 

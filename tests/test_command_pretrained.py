@@ -20,7 +20,7 @@ def problem(tmp_path: Path) -> Path:
     return build_profile(tmp_path)
 
 
-@pytest.mark.parametrize("cluster", ["1xv100", "1xcpu+2xk80", "2xv100+2xk80", "12xa100"])
+@pytest.mark.parametrize("cluster", ["1xcpu+2xk80", "12xa100"])
 def test_it_places_on_any_number_and_kind_of_devices(cluster: str, tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     sizes = ["--batch-size=4", "--set=steps=2", "--set=units=8", "--set=vocabulary_size=9"]

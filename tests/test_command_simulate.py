@@ -17,13 +17,10 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto_baselines import Heft
 from placeto_graphs import from_networkx, load_placement, load_problem, save_graph, save_placement
 from placeto_simulator import Simulator
 from placeto_tools.plots import COLOURS
-
-BUDGET = 336  # two updates of eight episodes on ten groups
 
 
 @pytest.fixture
@@ -102,19 +99,6 @@ def test_a_trace_has_every_op(problem: Path, tmp_path: Path) -> None:
     succeed("simulate", problem, "v100:0", "--trace", trace, "--force")
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == load_problem(problem).graph.num_ops
-
-
-@pytest.mark.parametrize("name", [name for name in PLACER_NAMES if name != "cpu"])
-def test_every_placer_places(name: str, problem: Path, tmp_path: Path) -> None:
-    placement = tmp_path / "placement.json"
-    budget = [f"--max-evaluations={BUDGET}"] if PLACERS[name].budget else []
-    report = succeed_json("place", problem, "--placer", name, *budget, "-o", placement)
-    assert report["placer"] == name
-    read = load_problem(problem)
-    found = load_placement(placement, read)
-    assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
-    # The budget is kept; the greedy pass of Placeto comes on top.
-    assert 1 <= report["evaluations"] <= BUDGET + 1 + 10
 
 
 def test_groups_are_drawn_in_the_colours_of_their_devices(problem: Path, tmp_path: Path) -> None:

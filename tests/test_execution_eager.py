@@ -17,8 +17,6 @@ from placeto_workloads import TrainingStep, library_step, training_step
 
 NUM_PLACEMENTS = 3
 ADAM = partial(torch.optim.Adam, foreach=False)
-NASNET_SIZES = {"batch_size": 2, "image_size": 32, "num_classes": 5}
-NASNET_SIZES |= {"cells_per_stage": 1, "penultimate_filters": 96, "stem_filters": 8}
 NMT_SIZES = {"steps": 3, "batch_size": 4, "units": 8, "vocabulary_size": 20}
 
 
@@ -34,8 +32,6 @@ STEPS: dict[str, Callable[[], TrainingStep]] = {
     "nmt-2": partial(training_step, "nmt-2", device="cpu", **NMT_SIZES),
     "gpt2": gpt2,
 }
-# Placements of it take seconds.
-NASNET: Callable[[], TrainingStep] = partial(training_step, "nasnet", device="cpu", **NASNET_SIZES)
 
 
 class EagerTraining:
@@ -123,17 +119,11 @@ def test_random_placements_compute_what_pytorch_computes(name: str) -> None:
     check_placements(STEPS[name](), {1: 1, 2: NUM_PLACEMENTS, 4: NUM_PLACEMENTS})
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:devices")  # that share cores
-def test_a_random_placement_of_an_image_model() -> None:
-    check_placements(NASNET(), {3: 1})
-
-
 @pytest.mark.filterwarnings("ignore")  # of transformers
-@pytest.mark.parametrize("name", [*STEPS, "nasnet"])
+@pytest.mark.parametrize("name", STEPS)
 def test_memory_is_given_back_as_the_simulator_says(name: str) -> None:
     """On one device no time matters: it runs ops in one order, whatever they take."""
-    step = (STEPS | {"nasnet": NASNET})[name]()
+    step = STEPS[name]()
     prepared = executable_step(
         step.model,
         step.example_inputs,

@@ -171,26 +171,18 @@ WITHIN = "within the"
 # Other numbers behind some bytes, with their types, and words of what is said of it.
 BAD_NUMBERS: dict[str, tuple[bytes, str, tuple[float, ...], str]] = {
     "big-endian": (b"GGUF", "I", (3 << 24,), "got a big-endian one"),
-    "version": (b"GGUF", "I", (1,), "got version 1"),
     "2**60 tensors": (COUNTS, "Q", (2**60,), "at most 65,536 values"),
-    "long name": (COUNTS, "QQQ", (21, 9, 10**18), "expected a header that ends before"),
     "2**60 numbers": (SCORES, "IQ", (6, 2**60), "expected a header that ends before"),
-    "2**60 texts": (TOKENS, "IQ", (8, 2**60), "expected a header that ends before"),
     "list of lists": (SCORES, "I", (9,), "tokenizer.ggml.scores of text or numbers, got type 9"),
-    "type of value": (b"llama.block_count", "I", (77,), "type of llama.block_count, got 77"),
     "dimensions": (NORM, "I", (2**31,), "at most 4 dimensions"),
-    "size of 0": (NORM, "IQ", (1, 0), "got the shape 0"),
     "sizes": (QUERY, "IQQ", (2, 2**62, 2**62), WITHIN),
-    "type of tensor": (NORM, "IQI", (1, 64, 99), "got 99; a newer gguf may know it"),
     "blocks": (QUERY, "IQQI", (2, 8, 512, 2), "in blocks of 32, got the shape 512 x 8"),
     "offset": (NORM, "IQIQ", (1, 64, 0, 2**63), WITHIN),
-    "no blocks": (b"llama.block_count", "II", (4, 0), "llama.block_count to be a whole number"),
     "blocks without tensors": (b"llama.block_count", "II", (4, 3), "got those of 2"),
     "width": (
         *(b"llama.embedding_length", "II", (4, 128)),
         "of the shape 128 x 128, as its metadata says, got 128 x 64",
     ),
-    "heads": (b"llama.attention.head_count", "II", (4, 5), "that divides 64, got 5"),
     "heads of keys": (
         b"llama.attention.head_count_kv",
         "II",
@@ -198,13 +190,11 @@ BAD_NUMBERS: dict[str, tuple[bytes, str, tuple[float, ...], str]] = {
         "at most the num_attention_heads 4",
     ),
     "fraction": (b"llama.context_length", "If", (6, 0.5), "got 0.5"),
-    "negative": (b"llama.context_length", "Ii", (5, -7), "got -7"),
 }
 # Other bytes for some of them.
 BAD_BYTES = {
     "magic": (b"GGUF", b"GGML", "begins with b'GGML'"),
     "tensor twice": (QUERY, b"blk.1.attn_q.weight", "blk.1.attn_q.weight once, got it twice"),
-    "value twice": (SCORES[:21], TOKENS[:21], "expected tokenizer.ggml.tokens once"),
     "no UTF-8": (QUERY, b"blk.0.attn_\xff.weight", "in UTF-8"),
     "architecture": (b"\0llama", b"\0lamma", "such as llama, gemma, got 'lamma'"),
     "no such tensor": (
@@ -246,10 +236,8 @@ def test_numbers_of_experts_fit_one_another(tmp_path: Path) -> None:
     write_gguf(path, "llama", MIXTRAL)
     whole = path.read_bytes()
     for key, count, words in (
-        (b"llama.expert_used_count", 0, "expected llama.expert_used_count, as there are experts"),
         (b"llama.expert_used_count", 5, "of at most the num_experts 4, got 5"),
         (b"llama.expert_count", 2**24, "of the shape 16777216 x 64, as its metadata says"),
-        (b"llama.expert_count", 0, "of at most the num_experts 0, got 2"),
     ):
         path.write_bytes(replaced(whole, key, "II", 4, count))
         with pytest.raises(WorkloadError) as caught:

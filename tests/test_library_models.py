@@ -94,12 +94,9 @@ def test_a_model_of_images_sorts_them_into_its_classes(library: str, side: int) 
 @pytest.mark.parametrize(
     ("source", "settings", "message"),
     [
-        ("timm:resnet5", {}, r"^timm:resnet5: .* such as resnet50.*, got"),
         ("torchvision:resnet5", {}, r"^torchvision:resnet5: .* such as resnet50.*, got"),
         ("timm:resnet50", {"depth": 3}, r"TypeError: .*'depth'"),
-        ("timm:resnet50", {"batch_size": 0}, r"^batch_size: expected at least 1, got 0$"),
         ("timm:resnet50", {"pretrained": True}, "expected no weights to load"),
-        ("torchvision:resnet50", {"weights": "DEFAULT"}, "expected no weights to load"),
         ("torchvision:retinanet", {}, "got a detector"),
     ],
 )
@@ -130,14 +127,9 @@ NOT_DOWNLOADED = r".*or the path of a config.json, as nothing is downloaded"
     [
         ("gpt3", {}, r"known model_type, such as .*\bgpt2\b.*, got 'gpt3'$"),
         ("Qwen/Qwen2.5-VL-7B-Instruct", {}, f"such as qwen2_5_vl,{NOT_DOWNLOADED}"),
-        ("LlamaForCausalLM", {}, "this class, llama, with the setting architectures=LlamaForC"),
-        ("zzzzzz", {}, "expected a known model_type, or the path"),
         ("gpt2", {"n_leyer": 3}, r"setting of gpt2, such as n_layer\b.*, got 'n_leyer'"),
-        ("gpt2", {"n_layer": "many"}, r"n_layer.*expected int, got str"),
         ("gpt2", {"n_embd": 15, "n_head": 4}, r"^transformers:gpt2: ValueError: .*divisible"),
-        ("gpt2", {"task": "x"}, r"^task: expected one of .*causal-lm.*, got 'x'$"),
         ("gpt2", {"sequence_length": 1025}, r"expected from 1 to 1024 .*gpt2, got 1025$"),
-        ("gpt2", {"batch_size": 0}, r"expected .*1.*, got 0$"),
         ("esm", {}, "settings that its configuration leaves open, such as .*vocab_size"),
         (
             "siglip2",
@@ -229,15 +221,11 @@ def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path
     ("architecture", "model_type", "head"),
     [
         ("BertForSequenceClassification", "bert", "classifier"),
-        ("BertForQuestionAnswering", "bert", "qa_outputs"),
         ("BertForPreTraining", "bert", "cls.seq_relationship"),
         ("RobertaForSequenceClassification", "roberta", "classifier.out_proj"),
-        ("ElectraForPreTraining", "electra", "discriminator_predictions.dense_prediction"),
         ("GitForCausalLM", "git", "output"),
-        ("GPT2ForSequenceClassification", "gpt2", "score"),
         ("LlamaForTokenClassification", "llama", "score"),
         ("Wav2Vec2ForCTC", "wav2vec2", "lm_head"),
-        ("ViTMAEForPreTraining", "vit_mae", "decoder.decoder_pred"),
         ("DeiTForMaskedImageModeling", "deit", "decoder.0"),
     ],
 )

@@ -56,9 +56,7 @@ def test_a_model_may_be_in_several_safetensors_files(tmp_path: Path) -> None:
     assert bytes_in(index, LLAMA) == bytes_in(tmp_path, LLAMA) == expected
     wrong: list[tuple[Any, str]] = [
         ({}, "expected a weight_map, got {}"),
-        ([], r"expected a weight_map, got \[\]"),
         ({"a": "../model.safetensors"}, "names of files beside it, got '../model.safetensors'"),
-        ({"a": 3}, "names of files beside it, got 3"),
         ({"a": "model-2.safetensors"}, "expected a safetensors file, got none"),
     ]
     for weight_map, words in wrong:
@@ -177,21 +175,14 @@ def test_what_is_wrong_with_safetensors_files_is_said_in_a_line(tmp_path: Path) 
         return struct.pack("<Q", len(text) if length is None else length) + text + weights
 
     norm = "model.norm.weight"
-    lies = {
-        "dtype": header | {norm: {**header[norm], "dtype": "Q4"}},
-        "shape": header | {norm: {**header[norm], "shape": [2**62, 4]}},
-        "offsets": header | {norm: {**header[norm], "data_offsets": [0, 2**60]}},
-        "no tensor": {norm: 3},
-    }
     bad = {
-        "empty": b"",
         "length of 10**18": file(header, 10**18),
         "cut header": whole[: 8 + length // 2],
         "longer": whole + b"0",
-        "no JSON": whole.replace(b"{", b"[", 1),
         "twice": whole.replace(b"layers.0.mlp.up_proj", b"layers.1.mlp.up_proj"),
-        **{name: file(lie) for name, lie in lies.items()},
-    }  # fmt: skip
+        "shape": file(header | {norm: {**header[norm], "shape": [2**62, 4]}}),
+        "offsets": file(header | {norm: {**header[norm], "data_offsets": [0, 2**60]}}),
+    }
     for name, data in bad.items():
         path.write_bytes(data)
         with pytest.raises(WorkloadError, match="expected a safetensors file, got") as caught:

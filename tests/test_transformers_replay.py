@@ -50,9 +50,9 @@ def test_a_replayed_step_of_a_small_transformer(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library
-@pytest.mark.parametrize("name", ["gpt2", "t5", "mixtral", "mamba"])
+@pytest.mark.parametrize("name", ["t5", "mixtral"])
 def test_every_placement_of_a_small_transformer_gives_what_pytorch_gives(name: str) -> None:
-    check_placements(compared(small(name, **lengths(name))), num_placements=9)
+    check_placements(compared(small(name, **lengths(name))), num_placements=4)
 
 
 def test_on_the_meta_device_weights_take_no_memory() -> None:

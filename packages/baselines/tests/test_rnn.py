@@ -180,14 +180,11 @@ def test_a_saved_policy_places_the_same(trained: TrainedRnnPlacer, tmp_path: Pat
 @pytest.mark.parametrize(
     ("suffix", "change", "message"),
     [
-        (".json", lambda text: text[:0], "policy.json: Input data was truncated"),
         (".json", lambda text: text.replace(b"rnn-policy", b"other"), "expected format"),
         (".json", lambda text: text.replace(b'"version": 2', b'"version": 1'), "got 'placeto-rnn"),
         (".json", lambda text: text.replace(b'"hidden_size": 16', b'"hidden_size": 3'), "even"),
-        (".json", lambda text: text.replace(b'"hidden_size"', b'"hidden_sizes"'), "hidden_sizes"),
         (".json", lambda text: text.replace(b'_devices": 2', b'_devices": 3'), "size mismatch"),
         (".safetensors", lambda content: content[:40], "policy.safetensors: expected the weights"),
-        (".safetensors", lambda content: content[:0], "policy.safetensors: expected the weights"),
     ],
 )
 def test_a_wrong_file_is_named(
@@ -232,11 +229,8 @@ def test_missing_torch_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"evaluations": 0}, "evaluations: expected at least 1 evaluation, got 0"),
         ({"hidden_size": 7}, "hidden_size: expected an even number of units, got 7"),
-        ({"temperature": 0.0}, "temperature: expected a number above 0, got 0.0"),
-        ({"learning_rate": np.nan}, "learning_rate: expected a number above 0, got nan"),
         ({"baseline_decay": 1.0}, "baseline_decay: expected a part from 0 to below 1, got 1.0"),
         ({"entropy_weight": -1.0}, "entropy_weight: expected a number of at least 0, got -1.0"),
-        ({"samples_per_update": 0}, "samples_per_update: expected at least 1, got 0"),
     ],
 )
 def test_a_wrong_hyperparameter_is_named(changes: dict[str, Any], message: str) -> None:

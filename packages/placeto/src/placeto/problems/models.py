@@ -73,9 +73,9 @@ def family_graph(member: FamilyMember) -> OpGraph:
     --------
     >>> from placeto import family_graph
     >>> from placeto_workloads import family
-    >>> nmt = family("nmt", units=8, vocabulary_size=10)
-    >>> nmt.grouping(family_graph(nmt.test[0])).num_groups
-    160
+    >>> cifar10 = family("cifar10", cells_per_stage=1, filters=2)
+    >>> cifar10.grouping(family_graph(cifar10.test[0])).num_groups
+    128
     """
     parameters: dict[str, Any] = {**member.sizes, "architecture": member.architecture}
     return cached_graph(

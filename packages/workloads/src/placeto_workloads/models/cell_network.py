@@ -293,7 +293,7 @@ def enas_image_network(
     Examples
     --------
     >>> from placeto_workloads.models.nasnet import NASNET_A
-    >>> step = enas_image_network(NASNET_A, batch_size=2)
+    >>> step = enas_image_network(NASNET_A, batch_size=2, cells_per_stage=1)
     >>> step.model.network(step.example_inputs[0]).shape
     torch.Size([2, 10])
     """
