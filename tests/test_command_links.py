@@ -31,10 +31,12 @@ def machines(tmp_path: Path) -> Path:
     return problem
 
 
-def scattered(problem: PlacementProblem, path: Path) -> None:
-    """Save a placement on all devices."""
+def scattered(problem: PlacementProblem, path: Path) -> list[int]:
+    """Save a placement on all devices; return the device of each group."""
     placement = np.arange(problem.num_groups, dtype=np.int32) % problem.num_devices
     save_placement(placement, problem, path)
+    found: list[int] = placement.tolist()
+    return found
 
 
 def test_a_problem_has_the_links_that_are_named_and_inspection_what_each_carries(
@@ -57,12 +59,20 @@ def test_a_problem_has_the_links_that_are_named_and_inspection_what_each_carries
 
 def test_a_simulation_shows_how_busy_each_link_is(machines: Path, tmp_path: Path) -> None:
     problem = load_problem(machines)
-    scattered(problem, tmp_path / "placement.json")
+    devices = scattered(problem, tmp_path / "placement.json")
     report = succeed_json("simulate", machines, tmp_path / "placement.json", "--longest=1000")
     assert [row["link"] for row in report["links"]] == list(problem.cluster.link_names)
     assert sum(row["transfers"] for row in report["links"]) == report["transfers"] > 0
     sent = [row["transferred_bytes"] for row in report["links"]]
     assert sum(sent) == report["transferred_bytes"]
+    # The bytes of each link, from the graph: a tensor goes once to each device where it is read.
+    graph, group_of = problem.graph, problem.grouping.group_of.tolist()
+    expected = np.zeros(problem.cluster.num_links, np.int64)
+    for tensor, readers in enumerate(graph.consumers_of_tensor):
+        source = devices[group_of[graph.tensor_producer[tensor]]]
+        for there in {devices[group_of[reader]] for reader in readers.tolist()} - {source}:
+            expected[problem.cluster.link[source, there]] += graph.tensor_bytes[tensor]
+    assert sent == expected.tolist()
     where = {row["where"] for row in report["critical_path"]["longest"]}
     assert where <= {*problem.cluster.device_names, *problem.cluster.link_names}
     assert "network" not in succeed("simulate", machines, "v100:0")  # links without transfers

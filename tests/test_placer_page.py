@@ -1,16 +1,14 @@
-"""The page on placers of one's own: its file, its commands, its tests, its package."""
+"""The page on placers of one's own: its file, its commands and its tests."""
 
 import importlib
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from command_runs import blocks, profile, succeed, succeed_json
-from fresh_environments import run
 
 PAGE = Path("docs/write-a-placer.md").resolve()
 EXAMPLE = Path("packages/graphs/examples/coordinate_descent").resolve()
@@ -59,18 +57,3 @@ def test_from_an_empty_file_to_a_row_in_the_table() -> None:
     for name in names:
         getattr(cases, name)()
     assert len(names) >= 4
-
-
-def test_the_example_is_installed_and_compared(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, target = folder / "source", folder / "target"
-    shutil.copytree(EXAMPLE, source)  # where a build may write
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile")
-    run(sys.executable, "-m", "pip", "install", *options, "--target", target, source, cwd=folder)
-    monkeypatch.syspath_prepend(target)
-    (problem,) = succeed_json(*commands()[-1])["problems"]
-    heft, own = problem["placers"]
-    assert (heft["name"], own["name"]) == ("heft", "coordinate-descent:rounds=5")
-    assert problem["objective"] == "largest load"
-    assert own["runs"][0]["runtime"] <= heft["runs"][0]["runtime"]

@@ -182,7 +182,7 @@ class Lesson:
         """
         current = states.current.numpy()
         costs = self.costs.of_devices(self._completed(states), current)
-        targets = target_probs(costs, self.allowed[current])
+        targets = target_probs(costs)
         return LabelledStates(
             states=states,
             target_probs=torch.from_numpy(targets).float(),
@@ -225,17 +225,17 @@ class Lesson:
         return np.where(moved, keys.argmax(axis=2), placement).astype(np.int32)
 
 
-def target_probs(costs: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
+def target_probs(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[N, D], target probabilities of devices by the cost with the group on each.
 
     They are proportional to ``exp(-more / (0.003 least))``, where ``more`` is a cost less the least
-    one. If devices cost almost the same, they are almost equally probable.
+    one. If devices cost almost the same, they are almost equally probable. A device that cannot run
+    the group costs infinity.
     """
-    least = np.where(allowed, costs, np.inf).min(axis=1, keepdims=True)
+    least = costs.min(axis=1, keepdims=True)
     more = costs - least
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weights = np.where(more > 0, np.exp(-more / (TEMPERATURE * least)), 1.0)
-    weights[~allowed] = 0.0
     shares: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
     return shares
 
