@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from captured_models import Function, forward_pass
 from placeto_capture import capture
-from placeto_capture.costs.op_classes import NAMES_OF_CLASS, OpClass
+from placeto_capture.costs.op_classes import NAMES_OF_CLASS, OpClass, op_class
 from placeto_capture.tracing import functions, work
 from placeto_graphs import OpGraph
 
@@ -46,12 +46,6 @@ def test_functions_with_a_rule_of_their_own_exist() -> None:
     assert missing == []
 
 
-def test_ops_without_a_formula_count_each_element_once() -> None:
-    graph = forward_pass(torch.tanh, torch.empty(3, 4, 5))
-    assert flops_of(graph, "aten.tanh") == 60
-    assert bytes_of(graph, "aten.tanh") == 2 * 60 * 4
-
-
 def test_what_a_view_shows_several_times_counts_once() -> None:
     windows = forward_pass(lambda row: row.unfold(0, 50, 1).tanh(), torch.empty(1000))
     assert bytes_of(windows, "aten.tanh") == 4 * (1000 + 951 * 50)
@@ -63,7 +57,6 @@ FLOAT = 4
 VALUES = torch.ones
 # By hand: a multiplication and an addition for each term of each number of the result.
 PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], int]] = {
-    "matrices": (torch.mm, (VALUES(3, 4), VALUES(4, 5)), 2 * 3 * 5 * 4),
     "added": (torch.addmm, (VALUES(5), VALUES(3, 4), VALUES(4, 5)), 2 * 3 * 5 * 4),
     "batches": (torch.bmm, (VALUES(7, 3, 4), VALUES(7, 4, 5)), 2 * 7 * 3 * 5 * 4),
     "summed": (torch.addbmm, (VALUES(3, 5), VALUES(7, 3, 4), VALUES(7, 4, 5)), 2 * 7 * 3 * 5 * 4),
@@ -85,17 +78,6 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...],
         (VALUES(2, 3), VALUES(2, 4), VALUES(5, 3, 4)),
         2 * 2 * 5 * (3 * 4 + 4),
     ),
-    # Scores and their product with values, of 2 x 3 heads, 5 queries, 6 keys of 8, values of 8.
-    "attention": (
-        functional.scaled_dot_product_attention,
-        (VALUES(2, 3, 5, 8), VALUES(2, 3, 6, 8), VALUES(2, 3, 6, 8)),
-        2 * 2 * 3 * 5 * 6 * (8 + 8),
-    ),
-    "convolution": (
-        functional.conv2d,
-        (VALUES(2, 3, 6, 6), VALUES(4, 3, 3, 3)),
-        2 * 2 * 4 * 4 * 4 * 3 * 9,
-    ),
     "distances": (torch.cdist, (VALUES(30, 3), VALUES(40, 3)), 2 * 30 * 40 * (3 + 2)),
     "other distances": (
         partial(torch.cdist, p=1.0),
@@ -103,6 +85,71 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...],
         3 * 30 * 40 * 3,
     ),
 }
+
+
+TABLE = VALUES(4, 6)
+# By hand: what the one op of a function does and moves, in numbers of 4 bytes.
+WORK: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], OpClass, int, int]] = {
+    "convolution": (
+        functional.conv2d,
+        (VALUES(2, 3, 6, 6), VALUES(4, 3, 3, 3)),
+        OpClass.CONVOLUTION,
+        2 * (2 * 4 * 4 * 4) * (3 * 9),
+        2 * 3 * 36 + 4 * 27 + 2 * 4 * 16,
+    ),
+    "depthwise": (
+        partial(functional.conv2d, groups=3),
+        (VALUES(2, 3, 6, 6), VALUES(3, 1, 3, 3)),
+        OpClass.DEPTHWISE_CONVOLUTION,
+        2 * (2 * 3 * 4 * 4) * 9,
+        2 * 3 * 36 + 3 * 9 + 2 * 3 * 16,
+    ),
+    "matrices": (
+        torch.mm,
+        (VALUES(3, 4), VALUES(4, 5)),
+        OpClass.MATRIX_PRODUCT,
+        2 * 3 * 5 * 4,
+        3 * 4 + 4 * 5 + 3 * 5,
+    ),
+    # Scores and their product with values, of 2 x 3 heads; it also gives a sum for each query.
+    "attention": (
+        functional.scaled_dot_product_attention,
+        (VALUES(2, 3, 5, 8), VALUES(2, 3, 6, 8), VALUES(2, 3, 6, 8)),
+        OpClass.MATRIX_PRODUCT,
+        2 * (2 * 3) * 5 * 6 * (8 + 8),
+        2 * 3 * (5 * 8 + 2 * 6 * 8 + 5 * 8 + 5),
+    ),
+    # With a weight and a bias; it also gives a mean and a deviation for each row.
+    "layer norm": (
+        lambda table, weight: functional.layer_norm(table, (6,), weight, weight[:]),
+        (TABLE, VALUES(6)),
+        OpClass.NORMALISATION,
+        24,
+        24 + 6 + 24 + 2 * 4,
+    ),
+    "softmax": (lambda table: table.softmax(1), (TABLE,), OpClass.NORMALISATION, 24, 2 * 24),
+    "tanh": (torch.tanh, (TABLE,), OpClass.ELEMENTWISE, 24, 2 * 24),
+    "where": (
+        torch.where,
+        (TABLE[:4, 0] > 0, TABLE[0, :4], TABLE[1, :4]),
+        OpClass.ELEMENTWISE,
+        0,
+        1 + 3 * 4,
+    ),
+    "sums": (lambda table: table.sum(1), (TABLE,), OpClass.REDUCTION, 24, 24 + 4),
+    "cat": (lambda *tables: torch.cat(tables), (TABLE, TABLE[:2]), OpClass.COPY, 0, 2 * (24 + 12)),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_an_op_of_each_class_has_the_work_that_one_counts_by_hand(name: str) -> None:
+    function, inputs, its_class, flops, numbers = WORK[name]
+    graph = forward_pass(function, *inputs)
+    (op,) = (op for op, kind in enumerate(graph.op_types) if kind.startswith("aten."))
+    assert graph.flops[op] == flops
+    assert graph.bytes_accessed[op] == FLOAT * numbers
+    how: Any = {"groups": graph.groups[op], "group_channels": graph.group_channels[op]}
+    assert op_class(graph.op_types[op], flops, FLOAT * numbers, **how) is its_class
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

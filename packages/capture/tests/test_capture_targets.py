@@ -97,6 +97,14 @@ def test_attention_is_one_op_forward_and_one_backward(
     assert graph.op_types.count("aten.where") <= 1  # a mask is made once
 
 
+def test_attention_keeps_sums_for_a_backward_pass_alone() -> None:
+    for mode, of_sums in (("training", [2 * 3 * 32 * 4]), ("inference", [0])):  # blocks of 32 rows
+        graph = capture(WideAttention(), ATTENDED, mode=mode)
+        (op, *_) = (op for op, kind in enumerate(graph.op_types) if "dot_product" in kind)
+        made = graph.tensor_bytes[graph.tensor_producer == op].tolist()
+        assert made == [2 * 3 * 3 * 8 * 4, *of_sums, 8, 8]  # and where it draws random numbers
+
+
 def test_attention_gives_what_pytorch_gives_on_either_target() -> None:
     check_replay(compared(Case(Attention(dropout=0.5), ATTENDED)))
     check_on_gpu(BiasedAttention(), ATTENDED)

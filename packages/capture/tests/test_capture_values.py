@@ -165,6 +165,7 @@ LINE = raises_if_large.__code__.co_firstlineno + 2
         (lambda m, x: m.layer(x) if m.layer.weight.sum() > 0 else x, VALUE),
         (raises_if_large, rf"{VALUE}.* \(line {LINE} of test_capture_values"),
         (overwrites_a_constant, VALUE),
+        (lambda m, x: m.layer(x) * torch.ones(2**24 + 1).sum().item(), VALUE),  # too much work
         (lambda m, x: m.layer(x).repeat_interleave(x.sum(1).long(), 0), "or take .* output_size"),
         (lambda m, x: m.layer(x) * torch.bincount(x.sum(1).long()).sum(), "or take a function"),
         (

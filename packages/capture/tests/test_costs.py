@@ -236,6 +236,33 @@ def test_the_class_of_an_op(op_type: str, flops: float, moved: float, expected: 
     assert op_class(op_type, flops, moved) is expected
 
 
+# Of ops that many models spend most of their time in.
+CLASSES = {
+    OpClass.CONVOLUTION: "convolution convolution_backward",
+    OpClass.MATRIX_PRODUCT: """
+        mm addmm bmm baddbmm _grouped_mm _scaled_dot_product_flash_attention_for_cpu
+        _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+    """,
+    OpClass.NORMALISATION: """
+        native_batch_norm native_batch_norm_backward native_layer_norm native_layer_norm_backward
+        native_group_norm native_group_norm_backward _fused_rms_norm _fused_rms_norm_backward
+        _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+    """,
+    OpClass.ELEMENTWISE: """
+        add mul div relu gelu gelu_backward silu silu_backward threshold_backward where masked_fill
+        native_dropout native_dropout_backward
+    """,
+    OpClass.REDUCTION: "sum mean amax argmax topk sort cumsum max_pool2d_with_indices avg_pool2d",
+    OpClass.COPY: "cat clone copy _to_copy index embedding embedding_dense_backward gather scatter",
+}
+
+
+def test_common_ops_have_the_class_of_what_they_compute() -> None:
+    for its_class, names in CLASSES.items():
+        assert {class_of_type(f"aten.{name}") for name in names.split()} == {its_class}
+
+
 def test_each_type_stands_in_one_class_and_is_of_pytorch() -> None:
     assert sum(len(names.split()) for names in NAMES_OF_CLASS.values()) == len(CLASS_OF_TYPE)
     names = [op_type.removeprefix("aten.") for op_type in CLASS_OF_TYPE]

@@ -6,7 +6,7 @@ needed until its storage is given up (`StorageMemory`).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,9 @@ def view_of(storage: torch.UntypedStorage, view: View) -> torch.Tensor:
 class StorageMemory:
     """The storages of a trace that are on one device, each made when it is first needed."""
 
-    def __init__(self, device: torch.device, storage_bytes: Sequence[int], slots: Slots) -> None:
+    def __init__(
+        self, device: torch.device, storage_bytes: Sequence[int] | Mapping[int, int], slots: Slots
+    ) -> None:
         self.device = device
         self.slots = slots
         self._of_slot: dict[int, torch.Tensor] = {}  # those that have been looked at
