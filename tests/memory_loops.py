@@ -79,8 +79,8 @@ def clearing(way: str) -> Loop:
             weight.main_grad = torch.zeros_like(weight)  # type: ignore[attr-defined]
 
     def step(batch: Tensor) -> None:
-        if way == "zeros":
-            optimizer.zero_grad(set_to_none=False)
+        if way in ("zeros", "buffers"):
+            optimizer.zero_grad(set_to_none=way == "buffers")
         loss = squares(model(batch), batch)
         if way == "between":
             optimizer.zero_grad()
@@ -89,8 +89,6 @@ def clearing(way: str) -> Loop:
             weight.main_grad.copy_(weight.grad)  # type: ignore[attr-defined]
             weight.grad = weight.main_grad  # type: ignore[attr-defined]
         optimizer.step()
-        if way == "buffers":
-            optimizer.zero_grad()
 
     return Loop(step, [model], (torch.randn(256, 256),), [optimizer])
 
