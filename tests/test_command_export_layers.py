@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from command_runs import invoke, succeed_json
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
-from placeto.exporting.layer_split import layer_split
+from placeto.exporting.layer_split import layer_split, pipeline_stages
 from placeto.exporting.layers import all_layers, layer_stacks, one_stack
 from placeto.exporting.module_scopes import ModuleScopes
-from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.problems.making import make_problem
@@ -418,7 +417,7 @@ def test_encoders_and_decoders_are_stages_of_deepspeed() -> None:
     placement = placed(problem, {"": 0, "encoder": 0, "decoder": 2, "decoder.block.2": 1})
     details = FORMATS["deepspeed"].export(problem, placement, STEP).details
     assert details["parts"] == (0, 2, 4, 5)
-    assert details["devices"] == ["v100:0", "v100:2", "v100:1"]
+    assert details["devices"] == ("v100:0", "v100:2", "v100:1")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])

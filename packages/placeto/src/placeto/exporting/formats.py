@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import CPU, DeviceMap, device_map, targets_of
 from placeto.exporting.forms import Exported
-from placeto.exporting.layer_split import LayerSplit, layer_split
+from placeto.exporting.layer_split import LayerSplit, layer_split, pipeline_stages
 from placeto.exporting.layers import all_layers, context_of, one_stack
 from placeto.exporting.llama_cpp import llama_cpp
 from placeto.exporting.module_scopes import ModuleScopes
-from placeto.exporting.pipeline_stages import pipeline_stages
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
@@ -71,12 +70,9 @@ def _accelerate(
 def _torch(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
-    found = pipeline_stages(problem, placement, evaluator)
-    note = "" if found.as_placed else ": the best chain of layers found"
-    content: dict[str, object] = {"split_points": found.split_points, "devices": found.devices}
-    stages = f"{counted(len(found.devices), 'stage')}, on {', '.join(found.devices)}{note}"
-    remarks = (stages, found.price.text(problem, "stages of whole modules", evaluator))
-    return Exported(json_text(content) + "\n", remarks, found.price, content)
+    split = pipeline_stages(problem, placement, evaluator)
+    content = {"split_points": split.split_points, "devices": split.devices}
+    return _split_layers(problem, split, evaluator, json_text(content) + "\n", content)
 
 
 def _vllm(
@@ -155,11 +151,11 @@ def _deepspeed(
     layers = all_layers(ModuleScopes(problem.graph))
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, layers, gpus, evaluator)
-    bounds, names = split.stages.bounds, problem.cluster.device_names
+    bounds = split.stages.bounds
     content = DEEPSPEED.format(
         names="".join(f"    {name!r},\n" for name in split.layers),
         parts=list(bounds),
-        devices=", ".join(names[device] for device in split.stages.devices),
+        devices=", ".join(split.devices),
     )
     details = {"layers": split.layers, "parts": bounds}
     return _split_layers(problem, split, evaluator, content, details)
@@ -172,13 +168,12 @@ def _split_layers(
     content: str,
     details: Mapping[str, object],
 ) -> Exported:
-    names = [problem.cluster.device_names[device] for device in split.stages.devices]
-    stages = zip(split.stages.sizes, names, strict=True)
+    stages = zip(split.stages.sizes, split.devices, strict=True)
     where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
     found = "as placed" if split.as_placed else "the best split found"
     price = split.price.text(problem, "whole layers in a row", evaluator)
     remarks = (f"{where}: {found}", price)
-    return Exported(content, remarks, split.price, {"devices": names, **details})
+    return Exported(content, remarks, split.price, {"devices": split.devices, **details})
 
 
 def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:

@@ -56,15 +56,7 @@ def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
 
 
 def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
-    """Return the layers of all stacks, and the modules before and behind that read parameters."""
-    modules = chain_modules(scopes)
-    if not modules:
-        raise InputError("PROBLEM: expected a model whose modules have parameters, got none")
-    return modules
-
-
-def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
-    """Return what `all_layers` does, if there is any.
+    """Return the layers of all stacks, and the modules before and behind that read parameters.
 
     Modules are as large as they can be without a stack inside, in the order in which they begin to
     run.
@@ -81,7 +73,10 @@ def chain_modules(scopes: ModuleScopes) -> tuple[str, ...]:
     }
     of_op = scopes.outermost(layers | outer)
     running = dict.fromkeys(of_op[op] for op in scopes.computing)
-    return tuple(module for module in running if module is not None)
+    modules = tuple(module for module in running if module is not None)
+    if not modules:
+        raise InputError("PROBLEM: expected a model whose modules have parameters, got none")
+    return modules
 
 
 class ModelChain(LayerChain):
@@ -199,7 +194,7 @@ def layers_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     modules: tuple[str, ...] = ()
     with suppress(InputError):
         scopes = ModuleScopes(graph)
-        modules = chain_modules(scopes)
+        modules = all_layers(scopes)
     if len(modules) >= FEWEST_LAYERS * problem.num_devices:
         number = {module: place for place, module in enumerate(modules)}
         labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(modules)])

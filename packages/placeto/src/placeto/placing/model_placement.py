@@ -28,7 +28,7 @@ from placeto_simulator import Simulator, Timeline
 
 if TYPE_CHECKING:  # each is loaded by the method that needs it
     from placeto.exporting.device_map import DeviceMap
-    from placeto.exporting.pipeline_stages import PipelineStages
+    from placeto.exporting.layer_split import LayerSplit
     from placeto.placing.explanation import GroupExplanation
     from placeto_execution.measuring import MeasuredSteps
 
@@ -144,7 +144,7 @@ class ModelPlacement:
         modules = with_all_names(found.modules, found.main_device, self.step.model)
         return replace(found, modules=modules)
 
-    def pipeline_stages(self) -> "PipelineStages":
+    def pipeline_stages(self) -> "LayerSplit":
         """Return the split points of the model for `torch.distributed.pipelining`.
 
         Raises
@@ -152,7 +152,7 @@ class ModelPlacement:
         InputError
             If two stages would read one weight.
         """
-        from placeto.exporting.pipeline_stages import pipeline_stages  # noqa: PLC0415
+        from placeto.exporting.layer_split import pipeline_stages  # noqa: PLC0415
 
         return pipeline_stages(self.problem, self.placement, self.evaluator)
 
