@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,22 +25,13 @@ class StoppedRunError(RunError):
     """Work that began and was stopped by Ctrl-C: exit code 130."""
 
 
-def reading(what: Any) -> AbstractContextManager[None]:
-    """Turn an error of the system about a file that the user named into an `InputError`."""
-    return _naming(what, InputError)
-
-
-def writing(what: Any) -> AbstractContextManager[None]:
-    """Turn an error of the system about a file to write into a `RunError` that names it."""
-    return _naming(what, RunError)
-
-
 @contextmanager
-def _naming(what: Any, kind: type[Exception]) -> Iterator[None]:
+def writing(what: Any) -> Iterator[None]:
+    """Turn an error of the system about a file to write into a `RunError` that names it."""
     try:
         yield
     except OSError as error:
-        raise kind(f"{what}: {error.strerror or error}") from error
+        raise RunError(f"{what}: {error.strerror or error}") from error
 
 
 def not_among(value: str, known: Collection[str]) -> str:

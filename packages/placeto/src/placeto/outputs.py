@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from filelock import FileLock, Timeout
 
-from placeto.errors import InputError, reading, writing
+from placeto.errors import InputError, writing
 from placeto_graphs import write_atomically
 
 LOCK = ".lock"
@@ -104,8 +104,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path, expected: type[Decoded], writer: str) -> Decoded:
     """Return the value in a JSON file that ``writer`` writes; an error names the field."""
-    with reading(path):
-        content = path.read_bytes()
+    content = path.read_bytes()
     return decode_json(content, expected, f"{path}: expected what {writer} writes")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError, reading
+from placeto.errors import InputError
 from placeto.placing.choices import Choice
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, is_own
@@ -195,8 +195,7 @@ def resolve_placement(
     """
     names = problem.cluster.device_names
     if Path(text).is_file() or text.endswith(".json"):
-        with reading(text):
-            return load_placement_of_any_level(text, problem)
+        return load_placement_of_any_level(text, problem)
     if text in names:
         return problem, np.full(problem.num_groups, names.index(text), np.int32)
     if text in PLACERS and PLACERS[text].trains:

@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.choices import best_of
+from placeto.exporting.layers import layers_of_groups
+from placeto.placing.choices import evaluated
+from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
 from placeto.progress import Progress
+from placeto_baselines import LayerChain, best_chain
 from placeto_graphs import (
     SCHEDULES,
     Phase,
@@ -18,6 +21,7 @@ from placeto_graphs import (
     scheduled,
 )
 
+EVALUATIONS_OF_START = 100
 GPIPE = SCHEDULES[0]  # whose waits are the same for all placements
 
 
@@ -26,55 +30,36 @@ def place_scheduled(
 ) -> PlacedProblem:
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
-    The search prices all placements with the waits of `balanced_stages`. The result and the other
+    The search prices all placements with the waits of one chain of layers. The result and the other
     choices then get the waits of their own stages, and the best of them is taken.
     """
     if schedule is None:
         return place_problem(problem, settings, progress)
-    start = scheduled(problem, schedule, balanced_stages(problem))
-    placed = place_problem(start, settings, progress)
+    chain = LayerChain(problem, settings.evaluator.make(problem, 1), layers_of_groups(problem))
+    found = best_chain(chain, range(problem.num_devices), evaluations=EVALUATIONS_OF_START)
+    start = np.isfinite(problem.group_graph.compute_time).argmax(axis=1).astype(np.int32)
+    if found is not None:
+        start = found.stages.device_of_layer()[chain.layer_of_group]
+    placed = place_problem(scheduled(problem, schedule, start), settings, progress)
     free = replace(placed.problem, graph=problem.graph)
 
     def priced(result: PlacementResult) -> PlacementResult:
-        own = settings.evaluator.make(scheduled(free, schedule, result.placement), 1)
-        batch = own.evaluate(result.placement[None])
-        return replace(result, runtime=float(batch.runtime[0]), peak_memory=batch.peak_memory[0])
+        own = scheduled(free, schedule, result.placement)
+        return evaluated(settings.evaluator.make(own, 1), result.placement)
 
     choices = [replace(choice, result=priced(choice.result)) for choice in placed.choices]
-    best = best_of(free, [priced(placed.result), *(choice.result for choice in choices)])
+    best = min(
+        [priced(placed.result), *(choice.result for choice in choices)],
+        key=lambda result: (not result.fits(free.cluster), cost_of_result(free, result)),
+    )
+    counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
     return replace(
         placed,
         problem=scheduled(free, schedule, best.placement),
-        result=replace(
-            placed.result,
-            placement=best.placement,
-            runtime=best.runtime,
-            peak_memory=best.peak_memory,
-        ),
+        result=replace(best, **counts),
         bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
         choices=choices,
     )
-
-
-def balanced_stages(problem: PlacementProblem) -> NDArray[np.int32]:
-    """Return a chain of stages that take equally long, int32[G], on accelerators in their order."""
-    graph = problem.graph
-    devices = list(problem.cluster.accelerators) or list(range(problem.num_devices))
-    forward = np.flatnonzero(graph.phases == Phase.FORWARD)
-    position = np.full(problem.num_groups, graph.num_ops)
-    groups = problem.grouping.group_of[forward]
-    np.minimum.at(position, groups, graph.topological_index[forward])
-    order = np.argsort(position, kind="stable")
-    seconds = problem.group_graph.compute_time[:, devices]
-    work = np.where(np.isfinite(seconds), seconds, 0.0)
-    ends = np.cumsum(1 / np.maximum(work.sum(axis=0), 1e-99))
-    done = np.cumsum(work[order].mean(axis=1))
-    middle = (done - work[order].mean(axis=1) / 2) / max(done[-1], 1e-99)
-    found = np.empty(problem.num_groups, np.int32)
-    found[order] = np.array(devices)[np.searchsorted(ends[:-1] / ends[-1], middle)]
-    runs = np.isfinite(problem.group_graph.compute_time)
-    here = runs[np.arange(problem.num_groups), found]
-    return np.where(here, found, runs.argmax(axis=1)).astype(np.int32)
 
 
 def sent_back_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError, reading
+from placeto.errors import InputError
 from placeto.problems.options import (
     ClusterName,
     GroupingOptions,
@@ -234,8 +234,7 @@ def runnable_problem(
     if asked.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
     if problem_file is not None:
-        with reading(problem_file):
-            problem = load_problem(problem_file)
+        problem = load_problem(problem_file)
         cluster = problem.cluster
     else:
         if asked.cluster is None and devices.are_cpus:

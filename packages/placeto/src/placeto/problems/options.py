@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placeto.errors import InputError, reading
+from placeto.errors import InputError
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
@@ -132,8 +132,7 @@ def read_cluster(given: ClusterName, link: str | None = None) -> Cluster:
     if text.endswith(".toml") or Path(text).is_file():
         if link is not None:
             raise InputError(f"--link: excludes the cluster file {text}, which has its own links")
-        with reading(text):
-            return load_cluster(text)
+        return load_cluster(text)
     return parse_cluster(text, link=link)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from placeto.errors import InputError, check_once, not_among, reading
+from placeto.errors import InputError, check_once, not_among
 from placeto.problems.factories import defaults_of, find_factory, made_step
 from placeto.problems.options import TRAINING, Rule, SourceOptions
 from placeto_graphs import (
@@ -261,8 +261,7 @@ def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceMod
         raise InputError(f"{text}: can run code that it contains; if you trust it, add --trust")
 
     def make(_device: str) -> TrainingStep:
-        with reading(text):
-            return TrainingStep(*program_step(text, trust=choice.trust, **sizes))
+        return TrainingStep(*program_step(text, trust=choice.trust, **sizes))
 
     return SourceModel(Path(text).stem, make, is_part=False)
 
@@ -286,29 +285,28 @@ _KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]
 
 def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
     evaluator, name = OF_A_STEP, path.name.removesuffix(".gz").removesuffix(".json")
-    with reading(path):
-        for size in sizes:
-            raise InputError(f"--set {size}: expected no sizes for the file {path}")
-        if not path.name.endswith(JSON_SUFFIXES):
-            graph = load_pipedream_profile(path)
-            return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
-        head = _Head("unknown")  # what is no JSON object is left to the reader of problems
-        if begins := BEGINNING.match(read_bytes(path, start=True)):
-            head = _Head(begins[1].decode())
-        else:
-            with suppress(msgspec.MsgspecError):
-                head = msgspec.json.decode(read_bytes(path), type=_Head)
-        if head.format == GRAPH_FORMAT:  # of a graph alone
-            return Source(name, load_graph(path))
-        if head.format is not None:
-            problem = load_problem(path)
-        elif head.maxFPGAs is not None:
-            problem, evaluator = load_dnn_partitioning(path), OF_A_PIPELINE
-        else:
-            raise InputError(
-                f"{path}: expected a problem file, a graph file or an input of dnn-partitioning, "
-                "got other JSON"
-            )
+    for size in sizes:
+        raise InputError(f"--set {size}: expected no sizes for the file {path}")
+    if not path.name.endswith(JSON_SUFFIXES):
+        graph = load_pipedream_profile(path)
+        return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
+    head = _Head("unknown")  # what is no JSON object is left to the reader of problems
+    if begins := BEGINNING.match(read_bytes(path, start=True)):
+        head = _Head(begins[1].decode())
+    else:
+        with suppress(msgspec.MsgspecError):
+            head = msgspec.json.decode(read_bytes(path), type=_Head)
+    if head.format == GRAPH_FORMAT:  # of a graph alone
+        return Source(name, load_graph(path))
+    if head.format is not None:
+        problem = load_problem(path)
+    elif head.maxFPGAs is not None:
+        problem, evaluator = load_dnn_partitioning(path), OF_A_PIPELINE
+    else:
+        raise InputError(
+            f"{path}: expected a problem file, a graph file or an input of dnn-partitioning, "
+            "got other JSON"
+        )
     kinds = [device.kind for device in problem.cluster.devices if not device.is_cpu]
     return Source(
         name,

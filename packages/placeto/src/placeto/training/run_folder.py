@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from placeto.errors import InputError, reading, writing
+from placeto.errors import InputError, writing
 from placeto.outputs import alone_in, make_folder, read_json, write_json
 from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
 
@@ -39,8 +39,7 @@ def read_policy(path: Path) -> "PlacementPolicy":
     from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds)
 
     file = path / CHECKPOINT if path.is_dir() else path
-    with reading(file):
-        return load_policy(file)
+    return load_policy(file)
 
 
 class RunFolder:
@@ -100,11 +99,10 @@ class RunFolder:
         """Return the problems by name, the hyperparameters and the seed."""
         if self._known is None:
             found = read_json(self.description, _Description, "`placeto train`")
-            with reading(self.path):
-                problems = {
-                    name: load_problem(self._problem(number))
-                    for number, name in enumerate(found.problems)
-                }
+            problems = {
+                name: load_problem(self._problem(number))
+                for number, name in enumerate(found.problems)
+            }
             self._known = problems, found.settings, found.seed
         return self._known
 

@@ -66,23 +66,15 @@ def compare(
         Problems by name, see `read_problem`.
     placers
         Names, such as ``"heft"``, or ``"package.module:Class"`` of your own.
-    evaluator
-        Objective: ``"latency"``, ``"throughput"``, or ``"package.module:Class"``.
-    seconds, max_evaluations
-        Limits of each placer, CPU seconds or evaluations; by default the budget of the placer.
-    seeds
-        Number of seeds of each placer that draws random numbers.
-    jobs
-        Number of trials that run at once, each on one core.
+    evaluator, seconds, max_evaluations, seeds, jobs
+        As the options of the command.
     quiet
         True to show no progress.
 
     Raises
     ------
     InputError
-        If there is no such placer or evaluator.
-    StoppedRunError
-        If Ctrl-C stops it. An error of a placer is in its `Runs`.
+        If there is no such placer or evaluator. An error of a placer is in its `Runs`.
 
     Examples
     --------

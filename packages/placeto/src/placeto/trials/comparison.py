@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError, reading
+from placeto.errors import InputError
 from placeto.outputs import decode_json, read_json
 from placeto.placing.costs import misfit_text
 from placeto.texts import (
@@ -243,8 +243,7 @@ def _curves(folder: Path) -> Iterator[tuple[str, list[NDArray[np.float64]]]]:
                     curves = [_array(run.curve) for run in placer.runs]
                     yield f"{placer.title}, {problem.title}", curves
     elif log.is_file():
-        with reading(log):
-            lines = log.read_bytes().splitlines()
+        lines = log.read_bytes().splitlines()
         expected = f"{log}: expected what `placeto train` writes"
         rows = [decode_json(line, _Update, expected) for line in lines]
         if not rows:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from placeto.errors import InputError, reading, writing
+from placeto.errors import InputError, writing
 from placeto.outputs import (
     LOCK,
     alone_in,
@@ -118,8 +118,7 @@ class ExperimentFolder:
 
     def _read(self, path: Path) -> None:
         """Read the finished trials; the incomplete last line of a crash is dropped."""
-        with reading(path):
-            content = path.read_bytes()
+        content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), start=1):
             problem = f"{path}, line {number}: expected a finished trial (--force begins anew)"
