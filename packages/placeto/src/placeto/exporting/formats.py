@@ -134,7 +134,7 @@ def _numbers_on_machines(
     """Return the numbers of some GPUs on each machine, by name, in the order of the GPUs."""
     found: dict[str, list[int]] = {}
     for device in devices:
-        machine = cluster.machine[device]
+        machine = int(cluster.machine[device])
         here = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
         found.setdefault(f"machine {machine}", []).append(here.index(device))
     return found
