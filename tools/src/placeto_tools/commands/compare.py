@@ -31,7 +31,6 @@ from placeto.trials.comparison import (
     profiles,
     runtime_table,
     search_table,
-    seconds_table,
 )
 from placeto.trials.folder import PAGE, experiment_folder
 from placeto.trials.records import Problem
@@ -338,8 +337,6 @@ def _summaries(comparison: Comparison, reports: Sequence[Problem]) -> list[TextT
     found = profiles(reports)  # none before the first placement
     if found and len(reports) > 1 and len(comparison.placers) > 1:
         tables.append(profile_table(found))
-        if comparison.limits.seconds:
-            tables.append(seconds_table(reports))
     return tables
 
 

@@ -189,20 +189,6 @@ def profile_table(found: Sequence[Profile]) -> TextTable:
     )
 
 
-def seconds_table(problems: Sequence[Problem]) -> TextTable:
-    """Return the CPU seconds of placers, over all their runs."""
-    taken: dict[str, list[float]] = {}
-    for placer in (placer for problem in problems for placer in problem.placers):
-        taken.setdefault(placer.title, []).extend(run.seconds for run in placer.runs)
-    rows = [
-        [title, f"{len(runs)}", f"{np.median(runs):.2f}", f"{max(runs):.2f}"]
-        for title, runs in taken.items()
-        if runs
-    ]
-    columns = ["placer", ">runs", ">median", ">maximum"]
-    return TextTable("CPU seconds of the runs of each placer", columns, rows)
-
-
 def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
     """Return the speed-up of each placer over one device without micro-batching."""
     titles = {placer.name: placer.title for one in problems for placer in one.placers}
