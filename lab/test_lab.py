@@ -16,7 +16,6 @@ from enas.search import ARCHITECTURES, Search
 from ledger import __main__ as ledger
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 from placeto_simulator import Simulator
-from placeto_workloads import load_trajectory
 
 
 def test_a_search_of_architectures_resumes_and_ends_as_one_that_was_not_cut(tmp_path: Path) -> None:
@@ -37,9 +36,8 @@ def test_a_search_of_architectures_resumes_and_ends_as_one_that_was_not_cut(tmp_
         with pytest.raises(KeyboardInterrupt):
             enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
     enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
-    whole, resumed = (load_trajectory(tmp_path / name / ARCHITECTURES) for name in ("whole", "cut"))
-    assert whole.rewards.tolist() == resumed.rewards.tolist()
-    assert whole.choices.tolist() == resumed.choices.tolist()
+    whole, resumed = ((tmp_path / name / ARCHITECTURES).read_text() for name in ("whole", "cut"))
+    assert whole == resumed
     enas.main(["rewards", "images", "--out", str(tmp_path), "--seeds", "1", "--rounds", "1",
                "--shared-steps", "1", "--controller-steps", "1", "--filters", "2"])  # fmt: skip
 

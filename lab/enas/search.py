@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from enas.controller import Controller
 from enas.tasks import Task
+from enas.trajectory import Trajectory, save_trajectory
 from placeto_graphs import write_atomically
 from placeto_workloads import RecurrentCell, WorkloadError
 from placeto_workloads.families.search_spaces import ACTIVATIONS, MICRO_OPERATIONS, Architecture
-from placeto_workloads.families.trajectory import Trajectory, save_trajectory
 
 CHECKPOINT = "search.pt"
 ARCHITECTURES = "architectures.json"

@@ -12,12 +12,7 @@ from placeto_workloads.families.search_spaces import (
     SearchSpace,
     UniformSampler,
 )
-from placeto_workloads.families.trajectory import (
-    ControllerSampler,
-    Trajectory,
-    load_trajectory,
-    save_trajectory,
-)
+from placeto_workloads.families.trajectory import ControllerSampler
 from placeto_workloads.libraries.transformers_inference import inference_step
 from placeto_workloads.models.cell_architecture import (
     Activation,
@@ -63,7 +58,6 @@ __all__ = [
     "RegisteredModel",
     "SearchSpace",
     "TrainingStep",
-    "Trajectory",
     "UniformSampler",
     "WorkloadError",
     "cell_with_loose_ends",
@@ -74,9 +68,7 @@ __all__ = [
     "inception_v3",
     "inference_step",
     "library_step",
-    "load_trajectory",
     "nasnet",
     "nmt",
-    "save_trajectory",
     "training_step",
 ]
