@@ -10,12 +10,12 @@ from command_runs import build_profile, succeed
 from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, trials_of
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.trials.comparing import Describe
-from placeto.trials.records import Failed, Record
+from placeto.trials.records import Record
 from placeto.trials.trials import Experiment, Results
 from placeto_experiments.paper import table1 as table1_module
 from placeto_experiments.paper.generalise import SHOWN
 from placeto_experiments.paper.plan import chosen_plan
-from placeto_experiments.paper.table1 import FINER, SEARCHES, table1
+from placeto_experiments.paper.table1 import SEARCHES, table1
 from placeto_graphs import load_problem
 from placeto_policy import preset
 
@@ -149,12 +149,6 @@ def test_table1_has_the_papers_rows_beside_ours(
     episodes, rnn = until[0] / 12, until[1]
     assert cell(page, "nmt-4-4xk80", 4) == f"{episodes:,.0f}"
     assert cell(page, "nmt-4-4xk80", 6) == f"{rnn / episodes:.2f}"
-    page = page.partition("## Effect of the number of groups")[2]
-    finer = trials["seed0/nmt-4-4xk80/multilevel-finer"]
-    assert len(finer["placement"]) > 12
-    gain = 1 - finer["cost"] / trials["seed0/nmt-4-4xk80/multilevel"]["cost"]
-    groups = f"nmt-4-4xk80, 12 and {len(finer['placement']):,} groups"
-    assert cell(page, groups, 7) == f"{100 * gain:.1f} %"
 
 
 def finished(experiment: Experiment) -> dict[str, Record]:
@@ -195,12 +189,3 @@ def test_the_papers_rows_stand_beside_their_own_if_a_problem_is_missing() -> Non
     first, second, *_ = runtimes_of(experiment, some)
     assert (first[0], second[0]) == ("*paper*: NMT, 2 K80s", "nmt-2 on 2xk80")
     assert not any(cell.endswith(" *f*") for cell in second)
-
-
-def test_a_failure_in_finer_groups_leaves_out_its_problem() -> None:
-    experiment = table1(chosen_plan("table1", "small", seeds=1))
-    records = finished(experiment) | {f"seed0/nasnet-2xk80/{FINER}": Failed(error="no luck")}
-    page = "\n".join(experiment.page(Results(records)).parts)
-    told = page.partition("## Effect of the number of groups")[2]
-    assert "| nasnet-4xk80, " in told
-    assert "| nasnet-2xk80, " not in told

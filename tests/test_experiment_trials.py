@@ -36,7 +36,6 @@ from placeto.trials.trials import (
 )
 from placeto_baselines import RnnSettings
 from placeto_experiments.paper.pages import Summary
-from placeto_experiments.paper.table1 import PlaceFiner
 from placeto_experiments.paper.tasks import (
     Bound,
     FixedOrders,
@@ -94,21 +93,18 @@ def test_settings_and_what_is_needed_make_another_trial() -> None:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("placeto_policy", {"placeto", "finer"}),
-        ("placeto_capture", {"placeto", "finer"}),  # CPU only is placed by its times
-        ("placeto_experiments", {"finer"}),  # those that have a task of this package
+        ("placeto_policy", {"placeto", "bound"}),
+        ("placeto_capture", {"placeto", "bound"}),  # CPU only is placed by its times
+        ("placeto_experiments", {"bound"}),  # those that have a task of this package
         ("placeto_execution", set()),
-        ("torch", {"placeto", "finer"}),
+        ("torch", {"placeto", "bound"}),
     ],
 )
 def test_a_change_of_what_runs_a_trial_makes_another_one(
     changed: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finer = PlaceFiner(label="no", graph=GRAPH, seed=0, name="multilevel")
-    trials = [
-        Trial("placeto", place()),
-        Trial("finer", finer),
-    ]
+    bound = Bound(label="no", graph=GRAPH, seed=0)
+    trials = [Trial("placeto", place()), Trial("bound", bound)]
     before = trial_keys(trials, {"x": "problem"})
     for known in (files_digest, keys._version):
         monkeypatch.setattr(
@@ -355,20 +351,6 @@ def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
         ("xy", (0.5, np.inf, np.inf)),
     ):
         assert summary(placers, *graphs).reached("search", "goal") == expected
-
-
-def test_what_a_search_finds_in_as_many_placements_as_a_placer_had() -> None:
-    found = summary(
-        {
-            "search": {"x": [placed()], "y": [placed()]},
-            "placer": {
-                "x": [placed(cost=6.0, evaluations=9)],
-                "y": [placed(cost=6.0, evaluations=19)],
-            },
-        }
-    )
-    assert found.mean_ratio_after("search", "placer", "placer") == [(9 / 6 + 5 / 6) / 2]
-    assert found.ahead("placer", "search") == 0.5
 
 
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:

@@ -83,7 +83,6 @@ def _page(summary: Summary, plan: Plan) -> Page:
         rounds=REFINEMENT_ROUNDS,
         plan=plan,
         reaching=_reaching_table(summary),
-        as_many=_as_many_table(summary),
         training=_training_table(summary),
     )
     return Page(parts, {FIGURE: figure})
@@ -144,26 +143,6 @@ def _reaching_table(summary: Summary) -> str:
     targets = (*ZERO_SHOT, "placeto-trained")
     rows = [row(search, target) for search in SEARCHES for target in targets]
     return table("search|as fast as|>share|>evaluations|>seconds", rows)
-
-
-def _as_many_table(summary: Summary) -> str:
-    def row(label: str) -> list[str]:
-        return [
-            TITLES[label],
-            count_text(summary.median(label, "evaluations")),
-            spread(summary.mean_ratio(label, "local-search"), ratio_text),
-            *(
-                spread(summary.mean_ratio_after(search, label, "local-search"), ratio_text)
-                for search in ("hill-climbing", "local-search", "random-search")
-            ),
-            share_text(summary.ahead(label, "hill-climbing")),
-        ]
-
-    return table(
-        "policy|>evaluations|>ratio to local search|>hill climbing|>local search|>random search"
-        "|>hill climbing slower",
-        map(row, ZERO_SHOT),
-    )
 
 
 def _training_table(summary: Summary) -> str:

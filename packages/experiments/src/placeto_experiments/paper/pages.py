@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from placeto.texts import TextTable, seconds_text
 from placeto.trials.comparison import NEVER, NOTHING
-from placeto.trials.records import Outcome, Placed, best_after, evaluations_until
+from placeto.trials.records import Outcome, Placed, evaluations_until
 from placeto.trials.trials import Results
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, PAPER_UPDATES
 from placeto_experiments.paper.published import SOURCE
@@ -137,32 +137,6 @@ class Summary:
                 found.append((evaluations, evaluations / run.evaluations * run.seconds))
         evaluations, seconds = np.median(found, axis=0).tolist()
         return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
-
-    def mean_ratio_after(self, search: str, target: str, other: str) -> list[float]:
-        """Return the ratio of a search, stopped after as many evaluations as a placer, to another.
-
-        For each seed it is the mean over the graphs.
-        """
-        return [
-            (self._after(search, target, seed) / self.values(other, seed)).mean()
-            for seed in self.seeds
-        ]
-
-    def ahead(self, target: str, search: str) -> float:
-        """Return the share of graphs and seeds on which a search is slower than a placer.
-
-        The search is stopped after as many evaluations as the placer had.
-        """
-        behind = [
-            self._after(search, target, seed) > self.values(target, seed) for seed in self.seeds
-        ]
-        return float(np.mean(behind))
-
-    def _after(self, search: str, target: str, seed: int) -> NDArray[np.float64]:
-        """Return float64[graphs], the best of a search after the evaluations of a placer."""
-        evaluations = self.values(target, seed, "evaluations")
-        curves = [self.results.record(Placed, search, graph, seed).curve for graph in self.graphs]
-        return np.array([best_after(*each) for each in zip(curves, evaluations, strict=True)])
 
 
 def distributions_figure(

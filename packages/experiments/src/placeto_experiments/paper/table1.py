@@ -1,15 +1,10 @@
 """``placeto experiment table1``: every placer on the six problems of the paper's table 1."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import isinf, isnan, nan
-from typing import Any
 
-import numpy as np
-
-from placeto.placing.placements import search_problem
 from placeto.placing.placers import PLACERS
-from placeto.texts import seconds_text, share_text
+from placeto.texts import share_text
 from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
 from placeto.trials.comparison import (
     FITTED_MARK,
@@ -22,20 +17,17 @@ from placeto.trials.comparison import (
     search_table,
     typical,
 )
-from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Placed, Problem
-from placeto.trials.trials import Experiment, Graph, Page, Results, Workspace
+from placeto.trials.trials import Experiment, Page, Results
 from placeto_experiments.paper.pages import (
     Summary,
     count_text,
     duration_text,
     paragraphs,
-    spread,
     table,
 )
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan, source_maker
 from placeto_experiments.paper.published import FITTED, PAPER_TABLE_1, SOURCE, PaperRow
-from placeto_graphs import PlacementProblem
 from placeto_tools.plots.curves import comparison_figure
 
 # In the order of the paper's rows. The paper gives both rows of NMT one name. The row of 4 GPUs is
@@ -52,17 +44,6 @@ SEARCHES = ("paper", "placeto", "pretrained", "rnn", "local-search", "multilevel
 RUNTIMES = {**TABLE_1, "paper": PLACERS["paper"].title}
 SEARCHED = ("paper", "placeto", "pretrained", "rnn")
 STEPS = 4  # of NMT at the scale smoke
-FINER = "multilevel-finer"
-OF_GRANULARITY = ("paper", "placeto", "pretrained", "local-search", "multilevel", FINER)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceFiner(PlaceByName):
-    """Places at the finest granularity of a search instead of the paper's."""
-
-    def problem(self, workspace: Workspace) -> PlacementProblem:
-        """Return the same problem at a finer level."""
-        return search_problem(workspace.problem(self.graph))
 
 
 def table1(plan: Plan) -> Experiment:
@@ -81,7 +62,6 @@ def table1(plan: Plan) -> Experiment:
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     budgets["paper"] = PAPER_EVALUATIONS * evaluations
-    searching: dict[str, Any] = {"name": "multilevel", "budget": budgets["multilevel"]}
     comparison = Comparison(
         problems,
         makers,
@@ -91,18 +71,12 @@ def table1(plan: Plan) -> Experiment:
         settings=plan.settings,
         rnn_settings=plan.rnn_settings,
     )
-    tasks = [
-        (one, PlaceFiner(label=FINER, graph=Graph(one.stem), seed=seed, **searching))
-        for one in problems
-        for seed in plan.seeds
-    ]
-    finer = [comparison.trial(one, task, FINER, task.seed) for one, task in tasks]
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
         options={"budgets": budgets},
         problems=makers,
-        trials=[*comparison.trials, *finer],
+        trials=comparison.trials,
         page=lambda results: _page(comparison, results, plan),
         news=comparison.news,
     )
@@ -195,7 +169,7 @@ def _episode_table(
 def _searches(comparison: Comparison, results: Results) -> str:
     """Return the comparison of searches, on the problems that all of them have placed."""
     seeds = comparison.seeds
-    wanted = [(name, seed) for name in {*SEARCHES, *OF_GRANULARITY} for seed in seeds]
+    wanted = [(name, seed) for name in SEARCHES for seed in seeds]
     names = [
         one.stem
         for one in comparison.problems
@@ -208,7 +182,6 @@ def _searches(comparison: Comparison, results: Results) -> str:
         "table1-searches",
         reaching=_reaching_table(summary),
         problems=", ".join(names),
-        granularities=_granularity_table(summary),
     )
     return "\n\n".join(parts)
 
@@ -228,21 +201,3 @@ def _reaching_table(summary: Summary) -> str:
         for search, title in zip(SEARCHES, titles, strict=True)
     ]
     return table("|>as fast as ".join(["search", *titles]), rows)
-
-
-def _granularity_table(summary: Summary) -> str:
-    def row(name: str) -> list[str]:
-        usual, finer = (
-            len(summary.results.record(Placed, placer, name, 0).placement)
-            for placer in ("multilevel", FINER)
-        )
-        own = replace(summary, graphs=[name])
-        return [
-            f"{name}, {usual:,} and {finer:,} groups",
-            *(spread(own.mean_cost(placer), seconds_text) for placer in OF_GRANULARITY),
-            share_text(1 - float(np.mean(own.mean_ratio(FINER, "multilevel")))),
-        ]
-
-    titles = [PLACERS[name].title for name in OF_GRANULARITY[:-1]]
-    columns = ["problem", *titles, "multilevel search, finer", "gain"]
-    return table("|>".join(columns), map(row, summary.graphs))

@@ -144,12 +144,6 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
     return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
 
 
-def best_after(curve: Curve, evaluations: float) -> float:
-    """Return the best runtime of a search after so many evaluations, infinity if none."""
-    known = [best for count, best in curve if count <= evaluations]
-    return inf if not known or known[-1] is None else known[-1]
-
-
 def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
     """Return the evaluations until a search was as fast, infinity if it never was.
 
