@@ -42,11 +42,9 @@ WORDS = "word " * 26
     [
         (GOOD, None),
         (f"# Page\n\nWord.\nOne {WORDS}\nends.", "4: sentence: 28 words, more than 25:"),
-        (f"- Item.\n- {WORDS}", "2: sentence: 26 words, more than 25:"),
         ("Short. What is given is a sentence.", "1: sentence: begins with What:"),
         ("```\ncode\n```\n\nThe placer walks\non.", "5: term: 'walks'; write: annealing chain"),
         ("Times\nin place\nof costs.", "2: term: 'in place of'; write: instead of"),
-        ("# " + "long " * 13, "1: heading: more than 60 characters"),
         (TABLE + "| 1 | 2 |\n" * 21, "1: rows: 21, more than 20"),
         ("Text.\n\n" + "|a" * 9 + "|\n" + "|-" * 9 + "|\n", "3: columns: 9, more than 8"),
         ("Line.\n" * 201, "201: lines: more than 200"),
