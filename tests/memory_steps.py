@@ -329,10 +329,6 @@ UPDATES = {
 }
 STEPS = {
     "weights, Adam": MemoryStep(lambda: perceptron(512, 768, 512, rows=8)),
-    "weights, SGD": MemoryStep(lambda: perceptron(512, 768, 512, rows=8), optimizer=SGD),
-    "weights, momentum": MemoryStep(
-        lambda: perceptron(512, 768, 512, 512, rows=8), optimizer=partial(SGD, momentum=0.9)
-    ),
     # What is changed in place, here a gradient, is counted twice meanwhile.
     "weights, clipped AdamW": MemoryStep(
         lambda: perceptron(512, 512, 512, 512, rows=8), optimizer=clipped, within=0.1

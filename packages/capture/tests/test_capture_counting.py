@@ -37,7 +37,7 @@ def test_functions_with_a_rule_of_their_own_exist() -> None:
         *functions.OVERWRITES,
         *functions.PICKS,
         *functions.PUTS,
-        *functions.SHAPED,
+        *functions.SHAPED_ALIKE,
         *functions.COPIES,
         *functions.ZEROS,
         *functions.BATCH_NORMS,
@@ -167,6 +167,7 @@ NEVER_CAPTURED = {
     "_slow_conv2d_backward",
     "convolution_backward_overrideable",
     "linear_backward",
+    "matmul_backward",
     "mkldnn_convolution",
     "mkldnn_rnn_layer",
     "mkldnn_rnn_layer_backward",
@@ -174,11 +175,9 @@ NEVER_CAPTURED = {
 
 
 def test_every_product_has_a_formula_or_is_made_of_others() -> None:
-    packets = [
-        getattr(torch.ops.aten, name)
-        for product in (OpClass.CONVOLUTION, OpClass.MATRIX_PRODUCT)
-        for name in NAMES_OF_CLASS[product].split()
-    ]
+    products = f"{NAMES_OF_CLASS[OpClass.CONVOLUTION]} {NAMES_OF_CLASS[OpClass.MATRIX_PRODUCT]}"
+    names = [f"{name}{suffix}" for name in products.split() for suffix in ("", "_backward")]
+    packets = [getattr(torch.ops.aten, n) for n in names if hasattr(torch.ops.aten, n)]
     overloads = [getattr(packet, packet.overloads()[0]) for packet in packets]
     without = {
         str(overload.overloadpacket).removeprefix("aten.")

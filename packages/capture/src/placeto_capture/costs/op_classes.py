@@ -46,115 +46,96 @@ WIDTH_OF_DTYPE = {
 
 NAMES_OF_CLASS = {
     OpClass.CONVOLUTION: """
-        convolution _convolution conv1d conv2d conv3d conv_transpose2d convolution_backward
+        convolution _convolution conv1d conv2d conv3d conv_transpose2d
         convolution_overrideable convolution_backward_overrideable cudnn_convolution
         mkldnn_convolution _slow_conv2d_forward _slow_conv2d_backward _conv_depthwise2d
     """,
     OpClass.MATRIX_PRODUCT: """
         mm addmm bmm baddbmm addbmm mv addmv dot vdot ger outer addr matmul linear
-        linear_backward bilinear einsum _trilinear _scaled_dot_product_attention_math
-        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
-        _scaled_dot_product_flash_attention_for_cpu
-        _scaled_dot_product_flash_attention_for_cpu_backward
-        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
-        _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+        bilinear einsum _trilinear _scaled_dot_product_attention_math
+        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+        _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
         _flash_attention_forward _flash_attention_backward _efficient_attention_forward
-        _efficient_attention_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn
-        _cudnn_rnn_backward _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm
-        _scaled_grouped_mm_v2 _int_mm _euclidean_dist
+        _efficient_attention_backward mkldnn_rnn_layer _cudnn_rnn _scaled_mm
+        _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _int_mm
+        _euclidean_dist
     """,
     OpClass.NORMALISATION: """
-        native_batch_norm native_batch_norm_backward _native_batch_norm_legit
-        _native_batch_norm_legit_no_training _native_batch_norm_legit_functional
-        _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update
-        batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_layer_norm
-        native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
-        _fused_rms_norm_backward _softmax _safe_softmax _softmax_backward_data _log_softmax
-        _log_softmax_backward_data _weight_norm_interface _weight_norm_interface_backward
+        native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+        _native_batch_norm_legit_functional _batch_norm_with_update
+        _batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward
+        cudnn_batch_norm native_layer_norm native_group_norm _fused_rms_norm _softmax
+        _safe_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+        _weight_norm_interface
     """,
     OpClass.ELEMENTWISE: """
-        add sub rsub mul div neg abs sign sgn reciprocal square sqrt rsqrt pow exp exp2 expm1
-        log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh erf
-        erfc erfinv lgamma digamma floor ceil round trunc frac fmod remainder floor_divide
-        true_divide relu relu6 leaky_relu leaky_relu_backward prelu _prelu_kernel
-        _prelu_kernel_backward rrelu_with_noise elu elu_backward celu selu threshold
-        threshold_backward hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid
-        hardsigmoid_backward sigmoid sigmoid_backward tanh tanh_backward gelu gelu_backward silu
-        silu_backward mish mish_backward softplus softplus_backward logit logit_backward
-        log_sigmoid_forward log_sigmoid_backward softshrink softshrink_backward hardshrink
-        hardshrink_backward glu glu_backward addcmul addcdiv lerp clamp clamp_min clamp_max
-        maximum minimum fmax fmin where masked_fill masked_scatter native_dropout
-        native_dropout_backward bernoulli rand rand_like randn randn_like randint randint_like
-        randperm normal uniform exponential eq ne lt le gt ge logical_and logical_or logical_not
-        logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift
-        bitwise_right_shift isnan isinf isfinite nan_to_num heaviside tril triu hypot copysign
-        mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
-        huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
-        binary_cross_entropy_with_logits nll_loss_backward nll_loss2d_backward soft_margin_loss
-        soft_margin_loss_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward
-        _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-        _fused_dropout _masked_scale _fused_adam _fused_adamw _fused_sgd complex polar angle
+        add sub rsub mul div neg abs sign sgn reciprocal square sqrt rsqrt pow exp exp2
+        expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh asinh
+        acosh atanh erf erfc erfinv lgamma digamma floor ceil round trunc frac fmod
+        remainder floor_divide true_divide relu relu6 leaky_relu prelu _prelu_kernel
+        rrelu_with_noise elu celu selu threshold hardtanh hardswish hardsigmoid sigmoid
+        tanh gelu silu mish softplus logit log_sigmoid_forward log_sigmoid_backward
+        softshrink hardshrink glu addcmul addcdiv lerp clamp clamp_min clamp_max maximum
+        minimum fmax fmin where masked_fill masked_scatter native_dropout bernoulli rand
+        rand_like randn randn_like randint randint_like randperm normal uniform
+        exponential eq ne lt le gt ge logical_and logical_or logical_not logical_xor
+        bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift
+        bitwise_right_shift isnan isinf isfinite nan_to_num heaviside tril triu hypot
+        copysign mse_loss smooth_l1_loss huber_loss binary_cross_entropy
+        binary_cross_entropy_with_logits nll_loss_backward nll_loss2d_backward
+        soft_margin_loss _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
+        _thnn_fused_gru_cell _fused_dropout _masked_scale _fused_adam _fused_adamw
+        _fused_sgd complex polar angle
     """,
     OpClass.REDUCTION: """
-        sum mean prod var std var_mean std_mean amax amin max min argmax argmin any all norm
-        linalg_vector_norm cumsum cumprod logcumsumexp logsumexp nansum count_nonzero median
-        mode topk sort kthvalue _unique2 histc bincount nll_loss nll_loss_forward
-        nll_loss2d_forward cross_entropy_loss max_pool2d max_pool2d_with_indices
-        max_pool2d_with_indices_backward max_pool3d_with_indices
-        max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d
-        avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
-        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
-        _adaptive_avg_pool3d_backward embedding_bag _embedding_bag
-        _embedding_bag_forward_only aminmax cummax cummin
-        _cummax_helper _cummin_helper searchsorted bucketize isin multinomial _cdist_forward
+        sum mean prod var std var_mean std_mean amax amin max min argmax argmin any all
+        norm linalg_vector_norm cumsum cumprod logcumsumexp logsumexp nansum
+        count_nonzero median mode topk sort kthvalue _unique2 histc bincount nll_loss
+        nll_loss_forward nll_loss2d_forward cross_entropy_loss max_pool2d
+        max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d
+        adaptive_max_pool2d _adaptive_avg_pool2d _adaptive_avg_pool3d embedding_bag
+        _embedding_bag _embedding_bag_forward_only aminmax cummax cummin _cummax_helper
+        _cummin_helper searchsorted bucketize isin multinomial _cdist_forward
         _cdist_backward _pdist_forward _pdist_backward _fft_r2c _fft_c2r _fft_c2c
     """,
     OpClass.COPY: """
-        copy _to_copy clone contiguous cat stack repeat expand_copy view_copy slice_copy
-        select_copy permute_copy transpose_copy t_copy unsqueeze_copy squeeze_copy split_copy
-        unbind_copy as_strided_copy split_with_sizes_copy constant_pad_nd reflection_pad2d
-        reflection_pad2d_backward replication_pad2d replication_pad2d_backward roll flip rot90
-        slice_backward select_backward slice_scatter select_scatter diagonal_backward
-        diagonal_scatter as_strided_scatter unfold_backward im2col col2im pixel_shuffle
-        pixel_unshuffle channel_shuffle gather scatter scatter_add scatter_reduce index
-        index_put _index_put_impl _unsafe_index _unsafe_index_put index_select index_add
-        index_fill index_copy take nonzero masked_select embedding embedding_dense_backward
-        _embedding_bag_backward _embedding_bag_dense_backward put
-        embedding_renorm one_hot upsample_nearest2d upsample_nearest2d_backward
-        upsample_bilinear2d upsample_bilinear2d_backward fill full full_like zero zeros
-        zeros_like ones ones_like new_zeros new_ones new_full empty empty_like new_empty
-        empty_strided new_empty_strided scalar_tensor arange linspace logspace eye lift
-        lift_fresh lift_fresh_copy _local_scalar_dense tril_indices triu_indices diag_embed
-        reflection_pad1d reflection_pad1d_backward reflection_pad3d reflection_pad3d_backward
-        replication_pad1d replication_pad1d_backward replication_pad3d
-        replication_pad3d_backward upsample_linear1d upsample_linear1d_backward
-        upsample_bicubic2d upsample_bicubic2d_backward upsample_nearest1d
-        upsample_nearest1d_backward upsample_nearest3d upsample_nearest3d_backward
-        upsample_trilinear3d upsample_trilinear3d_backward _upsample_bilinear2d_aa
-        _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
-        grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
-        alias as_strided detach diagonal expand permute select slice split split_with_sizes
-        squeeze t transpose unbind unfold unsqueeze view view_as_complex view_as_real
-        _reshape_alias _unsafe_view
+        copy _to_copy clone contiguous cat stack repeat constant_pad_nd reflection_pad2d
+        replication_pad2d roll flip rot90 slice_scatter select_scatter diagonal_scatter
+        as_strided_scatter im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle
+        gather scatter scatter_add scatter_reduce index index_put _index_put_impl
+        _unsafe_index _unsafe_index_put index_select index_add index_fill take nonzero
+        masked_select embedding embedding_dense_backward _embedding_bag_backward
+        _embedding_bag_dense_backward put embedding_renorm one_hot upsample_nearest2d
+        upsample_bilinear2d fill full full_like zero zeros zeros_like ones ones_like
+        new_zeros new_ones new_full empty empty_like new_empty empty_strided
+        new_empty_strided scalar_tensor arange linspace logspace eye lift lift_fresh
+        _local_scalar_dense tril_indices triu_indices diag_embed reflection_pad1d
+        reflection_pad3d replication_pad1d replication_pad3d upsample_linear1d
+        upsample_bicubic2d upsample_nearest1d upsample_nearest3d upsample_trilinear3d
+        _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d
+        alias as_strided detach diagonal expand permute select slice split
+        split_with_sizes squeeze t transpose unbind unfold unsqueeze view
+        view_as_complex view_as_real _reshape_alias _unsafe_view
     """,
 }
 
 CLASS_OF_TYPE: dict[str, OpClass] = {
     f"aten.{name}": op_class for op_class, names in NAMES_OF_CLASS.items() for name in names.split()
 }
-
 # Types that this project makes itself.
-CLASS_OF_OWN_TYPE = dict.fromkeys(("placeto.update", "placeto.add_gradients"), OpClass.ELEMENTWISE)
+CLASS_OF_TYPE |= dict.fromkeys(("placeto.update", "placeto.add_gradients"), OpClass.ELEMENTWISE)
 
 
 def class_of_type(op_type: str) -> OpClass | None:
     """Return the class that a type stands in, None for a type that is not known.
 
     A trailing underscore, the mark of an op in place, makes no difference. Neither does
-    ``_foreach_`` before the name, the mark of an op on a list.
+    ``_foreach_`` before the name, the mark of an op on a list. A gradient, or a copy of a view, has
+    the class of what it is of, if it stands in no other one.
     """
-    own = CLASS_OF_OWN_TYPE.get(op_type)
-    return own or CLASS_OF_TYPE.get(op_type.replace("aten._foreach_", "aten.").rstrip("_"))
+    name = op_type.replace("aten._foreach_", "aten.").rstrip("_")
+    names = name, name.removesuffix("_backward"), name.removesuffix("_copy")
+    return next((CLASS_OF_TYPE[each] for each in names if each in CLASS_OF_TYPE), None)
 
 
 def op_class(

@@ -1,5 +1,6 @@
 """Properties of each ATen function: the arguments that it writes, and those that it looks at."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -67,22 +68,10 @@ PICKS = {
 # Products of groups of rows, each with a matrix of its own.
 GROUPED = _aten("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2")
 
-# Functions that look at the shape of a tensor, and not at its values, and its position.
-SHAPED = {
-    **dict.fromkeys(SHAPED_ALIKE, 0),
-    **dict.fromkeys(
-        _aten("""
-            _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
-            adaptive_max_pool3d_backward avg_pool2d_backward avg_pool3d_backward
-            fractional_max_pool2d_backward fractional_max_pool3d_backward
-            max_pool2d_with_indices_backward max_pool3d_with_indices_backward nll_loss2d_backward
-            nll_loss_backward reflection_pad1d_backward reflection_pad2d_backward
-            reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
-            replication_pad3d_backward
-        """),
-        1,
-    ),
-}
+# Gradients that look at the shape of their second argument, and not at its values.
+SHAPED_GRADIENTS = re.compile(
+    r"aten\.(\w+_pool[23]d(_with_indices)?|avg_pool[23]d|\w+_pad[123]d|nll_loss(2d)?)_backward"
+)
 
 # In-place functions that change the places that they are told, and leave the others alone.
 PUTS = _aten("""

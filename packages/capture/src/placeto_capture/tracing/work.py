@@ -25,7 +25,8 @@ from placeto_capture.tracing.functions import (
     OVERWRITES,
     PICKS,
     PUTS,
-    SHAPED,
+    SHAPED_ALIKE,
+    SHAPED_GRADIENTS,
     Function,
 )
 from placeto_capture.tracing.trace import View
@@ -192,8 +193,10 @@ def count_bytes(
     write_bytes = sum(tensor.num_bytes for tensor in {*written, *outputs})
     read, read_bytes = set(inputs), 0.0
     named = function.named(args, kwargs) if function.name in LOOKED_INTO else {}
-    if function.name in SHAPED:
-        read.discard(inputs[SHAPED[function.name]])
+    if function.name in SHAPED_ALIKE:
+        read.discard(inputs[0])
+    if SHAPED_GRADIENTS.fullmatch(function.name):
+        read.discard(inputs[1])
     if function.name in PICKS:
         table = inputs[PICKS[function.name]]
         read.discard(table)
