@@ -29,42 +29,27 @@ Value = TypeVar("Value", np.int8, np.int32, np.int64, np.float64)
 
 
 def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
-    """Return the graph of the same step in m micro-batches, as GPipe runs it.
+    """Return the graph of the same step in m micro-batches, as GPipe (Huang et al. 2019) runs it.
 
-    The batch is cut into m equal parts. Ops that depend on it run once for each part, as ``conv@3``
-    for the fourth. Weights, buffers, ops that depend on these alone, and the update exist once. The
-    gradients of a weight are the tensors that the update reads from the backward pass. From the
-    second micro-batch on, an op of type ``placeto.add_gradients`` adds each to the sum.
+    The batch is cut into m equal parts. Ops that depend on it (`ops_of_batch`) run once for each
+    part, as ``conv@3`` for the fourth. Weights, buffers, ops that depend on these alone, and the
+    update exist once. From the second micro-batch on, an op ``placeto.add_gradients`` adds each
+    gradient of a weight, a tensor that the update reads from the backward pass, to its sum.
 
-    - **Ops that depend on the batch** are those that follow, other than through the update, from
-      ops without inputs that hold no weights. If no gradient follows from such an op of the forward
-      pass, they are all ops but weights and the update. In a step without gradients its last ops
-      count instead. If such an op holds weights, each copy has a part of them.
-    - **Parts.** A copy has an m-th part of the FLOPs, bytes, measured times and tensors of its op.
-      Bytes of tensors and workspaces are rounded up, so that none vanishes. Gradients of weights
-      and the terms that they are sums of keep their sizes. In truth a smaller batch uses a device
-      worse: `repeat_micro_batch_problem` takes a step that was captured or measured with it.
-    - **Tensors** of ops that run once are read by all copies. The update reads tensors of the
-      forward pass, and those of 0 bytes, of each micro-batch; they are not added up.
+    - **Parts.** A copy has an m-th part of the FLOPs, bytes, weights, measured times and tensors of
+      its op; bytes are rounded up. Gradients of weights, and the terms that they are sums of, keep
+      their sizes. In truth a smaller batch uses a device worse: `repeat_micro_batch_problem` takes
+      a step that was captured or measured with it.
     - **Sums** have three times the bytes of the gradient to read and write, and a FLOP for each of
       its float32 numbers. They take as long as an op of the update that reads the gradient, or its
-      share of the time if that op moves more bytes; on a kind of device that was not measured,
-      none. Ops that clip or scale gradients belong to the update: in the backward phase they would
-      read those of one micro-batch.
-    - **Order.** First all forward ops, one micro-batch after the other, then all backward ops, then
-      the update. In GPipe's figure the backward pass begins with the last micro-batch. Here it
-      begins with the first one, which is ready first, as in PyTorch's ``ScheduleGPipe``. If all
-      micro-batches take equally long, the step takes as long either way.
+      share of the time if that op moves more bytes; on a kind that was not measured, none.
+    - **Order.** First all forward ops, one micro-batch after the other, then all backward ops from
+      the first one, which is ready first, as in PyTorch's ``ScheduleGPipe``; then the update.
 
     Raises
     ------
     GraphError
         When the number m is not an integer >= 1.
-
-    References
-    ----------
-    Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism",
-    NeurIPS 2019.
 
     Examples
     --------
