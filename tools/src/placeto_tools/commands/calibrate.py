@@ -1,6 +1,5 @@
 """``placeto calibrate``."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import click
 from placeto.errors import writing
 from placeto.texts import TextTable, bytes_text, seconds_text
 from placeto_capture import executable_step
-from placeto_execution.calibration import WORKS, Calibration
+from placeto_execution.calibration import Calibration
 from placeto_execution.devices import RealDevices
 from placeto_graphs import save_cluster
 from placeto_tools.options import (
@@ -45,10 +44,8 @@ def calibrate(
 ) -> None:
     """Measure the devices of this machine into a cluster file.
 
-    By default it measures two CPUs: times of transfers, times between ops, and the slowdown of ops
-    while all devices are busy. The file holds the latency and bandwidth, from the smallest and the
-    largest tensor, and the time between ops. It does not hold the slowdown, because simulated
-    devices do not slow each other down.
+    By default it measures two CPUs: times of transfers, and times between ops. The file holds the
+    latency and bandwidth, from the smallest and the largest tensor, and the time between ops.
 
     \b
     placeto calibrate --devices cpu:0,cpu:1 -o cluster.toml
@@ -60,10 +57,6 @@ def calibrate(
         links = calibration.links(sizes)
         progress.update("time between ops ...")
         cluster = calibration.cluster(links, devices.kinds)
-        slowdowns = []
-        for what in WORKS:
-            progress.update(f"alone and together: {what} ...")
-            slowdowns.append(asdict(calibration.slowdown(what)))
     with writing(output):
         save_cluster(cluster, output)
     measured = [
@@ -98,19 +91,6 @@ def calibrate(
             ["from", "to", *(f">{bytes_text(size)}" for size in sizes)],
             [[row["from"], row["to"], *map(seconds_text, row["seconds"])] for row in transfers],
         ),
-        TextTable(
-            "Median time of an op",
-            ["op", ">alone", ">while all are busy", ">ratio"],
-            [
-                [what, seconds_text(alone), seconds_text(together), f"{together / alone:.2f}"]
-                for what, alone, together in (each.values() for each in slowdowns)
-            ],
-        ),
     ]
-    report = {
-        "output": str(output),
-        "devices": measured,
-        "links": transfers,
-        "slowdowns": slowdowns,
-    }
+    report = {"output": str(output), "devices": measured, "links": transfers}
     show_report(report, *(table for table in tables if table.rows), as_json=as_json)
