@@ -4,13 +4,11 @@ import errno
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,28 +117,6 @@ def beside_a_gpu(happens: Happens = nothing) -> StreamedDevices:
     return StreamedDevices(step, program, ["cuda:0", "cpu:1"], schedule.op_device)
 
 
-@contextmanager
-def killed_in_the_end() -> Iterator[Any]:
-    """Give a process of a device, which does not live on if the test hangs."""
-    victim = multiprocessing.active_children()[0]
-    end = threading.Timer(20.0, victim.kill)
-    end.start()
-    yield victim
-    end.cancel()
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_process_that_is_stopped_while_a_gpu_waits_for_it() -> None:
-    with host_streams():
-        devices = beside_a_gpu(does(partial(signals_itself, signal.SIGSTOP), 9))
-        with (
-            killed_in_the_end(),
-            pytest.raises(ExecutionError, match=r"^op9 on cpu:1: its process is stopped$"),
-        ):
-            devices.run(FEED)
-        devices.close()
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long() -> None:
     with host_streams() as patch:
@@ -161,31 +137,6 @@ def test_a_process_that_is_killed_after_a_step(asks_for_results: bool) -> None:
             executed.results() if asks_for_results else executor.execute(HALVES)
         assert not multiprocessing.active_children()
         assert executor.execute(HALVES).results() == EXPECTED
-
-
-class LargeFeed(int):
-    """A batch that does not fit into a pipe: its process gets `FEED` of it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (FEED, "real", bytes(1 << 20))
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_process_that_is_stopped_before_it_gets_a_large_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(NumericStep, "feed", lambda _: LargeFeed())
-    socket.setdefaulttimeout(0.1)
-    try:
-        with executor_of() as executor:
-            assert executor.execute(HALVES).results() == EXPECTED
-            line = r"^begin on cpu:[01]: its process is stopped"
-            with killed_in_the_end() as victim:
-                os.kill(victim.pid, signal.SIGSTOP)
-                with pytest.raises(ExecutionError, match=line):
-                    executor.execute(HALVES)
-    finally:
-        socket.setdefaulttimeout(None)
 
 
 @pytest.mark.usefixtures("impatient")

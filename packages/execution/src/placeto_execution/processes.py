@@ -3,8 +3,6 @@
 import os
 import pickle
 import signal
-import socket
-import struct
 import threading
 import time
 import warnings
@@ -74,7 +72,6 @@ class DeviceProcesses:
     def _fork(self, number: int, device: DeviceProcess) -> None:
         context = get_context("fork")
         own, pipe = context.Pipe()
-        _limit_blocking(own)
         process = context.Process(target=device.serve, args=(pipe, os.getpid()), daemon=True)
         self._devices[number], self._pipes[number], self._processes[number] = device, own, process
         with warnings.catch_warnings():
@@ -213,15 +210,6 @@ def _end(
     for pipe in pipes.values():
         pipe.close()
     shared.close()
-
-
-def _limit_blocking(pipe: connection.Connection) -> None:
-    """Let a message fail that a process, as it is stopped, does not take or does not complete."""
-    seconds = struct.pack("ll", int(PATIENCE), int(PATIENCE % 1 * 1e6))
-    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
-    os.set_blocking(pipe.fileno(), True)  # which `socket.setdefaulttimeout` has changed
 
 
 def _is_stopped(process: Any) -> bool:
