@@ -120,10 +120,10 @@ class Step:
 
 def step_of(published: PublishedStep, graph: OpGraph, device: DeviceKind) -> Step:
     """Return what a graph says of a published time: all its ops run one after another."""
-    work = work_of(graph, device)
-    counted = ~work.resident & np.isin(graph.phases, published.phases)
+    classes, seconds = work_of(graph, device)
+    counted = (classes >= 0) & np.isin(graph.phases, published.phases)
     by_class = np.zeros(len(OpClass))
-    np.add.at(by_class, work.op_class[counted], work.seconds[counted])
+    np.add.at(by_class, classes[counted], seconds[counted])
     num_ops = int(np.count_nonzero(counted))
     overhead = num_ops * device.launch_overhead + max(num_ops - 1, 0) * device.op_overhead
     return Step(published, overhead, by_class)

@@ -71,8 +71,8 @@ def test_a_gradient_that_nothing_needs_is_no_work() -> None:
 
 def classes_of(graph: OpGraph) -> set[OpClass]:
     """Return the classes of the convolutions of a graph where nothing is bound by memory."""
-    work, members = work_of(graph, DEVICE_KINDS["cpu"]), list(OpClass)
-    return {members[work.op_class[op]] for op in ops_of(graph, FORWARD, BACKWARD)}
+    (classes, _), members = work_of(graph, DEVICE_KINDS["cpu"]), list(OpClass)
+    return {members[classes[op]] for op in ops_of(graph, FORWARD, BACKWARD)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -189,7 +189,7 @@ def test_the_protocols_are_met() -> None:
     step = NumericStep(problem.graph)
     assert isinstance(step, ExecutableStep)
     assert isinstance(step.on_device(0, ["cpu:0"], np.zeros(12, np.int32)), DeviceStep)
-    with Executor(problem, step, cpus(2), repeats=3) as executor:
+    with Executor(problem, step, cpus(2)) as executor:
         assert isinstance(executor, Evaluator)
         found = executor.evaluate(np.stack([random_placement(problem, seed) for seed in range(3)]))
     assert found.runtime.shape == (3,)
@@ -269,7 +269,6 @@ PROBLEM, OTHER = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fif
         (["cpu", "cpu:1"], {}, r"^devices\[0\]: expected cpu:NUMBER or cuda:NUMBER, got 'cpu'$"),
         (["cpu:0", "cpu:0"], {}, r"^devices\[1\]: expected each device once, got 'cpu:0'$"),
         (["cpu:0", "cuda:99"], {}, r"^devices: no cuda:99$"),
-        (cpus(2), {"repeats": 0}, r"^repeats: expected at least 1, got 0$"),
         (cpus(2), {"step": NumericStep(OTHER.graph)}, r"^step: expected one of the problem's"),
         (
             ["cuda:0", "cpu:0"],

@@ -84,8 +84,6 @@ class Executor:
     schedule
         Function that returns the schedule of a placement, whose order devices keep, such as
         ``Simulator(problem).timeline``. By default ops run in topological order.
-    repeats
-        Number of runs of a placement that count in `evaluate`; the median is its runtime.
 
     Raises
     ------
@@ -120,10 +118,7 @@ class Executor:
         *,
         emulated_links: Cluster | None = None,
         schedule: Schedule | None = None,
-        repeats: int = 1,
     ) -> None:
-        if repeats < 1:
-            raise ExecutionError(f"repeats: expected at least 1, got {repeats}")
         if replace(problem.graph, measured_time={}) != replace(step.graph, measured_time={}):
             raise ExecutionError(
                 f"step: expected one of the problem's graph, {problem.graph!r}, got {step.graph!r}"
@@ -141,7 +136,6 @@ class Executor:
             )
         self.emulated_links = emulated_links
         self.schedule = schedule or (lambda each: topological_schedule(problem, each))
-        self.repeats = repeats
         self._placed: _Placed | None = None
         self._num_runs = 0
 
@@ -158,17 +152,13 @@ class Executor:
         self.close()
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Run a batch of placements, int32[B, G], each first once without counting it.
-
-        Runtimes are medians of the runs, in seconds; peaks of memory are the most of all runs.
-        """
-        runtime = np.empty(len(placements))
-        peak_memory = np.empty((len(placements), self.problem.num_devices), np.int64)
-        for row, placement in enumerate(placements):
-            timelines = self.measure(placement, self.repeats)
-            runtime[row] = np.median([timeline.runtime for timeline in timelines])
-            peak_memory[row] = np.max([timeline.peak_memory for timeline in timelines], axis=0)
-        return EvaluationBatch(runtime=runtime, peak_memory=peak_memory)
+        """Run a batch of placements, int32[B, G], each after a run that does not count."""
+        timelines = [self.measure(placement, 1)[0] for placement in placements]
+        peaks = np.array([timeline.peak_memory for timeline in timelines], np.int64)
+        return EvaluationBatch(
+            runtime=np.array([timeline.runtime for timeline in timelines]),
+            peak_memory=peaks.reshape(len(timelines), self.problem.num_devices),
+        )
 
     def measure(
         self,

@@ -86,13 +86,13 @@ def executor_on(step: ExecutableStep, devices: Sequence[str]) -> Executor:
 def with_measured_times(
     problem: PlacementProblem, profiles: dict[str, StepProfile]
 ) -> PlacementProblem:
-    """Return a problem whose ops take what was measured on each kind of device."""
+    """Return a problem whose ops, and the time between them, are as measured on each kind."""
     measured = {kind: profile.seconds for kind, profile in profiles.items()}
-    kinds = [device.kind for device in problem.cluster.devices]
     return replace(
         problem,
         graph=replace(problem.graph, measured_time={**problem.graph.measured_time, **measured}),
-        compute_time=np.stack([measured[kind] for kind in kinds], axis=1),
+        cluster=with_overheads(problem.cluster, profiles),
+        compute_time=np.stack([measured[each.kind] for each in problem.cluster.devices], axis=1),
     )
 
 

@@ -1,6 +1,5 @@
 """``placeto profile``."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,12 +11,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.texts import counted, seconds_text, share_text
 from placeto_execution.devices import RealDevices
-from placeto_execution.measuring import (
-    StepProfile,
-    profile_in_place,
-    with_measured_times,
-    with_overheads,
-)
+from placeto_execution.measuring import StepProfile, profile_in_place, with_measured_times
 from placeto_graphs import save_problem
 from placeto_tools.options import (
     Command,
@@ -74,7 +68,6 @@ def profile(
             if device.kind not in profiles:
                 profiles[device.kind] = profile_in_place(step, name, steps, show)
     problem = with_measured_times(problem, profiles)
-    problem = replace(problem, cluster=with_overheads(problem.cluster, profiles))
     with writing(output):
         save_problem(problem, output)
     kinds = {

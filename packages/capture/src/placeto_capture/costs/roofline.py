@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -117,7 +116,9 @@ def _times(
                 f"kind: expected one of {known}, or one that the cluster's file describes in "
                 f"[kinds.{kind}], got {kind!r}"
             )
-        seconds[name] = work_of(graph, device, tf32).times
+        classes, work = work_of(graph, device, tf32)
+        times = (device.launch_overhead + work / _efficiency(device)[classes]) / device.speed
+        seconds[name] = np.where(classes < 0, 0.0, times)
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
     shares = _shares_without_class(graph, modelled)
     if shares:
@@ -149,20 +150,14 @@ def _shares_without_class(
     return dict(sorted(shares.items(), key=lambda entry: -entry[1][0]))
 
 
-@dataclass(frozen=True)
-class Work:
-    """The work of the ops of a graph on a device."""
+def work_of(
+    graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions"
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the work of each op of a graph on a device.
 
-    resident: NDArray[np.bool_]  # True for a parameter, buffer or input, which is no work
-    # Position in `OpClass` of the class whose efficiency the work reaches; 0 if it is resident.
-    op_class: NDArray[np.int64]
-    seconds: NDArray[np.float64]  # seconds of the work at the full peak and bandwidth
-    # Seconds with the efficiency of the class, and the overhead of the device.
-    times: NDArray[np.float64]
-
-
-def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> Work:
-    """Return the work of each op of a graph on a device."""
+    It is the position in `OpClass` of the class whose efficiency it reaches, -1 for parameters,
+    buffers and inputs, which are no work, and the seconds at the full peak and bandwidth.
+    """
     flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
     position = {member: index for index, member in enumerate(OpClass)}
@@ -190,14 +185,15 @@ def work_of(graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions") -> 
         moves[op] = position[MOVES_AS.get(its_class, its_class)]
         precision = precision_of(graph.dtype[op], its_class, tf32)
         peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
-    computing = np.where(resident, 0.0, flops / peaks)
-    moving = np.where(resident, 0.0, moved / device.memory_bandwidth)
-    efficiency = np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
+    computing, moving = flops / peaks, moved / device.memory_bandwidth
+    efficiency = _efficiency(device)
     is_moving = moving / efficiency[moves] > computing / efficiency[computes]
-    classes = np.where(is_moving, moves, computes)
-    seconds = np.where(is_moving, moving, computing)
-    times = (device.launch_overhead + seconds / efficiency[classes]) / device.speed
-    return Work(resident, classes, seconds, np.where(resident, 0.0, times))
+    classes = np.where(resident, -1, np.where(is_moving, moves, computes))
+    return classes, np.where(is_moving, moving, computing)
+
+
+def _efficiency(device: DeviceKind) -> NDArray[np.float64]:
+    return np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
