@@ -159,6 +159,25 @@ def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing() -> None:
 
 
 @pytest.mark.parametrize("form", ["accelerate", "torch"])
+def test_what_fits_is_found_where_the_placement_does_not(form: str) -> None:
+    problem = problem_of_ops(Chain(), features(4), "2xv100")
+    everywhere = np.zeros(problem.num_groups, np.int32)
+    needed = int(Simulator(problem).evaluate(everywhere[None]).peak_memory.max())
+    small = tuple(replace(each, memory_bytes=int(0.8 * needed)) for each in problem.cluster.devices)
+    problem = replace(problem, cluster=replace(problem.cluster, devices=small))
+    price = FORMATS[form].export(problem, everywhere, STEP).price
+    assert price is not None
+    assert price.fits
+
+
+@pytest.mark.parametrize("form", ["accelerate", "llama.cpp"])
+def test_devices_of_two_machines_are_refused(form: str) -> None:
+    problem = problem_of_ops(Chain(), features(4), "2x(1xv100)")
+    with pytest.raises(InputError, match=r"expected devices of one machine, as .*, got 2$"):
+        FORMATS[form].export(problem, np.zeros(problem.num_groups, np.int32), STEP)
+
+
+@pytest.mark.parametrize("form", ["accelerate", "torch"])
 def test_what_exceeds_the_memory_is_said_with_the_device_and_its_size(form: str) -> None:
     """Weights and Adam's two moments of each are 3 x 4 bytes of the model's parameters."""
     problem = problem_of_ops(Chain(), features(4), "2xv100")

@@ -6,6 +6,7 @@ forward pass reads have to be on one device: `whole_modules` finds what has to s
 """
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,19 @@ from networkx.utils import UnionFind
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.forms import UNKNOWN, Price, labels_of_step, price, problem_of_labels
+from placeto.exporting.forms import (
+    UNKNOWN,
+    Price,
+    check_one_machine,
+    labels_of_step,
+    price,
+    problem_of_labels,
+)
+from placeto.exporting.layer_split import layer_split
+from placeto.exporting.layers import all_layers
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
-from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto_graphs import Cluster, Evaluator, PlacementProblem
+from placeto_graphs import Cluster, Evaluator, PlacementProblem, placement_ranks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,11 +67,28 @@ def device_map(
     A module whose ops are all on one device stays there. Each other module moves, together with
     the modules that have to share its device, to the device where a step costs least. Moves repeat
     until none helps. If there are GPUs, accelerate computes nothing on CPUs, so modules on a CPU
-    move to a GPU.
+    move to a GPU. If that does not fit the memory, whole layers in a row may.
     """
+    check_one_machine(problem.cluster, "accelerate")
+    found = _map_of_ops(problem, placement, problem.expand(placement), evaluator)
+    if not found.price.fits:
+        with suppress(InputError):  # of a model without layers in a row
+            layers, gpus = all_layers(ModuleScopes(problem.graph)), [*targets_of(problem.cluster)]
+            split = layer_split(problem, placement, layers, gpus, evaluator)
+            other = _map_of_ops(problem, placement, split.op_devices, evaluator)
+            found = other if other.price.fits else found
+    return found
+
+
+def _map_of_ops(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    op_devices: NDArray[np.int32],
+    evaluator: EvaluatorSpec,
+) -> DeviceMap:
+    """Return where whole modules go, for int32[V], devices of ops."""
     scopes = ModuleScopes(problem.graph)
     targets = targets_of(problem.cluster)
-    op_devices = problem.expand(placement)
     devices_of_module = scopes.forward_values(op_devices.tolist())
     kept = [name for name, devices in devices_of_module.items() if len(devices) == 1]
     first_op, labels = whole_modules(scopes, set(kept) - {ROOT})
@@ -150,7 +176,8 @@ def _cheapest(
             possible = [each for each in devices if np.isfinite(seconds[group, each])]
             moved = np.repeat(placement[None], len(possible), axis=0)
             moved[:, group] = possible
-            placement = moved[int(costs(evaluator, moved).argmin())]
+            ranks = placement_ranks(evaluator.evaluate(moved), problem.cluster.memory_bytes)
+            placement = moved[ranks.index(min(ranks))]
         if np.array_equal(before, placement):
             break
     return placement

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.errors import InputError
 from placeto.placing.costs import fits, overflow_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto_graphs import (
+    Cluster,
     EvaluationBatch,
     OpGraph,
     PlacementProblem,
@@ -63,6 +65,15 @@ def price(
     before = evaluator.make(problem, None).evaluate(placement[None])
     peaks = tuple(after.peak_memory[0].tolist())
     return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))
+
+
+def check_one_machine(cluster: Cluster, library: str) -> None:
+    """Refuse devices of several machines, of which a library uses one."""
+    count = len(np.unique(cluster.machine))
+    if count > 1:
+        raise InputError(
+            f"PROBLEM: expected devices of one machine, as {library} uses those of one, got {count}"
+        )
 
 
 def labels_of_step(

@@ -16,6 +16,7 @@ from placeto.errors import InputError
 from placeto.exporting.forms import (
     Exported,
     Price,
+    check_one_machine,
     labels_of_step,
     price,
     problem_of_labels,
@@ -108,6 +109,7 @@ def llama_cpp_arguments(
     layer goes to the device that has most of it in the placement. A placement of this form that
     fits stays as it is. See `best_arrangement` for all others.
     """
+    check_one_machine(problem.cluster, "llama.cpp without --rpc")
     names = device_names(problem.cluster)
     cpu = names.index("CPU") if "CPU" in names else None
     chain = LlamaCppChain(problem, cpu, evaluator)
