@@ -23,6 +23,7 @@ def compiled(
     name: str | None = None,
     constants: Mapping[str, object] | None = None,
     allocates: bool = False,
+    called_by_python: bool = True,
 ) -> Callable[Parameters, Result]:
     """Compile a function with Numba on its first call, and keep the code on disk.
 
@@ -48,6 +49,8 @@ def compiled(
     allocates
         Whether it makes arrays or lists. Code that does not is compiled without counts of
         references, in about two thirds of the time, and runs about 10 % faster.
+    called_by_python
+        Whether anything but compiled code calls it, which takes time to compile, too.
 
     Examples
     --------
@@ -69,7 +72,12 @@ def compiled(
         defaults = variant.__defaults__
         variant = FunctionType(variant.__code__, values, name, defaults, variant.__closure__)
         variant.__qualname__ = f"{name}_{_digest(constants or {})}"
-    options: Any = {"nogil": True, "_nrt": allocates}  # whether references are counted
+    options: Any = {
+        "nogil": True,
+        "_nrt": allocates,  # whether references are counted
+        "no_cfunc_wrapper": True,
+        "no_cpython_wrapper": not called_by_python,
+    }
     dispatcher: Any = numba.njit(**options)(variant)
     with suppress(OSError, RuntimeError):  # no access, no home
         folder = _folder((function.__module__ or "").partition(".")[0])

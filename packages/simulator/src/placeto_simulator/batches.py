@@ -1,7 +1,7 @@
 """Batches of placements and searches' moves: checked, and simulated in compiled code."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from placeto_graphs import Moves, PlacementProblem, Walks, check_moves, compiled
 from placeto_simulator.event_loop import simulate
 from placeto_simulator.tables import NEVER, State, Tables
+
+called_by_compiled = partial(compiled, called_by_python=False)
 
 REASONS = ("nothing", "input", "order", "resource")
 NOTHING, INPUT, ORDER, RESOURCE = range(4)
@@ -29,7 +31,9 @@ class Batch(NamedTuple):
     start, end : float64[B, G]
         Start and end of each group, seconds; of shape [B, 0] if they are not wanted.
     is_critical : bool[B, G]
-        Groups whose ops are on the critical path; only written by `mark`.
+        Groups whose ops are on the critical path; of shape [B, 0] if they are not wanted.
+    tracks_memory : bool
+        Whether more than the runtimes is wanted, which take about half of the time.
     """
 
     placements: NDArray[np.int32]
@@ -38,6 +42,7 @@ class Batch(NamedTuple):
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     is_critical: NDArray[np.bool_]
+    tracks_memory: bool
 
 
 class Walking(NamedTuple):
@@ -70,10 +75,8 @@ class Walking(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """One variant of the event loop: one placement with memory, and many at once."""
+    """One variant of the event loop, over batches and over walks."""
 
-    simulate: Callable[..., float]
-    runtimes: Callable[..., None]
     evaluate: Callable[..., None]
     walk: Callable[..., None]
 
@@ -81,19 +84,12 @@ class Loops(NamedTuple):
 @cache
 def loops_of(queue: str) -> Loops:
     """Return the loops for a queue discipline (`Cluster.queue`), compiled under its name."""
-    name = queue.replace("-", "_")
-
-    def loop(kind: str, *, tracks_memory: bool) -> Callable[..., float]:
-        constants = {"TRACKS_MEMORY": tracks_memory, "BACKWARD_FIRST": queue == "backward-first"}
-        return compiled(simulate, name=f"simulate_{kind}_{name}", constants=constants)
-
-    with_memory = loop("memory", tracks_memory=True)
-    simulated = {"simulate": with_memory, "runtime_of": loop("runtime", tracks_memory=False)}
+    name, first = queue.replace("-", "_"), {"BACKWARD_FIRST": queue == "backward-first"}
+    loop = called_by_compiled(simulate, name=f"simulate_{name}", constants=first)
+    simulated = {"simulate": loop, "price": loop}
     return Loops(
-        simulate=with_memory,
-        runtimes=compiled(runtimes, name=f"runtimes_{name}", constants=simulated),
-        evaluate=compiled(evaluate, name=f"evaluate_{name}", constants=simulated),
-        walk=compiled(walk, name=f"walk_{name}", constants={**simulated, "price": with_memory}),
+        evaluate=compiled(evaluate, name=f"evaluate_{name}", constants={"simulate": loop}),
+        walk=compiled(walk, name=f"walk_{name}", constants=simulated),
     )
 
 
@@ -134,16 +130,13 @@ def walks_of(walking: Walking) -> Walks:
     )
 
 
-def runtimes(tables: Tables, state: State, batch: Batch, begin: int, end: int) -> None:
-    """Simulate some placements of a batch without memory."""
-    for row in range(begin, end):
-        batch.runtime[row] = runtime_of(tables, state, batch.placements[row])
-
-
 def evaluate(tables: Tables, state: State, batch: Batch, begin: int, end: int) -> None:
     """Simulate some placements of a batch, and write what is wanted of each."""
+    state.tracks_memory[0] = batch.tracks_memory
     for row in range(begin, end):
         batch.runtime[row] = simulate(tables, state, batch.placements[row])
+        if not batch.tracks_memory:
+            continue
         for device in range(len(state.peak)):  # the errors of a slice take two seconds to compile
             batch.peak_memory[row, device] = state.peak[device]
         if batch.is_critical.shape[1] > 0:
@@ -159,10 +152,10 @@ def evaluate(tables: Tables, state: State, batch: Batch, begin: int, end: int) -
 
 # --- walks: the functions that they call are of the simulator, or of another evaluator ----------
 
-runtime_of = price = simulate
+price = simulate
 
 
-@compiled
+@called_by_compiled
 def move_group(
     _tables: Tables, _state: State, placement: NDArray[np.int32], group: int, device: int
 ) -> None:
@@ -170,13 +163,17 @@ def move_group(
     placement[group] = device
 
 
-@compiled
-def critical_path(tables: Tables, state: State) -> int:
-    """Write the critical path of what was simulated last; return how many elements it has.
+@called_by_compiled
+def mark_critical(
+    tables: Tables, state: State, _placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
+) -> None:
+    """Write the critical path of what was simulated last, and mark its groups, bool[G].
 
     Each element of it starts when it gets what it waited for last: an input, an op that had to be
-    done, or else its device or link, which was busy with the element before.
+    done, or else its device or link, which was busy with the element before. The first one waits
+    for nothing.
     """
+    is_critical[:] = False
     num_ops, num_reads = len(tables.num_awaited), len(tables.readers)
     element = int(np.argmax(state.end[:num_ops]))
     count = 0
@@ -202,24 +199,14 @@ def critical_path(tables: Tables, state: State) -> int:
                     break
         state.path[count], state.reason[count] = element, reason
         count += 1
+        if element < num_ops:
+            is_critical[tables.group_of[element]] = True
         if reason == NOTHING:
-            return count
+            break
         element = cause
 
 
-@compiled
-def mark_critical(
-    tables: Tables, state: State, _placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
-) -> None:
-    """Mark the groups of bool[G] whose ops are on the critical path of what was simulated last."""
-    is_critical[:] = False
-    for position in range(critical_path(tables, state)):
-        element = state.path[position]
-        if element < len(tables.num_awaited):
-            is_critical[tables.group_of[element]] = True
-
-
-@compiled
+@called_by_compiled
 def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> int:
     """Return the most bytes that a device lacks of those that it needs."""
     excess = 0
@@ -228,7 +215,7 @@ def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> int:
     return excess
 
 
-@compiled
+@called_by_compiled
 def keep_best(walking: Walking, row: int, seconds: float, peak: NDArray[np.int64]) -> None:
     """Write a placement and its memory down; the errors of slices would take seconds to compile."""
     walking.best_runtime[row] = seconds
@@ -238,7 +225,7 @@ def keep_best(walking: Walking, row: int, seconds: float, peak: NDArray[np.int64
         walking.best_placement[row, group] = walking.placement[row, group]
 
 
-@compiled
+@called_by_compiled
 def list_pairs(
     neighbours: NDArray[np.int32],
     placement: NDArray[np.int32],
@@ -264,11 +251,11 @@ def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> Non
     for row in range(begin, end):
         placement, is_critical = walking.placement[row], walking.is_critical[row]
         before, pairs = walking.before[row], walking.pairs[row]
+        state.tracks_memory[0] = True
         seconds = simulate(tables, state, placement)
         best_lacks = lacking(walking.memory_bytes, state.peak)
         keep_best(walking, row, seconds, state.peak)
-        now = best_cost = seconds + walking.seconds_per_byte * best_lacks
-        walking.cost[row, 0] = now
+        walking.cost[row, 0] = now = best_cost = seconds + walking.seconds_per_byte * best_lacks
         num_tried = num_likely = 0
         num_pairs = -1
         for move in range(walking.set_of.shape[1]):
@@ -298,12 +285,16 @@ def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> Non
                 move_group(tables, state, placement, members[position], there)
             most = now + walking.allowance[row, move]
             # Without memory it is simulated in about half of the time, which often is enough.
-            then, seconds, lacks = np.inf, np.inf, 0
+            then, lacks = np.inf, 0
             num_tried += 1
-            if 2 * num_likely > num_tried or runtime_of(tables, state, placement) <= most:
+            for tracks_memory in range(int(2 * num_likely > num_tried), 2):
+                state.tracks_memory[0] = tracks_memory == 1
                 seconds = price(tables, state, placement)
-                lacks = lacking(walking.memory_bytes, state.peak)
-                then = seconds + walking.seconds_per_byte * lacks
+                if tracks_memory == 1:
+                    lacks = lacking(walking.memory_bytes, state.peak)
+                    then = seconds + walking.seconds_per_byte * lacks
+                elif seconds > most:
+                    break
             walking.cost[row, 1 + move] = then
             num_likely += seconds <= most
             if then <= most:

@@ -23,6 +23,7 @@ The handlers of events are functions inside the loop's, because they are compile
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -50,8 +51,7 @@ NOTHING = unsigned(2**32 - 1)  # is behind the last transfer on a wire
 # Events of so many resources are looked through one by one; among more a knockout is faster.
 FEW = unsigned(16)
 
-# What a variant of the loop does (`batches.loops_of`): each is compiled with values of its own.
-TRACKS_MEMORY = True
+# What a variant of the loop does (`batches.loops_of`): each is compiled with a value of its own.
 BACKWARD_FIRST = True
 
 
@@ -65,6 +65,7 @@ def simulate(  # noqa: PLR0915
     num_resources = unsigned(len(state.taken))
     num_leaves = unsigned(len(state.next_time))
     has_waits = len(tables.waiters) > 0
+    tracks_memory = state.tracks_memory[ZERO]
 
     def enqueue(device: int, op: int) -> None:
         """Put an op into the queue of a device."""
@@ -105,7 +106,7 @@ def simulate(  # noqa: PLR0915
             lay_out_heaps(state.first_ready, state.num_ready, state.device_of)
         for ready_op in tables.ready_ops:
             enqueue(unsigned(state.device_of[ready_op]), unsigned(ready_op))
-        if TRACKS_MEMORY:
+        if tracks_memory:
             state.num_held[ZERO] = 0
             for device in range(num_devices):
                 state.held[device] = 0
@@ -195,7 +196,7 @@ def simulate(  # noqa: PLR0915
         last = unsigned(state.last[wire])
         state.after[last] = np.uint32(transfer)
         state.last[wire] = np.uint32(transfer)
-        if TRACKS_MEMORY:
+        if tracks_memory:
             state.before[transfer] = state.sent[link]
             state.sent[link] = np.uint32(transfer)
             state.after[transfer] = np.uint32(NOTHING)
@@ -204,7 +205,7 @@ def simulate(  # noqa: PLR0915
     def op_done(now: float, device: int) -> None:
         """Hand the tensors of an op to their readers: at once here, by transfers elsewhere."""
         op = unsigned(state.taken[device])
-        if TRACKS_MEMORY:
+        if tracks_memory:
             freed = tables.end_bytes[op]
             for position in range(tables.first_input[op], tables.first_input[op + ONE]):
                 freed += freed_by(state.store_of_input[position])
@@ -235,7 +236,7 @@ def simulate(  # noqa: PLR0915
                 last_op = either(is_local & (left == 0), unsigned(reader), last_op)
             if is_new:
                 send(now, read, device, there)
-            if TRACKS_MEMORY:
+            if tracks_memory:
                 local_store = num_reads + tables.tensor_of_read[read] if is_first else local_store
                 local_uses = np.int32(0) if is_first else local_uses
                 local_uses += np.int32(is_local) | np.int32(is_new)
@@ -271,7 +272,7 @@ def simulate(  # noqa: PLR0915
         state.taken[wire] = transfer
         read = unsigned(transfer) - num_ops
         device = unsigned(state.device_of[tables.readers[read] & OP])
-        if TRACKS_MEMORY:
+        if tracks_memory:
             source = state.device_of[tables.producer_of_read[read]]
             state.held[source] -= freed_by(num_reads + tables.tensor_of_read[read])
         last_op = unsigned(state.last[device])
@@ -293,43 +294,40 @@ def simulate(  # noqa: PLR0915
         state.last[device] = np.uint32(last_op)
         return device
 
-    def wake_up(resource: int, start: float) -> None:
-        """Let a resource pick at the end of its overhead, and not yet."""
-        state.is_waking[resource] = True
-        put_ahead(resource, start)
+    def start_op(now: float, device: int) -> float:
+        """Start the first op in the queue of a device at rest, and return when it ends.
 
-    def start_op(now: float, device: int) -> None:
-        """Start the first op in the queue of a device at rest, or wake it up later."""
+        If that may not be decided before the end of an overhead, return when that is.
+        """
         start = max(now, state.free_at[device])
         if BACKWARD_FIRST:
-            if start > now:  # until then a better one may come
-                wake_up(device, start)
-                return
+            state.is_waking[device] = start > now  # until then a better one may come
+            if start > now:
+                return start
             lowest = pop(state.heap, state.first_ready, state.num_ready, device)
             op = unsigned(tables.op_of_rank[lowest])
         else:
             op = unsigned(state.after[state.taken[device]])
         duration = tables.compute_time[op, device]
         end = start + duration
-        if not BACKWARD_FIRST and end == start and start > now:
-            wake_up(device, start)
-            return
-        if TRACKS_MEMORY:
+        if not BACKWARD_FIRST:
+            state.is_waking[device] = end == start and start > now
+            if state.is_waking[device]:
+                return start
+        if tracks_memory:
             state.start[op], state.end[op] = start, end
             state.before[op] = state.taken[device]
             hold(op, True)
         state.free_at[device] = end + (tables.op_overhead[device] if duration > 0 else 0.0)
         state.taken[device] = np.uint32(op)
-        put_ahead(device, end)
+        return end
 
-    def await_transfer(now: float, wire: int) -> None:
-        """Set when the first transfer that is under way on a wire arrives."""
+    def await_transfer(now: float, wire: int) -> float:
+        """Return when the first transfer that is under way on a wire arrives."""
         transfer = unsigned(state.after[state.taken[wire]])
         start, end = state.start[transfer], state.end[transfer]
-        if end == start and start > now:
-            wake_up(wire, start)
-        else:
-            put_ahead(wire, end)
+        state.is_waking[wire] = end == start and start > now
+        return end
 
     def arrives_too(now: float, wire: int) -> bool:
         """Return whether the next transfer on a wire arrives now, in the same round as this one."""
@@ -346,27 +344,27 @@ def simulate(  # noqa: PLR0915
     fills_all = True  # at first every device may have something in its queue
     while True:
         # Every resource at rest picks, of those whose queues may have got something ...
-        if fills_all:
-            fills_all = False
-            for each in range(num_devices):
-                if state.next_time[each] == NEVER and has_waiting(each):
-                    start_op(now, each)
-                    event = earlier(each, event)
+        for number in range(num_devices if fills_all else count):
+            if fills_all:
+                device = number
+            elif count > ONE:
+                device = unsigned(state.fed_device[number])
+            if state.next_time[device] == NEVER and has_waiting(device):
+                put_ahead(device, start_op(now, device))
+                event = earlier(device, event)
+        fills_all = False
         for number in range(count):
             if count > ONE:
-                device, bus = unsigned(state.fed_device[number]), unsigned(state.completed[number])
-            if state.next_time[device] == NEVER and has_waiting(device):
-                start_op(now, device)
-                event = earlier(device, event)
+                bus = unsigned(state.completed[number])
             for position in range(tables.first_fed_wire[bus], tables.first_fed_wire[bus + ONE]):
                 wire = unsigned(tables.fed_wires[position])
                 state.under_way[wire] = state.last[wire]
                 if state.next_time[wire] == NEVER and state.taken[wire] != state.last[wire]:
-                    await_transfer(now, wire)
+                    put_ahead(wire, await_transfer(now, wire))
                     event = earlier(wire, event)
         then = state.next_time[event]
         if then > now:
-            if TRACKS_MEMORY:
+            if tracks_memory:
                 take(then)
             if then == NEVER:
                 break
@@ -385,10 +383,11 @@ def simulate(  # noqa: PLR0915
                 if has_waits:
                     fills_all |= release_waiters(unsigned(state.taken[event]))
             else:
-                device = transfer_done(event)
-                while arrives_too(now, event):
+                while True:
+                    device = transfer_done(event)
+                    if not arrives_too(now, event):
+                        break
                     fills_all = True  # maybe on other devices
-                    transfer_done(event)
             state.completed[count], state.fed_device[count] = np.uint32(event), np.uint32(device)
             bus = event
             count += ONE
@@ -399,7 +398,7 @@ def simulate(  # noqa: PLR0915
 # --- queues of which the first is backward, or else of the earliest micro-batch --------------
 
 
-@compiled
+@partial(compiled, called_by_python=False)
 def lay_out_heaps(
     first_ready: NDArray[np.uint32], num_ready: NDArray[np.uint32], device_of: NDArray[np.uint16]
 ) -> None:
@@ -415,7 +414,7 @@ def lay_out_heaps(
         num_ready[device] = 0
 
 
-@compiled
+@partial(compiled, called_by_python=False)
 def push(
     heap: NDArray[np.uint32],
     first_ready: NDArray[np.uint32],
@@ -436,7 +435,7 @@ def push(
     heap[root + position] = rank
 
 
-@compiled
+@partial(compiled, called_by_python=False)
 def pop(
     heap: NDArray[np.uint32],
     first_ready: NDArray[np.uint32],

@@ -92,23 +92,23 @@ class Simulator:
             When the placements have another shape or dtype, name a device that does not exist, or
             put a group where one of its ops cannot run.
         """
-        batch = self._simulate(self._loops.evaluate, placements)
+        batch = self._simulate(placements)
         return EvaluationBatch(runtime=batch.runtime, peak_memory=batch.peak_memory)
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
         """Return also when each group starts and ends, float64[B, G]: its first and its last op."""
-        batch = self._simulate(self._loops.evaluate, placements, times=True)
+        batch = self._simulate(placements, times=True)
         return ScheduleBatch(
             runtime=batch.runtime, peak_memory=batch.peak_memory, start=batch.start, end=batch.end
         )
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return the runtimes of `evaluate` alone, float64[B], which is faster."""
-        return self._simulate(self._loops.runtimes, placements).runtime
+        return self._simulate(placements, tracks_memory=False).runtime
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return bool[B, G], the groups with an op on the critical path (`Timeline`)."""
-        return self._simulate(self._loops.evaluate, placements, path=True).is_critical
+        return self._simulate(placements, path=True).is_critical
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk as `placeto_graphs.plain_walk` does, from each of several placements on a thread."""
@@ -118,36 +118,40 @@ class Simulator:
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement, int32[G], and return what ran where and when."""
-        rows = np.array(self.problem.check_placements(np.asarray(placement)[None]))
-        state = self._states.get()
+        batch, state = self._batch(np.asarray(placement)[None], path=True), self._states.get()
         try:
-            _check_done(np.array([self._loops.simulate(self._tables, state, rows[0])]))
+            self._loops.evaluate(self._tables, state, batch, 0, 1)
+            _check_done(batch.runtime)
             return timeline_of(self.problem, self._tables, state)
         finally:
             self._states.put(state)
 
-    def _simulate(
+    def _simulate(self, placements: NDArray[np.int32], **wanted: bool) -> Batch:
+        batch = self._batch(placements, **wanted)
+        self._share_out(self._loops.evaluate, batch, batch.runtime)
+        return batch
+
+    def _batch(
         self,
-        loop: Callable[..., None],
         placements: NDArray[np.int32],
         *,
         times: bool = False,
         path: bool = False,
+        tracks_memory: bool = True,
     ) -> Batch:
         # Copied, as code is compiled anew for arrays that may not be written to.
         rows = np.array(self.problem.check_placements(placements))
         count, num_groups = rows.shape
         shape = count, num_groups if times else 0
-        batch = Batch(
+        return Batch(
             placements=rows,
             runtime=np.empty(count),
             peak_memory=np.empty((count, self.problem.num_devices), np.int64),
             start=np.empty(shape),
             end=np.empty(shape),
             is_critical=np.empty((count, num_groups if path else 0), np.bool_),
+            tracks_memory=tracks_memory,
         )
-        self._share_out(loop, batch, batch.runtime)
-        return batch
 
     def _share_out(
         self, loop: Callable[..., None], rows: Any, runtime: NDArray[np.float64]

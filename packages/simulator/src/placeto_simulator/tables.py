@@ -274,6 +274,8 @@ class State(NamedTuple):
         Number of reads and outgoing transfers that each store still has to outlive.
     store_on : uint32[D]
         The store on each device of the tensor that is handed over.
+    tracks_memory : bool[1]
+        Whether more than the runtime is wanted.
     num_held, first_held : int64[1], uint32[V + R + 1]
         Number of devices and wires with elements that take memory from a time on that is not over
         yet, and the first of these elements of each.
@@ -306,6 +308,7 @@ class State(NamedTuple):
     store_of_input: NDArray[np.uint32]
     uses_left: NDArray[np.int32]
     store_on: NDArray[np.uint32]
+    tracks_memory: NDArray[np.bool_]
     num_held: NDArray[np.int64]
     first_held: NDArray[np.uint32]
     held: NDArray[np.int64]
@@ -344,6 +347,7 @@ def new_state(tables: Tables) -> State:
         store_of_input=_alone(reads, np.uint32),
         uses_left=_alone(len(tables.store_bytes), np.int32),
         store_on=_alone(devices, np.uint32),
+        tracks_memory=_alone(1, np.bool_),
         num_held=_alone(1, np.int64),
         first_held=_alone(ops + resources + 1, np.uint32),
         held=_alone(devices, np.int64),

@@ -19,7 +19,7 @@ from placeto_graphs import (
     compiled,
     sums_by_key,
 )
-from placeto_simulator.batches import walk, walking_of, walks_of
+from placeto_simulator.batches import called_by_compiled, walk, walking_of, walks_of
 from placeto_simulator.errors import SimulationError
 
 TICKS = 2**60  # of all times of a problem together
@@ -74,6 +74,7 @@ class Loads(NamedTuple):
 
     load: NDArray[np.int64]
     peak: NDArray[np.int64]
+    tracks_memory: NDArray[np.bool_]  # it is always up to date
 
 
 class ThroughputEvaluator:
@@ -157,7 +158,8 @@ class ThroughputEvaluator:
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from several placements; a move takes time for the nets of its groups only."""
         walking = walking_of(self.problem, placements, moves)
-        loads = Loads(*(rows[0] for rows in self._room(1)))
+        load, memory = self._room(1)
+        loads = Loads(load[0], memory[0], np.ones(1, np.bool_))
         _walk()(self._nets, loads, walking, 0, len(walking.placement))
         return walks_of(walking)
 
@@ -176,7 +178,7 @@ class ThroughputEvaluator:
         loads, memory = self._room(len(rows))
         is_critical = np.empty(rows.shape, np.bool_)
         for row, placement in enumerate(rows):
-            of_row = Loads(loads[row], memory[row])
+            of_row = Loads(loads[row], memory[row], np.ones(1, np.bool_))
             begin(self._nets, of_row, placement)
             mark_critical(self._nets, of_row, placement, is_critical[row])
         return loads, memory, is_critical
@@ -186,7 +188,6 @@ class ThroughputEvaluator:
 def _walk() -> Any:
     own = {
         "simulate": begin,
-        "runtime_of": price,
         "price": price,
         "move_group": move_group,
         "mark_critical": mark_critical,
@@ -279,7 +280,7 @@ def _held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
     return problem.group_graph.parameter_bytes + sums_by_key(makers, kept, problem.num_groups)
 
 
-@compiled
+@called_by_compiled
 def add_net(
     nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: NDArray[np.int64]
 ) -> None:
@@ -323,13 +324,13 @@ def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
     return price(nets, loads, placement)
 
 
-@compiled
+@called_by_compiled
 def price(nets: Nets, loads: Loads, _placement: NDArray[np.int32]) -> float:
     """Return the time per sample."""
     return float(loads.load[np.argmax(loads.load)] * nets.seconds_per_tick)
 
 
-@compiled
+@called_by_compiled
 def move_group(
     nets: Nets, loads: Loads, placement: NDArray[np.int32], group: int, there: int
 ) -> None:

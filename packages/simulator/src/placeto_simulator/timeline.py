@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import PlacementProblem, StepTimeline
-from placeto_simulator.batches import REASONS, critical_path
+from placeto_simulator.batches import NOTHING, REASONS
 from placeto_simulator.tables import OP, State, Tables
 
 
@@ -81,7 +81,7 @@ class Timeline(StepTimeline):
 
 
 def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Timeline:
-    """Return the timeline of what was simulated last, with memory."""
+    """Return the timeline of what was simulated last, with memory and the critical path."""
     graph, num_ops, num_reads = problem.graph, problem.graph.num_ops, len(tables.readers)
     op_device, store = state.device_of.astype(np.int32), state.store_of_input
     op_start, op_end = state.start[:num_ops].copy(), state.end[:num_ops].copy()
@@ -112,8 +112,8 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
     before = state.before[:num_ops]
     position = np.zeros(num_reads, np.int64)  # of the transfer that each of these reads names
     position[read] = np.arange(len(read))
-    path = state.path[: critical_path(tables, state)][::-1].tolist()
-    reasons = state.reason[: len(path)][::-1].tolist()
+    first = int(np.argmax(state.reason == NOTHING))  # the path is there backwards
+    path, reasons = state.path[first::-1].tolist(), state.reason[first::-1].tolist()
     starts = state.start[path]
     ends = np.minimum(state.end[path], np.append(starts[1:], np.inf))
     return Timeline(
