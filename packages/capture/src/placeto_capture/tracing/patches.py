@@ -317,19 +317,12 @@ def patch_flex_attention() -> Any:
     )
 
 
-@contextmanager
-def patch_refused() -> Iterator[None]:
-    """Refuse nested tensors and packed sequences, whose shapes depend on values."""
+def patch_refused() -> Any:
+    """Refuse nested tensors, whose shapes depend on values."""
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise StepError(
-            "expected dense tensors, got nested or packed ones; use padded ones and a mask"
-        )
+        raise StepError("expected dense tensors, got nested ones; use padded ones and a mask")
 
     names = "nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow"
     refused: Any = dict.fromkeys(names, refuse)
-    with (
-        mock.patch.multiple(torch.nested, **refused),
-        mock.patch.object(torch._VF, "_pack_padded_sequence", refuse, create=True),
-    ):
-        yield
+    return mock.patch.multiple(torch.nested, **refused)
