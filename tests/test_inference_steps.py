@@ -230,11 +230,11 @@ ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     [
         (
             *("llama", {**DECODER, "max_position_embeddings": 16, "context": 17}),
-            "^context: expected at most 16 tokens, the max_position_embeddings of .*, got 17",
+            "^context: expected at most 16 tokens, as max_position_embeddings of .* is 16, got 17",
         ),
         (
             *("mpt", {"d_model": 16, "n_layers": 1, "max_seq_len": 16, "context": 17}),
-            "at most 16 tokens, the max_seq_len of",
+            "at most 16 tokens, as max_seq_len of",
         ),
         ("llama", {**DECODER, "weight_bits": 3}, r"^weight_bits: expected 4, 8 or 16, got 3$"),
         ("t5", SMALL["t5"], r"expected a decoder .*, got T5\w+, which has an enc"),

@@ -151,23 +151,6 @@ def test_one_layer_of_the_decoder_asks_the_attention(asking_layer: int) -> None:
         torch.testing.assert_close(question, answer)
 
 
-def test_module_paths_of_nmt_name_layer_and_step() -> None:
-    names = {name for name, _ in nmt(layers=4, steps=32).model.named_modules()}
-    layers_and_steps = {
-        f"{part}.step{step}"
-        for step in range(32)
-        for part in (
-            "encoder.layer0.rightward",
-            "encoder.layer0.leftward",
-            *(f"encoder.layer{layer}" for layer in range(1, 4)),
-            *(f"decoder.layer{layer}" for layer in range(4)),
-            "attention",
-            "softmax",
-        )
-    }
-    assert {name for name in names if "step" in name} == layers_and_steps
-
-
 def test_each_layer_and_step_computes_within_its_module() -> None:
     step = small_nmt(layers=3)
     called: list[str] = []
@@ -176,15 +159,6 @@ def test_each_layer_and_step_computes_within_its_module() -> None:
     step.model(*step.example_inputs)
     steps = [name for name in called if "step" in name]
     assert len(steps) == len(set(steps)) == 3 * (2 + 2 + 3 + 1 + 1)
-
-
-def test_sizes_of_nmt_are_what_was_asked_for() -> None:
-    step = nmt(layers=3, steps=5, batch_size=7, units=11, vocabulary_size=13)
-    source, target = step.example_inputs
-    assert (source.shape, target.shape) == ((5, 7), (6, 7))
-    assert isinstance(step.model, TranslationModel)
-    assert step.model.softmax.weight.shape == (11, 13)
-    assert len(list(step.model.decoder.children())) == 3
 
 
 @pytest.mark.parametrize("size", ["layers", "steps", "batch_size", "units", "vocabulary_size"])

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import built, import_library, seeded, such_as
-from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 # Settings that would load weights.
 TIMM_LOADING = ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
@@ -127,8 +127,7 @@ def _image_step(
 
     Where it has no classes, the mean of what it gives is the loss.
     """
-    if batch_size < 1:
-        raise WorkloadError(f"batch_size: expected at least 1, got {batch_size}")
+    whole_number("batch_size", batch_size)
     with seeded(seed):
         images = torch.randn(batch_size, *shape, device=device)
         labels = torch.randint(num_classes or 1, (batch_size,), device=device)

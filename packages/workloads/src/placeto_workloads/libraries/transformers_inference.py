@@ -18,9 +18,9 @@ from torch.func import functional_call
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import first_number, offline, seeded
+from placeto_workloads.libraries.loading import offline, seeded
 from placeto_workloads.libraries.transformers import built_model, stored_model
-from placeto_workloads.libraries.transformers_inputs import LONGEST
+from placeto_workloads.libraries.transformers_inputs import checked_length
 from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 INFERENCE_MODES = ("prefill", "decode")
@@ -122,7 +122,7 @@ def inference_step(
     held = stored.parameter_bytes(model) if stored else None
     if weight_bits is not None:
         held = dict(_held_bytes(model, weight_bits))
-    length = _checked_context(name, model.config, context)
+    length = checked_length(name, model, "context", context, DEFAULT_CONTEXT)
     num_new = 1 if mode == "decode" else length
     with seeded(seed):
         vocabulary = model.config.get_text_config().vocab_size
@@ -142,21 +142,6 @@ def inference_step(
         parameter_bytes=held,
         experts_per_token=next((count for count in experts if isinstance(count, int)), 1),
     )
-
-
-def _checked_context(name: str, config: Any, given: int | None) -> int:
-    text = config.get_text_config()
-    key = next((key for key in LONGEST if first_number(text, key)), "")
-    longest = first_number(text, key)
-    if given is None:
-        return min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT)
-    length = whole_number("context", given)
-    if longest is not None and length > longest:
-        raise WorkloadError(
-            f"context: expected at most {longest} tokens, the {key} of transformers:{name}, "
-            f"got {length}; the setting {key}={length} allows them"
-        )
-    return length
 
 
 def _cache_argument(name: str, model: Any) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import first_number, seeded
+from placeto_workloads.models.training_step import LARGEST_SIZE, whole_number
 
 DEFAULT_SEQUENCE_LENGTH = 128
 # What limits the sequences of a model, in the order in which they count.
@@ -53,12 +54,28 @@ def inputs_of(
     }
 
 
+def checked_length(name: str, model: Any, what: str, given: int | None, usual: int) -> int:
+    """Return a number of tokens that a model has positions for; by default the usual one."""
+    text = model.config.get_text_config()
+    key = next((key for key in LONGEST if first_number(text, key)), "")
+    rows = longest = first_number(text, key) or LARGEST_SIZE
+    for path, part in model.named_modules():
+        padding = getattr(part, "padding_idx", None)
+        if path.endswith(".position_embeddings") and padding is not None:
+            longest = len(part.weight) - padding - 1  # as tokens are counted from there
+    length = min(usual, longest) if given is None else whole_number(what, given)
+    if length > longest:
+        raise WorkloadError(
+            f"{what}: expected at most {longest} tokens, as {key} of transformers:{name} is "
+            f"{rows}, got {given}; the setting {key}={length + rows - longest} allows them"
+        )
+    return length
+
+
 class _Inputs:
     """The inputs of one model."""
 
     def __init__(self, name: str, model: Any, batch_size: int, sequence_length: int | None) -> None:
-        if batch_size < 1:
-            raise WorkloadError(f"batch_size: expected at least 1, got {batch_size}")
         self._name = name
         self._config: Any = model.config
         self._text: Any = self._config.get_text_config()
@@ -72,8 +89,10 @@ class _Inputs:
         if self._class.startswith("Git"):
             self._needed.add("pixel_values")
         self._main = str(getattr(model, "main_input_name", "input_ids"))
-        self._batch = batch_size
-        self._length = self._checked_length(model, sequence_length)
+        self._batch = whole_number("batch_size", batch_size)
+        self._length = checked_length(
+            name, model, "sequence_length", sequence_length, DEFAULT_SEQUENCE_LENGTH
+        )
 
     def all(self) -> dict[str, Any]:
         makers: dict[str, Callable[[], Tensor]] = {
@@ -121,21 +140,6 @@ class _Inputs:
                 f"transformers:{self._name}: expected a class whose step depends on no values, got "
                 f"{self._class}, which needs to know {what}"
             )
-
-    def _checked_length(self, model: nn.Module, given: int | None) -> int:
-        longest = first_number(self._text, *LONGEST)
-        for path, part in model.named_modules():
-            padding = getattr(part, "padding_idx", None)
-            if path.endswith(".position_embeddings") and padding is not None:
-                longest = len(part.weight) - padding - 1  # as tokens are counted from there
-        if given is None:
-            return min(DEFAULT_SEQUENCE_LENGTH, longest or DEFAULT_SEQUENCE_LENGTH)
-        if given < 1 or (longest is not None and given > longest):
-            limit = f"from 1 to {longest}" if longest else "at least 1"
-            raise WorkloadError(
-                f"sequence_length: expected {limit} for transformers:{self._name}, got {given}"
-            )
-        return given
 
     def _words(self) -> Tensor:
         size = self._vocabulary()

@@ -102,8 +102,8 @@ class SafetensorsModel(StoredModel):
         others: list[str] = []
         for name in self.tensors:
             plain = WRAPPERS.sub("", name)
-            names = name, plain, prefix + plain, plain.removeprefix("model.")  # that of Lightning
-            found = (_parameter_of(each, parameters) for each in names)
+            spelt = name, plain, prefix + plain, plain.removeprefix("model.")  # as Lightning does
+            found = (_parameter_of(each, parameters) for each in spelt)
             parameter = next(filter(None, found), None)
             (others if parameter is None else tensors_of.setdefault(parameter, [])).append(name)
         num_bytes: dict[nn.Parameter, int] = {}  # tied ones are one
