@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.forms import Price, price
+from placeto.exporting.forms import UNKNOWN, Price, price
 from placeto.exporting.layers import NO_TIME, ModelChain, all_layers
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_baselines import Stages, best_chain
 from placeto_graphs import EvaluationBatch, PlacementProblem
-
-NONE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +116,7 @@ def pipeline_stages(
 
 def stages_of(device_of_layer: NDArray[np.integer]) -> Stages | None:
     """Return the stages of a device for each layer; None if a device has two of them."""
-    begins = np.flatnonzero(np.diff(device_of_layer, prepend=NONE)).tolist()
+    begins = np.flatnonzero(np.diff(device_of_layer, prepend=UNKNOWN)).tolist()
     devices = tuple(device_of_layer[begins].tolist())
     if len(set(devices)) < len(devices):
         return None

@@ -70,12 +70,8 @@ class ModuleScopes:
         """Modules that have weights of their own, or no modules inside; not the whole model."""
         scopes = {self.graph.scopes[op] for op in np.flatnonzero(self.is_forward).tolist()}
         parents = {parent for scope in scopes for parent in path_of(scope)[:-1]}
-        return (frozenset(scopes - parents) | self.owners) - {ROOT}
-
-    @cached_property
-    def owners(self) -> frozenset[str]:
-        """Modules that have parameters or buffers of their own."""
-        return frozenset(self.graph.scopes[op] for op in np.flatnonzero(self.is_weight).tolist())
+        owners = {self.graph.scopes[op] for op in np.flatnonzero(self.is_weight).tolist()}
+        return frozenset((scopes - parents) | owners) - {ROOT}
 
     def forward_values(self, values: Sequence[Value]) -> dict[str, set[Value]]:
         """Return the values of all forward ops of each module, for one value for each of V ops."""

@@ -13,12 +13,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto.errors import InputError
+from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
+from placeto.exporting.formats import ACCELERATE, exported_map, format_named
+from placeto.exporting.layer_split import LayerSplit, pipeline_stages
+from placeto.exporting.module_scopes import ModuleScopes
 from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
+from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.problems.factories import check_optimizer
-from placeto.problems.making import make_problem, target_of
+from placeto.problems.making import executable, make_problem, target_of
 from placeto.problems.options import ClusterName, read_cluster
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
@@ -26,10 +31,7 @@ from placeto_capture import StepSpec, Updates, capture_step
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
 from placeto_simulator import Simulator, Timeline
 
-if TYPE_CHECKING:  # each is loaded by the method that needs it
-    from placeto.exporting.device_map import DeviceMap
-    from placeto.exporting.layer_split import LayerSplit
-    from placeto.placing.explanation import GroupExplanation
+if TYPE_CHECKING:  # loaded by the method that needs it
     from placeto_execution.measuring import MeasuredSteps
 
 
@@ -88,8 +90,6 @@ class ModelPlacement:
     @property
     def devices_of_modules(self) -> dict[str, tuple[str, ...]]:
         """The devices that the forward pass of each module runs on; ``""`` is the whole model."""
-        from placeto.exporting.module_scopes import ModuleScopes  # noqa: PLC0415
-
         names = self.problem.cluster.device_names
         devices = ModuleScopes(self.problem.graph).forward_values(self._op_devices.tolist())
         return {
@@ -117,7 +117,7 @@ class ModelPlacement:
         """Simulate a step, and return its timeline."""
         return Simulator(self.problem, num_threads=1).timeline(self.placement)
 
-    def explain(self, group: str) -> "GroupExplanation":
+    def explain(self, group: str) -> GroupExplanation:
         """Return the cost of a group of ``problem`` on each device, and its waits.
 
         Raises
@@ -125,12 +125,10 @@ class ModelPlacement:
         InputError
             If there is no such group.
         """
-        from placeto.placing.explanation import explain_group, group_number  # noqa: PLC0415
-
         number = group_number(self.problem, group)
         return explain_group(Simulator(self.problem), self.placement, self.timeline(), number)
 
-    def device_map(self) -> "DeviceMap":
+    def device_map(self) -> DeviceMap:
         """Return the devices of whole modules, for ``dispatch_model`` of accelerate.
 
         Raises
@@ -138,13 +136,11 @@ class ModelPlacement:
         InputError
             If the model has no modules inside.
         """
-        from placeto.exporting.device_map import device_map, with_all_names  # noqa: PLC0415
-
         found = device_map(self.problem, self.placement, self.evaluator)
         modules = with_all_names(found.modules, found.main_device, self.step.model)
         return replace(found, modules=modules)
 
-    def pipeline_stages(self) -> "LayerSplit":
+    def pipeline_stages(self) -> LayerSplit:
         """Return the split points of the model for `torch.distributed.pipelining`.
 
         Raises
@@ -152,8 +148,6 @@ class ModelPlacement:
         InputError
             If two stages would read one weight.
         """
-        from placeto.exporting.layer_split import pipeline_stages  # noqa: PLC0415
-
         return pipeline_stages(self.problem, self.placement, self.evaluator)
 
     def export(self, path: str | Path, to: str, *, force: bool = False) -> None:
@@ -174,12 +168,6 @@ class ModelPlacement:
         InputError
             If there is no such form, or it cannot express the placement.
         """
-        from placeto.exporting.formats import (  # noqa: PLC0415
-            ACCELERATE,
-            exported_map,
-            format_named,
-        )
-
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
         if to == ACCELERATE:
@@ -209,7 +197,6 @@ class ModelPlacement:
         ExecutionError
             If there is no such device, an op fails, or the process of a device ends.
         """
-        from placeto.problems.making import executable  # noqa: PLC0415
         from placeto_execution import Executor  # noqa: PLC0415
         from placeto_execution.measuring import MeasuredSteps  # noqa: PLC0415
 
