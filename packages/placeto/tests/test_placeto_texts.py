@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from placeto.errors import InputError, check_once, not_among
+from placeto.errors import not_among
 from placeto.outputs import file_name, json_text
 from placeto.placing.costs import bound_text, overflow_text, too_large_text
 from placeto.placing.reports import busy_receivers
@@ -89,12 +89,6 @@ def test_a_group_that_fits_no_device_is_named() -> None:
     assert too_large_text(problem) == (
         ": group layer alone needs 20.0 GB, and v100:0 has the most memory, 17.2 GB"
     )
-
-
-def test_a_name_that_is_given_twice_is_refused() -> None:
-    check_once(["steps", "units"])
-    with pytest.raises(InputError, match=r"^--set steps: expected it once, got it again$"):
-        check_once(["steps", "units", "steps"], "--set ")
 
 
 @pytest.mark.parametrize(("sender", "remarks"), [([0, 1, 2], 1), ([0, 0, 0], 0), ([3, 3, 0], 0)])
