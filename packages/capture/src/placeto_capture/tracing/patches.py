@@ -30,6 +30,7 @@ from placeto_capture.tracing.devices import (
     Target,
     warn_of_offload,
 )
+from placeto_capture.tracing.origins import model_line
 
 OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
@@ -288,8 +289,8 @@ def patch_module_apply() -> Any:
 def patch_flex_attention() -> Any:
     """Let ``flex_attention`` be one op, as its kernel for GPUs is.
 
-    Its products are all counted, also those of blocks that the mask leaves out; what ``score_mod``
-    computes is not.
+    Its products are all counted, also those of blocks that the mask leaves out, which is said; what
+    ``score_mod`` computes is not.
     """
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -298,7 +299,7 @@ def patch_flex_attention() -> Any:
         key: torch.Tensor,
         value: torch.Tensor,
         score_mod: Any,
-        _mask: Any,
+        mask: Any,
         scale: float,
         *_: Any,
     ) -> tuple[torch.Tensor, ...]:
@@ -306,6 +307,13 @@ def patch_flex_attention() -> Any:
         for each in (*variables.nonlocals.values(), *variables.globals.values()):
             if isinstance(each, torch.Tensor) and each.requires_grad:
                 raise StepError("flex_attention: expected a score_mod without weights, got one")
+        if any(isinstance(each, torch.Tensor) and each.numel() > 1 for each in mask):
+            warnings.warn(
+                "flex_attention: captured with the FLOPs of all pairs, also of blocks that its "
+                f"mask leaves out{model_line()}",
+                CaptureWarning,
+                stacklevel=2,
+            )
         # Queries of heads that share their keys are queries of one head.
         heads = query.reshape(len(query), key.shape[1], -1, query.shape[3])
         out, lse = kernel(heads, key, value, scale=scale)
