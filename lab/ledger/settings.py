@@ -24,11 +24,11 @@ from placeto_graphs import (
     Cluster,
     Grouping,
     OpGraph,
-    Phase,
     PlacementProblem,
     from_networkx,
     parse_cluster,
     repeat_micro_batch_problem,
+    scheduled,
 )
 from placeto_simulator import Simulator
 from placeto_workloads import training_step
@@ -124,8 +124,10 @@ class Training(_InStages):
         graph = _captured(self.model, "training", self.optimizer)
         part = self.problem_of(graph, self.layers_of_stages)
         whole = repeat_micro_batch_problem(part, self.micro_batches)
-        graph = _backward_after_forward(whole.graph) if self.gpipe else whole.graph
-        return replace(whole, graph=graph, compute_time=compute_times(graph, whole.cluster))
+        whole = replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
+        if not self.gpipe or self.micro_batches == 1:
+            return whole
+        return scheduled(whole, "gpipe", np.arange(whole.num_groups, dtype=np.int32))
 
     def seconds(self) -> float:
         """Return the simulated seconds per sequence."""
@@ -268,17 +270,6 @@ def _problem_in_stages(
 def _stages(stage_of_op: NDArray[np.int32], count: int) -> Grouping:
     names = tuple(f"stage {number}" for number in range(count))
     return Grouping(group_of=stage_of_op, group_names=names)
-
-
-def _backward_after_forward(graph: OpGraph) -> OpGraph:
-    """Return the graph with a backward pass that waits for the last op of the forward pass."""
-    is_backward = graph.phases == Phase.BACKWARD
-    before, after = graph.precedences.T
-    begins = is_backward.copy()
-    begins[after[is_backward[before]]] = False
-    last = np.flatnonzero((graph.phases == Phase.FORWARD) & (graph.bytes_accessed > 0))[-1]
-    waits = np.array([[op, last] for op in np.flatnonzero(begins)], np.int32)
-    return replace(graph, waits=np.unique(np.concatenate([graph.waits, waits]), axis=0))
 
 
 def chain_problem(

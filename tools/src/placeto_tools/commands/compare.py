@@ -15,8 +15,8 @@ from placeto.outputs import file_name, write_json
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
-from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, make_problem
-from placeto.problems.options import GroupingOptions, SourceOptions, read_cluster
+from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, problem_of
+from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
@@ -350,9 +350,7 @@ def _problems(
 ) -> Iterator[tuple[str, PlacementProblem]]:
     """Yield what a cluster is called in short, and the problem on it."""
     if source.problem is not None and not (gpus or gpu_kind or clusters):
-        if link:
-            raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
-        problem = make_problem(source, None, grouping)
+        problem = problem_of(source, ProblemOptions(link=link, grouping=grouping))
         yield kinds_text(problem.cluster), problem
         return
     kind = gpu_kind or source.kind
@@ -361,8 +359,8 @@ def _problems(
     short = [Path(spec).stem if spec.endswith(".toml") else spec for spec in specs]
     for spec, stem in zip(specs, short, strict=True):
         name = stem if short.count(stem) == 1 else spec  # files of two folders may have one name
-        devices = read_cluster(spec, link)
-        yield f"{name} {link}" if link else name, make_problem(source, devices, grouping)
+        asked = ProblemOptions(spec, link, grouping=grouping)
+        yield f"{name} {link}" if link else name, problem_of(source, asked)
 
 
 def _page(comparison: Comparison, results: Results) -> Page:

@@ -215,8 +215,8 @@ def place(
     if warning := sent_back_text(read, result.placement):
         click.echo(warning, err=True)
     if not fits:
-        more = too_large_text(read) + remedy_text(read, result, priced_by)
-        click.echo(f"no placement found fits the memory{more}", err=True)
+        why = too_large_text(read) + remedy_text(read, result, priced_by)
+        click.echo(f"no placement found fits the memory{why}", err=True)
         sys.exit(DOES_NOT_FIT)
 
 

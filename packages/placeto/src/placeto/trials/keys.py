@@ -116,8 +116,9 @@ def imports_digest(module: str) -> str:
         root = source.parents[module.count(".") + (source.name == INIT)]
         finder = ModuleFinder([str(root)])
         finder.import_hook(module)
-        files = [Path(each.__file__) for each in finder.modules.values() if each.__file__]
-        found = {path.relative_to(root).as_posix(): _file_digest(path) for path in files}
+        files = [getattr(each, "__file__", None) for each in finder.modules.values()]
+        paths = [Path(file) for file in files if file]
+        found = {path.relative_to(root).as_posix(): _file_digest(path) for path in paths}
     return content_digest(found)
 
 
