@@ -39,8 +39,9 @@ def compiled(
     Parameters
     ----------
     function
-        The function to compile; arrays, numbers and named tuples of them go in and out. It has no
-        variables of functions around it.
+        The function to compile; arrays, numbers and named tuples of them go in, and a number or an
+        array out: to return a tuple calls Python, where Ctrl-C would be a segmentation fault. It
+        has no variables of functions around it.
     name
         Name of this variant of the function, of which its module may have several.
     constants

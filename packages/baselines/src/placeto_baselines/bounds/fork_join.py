@@ -153,7 +153,6 @@ def _from_the_end(lags: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-@compiled_with_arrays
 def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) -> Lags:
     """Return the lags between ops that are close to each other.
 
@@ -178,9 +177,23 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
     consecutive regions add up, as they are lags of further paths. Lags at the distance ``band`` and
     beyond are not computed, and regions of more than ``largest_region`` ops bring no bound.
     """
-    num_ops = len(ops.seconds)
-    together = np.full((num_ops, band), -1.0)
-    apart = np.full((num_ops, band), -1.0)
+    shape = len(ops.seconds), band
+    lags = Lags(np.full(shape, -1.0), np.full(shape, -1.0))
+    fill_lags(ops, *lags, largest_region, levels)
+    return lags
+
+
+# It returns nothing: Numba calls Python to make a tuple, where Ctrl-C is a segmentation fault.
+@compiled_with_arrays
+def fill_lags(
+    ops: RelaxedOps,
+    together: NDArray[np.float64],
+    apart: NDArray[np.float64],
+    largest_region: int,
+    levels: int,
+) -> None:
+    """Write the lags of `region_lags`, both of which are -1 where none is known."""
+    num_ops, band = together.shape
     between = np.empty(largest_region, np.int64)
     for a in range(num_ops - 1, -1, -1):
         for v in range(a + 1, min(num_ops, a + band)):
@@ -203,7 +216,6 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
                     far = split_lag(ops, together, apart, a, v, region, far, levels, False)
             together[a, v - a] = min(near, far)
             apart[a, v - a] = far
-    return Lags(together, apart)
 
 
 @compiled

@@ -67,7 +67,7 @@ class LayerChain:
     """
 
     def __init__(
-        self, problem: PlacementProblem, evaluator: Evaluator, layer_of_group: NDArray[np.integer]
+        self, problem: PlacementProblem, evaluator: Evaluator, layer_of_group: NDArray[np.int64]
     ) -> None:
         self.problem, self.evaluator, self.layer_of_group = problem, evaluator, layer_of_group
         self.num_layers = int(layer_of_group.max()) + 1
@@ -92,19 +92,12 @@ class LayerChain:
         return bool(self.runs[np.arange(self.num_layers), stages.device_of_layer()].all())
 
 
-class FoundChain(NamedTuple):
-    """The best stages that were found, and how many were evaluated."""
-
-    stages: Stages
-    evaluations: int
-
-
 def best_chain(
     chain: LayerChain,
     devices: Sequence[int],
     starts: Sequence[Stages] = (),
     evaluations: int = MOST_EVALUATIONS,
-) -> FoundChain | None:
+) -> Stages | None:
     """Return the best stages that are found on some devices; None if no stages can run there.
 
     What fits the memory comes first. ``starts`` are tried besides the proposed stages. At most
@@ -113,7 +106,7 @@ def best_chain(
     Examples
     --------
     >>> chain = LayerChain(problem, evaluator, np.array([0, 1, 0, 1]))
-    >>> best_chain(chain, range(problem.num_devices)).stages.sizes
+    >>> best_chain(chain, range(problem.num_devices)).sizes
     (1, 1)
     """
     count = 0
@@ -141,8 +134,7 @@ def best_chain(
     ends = [
         steepest_descent([first[place]], ranks, near, MOST_ROUNDS) for _, place in ranked[:DESCENTS]
     ]
-    best = steepest_descent([each for each in ends if each], ranks, lambda _: [], 1)
-    return best and FoundChain(best, count)
+    return steepest_descent([each for each in ends if each], ranks, lambda _: [], 1)
 
 
 def steepest_descent(

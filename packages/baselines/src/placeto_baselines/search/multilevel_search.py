@@ -370,7 +370,7 @@ def move_sets(
     of_level = [level.group_of[first_ops] for level in levels]
     first_set = np.cumsum([0, *(level.num_groups for level in levels)])
     if layers is not None:
-        of_level.append(layers)
+        of_level.append(layers.astype(np.int32))
         first_set = np.append(first_set, first_set[-1] + layers.max() + 1)
     set_with = np.stack(of_level) + first_set[:-1, None]
     first_member = np.append(0, np.cumsum(np.bincount(set_with.ravel())))

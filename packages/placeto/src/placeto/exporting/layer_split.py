@@ -80,7 +80,7 @@ def layer_split(
         if found is None:
             names = ", ".join(problem.cluster.device_names[each] for each in devices)
             raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
-        as_placed, stages = as_placed and found.stages == stages, found.stages
+        as_placed, stages = as_placed and found == stages, found
     return LayerSplit(
         layers=chain.layers,
         stages=stages,

@@ -21,7 +21,7 @@ from placeto_graphs import EvaluationBatch, OpGraph, PlacementProblem, grouping_
 PARAMETER = "parameter"
 WORDS, POSITION_BYTES = "input.input_ids", 8  # int64, as positions in a cache
 FEWEST_LAYERS = 2  # of each device
-MOST_COARSE = 128
+MOST_COARSE = 64
 NO_TIME = 1e-15  # seconds, so that ops without any count at all
 
 
@@ -177,10 +177,11 @@ def context_of(graph: OpGraph) -> tuple[int, int]:
     return tokens, sequences
 
 
-def layers_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Return int64[G], the layer of each group; layers are numbered in the order of execution.
+def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool]:
+    """Return int64[G], the layer of each group, and whether layers are modules.
 
-    They are the modules of `all_layers`, or coarse groups if there are hardly any.
+    Layers are numbered in the order of execution. They are the modules of `all_layers`, or coarse
+    groups if there are hardly any.
     """
     graph, group_of = problem.graph, problem.grouping.group_of
     position = np.asarray(graph.topological_index)
@@ -195,7 +196,8 @@ def layers_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     with suppress(InputError):
         scopes = ModuleScopes(graph)
         modules = all_layers(scopes)
-    if len(modules) >= FEWEST_LAYERS * problem.num_devices:
+    are_modules = len(modules) >= FEWEST_LAYERS * problem.num_devices
+    if are_modules:
         number = {module: place for place, module in enumerate(modules)}
         labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(modules)])
         count = len(modules)
@@ -215,4 +217,4 @@ def layers_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     for group in order.tolist():
         last = layer[group] = last if layer[group] == UNKNOWN else layer[group]
     found: NDArray[np.int64] = np.unique(layer, return_inverse=True)[1]
-    return found
+    return found, are_modules

@@ -31,10 +31,11 @@ from placeto_baselines import (
 )
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
-SHARE_OF_CHAIN = 0.1  # of the evaluations of a search
+SHARE_OF_CHAIN = 0.25  # of the evaluations of a search, at the most
 MOST_OF_CHAIN = 2_000
 SHARE_OF_SUBSETS = 0.25
 FEWEST_EVALUATIONS = 16  # of the search on a subset
+FEWEST_OF_GROUP = 1 / 8  # of these, for each group
 # Placers whose placements the search starts from, and the number of evaluations from which on they
 # are worth what they cost: list schedulers take as long as 700 evaluations, m-SCT as 4,000.
 PLACERS_OF_STARTS = (
@@ -108,7 +109,7 @@ class PortfolioSearch:
             watched.evaluate(start[None])
         self.choices.extend(placements_without_search(problem, watched))
         affordable = self._affordable(watched, began)
-        layers = layers_of_groups(problem)
+        layers, are_modules = layers_of_groups(problem)
         chain = LayerChain(problem, watched, layers)
         if problem.num_devices > 1:
             best = _chain(chain, range(problem.num_devices), affordable * SHARE_OF_CHAIN)
@@ -120,7 +121,8 @@ class PortfolioSearch:
                 placer.place(problem, watched, seed=seed)
         subsets = subsets_to_search(problem)
         each = affordable * SHARE_OF_SUBSETS / max(len(subsets), 1)
-        for devices in subsets if each >= FEWEST_EVALUATIONS else []:
+        fewest = max(FEWEST_EVALUATIONS, FEWEST_OF_GROUP * problem.num_groups)
+        for devices in subsets if each >= fewest else []:
             if self.stopped():
                 return
             self.update(
@@ -153,7 +155,7 @@ class PortfolioSearch:
             watched,
             seed=seed,
             starts=watched.result().placement[None] if watched.evaluations else None,
-            layers=layers,
+            layers=layers if are_modules else None,  # coarse groups are levels already
         )
 
     def _affordable(self, watched: WatchedEvaluator, began: float) -> float:
@@ -170,4 +172,4 @@ def _chain(
 ) -> NDArray[np.int32] | None:
     """Return int32[G], the best chain of layers on some devices, if there is one."""
     found = best_chain(chain, devices, evaluations=int(min(evaluations, MOST_OF_CHAIN)))
-    return None if found is None else found.stages.device_of_layer()[chain.layer_of_group]
+    return None if found is None else found.device_of_layer()[chain.layer_of_group]
