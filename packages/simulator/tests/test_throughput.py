@@ -1,6 +1,7 @@
 """The time per sample of a pipeline: loads by hand, and walks against evaluations one by one."""
 
 from dataclasses import replace
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -67,7 +68,7 @@ def in_machines(problem: PlacementProblem, seed: int) -> PlacementProblem:
     devices = tuple(
         replace(d, kind=kind) for d, kind in zip(problem.cluster.devices, kinds, strict=True)
     )
-    machine = generator.integers(0, min(3, count), count)
+    machine = generator.integers(0, min(3, count), count, np.int32)
     return replace(problem, cluster=replace(problem.cluster, devices=devices, machine=machine))
 
 
@@ -77,10 +78,10 @@ def test_loads_are_those_of_the_definition(placed: Placed, seed: int) -> None:
     problem = in_machines(problem, seed)
     evaluator = ThroughputEvaluator(problem)
     expected = np.array([plain_loads(problem, placement) for placement in placements])
-    close = {"rtol": 1e-12, "atol": 1e-12}
-    np.testing.assert_allclose(evaluator.loads(placements), expected[:, :-1], **close)
+    close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
+    close(evaluator.loads(placements), expected[:, :-1])
     found = evaluator.evaluate(placements)
-    np.testing.assert_allclose(found.runtime, expected.max(axis=1), **close)
+    close(found.runtime, expected.max(axis=1))
     for row, placement in enumerate(placements):
         device_of = problem.expand(placement)
         graph = problem.graph

@@ -18,31 +18,15 @@ NOTHING, INPUT, ORDER, RESOURCE = range(4)
 
 
 class Batch(NamedTuple):
-    """B placements of G groups on D devices, and what they cost.
+    """B placements of G groups on D devices, and what they cost."""
 
-    Attributes
-    ----------
-    placements : int32[B, G]
-        Device of each group.
-    runtime : float64[B]
-        Seconds.
-    peak_memory : int64[B, D]
-        The most bytes on each device.
-    start, end : float64[B, G]
-        Start and end of each group, seconds; of shape [B, 0] if they are not wanted.
-    is_critical : bool[B, G]
-        Groups whose ops are on the critical path; of shape [B, 0] if they are not wanted.
-    tracks_memory : bool
-        Whether more than the runtimes is wanted, which take about half of the time.
-    """
-
-    placements: NDArray[np.int32]
-    runtime: NDArray[np.float64]
-    peak_memory: NDArray[np.int64]
-    start: NDArray[np.float64]
+    placements: NDArray[np.int32]  # [B, G], the device of each group
+    runtime: NDArray[np.float64]  # [B] seconds
+    peak_memory: NDArray[np.int64]  # [B, D], the most bytes
+    start: NDArray[np.float64]  # [B, G] seconds of each group; [B, 0] if they are not wanted
     end: NDArray[np.float64]
-    is_critical: NDArray[np.bool_]
-    tracks_memory: bool
+    is_critical: NDArray[np.bool_]  # [B, G], on the critical path; [B, 0] if that is not wanted
+    tracks_memory: bool  # whether more than the runtimes is wanted, which take half of the time
 
 
 class Walking(NamedTuple):

@@ -299,7 +299,7 @@ def simulate(  # noqa: PLR0915
 
         If that may not be decided before the end of an overhead, return when that is.
         """
-        start = max(now, state.free_at[device])
+        start: float = max(now, state.free_at[device])
         if BACKWARD_FIRST:
             state.is_waking[device] = start > now  # until then a better one may come
             if start > now:
@@ -308,7 +308,7 @@ def simulate(  # noqa: PLR0915
             op = unsigned(tables.op_of_rank[lowest])
         else:
             op = unsigned(state.after[state.taken[device]])
-        duration = tables.compute_time[op, device]
+        duration: float = tables.compute_time[op, device]
         end = start + duration
         if not BACKWARD_FIRST:
             state.is_waking[device] = end == start and start > now
@@ -325,7 +325,8 @@ def simulate(  # noqa: PLR0915
     def await_transfer(now: float, wire: int) -> float:
         """Return when the first transfer that is under way on a wire arrives."""
         transfer = unsigned(state.after[state.taken[wire]])
-        start, end = state.start[transfer], state.end[transfer]
+        start: float = state.start[transfer]
+        end: float = state.end[transfer]
         state.is_waking[wire] = end == start and start > now
         return end
 

@@ -17,82 +17,42 @@ from placeto_simulator.errors import SimulationError
 
 @dataclass
 class Transfer:
-    """A copy of a tensor on its way from one device to another.
-
-    Attributes
-    ----------
-    tensor, source, destination : int
-        The tensor, and the devices that it goes from and to.
-    start, end : float
-        When a link takes it, and when it is there; seconds. NaN before it starts.
-    """
+    """A copy of a tensor on its way from one device to another."""
 
     tensor: int
     source: int
     destination: int
-    start: float = float("nan")
-    end: float = float("nan")
+    start: float = float("nan")  # seconds, when a link takes it
+    end: float = float("nan")  # when it is there
 
 
 @dataclass
 class Device:
-    """A device: one op at a time runs, the others wait, first in, first out.
+    """A device: one op at a time runs, the others wait, first in, first out."""
 
-    Attributes
-    ----------
-    queue : ops
-        The ops that wait.
-    running : op
-        The op that runs, or nothing.
-    free_at : float
-        End of the overhead after the last op; seconds.
-    """
-
-    queue: deque[int] = field(default_factory=deque)
+    queue: deque[int] = field(default_factory=deque)  # ops that wait
     running: int | None = None
-    free_at: float = -math.inf
+    free_at: float = -math.inf  # seconds, end of the overhead after the last op
 
 
 @dataclass
 class Link:
-    """A link: it sends one transfer at a time. Several may be under way.
+    """A link: it sends one transfer at a time, first in, first out. Several may be under way."""
 
-    Attributes
-    ----------
-    queue : transfers
-        The transfers that wait, first in, first out.
-    under_way : transfers
-        The transfers that have started and are not done.
-    free_at : float
-        Time from which on it takes the next transfer; seconds.
-    """
-
-    queue: deque[Transfer] = field(default_factory=deque)
-    under_way: list[Transfer] = field(default_factory=list)
-    free_at: float = -math.inf
+    queue: deque[Transfer] = field(default_factory=deque)  # that wait
+    under_way: list[Transfer] = field(default_factory=list)  # that have started and are not done
+    free_at: float = -math.inf  # seconds, from when on it takes the next transfer
 
 
 @dataclass
 class SimulatedStep:
-    """Record of one simulated step.
+    """Record of one simulated step of V ops on D devices."""
 
-    Attributes
-    ----------
-    op_start, op_end : V of float
-        Start and end of each op; seconds.
-    transfers : list of `Transfer`
-        Transfers in the order in which they were done.
-    runtime : float
-        Seconds until the last op is done.
-    peak_memory : D of int
-        The most bytes that each device holds at one time.
-    """
-
-    op_start: list[float]
+    op_start: list[float]  # [V] seconds
     op_end: list[float]
-    transfers: list[Transfer] = field(default_factory=list)
-    runtime: float = 0.0
-    peak_memory: list[int] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)  # in the order in which they were done
+    runtime: float = 0.0  # seconds until the last op is done
+    peak_memory: list[int] = field(default_factory=list)  # [D], the most bytes at one time
 
 
 def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedStep:

@@ -27,96 +27,49 @@ class Tables(NamedTuple):
     read holds a store: the tensor on its producer's device (store E + tensor), or a copy of it on
     another device (the store of the first read there).
 
-    Indices are unsigned: Numba then need not look for negative ones, which count from the end.
+    Resources R are the D devices, and then W wires (`event_loop`). A device feeds the wires of what
+    it sends; a wire feeds itself.
 
-    Attributes
-    ----------
-    group_of : uint32[V]
-        The group of each op.
-    group_parameter_bytes : int64[G]
-        Bytes that the ops of each group keep for the whole step.
-    compute_time : float64[V, D]
-        Seconds.
-    num_awaited : int32[V]
-        Number of tensors that each op reads, and of ops that it waits for.
-    rank, op_of_rank : uint32[V]
-        The place of each op among all where backward comes first: update, backward, forward, by
-        number within each; and the op of each place.
-    ready_ops : uint32[]
-        The ops that read none and wait for none.
-    first_waiter, waiters : uint32[V + 1], uint32[W]
-        Start of the ops that wait for each op, and these.
-    first_output_read : uint32[V + 1]
-        Start of the reads of each op's tensors.
-    readers : uint32[E]
-        The op of each read, and in the highest bits whether it is the first or the last read of
-        its tensor, and the last of the tensors of its producer.
-    tensor_of_read, producer_of_read : uint32[E]
-        The tensor of each read, and the op that makes it.
-    first_input : uint32[V + 1]
-        Start of the inputs of each op.
-    input_of_read : uint32[E]
-        Number of the input that each read is.
-    producer_of_input : uint32[E]
-        The op that makes each input.
-    first_awaited, awaited : uint32[V + 1], uint32[W]
-        Start of the ops that each op waits for, and these.
-    tensor_bytes : int64[T]
-        Bytes of a copy of each tensor.
-    store_bytes : int64[E + T]
-        Bytes that each store releases: 0 for a tensor that lives in parameters, or is held until
-        the step ends.
-    start_bytes : int64[V]
-        Bytes that each op takes when it starts: its workspace and its tensors.
-    end_bytes : int64[V]
-        Bytes that each op releases at its end: its workspace and the tensors that nothing reads
-        or holds.
-    op_overhead, transfer_overhead : float64[D]
-        Seconds.
-    bandwidth, latency : float64[D, D]
-        Bytes per second, seconds.
-    link_of : uint32[D, D]
-        The queue of what one device sends another: D + its link.
-    wire_of : uint32[D, D]
-        The resource on which that arrives: D + its wire. Wires are in the order of their links, and
-        those of one link of falling latencies.
-    first_fed_wire, fed_wires : uint32[R + 1], uint32[]
-        Start of the wires of each resource, and the resources that they are: those that a device
-        feeds, or the wire itself.
-    num_resources : int
-        R, D devices and W wires.
+    Indices are unsigned: Numba then need not look for negative ones, which count from the end.
     """
 
-    group_of: NDArray[np.uint32]
-    group_parameter_bytes: NDArray[np.int64]
-    compute_time: NDArray[np.float64]
-    num_awaited: NDArray[np.int32]
+    group_of: NDArray[np.uint32]  # [V]
+    group_parameter_bytes: NDArray[np.int64]  # [G], kept for the whole step
+    compute_time: NDArray[np.float64]  # [V, D] seconds
+    num_awaited: NDArray[np.int32]  # [V], tensors that each op reads, and ops that it waits for
+    # [V], the place of each op where backward comes first: update, backward, forward, by number
+    # within each; and the op of each place.
     rank: NDArray[np.uint32]
     op_of_rank: NDArray[np.uint32]
-    ready_ops: NDArray[np.uint32]
-    first_waiter: NDArray[np.uint32]
-    waiters: NDArray[np.uint32]
-    first_output_read: NDArray[np.uint32]
+    ready_ops: NDArray[np.uint32]  # that read none and wait for none
+    first_waiter: NDArray[np.uint32]  # [V + 1], start of ...
+    waiters: NDArray[np.uint32]  # ... the ops that wait for each op
+    first_output_read: NDArray[np.uint32]  # [V + 1], start of the reads of each op's tensors
+    # [E], the op of each read, and in the highest bits whether it is the first or the last read of
+    # its tensor, and the last of the tensors of its producer.
     readers: NDArray[np.uint32]
-    tensor_of_read: NDArray[np.uint32]
-    producer_of_read: NDArray[np.uint32]
-    first_input: NDArray[np.uint32]
-    input_of_read: NDArray[np.uint32]
-    producer_of_input: NDArray[np.uint32]
-    first_awaited: NDArray[np.uint32]
-    awaited: NDArray[np.uint32]
-    tensor_bytes: NDArray[np.int64]
+    tensor_of_read: NDArray[np.uint32]  # [E]
+    producer_of_read: NDArray[np.uint32]  # [E]
+    first_input: NDArray[np.uint32]  # [V + 1], start of the inputs of each op
+    input_of_read: NDArray[np.uint32]  # [E], number of the input that each read is
+    producer_of_input: NDArray[np.uint32]  # [E]
+    first_awaited: NDArray[np.uint32]  # [V + 1], start of ...
+    awaited: NDArray[np.uint32]  # ... the ops that each op waits for
+    tensor_bytes: NDArray[np.int64]  # [T], of a copy
+    # [E + T], what each store releases: 0 for a tensor that lives in parameters or is held.
     store_bytes: NDArray[np.int64]
-    start_bytes: NDArray[np.int64]
-    end_bytes: NDArray[np.int64]
-    op_overhead: NDArray[np.float64]
+    start_bytes: NDArray[np.int64]  # [V], taken by an op's start: its workspace and its tensors
+    end_bytes: NDArray[np.int64]  # [V], released by its end: of tensors those that nothing uses
+    op_overhead: NDArray[np.float64]  # [D] seconds
     transfer_overhead: NDArray[np.float64]
-    bandwidth: NDArray[np.float64]
-    latency: NDArray[np.float64]
-    link_of: NDArray[np.uint32]
+    bandwidth: NDArray[np.float64]  # [D, D] bytes per second
+    latency: NDArray[np.float64]  # [D, D] seconds
+    link_of: NDArray[np.uint32]  # [D, D], the queue of what one device sends another: D + its link
+    # [D, D], the resource on which that arrives. Wires are in the order of their links, those of
+    # one link of falling latencies.
     wire_of: NDArray[np.uint32]
-    first_fed_wire: NDArray[np.uint32]
-    fed_wires: NDArray[np.uint32]
+    first_fed_wire: NDArray[np.uint32]  # [R + 1], start of ...
+    fed_wires: NDArray[np.uint32]  # ... the wires that each resource feeds
     num_resources: int
 
 
@@ -212,10 +165,9 @@ def _with_ends_marked(
 class State(NamedTuple):
     r"""Queues, clocks and memory of a simulated step; its arrays are reused for every placement.
 
-    Resources R are numbered: the D devices, then the W wires (`event_loop`). Elements of queues are
-    numbered: the V ops, then the E reads, then a sentinel for each resource. A transfer has the
-    number of the first read of its tensor on its destination. A sentinel stands before the first
-    element of its queue::
+    Elements of queues are numbered: the V ops, then the E reads, then a sentinel for each resource.
+    A transfer has the number of the first read of its tensor on its destination. A sentinel stands
+    before the first element of its queue::
 
         taken[r]                       last[r]
            |                              |
@@ -228,91 +180,45 @@ class State(NamedTuple):
 
     The start and end of ops, the predecessor of elements, and all of memory, are not written if
     only runtimes are wanted.
-
-    Attributes
-    ----------
-    device_of : uint16[V]
-        The device of each op.
-    missing : int32[V]
-        Number of inputs, and of ops that it waits for, that each op still lacks.
-    sent_to : uint32[D]
-        The tensor that each device got last; a tensor is named by its first read, and 1 more.
-    after : uint32[V + E + R]
-        The element behind each element in its queue.
-    taken, last : uint32[R]
-        The element that each resource took last, and the last one in its queue.
-    under_way : uint32[R]
-        The last transfer that was on each wire when the round began.
-    sent : uint32[D + L]
-        The transfer that each link got last.
-    next_time : float64[N]
-        The event ahead of each resource, seconds; `NEVER` where it is at rest, and from R on: N is
-        the next power of two.
-    free_at : float64[D + L]
-        When each device may take its next op, and each link the next transfer; seconds.
-    is_waking : bool[R]
-        True if the event ahead is the end of an overhead, and no completion.
-    winner : uint32[2 N]
-        A knockout among the resources: N + r is resource r, the nodes 2 n and 2 n + 1 play for
-        node n, and the resource in node 1 has the first event of all, of several at one time the
-        first resource.
-    completed, fed_device : uint32[R]
-        The resources that complete now, and the device where each hands over its tensors.
-    heap : uint32[V]
-        The ranks of the ops that wait for each device, where backward comes first.
-    first_ready, num_ready : uint32[D]
-        Start of the heap of each device, and the number of ops on it.
-    start, end : float64[V + E + R], float64[V + E]
-        Start and end of each op and transfer, seconds.
-    before : uint32[V + E]
-        The element that its device or link took before it.
-    path, reason : uint32[V + E], uint8[V + E]
-        The critical path backwards, and what each of its elements waited for (`batches.REASONS`).
-    store_of_input : uint32[E]
-        The store that each input holds on to (see `Tables`).
-    uses_left : int32[E + T]
-        Number of reads and outgoing transfers that each store still has to outlive.
-    store_on : uint32[D]
-        The store on each device of the tensor that is handed over.
-    tracks_memory : bool[1]
-        Whether more than the runtime is wanted.
-    num_held, first_held : int64[1], uint32[V + R + 1]
-        Number of devices and wires with elements that take memory from a time on that is not over
-        yet, and the first of these elements of each.
-    held, peak : int64[D]
-        Bytes on each device now, and at most so far.
     """
 
-    device_of: NDArray[np.uint16]
-    missing: NDArray[np.int32]
-    sent_to: NDArray[np.uint32]
-    after: NDArray[np.uint32]
-    taken: NDArray[np.uint32]
-    last: NDArray[np.uint32]
-    under_way: NDArray[np.uint32]
-    sent: NDArray[np.uint32]
+    device_of: NDArray[np.uint16]  # [V]
+    missing: NDArray[np.int32]  # [V], inputs, and ops that it waits for, that each op still lacks
+    sent_to: NDArray[np.uint32]  # [D], the tensor that each got last: its first read, and 1 more
+    after: NDArray[np.uint32]  # [V + E + R], the element behind each element in its queue
+    taken: NDArray[np.uint32]  # [R], the element that each resource took last ...
+    last: NDArray[np.uint32]  # ... and the last one in its queue
+    under_way: NDArray[np.uint32]  # [R], the last transfer on each wire when the round began
+    sent: NDArray[np.uint32]  # [D + L], the transfer that each link got last
+    # [N], the event ahead of each resource, seconds; `NEVER` where it is at rest, and from R on: N
+    # is the next power of two.
     next_time: NDArray[np.float64]
-    free_at: NDArray[np.float64]
-    is_waking: NDArray[np.bool_]
+    free_at: NDArray[np.float64]  # [D + L], when each device or link may take what is next; seconds
+    is_waking: NDArray[np.bool_]  # [R], the event ahead is the end of an overhead, no completion
+    # [2 N], a knockout among the resources: N + r is resource r, the nodes 2 n and 2 n + 1 play for
+    # node n, and the resource in node 1 has the first event of all, of several at one time the
+    # first resource.
     winner: NDArray[np.uint32]
-    completed: NDArray[np.uint32]
-    fed_device: NDArray[np.uint32]
-    heap: NDArray[np.uint32]
-    first_ready: NDArray[np.uint32]
-    num_ready: NDArray[np.uint32]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    before: NDArray[np.uint32]
-    path: NDArray[np.uint32]
-    reason: NDArray[np.uint8]
-    store_of_input: NDArray[np.uint32]
-    uses_left: NDArray[np.int32]
-    store_on: NDArray[np.uint32]
-    tracks_memory: NDArray[np.bool_]
-    num_held: NDArray[np.int64]
-    first_held: NDArray[np.uint32]
-    held: NDArray[np.int64]
-    peak: NDArray[np.int64]
+    completed: NDArray[np.uint32]  # [R], the resources that complete now ...
+    fed_device: NDArray[np.uint32]  # ... and the device where each hands over its tensors
+    heap: NDArray[np.uint32]  # [V], ranks of the ops that wait, where backward comes first
+    first_ready: NDArray[np.uint32]  # [D], start of the heap of each device ...
+    num_ready: NDArray[np.uint32]  # ... and the number of ops on it
+    start: NDArray[np.float64]  # [V + E + R] seconds, of each op and transfer
+    end: NDArray[np.float64]  # [V + E] seconds
+    before: NDArray[np.uint32]  # [V + E], the element that its device or link took before it
+    path: NDArray[np.uint32]  # [V + E], the critical path backwards ...
+    reason: NDArray[np.uint8]  # ... and what each element waited for (`batches.REASONS`)
+    store_of_input: NDArray[np.uint32]  # [E], the store that each input holds on to
+    uses_left: NDArray[np.int32]  # [E + T], reads and outgoing transfers that a store outlives
+    store_on: NDArray[np.uint32]  # [D], the store of the tensor that is handed over
+    tracks_memory: NDArray[np.bool_]  # [1], whether more than the runtime is wanted
+    # Number of devices and wires with elements that take memory from a time on that is not over
+    # yet, and the first of these elements of each.
+    num_held: NDArray[np.int64]  # [1]
+    first_held: NDArray[np.uint32]  # [V + R + 1]
+    held: NDArray[np.int64]  # [D] bytes now
+    peak: NDArray[np.int64]  # [D] bytes at most so far
 
 
 def new_state(tables: Tables) -> State:

@@ -29,43 +29,22 @@ FEWEST_TICKS = 10**9  # of all ops on their fastest devices, so that no rounding
 class Nets(NamedTuple):
     """Tensors between groups: N sets of tensors with one maker and the same readers.
 
-    Attributes
-    ----------
-    compute : int64[G, D]
-        Ticks of each group on each device.
-    held_bytes : int64[G]
-        Bytes that each group holds.
-    maker : int32[N]
-        Group that makes each net.
-    first_reader, readers : int32[N + 1], int32[]
-        Start of the other groups that read each net, and these.
-    first_net, nets : int32[G + 1], int32[]
-        Start of the nets that each group makes or reads, and these.
-    num_bytes : float64[N]
-        Bytes of each net.
-    leaves, enters : float64[D]
-        Ticks that each device spends to send a byte, or to receive it.
-    machine : int32[D]
-        The machine of each device, one of M.
-    crosses, card : float64[M, M], int32[M, M]
-        Ticks of a byte between two machines, and the network card that it takes: D + its number.
-    seconds_per_tick : float
-        Seconds of each tick.
+    Times are in ticks; the D devices are in M machines.
     """
 
-    compute: NDArray[np.int64]
-    held_bytes: NDArray[np.int64]
-    maker: NDArray[np.int32]
-    first_reader: NDArray[np.int32]
-    readers: NDArray[np.int32]
-    first_net: NDArray[np.int32]
-    nets: NDArray[np.int32]
-    num_bytes: NDArray[np.float64]
-    leaves: NDArray[np.float64]
-    enters: NDArray[np.float64]
-    machine: NDArray[np.int32]
-    crosses: NDArray[np.float64]
-    card: NDArray[np.int32]
+    compute: NDArray[np.int64]  # [G, D]
+    held_bytes: NDArray[np.int64]  # [G]
+    maker: NDArray[np.int32]  # [N], the group that makes each net
+    first_reader: NDArray[np.int32]  # [N + 1], start of ...
+    readers: NDArray[np.int32]  # ... the other groups that read each net
+    first_net: NDArray[np.int32]  # [G + 1], start of ...
+    nets: NDArray[np.int32]  # ... the nets that each group makes or reads
+    num_bytes: NDArray[np.float64]  # [N]
+    leaves: NDArray[np.float64]  # [D], to send a byte
+    enters: NDArray[np.float64]  # [D], to receive a byte
+    machine: NDArray[np.int32]  # [D]
+    crosses: NDArray[np.float64]  # [M, M], to send a byte from one machine to another ...
+    card: NDArray[np.int32]  # ... over its network card: D + its number
     seconds_per_tick: float
 
 

@@ -112,8 +112,8 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
     before = state.before[:num_ops]
     position = np.zeros(num_reads, np.int64)  # of the transfer that each of these reads names
     position[read] = np.arange(len(read))
-    first = int(np.argmax(state.reason == NOTHING))  # the path is there backwards
-    path, reasons = state.path[first::-1].tolist(), state.reason[first::-1].tolist()
+    end = int(np.argmax(state.reason == NOTHING))  # the path is there backwards
+    path, reasons = state.path[end::-1].tolist(), state.reason[end::-1].tolist()
     starts = state.start[path]
     ends = np.minimum(state.end[path], np.append(starts[1:], np.inf))
     return Timeline(
