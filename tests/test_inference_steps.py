@@ -287,7 +287,7 @@ def test_fewer_layers_than_a_configuration_lists(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"takes, got ValueError: `num_hidden_layers` \(3\)"):
         inference_step(f"transformers:{file}", mode="decode", num_hidden_layers=3)
     file.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
-    fewer = {"text_config": {"num_hidden_layers": 1}}
+    fewer: dict[str, Any] = {"text_config": {"num_hidden_layers": 1}}
     step = inference_step(f"transformers:{file}", mode="decode", context=16, **fewer)
     assert len(step.example_inputs["past_key_values"].layers) == 1
 

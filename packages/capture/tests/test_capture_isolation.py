@@ -182,7 +182,7 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         return StandIn()
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         raise RuntimeError("outside of a context")
 

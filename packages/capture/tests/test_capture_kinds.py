@@ -161,7 +161,7 @@ def _made_alike(op_type: str) -> str:
 
 
 def saved_on_cpu(model: Net, rows: torch.Tensor) -> Any:
-    with torch.autograd.graph.save_on_cpu(pin_memory=True):  # type: ignore[no-untyped-call]
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
         return model.second(torch.tanh(model.first(rows)))
 
 
@@ -260,9 +260,13 @@ def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
     # For each of four heads two products of 4 x 2 and 2 x 4 numbers; backward, five.
     assert graph.flops[attends].tolist() == [4 * 4 * 4 * 4 * 2, 4 * 10 * 4 * 4 * 2]
     blocks = create_block_mask(lambda _b, _h, i, j: i - j < 128, 1, 1, 384, 384, device="cpu")
-    windows = Net(lambda m, x: flex_attention(*[m.first(x)[None, None]] * 3, block_mask=blocks))
+
+    def within(model: Net, rows: torch.Tensor) -> Any:
+        heads = model.first(rows)[None, None]
+        return flex_attention(heads, heads, heads, block_mask=blocks)
+
     with pytest.warns(CaptureWarning, match=r"^flex_attention: .* blocks .*_kinds\.py\)$"):
-        capture(windows, torch.ones(384, 8))
+        capture(Net(within), torch.ones(384, 8))
     learned = torch.zeros(4, requires_grad=True)
     biased = Net(
         lambda m, x: flex_attention(  # type: ignore[call-overload]
