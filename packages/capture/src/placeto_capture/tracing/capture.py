@@ -31,7 +31,7 @@ from placeto_capture.tracing.step_spec import (
     StepSpec,
     TracingOptions,
 )
-from placeto_capture.tracing.trace import GRADIENT, Call, Trace, Updates
+from placeto_capture.tracing.trace import GRADIENT, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
 from placeto_capture.tracing.updates import with_barriers, with_whole_updates
 from placeto_graphs import OpGraph, Phase
@@ -258,17 +258,20 @@ def trace_function(
 
     trace = step.trace(call, "step_fn", step_fn)
     there = {storage for placeholder in trace.placeholders for storage in placeholder.storages}
-    made = {name for name, view in trace.results.items() if view.storage not in there}
-    if any(name.endswith(GRADIENT) for name in made):
-        with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # they came before
-            around = autocast_around(options.target, options.autocast)
-            step = replace(step, begins_with=made)
-            begun = step.trace(call, "step_fn", step_fn)
-        # Most steps clear gradients before they do anything else.
-        first = next(op for op, made in enumerate(begun.ops) if isinstance(made, Call))
-        left = (storage for placeholder in begun.placeholders for storage in placeholder.creates)
-        if any(begun.deaths.get(storage, len(begun.ops)) > first for storage in left):
-            trace = begun
+    made = (name for name, view in trace.results.items() if view.storage not in there)
+    left = {name for name in made if name.endswith(GRADIENT)} - step.cleared
+    if left:
+        try:
+            with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # as before
+                around = autocast_around(options.target, options.autocast)
+                trace = replace(step, begins_with=left).trace(call, "step_fn", step_fn)
+        except CaptureError as error:
+            warnings.warn(
+                "gradients: captured as if there were none before the step, which leaves some, as "
+                f"it fails when it runs again: {error}",
+                CaptureWarning,
+                stacklevel=3,
+            )
     return with_barriers(with_frees(with_state(trace)))
 
 
@@ -384,6 +387,11 @@ class _Step:
                 f"got one that gives {type(optimizer).__name__}"
             )
         return optimizer
+
+    @property
+    def cleared(self) -> set[str]:
+        """The names of gradients that the step has cleared before it did anything else."""
+        return self._phases.cleared
 
     @contextmanager
     def _naming_failures(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -18,6 +19,7 @@ from placeto_capture.tracing.fake_memory import FakeMemory
 from placeto_capture.tracing.fake_objects import FakeObjects, tensors_in_state
 from placeto_capture.tracing.origins import ModuleScopes
 from placeto_capture.tracing.step_spec import TracingOptions
+from placeto_capture.tracing.trace import GRADIENT, Call
 from placeto_capture.tracing.tracer import Tracer
 from placeto_graphs import Phase
 
@@ -45,6 +47,7 @@ class StepPhases:
         # Optimizers, which are held, by identity: those that have stepped, and which are fused.
         self._stepped: set[int] = set()
         self._is_fused: dict[int, bool] = {}
+        self.cleared: set[str] = set()  # gradients, by name, before anything else was done
         self._backward = torch.autograd.backward
         engine = torch.autograd.graph._engine_run_backward
         self._run_engine = partial(tracer.passes.run, engine)
@@ -63,6 +66,8 @@ class StepPhases:
             # Numbers on a CPU would be changed one by one, by what is one tensor for all of them.
             is_cpu: Any = property(lambda tensor: tensor.device.type == "cpu" and not self._depth)
             stack.enter_context(mock.patch.object(FakeTensor, "is_cpu", is_cpu, create=True))
+            for kind in (torch.optim.Optimizer, nn.Module):
+                stack.enter_context(self._patch_clearing(kind))
             self._enter(Phase.FORWARD)
             yield
             self._settle()
@@ -80,6 +85,20 @@ class StepPhases:
             return scale(scaler, outputs)
 
         return mock.patch.object(torch.amp.GradScaler, "scale", held)
+
+    def _patch_clearing(self, kind: Any) -> Any:
+        """Note the gradients that are cleared before anything else is done."""
+        clear = kind.zero_grad
+
+        def cleared(holder: Any, set_to_none: bool = True) -> None:
+            if set_to_none and not any(isinstance(op, Call) for op in self._tracer.ops):
+                is_module = isinstance(holder, nn.Module)
+                groups = [{"params": holder.parameters()}] if is_module else holder.param_groups
+                weights = (weight for group in groups for weight in group["params"])
+                self.cleared.update(f"{self._objects.names.get(id(w))}{GRADIENT}" for w in weights)
+            clear(holder, set_to_none)
+
+        return mock.patch.object(kind, "zero_grad", cleared)
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
