@@ -10,7 +10,6 @@ import pytest
 
 from command_runs import build_profile, fail, start_paused, succeed
 from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
-from fork_join_graphs import fork_join_problem
 from placeto.progress import clock
 from placeto.trials.keys import content_digest
 from placeto.trials.records import Trained
@@ -27,6 +26,7 @@ from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.rewards import TITLES, rewards
 from placeto_experiments.paper.tasks import TrainPlaceto
 from placeto_graphs import save_problem
+from placeto_graphs.testing import example_problem
 from placeto_policy import Settings
 
 UPDATES = 5  # of the scale
@@ -75,7 +75,7 @@ def test_a_training_goes_on_in_its_middle(checkpoint: int, tmp_path: Path) -> No
             raise KilledError
 
     seen: list[int] = []
-    problem = fork_join_problem(1)
+    problem = example_problem(kinds=("k80", "k80"))
     settings = Settings(hidden_units=8, message_rounds=1, workers=2, updates=14)
     task = TrainPlaceto("policy", (Graph("x"),), settings, seed=3)
     records = []

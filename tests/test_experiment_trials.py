@@ -13,7 +13,6 @@ import pytest
 
 from experiment_folders import placed
 from experiment_tasks import Count
-from fork_join_graphs import fork_join_problem
 from placeto.errors import InputError, RunError
 from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
@@ -45,11 +44,12 @@ from placeto_experiments.paper.tasks import (
     random_order,
 )
 from placeto_graphs import PlacementProblem, load_problem, save_problem
+from placeto_graphs.testing import example_problem
 from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
 
 GRAPH = Graph("x")
-PROBLEM = fork_join_problem(1)
+PROBLEM = example_problem(kinds=("k80", "k80"))
 
 
 def place(name: str = "placeto", **named: Any) -> PlaceByName:
@@ -86,7 +86,7 @@ def test_settings_and_what_is_needed_make_another_trial() -> None:
     ]
     found = [key(PROBLEM), *map(key, problems), *(key(PROBLEM, other) for other in others)]
     found += [key(PROBLEM, place(), Count(number)) for number in (1, 2)]
-    assert key(fork_join_problem(1)) == key(PROBLEM)
+    assert key(example_problem(kinds=("k80", "k80"))) == key(PROBLEM)
     assert len(set(found)) == len(found)
 
 
@@ -354,7 +354,7 @@ def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
 
 
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:
-    simulator = Simulator(fork_join_problem(1), 1)
+    simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
     groups = simulator.problem.num_groups
     environment = FixedOrders.for_policy(simulator, Settings())
     environment.numbers = [3, 7]
@@ -367,7 +367,7 @@ def test_episodes_draw_from_the_fixed_orders_alone() -> None:
 
 
 def test_the_rnn_reads_the_groups_in_the_order_that_placeto_visits_them() -> None:
-    problem = fork_join_problem(1)
+    problem = example_problem(kinds=("k80", "k80"))
     other = problem_in_order(problem, 5)
     order = random_order(problem.num_groups, 5)
     names = [problem.grouping.group_names[group] for group in order.tolist()]
@@ -379,7 +379,7 @@ def test_the_rnn_reads_the_groups_in_the_order_that_placeto_visits_them() -> Non
 
 
 def test_a_pass_in_another_order_is_evaluated_as_any_placement() -> None:
-    simulator = Simulator(fork_join_problem(1), 1)
+    simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
     policy = PlacementPolicy(2, Settings(hidden_units=8, message_rounds=1))
     result = PlaceInOrder(policy, 5).place(simulator.problem, simulator)
     assert result.runtime == simulator.runtimes(result.placement[None])[0]
