@@ -32,11 +32,16 @@ def scheduled(
 
     Examples
     --------
-    >>> from placeto_graphs.testing import example_problem
-    >>> problem = micro_batched_problem(example_problem(), 4)
-    >>> placement = np.zeros(problem.num_groups, np.int32)
-    >>> scheduled(problem, "1f1b", placement).graph.num_waits > problem.graph.num_waits
-    True
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx, parse_cluster
+    >>> graph = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
+    >>> graph = replace(graph, phases=[0, 0, 1])
+    >>> step = PlacementProblem(
+    ...     graph=graph, cluster=parse_cluster("1xk80"), compute_time=[[1]] * 3
+    ... )
+    >>> whole = scheduled(micro_batched_problem(step, 2), "gpipe", np.zeros(3, np.int32)).graph
+    >>> [(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits]
+    [('c@0', 'b@1'), ('c@1', 'b@1')]
     """
     one_of("schedule", schedule, SCHEDULES)
     graph, number = problem.graph, micro_batch_of(problem.graph)
