@@ -114,9 +114,10 @@ def latency_of(chain: Chain) -> float:
 
 def time_per_sample_of(chain: Chain) -> float:
     def worth(cost: float, first: int, end: int, device: int, _last: int | None) -> float:
-        """A device spends the seconds of its slowest link on what it reads and on what it makes."""
+        """A device spends what its slowest link is busy on what it reads and on what it makes."""
         others = set(chain.devices) - {device}
-        moves = max((chain.transfer(device, other) for other in others), default=0.0)
+        slowest = [min(chain.bandwidth[device], chain.bandwidth[other]) for other in others]
+        moves = max((chain.tensor / bandwidth for bandwidth in slowest), default=0.0)
         ends = (first > 0) + (end < len(chain.seconds))
         return max(cost, sum(row[device] for row in chain.seconds[first:end]) + ends * moves)
 

@@ -16,7 +16,7 @@ from placeto.exporting.forms import UNKNOWN, labels_of_step
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, path_of
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto_baselines import LayerChain
-from placeto_graphs import EvaluationBatch, OpGraph, PlacementProblem, grouping_of_labels
+from placeto_graphs import EvaluationBatch, Grouping, OpGraph, PlacementProblem, grouping_of_labels
 
 PARAMETER = "parameter"
 WORDS, POSITION_BYTES = "input.input_ids", 8  # int64, as positions in a cache
@@ -177,6 +177,15 @@ def context_of(graph: OpGraph) -> tuple[int, int]:
     return tokens, sequences
 
 
+def order_of_groups(problem: PlacementProblem, grouping: Grouping) -> NDArray[np.int64]:
+    """Return int64[G], groups in the order in which the first op of each that takes time runs."""
+    works = (problem.compute_time > 0).any(axis=1)
+    position = np.asarray(problem.graph.topological_index)[works]
+    first = np.full(grouping.num_groups, problem.graph.num_ops)
+    np.minimum.at(first, grouping.group_of[works], position)
+    return np.argsort(first, kind="stable")
+
+
 def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool]:
     """Return int64[G], the layer of each group, and whether layers are modules.
 
@@ -184,14 +193,6 @@ def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool
     groups if there are hardly any.
     """
     graph, group_of = problem.graph, problem.grouping.group_of
-    position = np.asarray(graph.topological_index)
-    works = (problem.compute_time > 0).any(axis=1)
-
-    def begins(labels: NDArray[np.integer], count: int) -> NDArray[np.int64]:
-        first = np.full(count, graph.num_ops)
-        np.minimum.at(first, labels[works], position[works])
-        return first
-
     modules: tuple[str, ...] = ()
     with suppress(InputError):
         scopes = ModuleScopes(graph)
@@ -205,14 +206,13 @@ def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool
         level = [each for each in problem.levels if each.num_groups <= MOST_COARSE][-1:]
         coarse = level[0] if level else problem.levels[0]
         count = coarse.num_groups
-        order = np.argsort(begins(coarse.group_of, count), kind="stable")
-        labels = np.argsort(order)[coarse.group_of]
+        labels = np.argsort(order_of_groups(problem, coarse))[coarse.group_of]
     votes = np.zeros((problem.num_groups, count))
     known = labels != UNKNOWN
     seconds = NO_TIME + np.where(np.isfinite(problem.compute_time), problem.compute_time, 0)
     np.add.at(votes, (group_of[known], labels[known]), seconds[known].mean(axis=1))
     layer = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
-    order = np.argsort(begins(group_of, problem.num_groups), kind="stable")
+    order = order_of_groups(problem, problem.grouping)
     last = layer[order][layer[order] != UNKNOWN][0]
     for group in order.tolist():
         last = layer[group] = last if layer[group] == UNKNOWN else layer[group]

@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.exporting.layers import order_of_groups
 from placeto.placing.costs import SIMULATION_ERROR, fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
@@ -61,16 +62,11 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice
     no accelerator but the last has more than an equal part of the weights. The last device takes
     the rest. A group that a device cannot run goes to the device where it runs fastest.
     """
-    graph = problem.graph
     devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
-    # The order in which the first op of each group that takes time runs.
-    works = (problem.compute_time > 0).any(axis=1)
-    position = np.full(problem.num_groups, graph.num_ops)
-    np.minimum.at(
-        position, problem.grouping.group_of[works], np.asarray(graph.topological_index)[works]
+    order = order_of_groups(problem, problem.grouping)
+    weights = np.bincount(
+        problem.grouping.group_of, problem.graph.parameter_bytes, problem.num_groups
     )
-    order = np.argsort(position, kind="stable")
-    weights = np.bincount(problem.grouping.group_of, graph.parameter_bytes, problem.num_groups)
     held = np.append(0.0, np.cumsum(weights[order]))
     num_balanced = len(problem.cluster.accelerators) - 1 if how == BALANCED else 0
     seconds = problem.group_graph.compute_time
