@@ -119,7 +119,7 @@ def _cluster(document: _ClusterFile) -> Cluster:
             given = "links" if has_links else "bandwidth"
             raise GraphError(f"{field}: expected no {given} beside it, got {shown(name)}")
     if has_links:
-        machine = np.unique(_machines(document, members), return_inverse=True)[1]
+        machine = np.unique(_machines(document, members), return_inverse=True)[1].astype(np.int32)
         return Cluster(**same, **_links(document, names, members), machine=machine)
     return Cluster(
         **same,
