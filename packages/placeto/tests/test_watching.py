@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from placeto.placing import watching
-from placeto.placing.placements import run_placer
+from placeto.placing.evaluators import STEP
+from placeto.placing.placements import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
@@ -156,3 +157,15 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
     assert sorted({match[1] for match in counts if match}) == ["1", "2", "3", "4"]
     assert f"best {seconds_text(found.runtime)}, evaluated" in reports[-1]
+
+
+def test_the_search_is_the_same_by_its_name_as_without_one() -> None:
+    problem, progress = ladder(), PlainProgress(None)
+    without_bound = replace(STEP, simulates=False)  # which ends the search where it is reached
+    usual = PlaceSettings(max_evaluations=500, seed=3, evaluator=without_bound)
+    named = replace(usual, placer="multilevel")
+    found = [place_problem(problem, each, progress).result for each in (usual, named)]
+    spec, limits = placer_spec("multilevel"), Limits(500)
+    found.append(run_placer(spec, problem, progress, seed=3, limits=limits))
+    assert len({each.evaluations for each in found}) == 1
+    assert len({tuple(each.placement.tolist()) for each in found}) == 1
