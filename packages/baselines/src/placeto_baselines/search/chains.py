@@ -26,7 +26,7 @@ from placeto_graphs import (
 Candidate = TypeVar("Candidate")
 
 BEAM = 256  # sets of used devices that are kept, of each size
-LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0, math.inf)  # of the slowest stage, in fair shares
+LIMITS = (1.0, 1.1, 1.2, 1.4, 2.0, math.inf)  # of the slowest stage, in fair shares
 MOST_OF_LIMIT = 16
 MOST_PROPOSED = 96
 DESCENTS = 3  # that begin at proposed stages

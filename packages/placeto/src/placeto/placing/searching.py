@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from placeto.placing.choices import (
 )
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto_baselines import (
+    BaselineError,
     CriticalPathPlacer,
     Heft,
     LayerChain,
@@ -116,9 +118,10 @@ class PortfolioSearch:
             if best is not None and np.ptp(best) > 0:
                 devices = tuple(np.unique(best).tolist())
                 self.choices.append(Choice(devices, CHAIN, evaluated(watched, best)))
-        for placer, least in PLACERS_OF_STARTS:
+        for placer, least in PLACERS_OF_STARTS if problem.num_devices > 1 else ():
             if affordable >= least and not self.stopped():
-                placer.place(problem, watched, seed=seed)
+                with suppress(BaselineError):  # a library that cannot be used is no start
+                    placer.place(problem, watched, seed=seed)
         subsets = subsets_to_search(problem)
         each = affordable * SHARE_OF_SUBSETS / max(len(subsets), 1)
         fewest = max(FEWEST_EVALUATIONS, FEWEST_OF_GROUP * problem.num_groups)
