@@ -25,7 +25,7 @@ class MemoryLoop:
     """A loop, made anew each time, and how far off its simulated peak may be, as a fraction."""
 
     make: Callable[[], Loop]
-    within: float = 0.05
+    within: float = 0.02
 
 
 def layers(*sizes: int) -> nn.Module:
@@ -142,10 +142,10 @@ LOOPS = {
     "output in a variable": MemoryLoop(output_in_a_variable),
     "features of hooks": MemoryLoop(features_of_hooks),
     "accumulation over 8 passes": MemoryLoop(lambda: accumulation(8)),
-    "gradients that are zeros": MemoryLoop(lambda: clearing("zeros"), within=0.02),
-    "gradients cleared in between": MemoryLoop(lambda: clearing("between"), within=0.02),
-    "gradients never cleared": MemoryLoop(lambda: clearing("never"), within=0.02),
-    "gradients in buffers": MemoryLoop(lambda: clearing("buffers"), within=0.02),
+    "gradients that are zeros": MemoryLoop(lambda: clearing("zeros")),
+    "gradients cleared in between": MemoryLoop(lambda: clearing("between")),
+    "gradients never cleared": MemoryLoop(lambda: clearing("never")),
+    "gradients in buffers": MemoryLoop(lambda: clearing("buffers")),
     "two backward passes": MemoryLoop(lambda: two_passes(retain=False)),
     "graph that is kept": MemoryLoop(lambda: two_passes(retain=True)),
     "state in lists": MemoryLoop(state_in_lists),

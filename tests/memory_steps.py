@@ -44,7 +44,7 @@ class MemoryStep:
     loss: Loss = squares
     optimizer: Optimizer = torch.optim.Adam
     is_training: bool = True
-    within: float = 0.05
+    within: float = 0.02
 
 
 def perceptron(*sizes: int, rows: int, inplace: bool = False, dropout: float = 0.0) -> Made:
@@ -319,7 +319,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 def update(name: str, **how: bool) -> MemoryStep:
     optimizer = partial(getattr(torch.optim, name), **OPTIMIZERS[name], **how)
-    return MemoryStep(lambda: perceptron(*[256] * 5, rows=8), optimizer=optimizer, within=0.02)
+    return MemoryStep(lambda: perceptron(*[256] * 5, rows=8), optimizer=optimizer)
 
 
 UPDATES = {
@@ -342,7 +342,7 @@ STEPS = {
     "activations in place": MemoryStep(
         lambda: perceptron(*[64] * 9, rows=2048, inplace=True), classification
     ),
-    "SiLU and Mish": MemoryStep(gated, classification, within=0.02),
+    "SiLU and Mish": MemoryStep(gated, classification),
     "dropout": MemoryStep(lambda: perceptron(*[64] * 7, rows=2048, dropout=0.1), classification),
     "residual blocks": MemoryStep(lambda: blocks(64, 1024)),
     "checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=False)),

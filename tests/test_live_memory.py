@@ -1,6 +1,5 @@
 """The peak memory of a step on one device is that of PyTorch on a CPU."""
 
-import sys
 from dataclasses import replace
 from functools import cache, partial
 
@@ -11,7 +10,7 @@ from memory_loops import LOOPS
 from memory_steps import STEPS, UPDATES, perceptron
 from torch.optim import AdamW
 
-from placeto_capture import Target, Updates, capture, capture_function
+from placeto_capture import Target, capture, capture_function
 from placeto_graphs import OpGraph, PlacementProblem, colocate, parse_cluster
 from placeto_simulator import Simulator
 
@@ -26,7 +25,7 @@ def measured_peak(name: str) -> int:
 
 
 @cache
-def captured(name: str, updates: Updates) -> OpGraph:
+def captured(name: str) -> OpGraph:
     if name in LOOPS:
         loop = LOOPS[name].make()
         return capture_function(
@@ -41,12 +40,11 @@ def captured(name: str, updates: Updates) -> OpGraph:
         optimizer=step.optimizer,
         mode="training" if step.is_training else "inference",
         target="cpu",
-        updates=updates,
     )
 
 
-def simulated_peak(name: str, queue: str, updates: Updates = "after-backward") -> int:
-    graph = captured(name, updates)
+def simulated_peak(name: str, queue: str) -> int:
+    graph = captured(name)
     problem = PlacementProblem(
         graph=graph,
         cluster=replace(parse_cluster("1xcpu"), queue=queue),
@@ -78,21 +76,3 @@ def test_updates_on_a_gpu_are_of_all_weights_at_once_by_default() -> None:
 
     assert graph("gpu", None) == graph("gpu", True) != graph("gpu", False)
     assert graph("cpu", None) == graph("cpu", False) != graph("cpu", True)
-
-
-def main(names: list[str]) -> None:
-    """Print how far off the peaks of some steps are, all by default."""
-    print(f"{'step':28}{'MB':>8}{'as-ready':>10}{'fifo':>8}{'in order':>10}")
-    for name in names or [*STEPS, *LOOPS]:
-        real = measured_peak(name)
-        peaks = (
-            simulated_peak(name, "fifo", "as-ready"),
-            simulated_peak(name, "fifo"),
-            simulated_peak(name, "backward-first"),
-        )
-        before, fifo, in_order = (peak / real - 1 for peak in peaks)
-        print(f"{name:28}{real / 1e6:8.2f}{before:+10.1%}{fifo:+8.1%}{in_order:+10.1%}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

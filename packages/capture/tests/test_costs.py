@@ -223,11 +223,9 @@ def test_every_core_function_of_aten_has_a_class_or_is_costed_by_its_bytes() -> 
 @pytest.mark.parametrize(
     ("op_type", "flops", "moved", "expected"),
     [
-        ("aten.convolution_backward", 1e3, 1e6, OpClass.CONVOLUTION),
         ("aten.add_", 0, 1e6, OpClass.ELEMENTWISE),
         ("aten._foreach_copy_", 0, 1e6, OpClass.COPY),
         ("mylib.attention", 9e6, 1e6, OpClass.MATRIX_PRODUCT),
-        ("aten.sum", 0, 0, OpClass.REDUCTION),
         ("mylib.activation", 1e6, 1e6, OpClass.ELEMENTWISE),
         ("mylib.magic", 0, 0, OpClass.ELEMENTWISE),
     ],

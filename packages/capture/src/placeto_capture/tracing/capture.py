@@ -259,7 +259,7 @@ def trace_function(
     trace = step.trace(call, "step_fn", step_fn)
     there = {storage for placeholder in trace.placeholders for storage in placeholder.storages}
     made = (name for name, view in trace.results.items() if view.storage not in there)
-    left = {name for name in made if name.endswith(GRADIENT)} - step.cleared
+    left = {name for name in made if name.endswith(GRADIENT)} - step.phases.cleared
     if left:
         try:
             with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # as before
@@ -352,7 +352,7 @@ class _Step:
             )
             self.tracer = Tracer(objects.memory, self._scopes, self.options)
             takes_foreach = self.options.target == "gpu" and self.updates == "after-backward"
-            self._phases = StepPhases(self.tracer, self._fake_mode, objects, takes_foreach)
+            self.phases = StepPhases(self.tracer, self._fake_mode, objects, takes_foreach)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
             with objects.in_place():
@@ -363,11 +363,11 @@ class _Step:
                     torch.enable_grad(),
                     self._fake_mode,
                     self.tracer,
-                    self._phases.followed(),
+                    self.phases.followed(),
                 ):
                     for name, weight in objects.parameters.items():
                         if name + GRADIENT in self.begins_with:
-                            with self._phases.unrecorded():
+                            with self.phases.unrecorded():
                                 weight.grad = torch.empty_like(weight)
                             self.tracer.add_gradient(name + GRADIENT, weight)
                     results = function(*args, **kwargs)
@@ -379,7 +379,7 @@ class _Step:
     def made(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
         """Return an optimizer of all parameters."""
         parameters = [each for module in self.modules.values() for each in module.parameters()]
-        with self._phases.unrecorded():
+        with self.phases.unrecorded():
             optimizer = factory(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise CaptureError(
@@ -387,11 +387,6 @@ class _Step:
                 f"got one that gives {type(optimizer).__name__}"
             )
         return optimizer
-
-    @property
-    def cleared(self) -> set[str]:
-        """The names of gradients that the step has cleared before it did anything else."""
-        return self._phases.cleared
 
     @contextmanager
     def _naming_failures(self) -> Iterator[None]:
