@@ -4,7 +4,6 @@ There is no GPU here: these streams note what is issued, and do it at the end in
 which only events count.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host_streams import HostMoment, HostStream, host_streams
+from host_streams import host_streams
 from numeric_step import (
     FEED,
     NumericStep,
@@ -22,7 +21,6 @@ from numeric_step import (
     expected_results,
     gpus,
     problems,
-    random_problem,
 )
 from placeto_execution import compile_step, streams
 from placeto_execution.programs import topological_schedule
@@ -188,29 +186,3 @@ def test_any_order_that_events_allow_gives_the_same(problem: PlacementProblem, s
         devices.run(FEED)
         devices.close()
     assert done == expected_results(problem.graph)
-
-
-class BehindStream(HostStream):
-    """Comes a second later to what is issued for ops, and copies when it need not wait for that."""
-
-    def __init__(self, _name: str, purpose: str) -> None:
-        self.delay = 1.0 if purpose.startswith("ops") else 0.0
-        self.not_before = 0.0
-
-    def mark(self) -> HostMoment:
-        return HostMoment(max(time.monotonic() + self.delay, self.not_before))
-
-    def wait(self, moment: HostMoment) -> None:
-        self.not_before = max(self.not_before, moment.time)
-
-
-def test_a_tensor_that_waits_for_room_on_a_gpu_is_not_copied_for_as_long() -> None:
-    problem = random_problem(0, 20, 2, "fifo")
-    schedule = topological_schedule(problem, np.array([0, 1] * 10, np.int32))
-    step, program = NumericStep(problem.graph), compile_step(schedule)
-    with host_streams(BehindStream):
-        devices = streams.StreamedDevices(step, program, ["cuda:0", "cpu:1"], schedule.op_device)
-        (record, _), _ = devices.run(FEED)
-        devices.close()
-    seconds = [end - begun for _, begun, end in record.taken]
-    assert 0.0 < min(seconds) <= max(seconds) < 0.5

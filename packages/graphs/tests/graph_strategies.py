@@ -107,7 +107,8 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
-        machine=np.array(draw(arrays(st.integers(0, count - 1), count))),
+        # Files number machines without gaps.
+        machine=np.unique(draw(arrays(st.integers(0, count - 1), count)), return_inverse=True)[1],
         queue=draw(st.sampled_from(["fifo", "backward-first"])),
         kinds=tuple(draw(st.lists(device_kinds(), max_size=2, unique_by=lambda kind: kind.name))),
     )

@@ -48,7 +48,6 @@ def test_links_may_be_shared_and_named() -> None:
     ("changes", "message"),
     [
         ({"devices": []}, "devices: expected 1 to 1024 devices, got 0"),
-        ({"devices": "2xk80"}, "devices: expected a sequence of Device, got '2xk80'"),
         ({"devices": [device(), "b"]}, "devices[1]: expected a Device, got 'b'"),
         ({"devices": [device(), device()]}, "devices.name[1]: 'k80:0' repeats devices.name[0]"),
         (
@@ -61,9 +60,7 @@ def test_links_may_be_shared_and_named() -> None:
         ({"latency": [[0]]}, "latency: expected shape (2, 2), got (1, 1)"),
         ({"link": [[0, 0], [0, -1]]}, "link[0, 0]: expected -1 from a device to itself, got 0"),
         ({"link": [[-1, -1], [0, -1]]}, "link[0, 1]: expected a link, got -1"),
-        ({"link": [[-1, 2], [0, -1]]}, "link[0, 1]: expected an integer from -1 to 1, got 2"),
         ({"link": [[-1, 1], [1, -1]]}, "link: expected every number from 0 to 1, got none that"),
-        ({"link_names": ["a"]}, "link_names: expected 2 texts, got 1"),
         ({"queue": "lifo"}, "queue: expected one of fifo, backward-first, got 'lifo'"),
         ({"kinds": ["k80"]}, "kinds[0]: expected a DeviceKind, got 'k80'"),
         ({"kinds": [DEVICE_KINDS["k80"]] * 2}, "kinds.name[1]: 'k80' repeats kinds.name[0]"),
@@ -278,11 +275,8 @@ def test_one_device_sends_nothing_over_any_link() -> None:
         ("2xtpu", "cluster: expected one of the kinds cpu, k80, p100"),
         ("0xk80", "cluster: expected a count of at least 1, got '0xk80'"),
         ("2x(1xk80 + 00xcpu)", "cluster: expected a count of at least 1, got '00xcpu'"),
-        ("0x(4xk80)", "cluster: expected a count of at least 1, got '0x(4xk80)'"),
         ("1025xk80", "cluster: expected at most 1024 devices, got 1025"),
-        ("9999x(9999xk80)", "cluster: expected at most 1024 devices, got 99980001"),
         ("2x(4xk80", "cluster: expected terms such as 2xk80"),
-        ("2x()", "cluster: expected terms such as 2xk80"),
         ("2x(2x(1xk80))", "cluster: expected terms such as 2xk80"),
     ],
 )

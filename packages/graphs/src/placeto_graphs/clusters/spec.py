@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,13 +101,9 @@ def joined(
     if within in SLOTS:
         cards = zip(devices, ways, strict=True)
         ways = [way if device.is_cpu else way.in_slot(within) for device, way in cards]
-    has_nvlink = np.array([way.has_nvlink for way in ways])
-    to_host, to_card, host_latency = np.array(
-        [(way.host_bandwidth, way.card_bandwidth, way.host_latency) for way in ways]
-    ).T
-    to_peer, to_pair, peer_latency = np.array(
-        [(way.peer_bandwidth, way.pair_bandwidth, way.peer_latency) for way in ways]
-    ).T
+    columns = np.array([astuple(way) for way in ways]).T
+    to_host, to_card, host_latency, to_peer, to_pair, peer_latency = columns[:6]
+    has_nvlink, is_machine = columns[6:].astype(np.bool_)
 
     # Ordered pairs of devices, bool[D, D]. Processors are joined whatever joins the GPUs.
     apart = ~np.eye(count, dtype=np.bool_)
@@ -116,12 +113,11 @@ def joined(
     usual = np.isfinite(to_pair) if asked_within is None else asked_within == "nvlink"
     pairs = nvlink & usual
     direct = peers if within == "bus" else pairs | peers & is_processor
-    for device, way, beside in zip(devices, ways, together, strict=True):
-        if way.is_machine and beside.any():
-            raise GraphError(
-                f"cluster: expected {device.kind} to be a machine of its own, such as "
-                f"2x(1x{device.kind}), got it with other devices"
-            )
+    for kind in kind_of[is_machine & together.any(axis=1)]:
+        raise GraphError(
+            f"cluster: expected {kind} to be a machine of its own, such as 2x(1x{kind}), got it "
+            "with other devices"
+        )
     if count > 1:  # one device sends nothing, whatever is asked for
         _check_used(asked_within, asked_network, together, nvlink)
 
