@@ -24,6 +24,7 @@ class Compared(NamedTuple):
     text: str
     measured: float
     simulated: float
+    error_of_seconds: float  # simulated over measured seconds, less 1; NaN if these are not known
 
     @property
     def error(self) -> float:
@@ -50,8 +51,14 @@ def compared(entry: Entry) -> list[Compared]:
     print(f"{entry.name} ...", file=sys.stderr)
     base = entry.rows[0].measured
     simulated = [row.setting.seconds() for row in entry.rows]
+    unit = entry.seconds or np.nan
     return [
-        Compared(row.text, row.measured / base, seconds / simulated[0])
+        Compared(
+            row.text,
+            row.measured / base,
+            seconds / simulated[0],
+            seconds / (unit * row.measured) - 1,
+        )
         for row, seconds in zip(entry.rows, simulated, strict=True)
     ]
 
@@ -60,10 +67,14 @@ def summary(found: dict[str, list[Compared]]) -> str:
     """Return the summary of all entries; their bases count in pairs alone."""
     errors = np.array([abs(row.error) for rows in found.values() for row in rows[1:]])
     right, pairs = np.sum([orderings(rows) for rows in found.values()], axis=0)
+    of_seconds = np.abs([row.error_of_seconds for rows in found.values() for row in rows])
+    of_seconds = of_seconds[np.isfinite(of_seconds)]
     return (
         f"Mean error of {len(errors)} ratios: {share_text(errors.mean())} "
         f"(median {share_text(np.median(errors))}, {(errors <= 0.15).sum()} within 15 %). "
-        f"Orderings right: {right} of {pairs}."
+        f"Orderings right: {right} of {pairs}. "
+        f"Mean error of {len(of_seconds)} times in seconds, bases included: "
+        f"{share_text(of_seconds.mean() if len(of_seconds) else 0.0)}."
     )
 
 
@@ -71,13 +82,24 @@ def lines(entry: Entry, found: Sequence[Compared]) -> list[list[str]]:
     """Return the lines of an entry in its table."""
     base, *rows = found
     right, pairs = orderings(found)
+    first = [f"**{entry.name}**: {base.text}", "1", "1", f"orderings {right} of {pairs}"]
     return [
-        [f"**{entry.name}**: {base.text}", "1", "1", f"orderings {right} of {pairs}"],
+        [*first, _signed(base.error_of_seconds)],
         *(
-            [row.text, f"{row.measured:.3f}", f"{row.simulated:.3f}", f"{100 * row.error:+.1f} %"]
+            [
+                row.text,
+                f"{row.measured:.3f}",
+                f"{row.simulated:.3f}",
+                _signed(row.error),
+                _signed(row.error_of_seconds),
+            ]
             for row in rows
         ),
     ]
+
+
+def _signed(error: float) -> str:
+    return "" if np.isnan(error) else f"{100 * error:+.1f} %"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -89,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not found:
         raise SystemExit(f"--only: expected a part of a name of an entry, got {only}")
     print(summary({entry.name: rows for entry, rows in found.items()}))
-    columns = ["entry and row", ">measured ratio", ">simulated ratio", ">error"]
+    columns = ["entry and row", ">measured ratio", ">simulated ratio", ">error", ">of seconds"]
     for part in dict.fromkeys(entry.part for entry in found):
         rows = [line for one in found if one.part == part for line in lines(one, found[one])]
         print(f"\n{TextTable(f'## {part}', columns, rows).markdown()}")

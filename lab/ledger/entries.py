@@ -27,6 +27,7 @@ class Entry:
     name: str
     part: str  # of the page
     source: str
+    seconds: float  # what a measured 1 is per sample; 0 where the source does not tell
     rows: tuple[Row, ...]
 
 
@@ -46,6 +47,7 @@ def entries() -> tuple[Entry, ...]:
             entry["name"],
             entry["part"],
             entry["source"],
+            float(entry.get("seconds", 0)),
             tuple(
                 Row(
                     text,

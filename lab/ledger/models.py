@@ -38,6 +38,9 @@ class Transformer:
         True if the backward pass computes activations again, per attention and per MLP.
     dropout
         True if attention and MLP end in dropout.
+    normalises_outside
+        True for the layers of DT-FM: normalisations are outside of checkpointing, and what is added
+        to attention and MLP is normalised. Scores are divided, not queries, and the MLP has ReLU.
     predicts_words
         True for logits of each next word, False for two classes of the first token.
     """
@@ -53,6 +56,7 @@ class Transformer:
     precision: str = "float32"
     checkpointing: bool = False
     dropout: bool = False
+    normalises_outside: bool = False
     predicts_words: bool = True
 
     @property
@@ -94,20 +98,28 @@ class _Layer(nn.Module):
             self.keys, self.values = (nn.Buffer(torch.zeros(shape)) for _ in range(2))
 
     def forward(self, features: Tensor) -> Tensor:
-        for part in (self.attention, self.perceptron):
+        outside = self.sizes.normalises_outside
+        for norm, part in zip(self.norms, (self.attention, self.perceptron), strict=True):
+            features = norm(features) if outside else features
+            own = None if outside else norm
             if self.sizes.checkpointing:
                 with set_checkpoint_early_stop(False):  # which PyTorch had not when it was measured
-                    features = features + checkpoint(part, features, use_reentrant=False)
+                    features = features + checkpoint(part, features, own, use_reentrant=False)
             else:
-                features = features + part(features)
+                features = features + part(features, own)
         return features
 
-    def attention(self, features: Tensor) -> Tensor:
+    def attention(self, features: Tensor, norm: nn.Module | None) -> Tensor:
+        features = features if norm is None else norm(features)
         shape = (self.sizes.batch, self.sizes.length, self.sizes.heads, -1)
-        products = self.qkv(self.norms[0](features)).chunk(3, dim=-1)
+        products = self.qkv(features).chunk(3, dim=-1)
         query, key, value = (product.view(shape).transpose(1, 2) for product in products)
-        query = query * key.shape[-1] ** -0.5
-        scores = query @ key.transpose(2, 3)
+        scale = key.shape[-1] ** -0.5
+        if self.sizes.normalises_outside:
+            scores = query @ key.transpose(2, 3) * scale
+        else:
+            query = query * scale
+            scores = query @ key.transpose(2, 3)
         if self.sizes.past:
             scores = torch.cat([query @ self.keys.transpose(2, 3), scores], dim=3)
         weights = self.dropped(functional.softmax(scores, dim=3))
@@ -116,9 +128,10 @@ class _Layer(nn.Module):
             read = read + weights[..., : self.sizes.past] @ self.values
         return self.dropped(self.out(read.transpose(1, 2).flatten(2)))
 
-    def perceptron(self, features: Tensor) -> Tensor:
-        hidden = functional.gelu(self.up(self.norms[1](features)))
-        return self.dropped(self.down(hidden))
+    def perceptron(self, features: Tensor, norm: nn.Module | None) -> Tensor:
+        hidden = self.up(features if norm is None else norm(features))
+        activation = functional.relu if self.sizes.normalises_outside else functional.gelu
+        return self.dropped(self.down(activation(hidden)))
 
     def dropped(self, features: Tensor) -> Tensor:
         return functional.dropout(features, 0.1) if self.sizes.dropout else features
