@@ -137,7 +137,7 @@ def capture(
     >>> [name for name, kind in zip(graph.op_names, graph.op_types) if kind.startswith("aten")]
     ['0/aten.addmm', '1/aten.relu', '2/aten.addmm']
     >>> capture(model, batch)
-    OpGraph(ops=22, tensors=33, edges=28)
+    OpGraph(ops=22, tensors=37, edges=28)
     """
     spec = StepSpec(
         model,

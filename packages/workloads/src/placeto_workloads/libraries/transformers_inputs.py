@@ -30,7 +30,7 @@ WRITERS = ("LM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration", 
 # Arguments that a loss is made of, besides those that are called labels.
 OF_LOSS = ("start_positions", "future_values")
 # Arguments that some classes fail without, although they have a default.
-NEEDED = {"is_longer", "spatial_shapes", "use_image_text_matching_head"}
+NEEDED = {"is_longer", "spatial_shapes", "use_image_text_matching_head", "visual_feats"}
 NUM_CHOICES = 2
 SIDES = ("image_size", "input_size", "img_size", "crop_size")
 DEFAULT_SIDE = 224
@@ -86,7 +86,7 @@ class _Inputs:
         self._taken = set(named)
         self._needed = {key for key, each in named.items() if each.default is each.empty}
         self._needed |= NEEDED & self._taken
-        if self._class.startswith("Git"):
+        if self._class.startswith(("Git", "Vilt")):
             self._needed.add("pixel_values")
         self._main = str(getattr(model, "main_input_name", "input_ids"))
         self._batch = whole_number("batch_size", batch_size)
