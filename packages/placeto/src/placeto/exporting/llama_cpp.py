@@ -333,7 +333,7 @@ def best_arrangement(
     if best is None:
         names = ", ".join(chain.problem.cluster.device_names)
         raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
-    whole = chain.whole_layers(best.stages.device_of_layer())
+    whole = chain.whole_layers(best.device_of_layer())
     found = [whole]
     for each in (whole, chain.feed_forward_on_cpu(whole), *([placed] if starts else [])):
         end = steepest_descent([each], chain.ranks, chain.neighbours, MOST_ROUNDS)

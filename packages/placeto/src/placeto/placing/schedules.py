@@ -35,11 +35,11 @@ def place_scheduled(
     """
     if schedule is None:
         return place_problem(problem, settings, progress)
-    chain = LayerChain(problem, settings.evaluator.make(problem, 1), layers_of_groups(problem))
+    chain = LayerChain(problem, settings.evaluator.make(problem, 1), layers_of_groups(problem)[0])
     found = best_chain(chain, range(problem.num_devices), evaluations=EVALUATIONS_OF_START)
     start = np.isfinite(problem.group_graph.compute_time).argmax(axis=1).astype(np.int32)
     if found is not None:
-        start = found.stages.device_of_layer()[chain.layer_of_group]
+        start = found.device_of_layer()[chain.layer_of_group]
     placed = place_problem(scheduled(problem, schedule, start), settings, progress)
     free = replace(placed.problem, graph=problem.graph)
 
