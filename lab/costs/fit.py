@@ -25,26 +25,12 @@ ROUNDS = 50
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """How long one training step takes, as published.
-
-    Attributes
-    ----------
-    kind : text
-        The kind of the one device that it ran on.
-    model : text
-        As `load` names it.
-    seconds : float
-        Of the step.
-    phases
-        What of our captured step it is the time of.
-    source : text
-        Where it was published.
-    """
+    """How long one training step takes on one device, as published."""
 
     kind: str
-    model: str
+    model: str  # as `load_model_graph` names it
     seconds: float
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase, ...]  # what of our captured step it is the time of
     source: str
 
 
@@ -238,21 +224,6 @@ def residual_table(fits: Sequence[Fit]) -> str:
     return "\n".join(lines)
 
 
-def share_table(fits: Sequence[Fit]) -> str:
-    """Return where the time of the fitted steps goes as a Markdown table."""
-    header = ["overhead", *(op_class.replace("_", " ") for op_class in OpClass)]
-    lines = [
-        f"| kind | model | {' | '.join(header)} |",
-        "|---|---|" + "---:|" * len(header),
-    ]
-    for fit in fits:
-        for step in fit.steps:
-            seconds = [step.overhead, *(step.by_class / _as_array(fit.fitted))]
-            shares = " | ".join(f"{part / sum(seconds):.1%}" for part in seconds)
-            lines.append(f"| {fit.device.name} | {step.published.model} | {shares} |")
-    return "\n".join(lines)
-
-
 def _as_array(efficiency: Efficiency) -> NDArray[np.float64]:
     return np.array([getattr(efficiency, op_class) for op_class in OpClass])
 
@@ -265,7 +236,6 @@ def main() -> None:
     fits = fit_all(graphs)
     print(efficiency_table(fits))
     print(f"\n{residual_table(fits)}")
-    print(f"\n{share_table(fits)}")
 
 
 if __name__ == "__main__":

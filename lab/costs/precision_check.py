@@ -21,20 +21,10 @@ MODEL, BATCH_SIZE = "torchvision:resnet50", 256
 
 @dataclass(frozen=True)
 class PublishedRate:
-    """How many images a second one device trains with, as published.
-
-    Attributes
-    ----------
-    kind : text
-        Of the device.
-    precision : text
-        ``"float32"``, ``"tf32"`` or ``"mixed"``: autocast to float16.
-    images_per_second : float
-        Of the training, the reading of images included.
-    """
+    """How many images a second one device trains with, as published, reading them included."""
 
     kind: str
-    precision: str
+    precision: str  # "float32", "tf32", or "mixed" for autocast to float16
     images_per_second: float
 
 
