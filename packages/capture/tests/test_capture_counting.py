@@ -38,7 +38,6 @@ def test_functions_with_a_rule_of_their_own_exist() -> None:
         *functions.PICKS,
         *functions.PUTS,
         *functions.SHAPED_ALIKE,
-        *functions.COPIES,
         *functions.ZEROS,
         *functions.BATCH_NORMS,
     )

@@ -17,7 +17,7 @@ from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
 from placeto_capture.tracing.trace import GRADIENT, Call, Placeholder, View
 from placeto_graphs import Phase
 
-SWITCHES = ("foreach", "fused", "capturable")  # that are off in a trace, too
+SWITCHES = ("foreach", "fused", "capturable")  # off, as each weight is updated by itself
 
 
 class ExecutableTraining(TracedStep):

@@ -79,9 +79,7 @@ PUTS = _aten("""
     masked_scatter_ put_ scatter_ scatter_add_ scatter_reduce_
 """)
 
-# Functions with which autograd puts gradients into new zeros; it works in place, but for a dispatch
-# mode it copies them.
-COPIES = _aten("index_add index_put masked_scatter put scatter scatter_add")
+# Functions that make what autograd puts gradients into.
 ZEROS = _aten("new_zeros zeros zeros_like")
 
 # Those of `PUTS` that read what was there before; `index_put_` does if it is told to accumulate.

@@ -26,7 +26,7 @@ from placeto_capture.tracing.fake_results import (
     own_result,
     picked_result,
 )
-from placeto_capture.tracing.functions import ALLOCATIONS, COPIES, ZEROS, Function, function_of
+from placeto_capture.tracing.functions import ALLOCATIONS, PUTS, ZEROS, Function, function_of
 from placeto_capture.tracing.known_values import CONSTANT, KnownValues
 from placeto_capture.tracing.lifetimes import Lifetimes
 from placeto_capture.tracing.origins import (
@@ -194,7 +194,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return take_apart(*args, **kwargs)
         if func is not LIFT_FRESH:
             args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
-        if function.name in COPIES and self._are_new_zeros(args[0]):
+        # Autograd puts gradients in place, but for a dispatch mode it copies them.
+        if f"{function.name}_" in PUTS and self._are_new_zeros(args[0]):
             in_place = getattr(torch.ops.aten, f"{func._opname}_")
             function = function_of(getattr(in_place, func._overloadname))
         return self._record(function, args, kwargs)
