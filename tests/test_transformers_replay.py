@@ -1,4 +1,4 @@
-"""Twelve small transformers: what is captured of them is what PyTorch runs."""
+"""Small transformers: what is captured of them is what PyTorch runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -42,7 +42,7 @@ def lengths(name: str) -> dict[str, int]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", sorted(SMALL.keys() - {"bart", "electra"}))  # as t5 and bert
 def test_a_replayed_step_of_a_small_transformer(name: str) -> None:
     step = compared(small(name, **lengths(name)))
     check_replay(step, num_orders=1)
