@@ -193,33 +193,6 @@ def test_one_warning_names_the_types_in_no_class_and_their_largest_share() -> No
     assert str(warning.message).endswith(f"share of the time of all ops: {expected}")
 
 
-def core_functions() -> set[str]:
-    """Return the functions of ATen's core, to which all others can be reduced."""
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
-    return {
-        str(packet)
-        for packet in packets
-        if isinstance(packet, torch._ops.OpOverloadPacket)
-        for overload in packet.overloads()  # type: ignore[no-untyped-call]
-        if torch.Tag.core in getattr(packet, overload).tags
-    }
-
-
-def test_every_core_function_of_aten_has_a_class_or_is_costed_by_its_bytes() -> None:
-    core = core_functions()
-    assert len(core) > 100
-    without_class = {op_type for op_type in core if class_of_type(op_type) is None}
-    for op_type in sorted(core):
-        graph = graph_of(op_type=op_type, flops=1e6, bytes_accessed=8e6)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            (taken,) = cost_model(graph, "k80")
-        assert 8e6 / DEVICE_KINDS["k80"].memory_bandwidth < taken < np.inf
-        assert [op_type in str(warning.message) for warning in caught] == (
-            [True] if op_type in without_class else []
-        )
-
-
 @pytest.mark.parametrize(
     ("op_type", "flops", "moved", "expected"),
     [
