@@ -4,10 +4,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given
-from numpy.typing import NDArray
 from test_simulator import two_chains
 
-from placeto_graphs import GraphError, PlacementProblem
+from placeto_graphs import GraphError
 from placeto_simulator import Simulator, Timeline
 from simulated_problems import Placed, in_weights, placed_problems
 
@@ -32,36 +31,6 @@ def test_memory_over_time_has_the_peaks_that_evaluate_gives(placed: Placed) -> N
         kept = [t for t in graph.held_tensors if here[graph.tensor_producer[t]]]
         sizes = [graph.tensor_bytes[t] for t in kept if not in_weights(graph, t)]
         assert held[-1] == graph.parameter_bytes[here].sum() + sum(sizes)
-
-
-def arrival_of_last_input(problem: PlacementProblem, timeline: Timeline) -> NDArray[np.float64]:
-    """Return float64[V], when each op joins the queue of its device."""
-    graph = problem.graph
-    arrival = {
-        (tensor, device): end
-        for tensor, device, end in zip(
-            timeline.transfer_tensor.tolist(),
-            timeline.transfer_destination.tolist(),
-            timeline.transfer_end.tolist(),
-            strict=True,
-        )
-    }
-    last = np.zeros(graph.num_ops)
-    for tensor, reader in graph.edges.tolist():
-        producer = graph.tensor_producer[tensor]
-        device = int(timeline.op_device[reader])
-        local = timeline.op_device[producer] == device
-        there = timeline.op_end[producer] if local else arrival[tensor, device]
-        last[reader] = max(last[reader], there)
-    for op, before in graph.waits.tolist():
-        last[op] = max(last[op], timeline.op_end[before])
-    return last
-
-
-@given(placed_problems())
-def test_no_op_starts_before_its_inputs_are_there(placed: Placed) -> None:
-    timeline = timeline_of(placed)
-    assert (timeline.op_start >= arrival_of_last_input(placed[0], timeline)).all()
 
 
 @given(placed_problems())
