@@ -105,9 +105,9 @@ def _report(search: Search, mean_reward: float) -> None:
 def _train(options: argparse.Namespace) -> None:
     make, settings = _task_maker(options), _settings(options)
     search = train(make(options.seed), settings, options.out, seed=options.seed, report=_report)
-    means = round_means(search.trajectory)
+    means = round_means(search)
     print(
-        f"{len(search.trajectory)} architectures in {options.out / ARCHITECTURES}; mean reward "
+        f"{len(search.evaluated)} architectures in {options.out / ARCHITECTURES}; mean reward "
         f"{means[0]:.4f} in the first round, {means[-1]:.4f} in the last"
     )
 
@@ -139,7 +139,7 @@ def _reward_row(
         space.architecture(row.tolist()) for row in controlled.sample(NUM_ARCHITECTURES, generator)
     ]
     drawn = [space.uniform(generator) for _ in range(NUM_ARCHITECTURES)]
-    means = round_means(controlled.trajectory)
+    means = round_means(controlled)
     own, same, others = (
         float(search.evaluate(architectures, NUM_BATCHES).mean())
         for search, architectures in ((controlled, chosen), (controlled, drawn), (uniform, drawn))

@@ -5,6 +5,7 @@
 """
 
 import io
+import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from enas.controller import Controller
 from enas.tasks import Task
-from enas.trajectory import Trajectory, save_trajectory
 from placeto_graphs import write_atomically
 from placeto_workloads import RecurrentCell, WorkloadError
 from placeto_workloads.families.search_spaces import ACTIVATIONS, MICRO_OPERATIONS, Architecture
@@ -41,10 +41,12 @@ def choices_of(architecture: Architecture) -> list[int]:
     return choices
 
 
-def round_means(trajectory: Trajectory) -> list[float]:
+def round_means(search: "Search") -> list[float]:
     """Return the mean reward of each round that has architectures."""
-    rounds, rewards = trajectory.rounds, trajectory.rewards
-    return [float(rewards[rounds == number].mean()) for number in np.unique(rounds)]
+    rewards: dict[int, list[float]] = {}
+    for number, _, reward in search.evaluated:
+        rewards.setdefault(number, []).append(reward)
+    return [fmean(each) for each in rewards.values()]
 
 
 @dataclass(frozen=True)
@@ -147,19 +149,21 @@ class Search:
         )
         self.rounds = 0
         self.baseline: float | None = None
-        self._evaluated: list[tuple[int, list[int], float]] = []  # round, choices, reward
+        self.evaluated: list[tuple[int, list[int], float]] = []  # round, choices, reward
 
-    @property
-    def trajectory(self) -> Trajectory:
-        """The architectures that the training has evaluated so far."""
-        width = len(self.task.space.counts)
-        return Trajectory(
-            self.task.space,
-            np.array([number for number, _, _ in self._evaluated], dtype=np.int32),
-            np.array([row for _, row, _ in self._evaluated], dtype=np.int16).reshape(-1, width),
-            np.array([reward for _, _, reward in self._evaluated], dtype=np.float64),
-            dict(self.task.description),
-        )
+    def save_architectures(self, path: Path) -> None:
+        """Write what the training has evaluated so far, as the files that the package ships."""
+        content = {
+            "format": "placeto-architectures",
+            "version": 1,
+            "space": self.task.space.name,
+            "num_nodes": self.task.space.num_nodes,
+            "task": dict(self.task.description),
+            "rounds": [number for number, _, _ in self.evaluated],
+            "choices": [row for _, row, _ in self.evaluated],
+            "rewards": [reward for _, _, reward in self.evaluated],
+        }
+        write_atomically(path, json.dumps(content, separators=(",", ":")).encode() + b"\n")
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` needs, in values that `torch.load` reads without unpickling."""
@@ -169,7 +173,7 @@ class Search:
             "seed": self.seed,
             "rounds": self.rounds,
             "baseline": self.baseline,
-            "evaluated": self._evaluated,
+            "evaluated": self.evaluated,
             "parts": [part.state_dict() for part in self._parts()],
         }
 
@@ -183,7 +187,7 @@ class Search:
                     f"got {own[name]}"
                 )
         self.rounds, self.baseline = state["rounds"], state["baseline"]
-        self._evaluated = state["evaluated"]
+        self.evaluated = state["evaluated"]
         for part, saved in zip(self._parts(), state["parts"], strict=True):
             part.load_state_dict(saved)
 
@@ -240,7 +244,7 @@ class Search:
             architectures = [self.task.space.architecture(row.tolist()) for row in choices]
             rewards = self.task.rewards(architectures, generator)
             rows = zip(choices.tolist(), rewards, strict=True)
-            self._evaluated += [(self.rounds, row, reward) for row, reward in rows]
+            self.evaluated += [(self.rounds, row, reward) for row, reward in rows]
             if not self.settings.uniform:
                 self._reinforce(torch.from_numpy(choices), torch.tensor(rewards))
             means.append(fmean(rewards))
@@ -278,12 +282,12 @@ def train(
     checkpoint, search = folder / CHECKPOINT, Search(task, settings, seed=seed)
     if checkpoint.exists():
         search.restore(torch.load(checkpoint, weights_only=True))
-        save_trajectory(search.trajectory, folder / ARCHITECTURES)  # it may be a round behind
+        search.save_architectures(folder / ARCHITECTURES)  # it may be a round behind
     while search.rounds < settings.rounds:
         mean_reward = search.round()
         content = io.BytesIO()
         torch.save(search.state(), content)
         write_atomically(checkpoint, content.getvalue())
-        save_trajectory(search.trajectory, folder / ARCHITECTURES)
+        search.save_architectures(folder / ARCHITECTURES)
         report(search, mean_reward)
     return search
