@@ -240,11 +240,12 @@ class LlamaCppChain(LayerChain):
         return self.completed(np.concatenate([device_of_layer, device_of_layer, [last, last]]))
 
     def feed_forward_on_cpu(self, whole: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return whole layers with those on the CPU on a GPU, but for their feed-forward parts."""
+        """Return whole layers, if some are on the CPU, with only feed-forward parts there."""
         gpus = [device for device in whole[self.layers].tolist() if device != self.cpu]
         devices = whole.copy()
-        if gpus:
+        if 0 < len(gpus) < self.num_layers:
             devices[: self.num_layers - len(gpus)] = gpus[0]
+            devices[self.feed_forward] = self.cpu
         return devices
 
     def nearest(self, op_devices: NDArray[np.int32]) -> NDArray[np.int32]:
