@@ -29,7 +29,7 @@ BEAM = 256  # sets of used devices that are kept, of each size
 LIMITS = (1.0, 1.1, 1.2, 1.4, 2.0, math.inf)  # of the slowest stage, in fair shares
 MOST_OF_LIMIT = 16
 MOST_PROPOSED = 96
-DESCENTS = 3  # that begin at proposed stages
+DESCENTS = 6  # that begin at proposed stages
 MOST_ROUNDS = 20
 MOST_EVALUATIONS = 2_000
 LEAST_GAIN = 1e-3  # of a stage more: simulated transfers of few bytes cost less than real ones
@@ -337,7 +337,7 @@ def _kept_bytes(graph: OpGraph) -> NDArray[np.int64]:
 
 
 def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
-    """Return stages that differ in one cut, or in the devices of one or two stages."""
+    """Return stages that differ in one cut or two, or in the devices of one or two stages."""
     bounds, used = list(stages.bounds), list(stages.devices)
     unused = [device for device in devices if device not in used]
     found = []
@@ -349,10 +349,19 @@ def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
             for cut in sorted(moved)
             if low < cut < high
         ]
+        for other, step in product(
+            range(stage + 1, len(used)), ((1, 1), (1, -1), (-1, 1), (-1, -1))
+        ):
+            both = bounds.copy()
+            both[stage], both[other] = both[stage] + step[0], both[other] + step[1]
+            if both == sorted(set(both)):
+                found.append((both, used))
         for other in range(stage):  # two of them change places
             swapped = used.copy()
             swapped[stage], swapped[other] = used[other], used[stage]
-            found.append((bounds, swapped))
+            sizes = list(stages.sizes)
+            sizes[stage], sizes[other] = sizes[other], sizes[stage]
+            found += [(bounds, swapped), (np.cumsum([0, *sizes]).tolist(), swapped)]
         without = bounds[:stage] + bounds[stage + 1 :]  # two of them become one
         found += [(without, used[:gone] + used[gone + 1 :]) for gone in (stage - 1, stage)]
     for stage, (begin, end) in enumerate(pairwise(bounds)):
