@@ -60,7 +60,7 @@ def measure_place(page: Page, costs: Costs, name: str, place: str) -> None:
 def take_pictures(browser: Browser, path: Path, folder: Path) -> None:
     """Write the top of a report in both styles."""
     for style in ("light", "dark"):
-        page = browser.new_page(viewport={"width": 1000, "height": 1400}, color_scheme=style)  # type: ignore[arg-type]
+        page = browser.new_page(viewport={"width": 1000, "height": 1400}, color_scheme=style)
         page.goto(path.resolve().as_uri())
         page.wait_for_selector("body[data-drawn=yes]", timeout=300_000)
         page.wait_for_timeout(1_000)

@@ -8,6 +8,7 @@ timm publishes images per second of training on an RTX 3090, under autocast to f
 huggingface/pytorch-image-models at 5e7d47ca. A net counts in the format in which it is faster.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -103,7 +104,7 @@ def main() -> None:
 
     def error(pair: tuple[float, float]) -> float:
         card = with_efficiencies(*pair)
-        return sum(abs(np.log(ratio(name, graphs[name], card))) for name in FITTED)
+        return sum(abs(math.log(ratio(name, graphs[name], card))) for name in FITTED)
 
     print("depthwise and grouped:", min(CANDIDATES, key=error))
     found = {name: ratio(name, graphs[name], DEVICE_KINDS["rtx3090"]) for name in PUBLISHED}
