@@ -177,6 +177,19 @@ def test_the_time_of_a_tensor_is_that_of_its_machine_and_its_network_card(
         assert evaluator.critical_groups(np.array([places]))[0, 0]
 
 
+def test_what_another_machine_sends_does_not_feed_the_busiest_card() -> None:
+    ops = nx.DiGraph([("sends more", "reads"), ("sends less", "reads too")])
+    ops.edges["sends more", "reads"]["bytes"] = 1000
+    ops.edges["sends less", "reads too"]["bytes"] = 10
+    problem = PlacementProblem(
+        graph=from_networkx(ops), cluster=parse_cluster("2x(1xcpu)"), compute_time=np.zeros((4, 2))
+    )
+    assert problem.grouping.group_names == ("sends more", "reads", "sends less", "reads too")
+    placements = np.array([[0, 1, 1, 0], [1, 0, 0, 1]], np.int32)
+    found = ThroughputEvaluator(problem).critical_groups(placements)
+    assert found.tolist() == [[True, False, False, True], [True, False, False, True]]
+
+
 def test_what_one_device_does_for_a_sample_is_its_simulated_step() -> None:
     problem = two_chains()
     first, *others = problem.cluster.devices

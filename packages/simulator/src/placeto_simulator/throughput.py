@@ -240,7 +240,8 @@ def _ways_of(
         for device in set(inside.tolist()) - set(host):
             leaves[device] = seconds[device, others].max()
             enters[device] = seconds[others, device].max()
-    crosses, link = np.zeros((2, len(devices), len(devices)))
+    crosses = np.zeros((len(devices), len(devices)))
+    link = np.full(crosses.shape, -1)  # inside a machine it is none
     for here, there in zip(*np.nonzero(~np.eye(len(devices), dtype=np.bool_)), strict=True):
         ends = np.ix_(hosts[here][:1] or devices[here], hosts[there][:1] or devices[there])
         crosses[here, there] = seconds[ends].max()
