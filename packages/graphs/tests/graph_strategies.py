@@ -108,7 +108,9 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
         # Files number machines without gaps.
-        machine=np.unique(draw(arrays(st.integers(0, count - 1), count)), return_inverse=True)[1],
+        machine=np.unique(draw(arrays(st.integers(0, count - 1), count)), return_inverse=True)[
+            1
+        ].astype(np.int32),
         queue=draw(st.sampled_from(["fifo", "backward-first"])),
         kinds=tuple(draw(st.lists(device_kinds(), max_size=2, unique_by=lambda kind: kind.name))),
     )

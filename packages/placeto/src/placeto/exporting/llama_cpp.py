@@ -243,7 +243,7 @@ class LlamaCppChain(LayerChain):
         """Return whole layers, if some are on the CPU, with only feed-forward parts there."""
         gpus = [device for device in whole[self.layers].tolist() if device != self.cpu]
         devices = whole.copy()
-        if 0 < len(gpus) < self.num_layers:
+        if self.cpu is not None and 0 < len(gpus) < self.num_layers:
             devices[: self.num_layers - len(gpus)] = gpus[0]
             devices[self.feed_forward] = self.cpu
         return devices
