@@ -363,10 +363,9 @@ def test_other_processes_come_to_the_same_and_find_what_is_ones_own(own: str) ->
 def test_an_edit_of_what_a_placer_imports_runs_it_anew(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package beside it, which it imports when it is called; a file or folder as its argument."""
+    """A folder of modules beside it, which it imports when called; files as its argument."""
     package, file = tmp_path / f"{own}_parts", tmp_path / f"{own}.py"
     package.mkdir()
-    (package / "__init__.py").touch()
     (package / "turns.py").write_text("from .sizes import WIDTH\n")
     (package / "sizes.py").write_text("WIDTH = 4\n")
     imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"

@@ -413,6 +413,20 @@ def test_names_stay_unique() -> None:
     assert len(set(twice.op_names)) == twice.num_ops
 
 
+@pytest.mark.parametrize("edges", ["a@0-a@1-8", "a@9-b-8", f"a-b@{10**20}-8"])
+def test_names_that_end_in_numbers_are_no_micro_batches(edges: str) -> None:
+    graph = step_of(edges)
+    assert micro_batch_of(graph).tolist() == [-1, -1]
+    # What has such a name in a step that is divided, weights and the update, is in none of them.
+    own: dict[str, Any] = {"layer@7": {"parameter_bytes": 4}}
+    named = training_step("layer@7-layer-0", **own)
+    names = tuple(name.replace("update", "update@9") for name in named.op_names)
+    whole = micro_batched(replace(named, op_names=names), 3)
+    assert set(micro_batch_of(whole).tolist()) == {-1, 0, 1, 2}
+    once = np.array(["@@" not in name for name in whole.op_names])
+    assert ((micro_batch_of(whole) < 0) == once).all()
+
+
 def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_it() -> None:
     """Two layers with backward ops in three micro-batches: F0 F1 B0 F2 B1 B2 | F0 B0 F1 B1 ..."""
     step = step_of("x-a-8 a-b-8 b-db-8 a-da-8 db-da-8", db=GRADIENT, da=GRADIENT)
@@ -427,6 +441,12 @@ def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_
     expected = {("a@2", "da@0"), ("b@1", "db@0"), ("b@2", "db@1"), ("da@0", "a@1"), ("da@1", "a@2")}
     assert waits_of(chain.graph) == expected | {(f"db@{j}", f"b@{j}") for j in range(3)}
     assert waits_of(turned.graph) == waits_of(chain.graph)  # the devices the other way round
+    back = step_of("a-b-8 x-a-8 a-da-8 db-da-8 b-db-8", b={}, a={}, db=GRADIENT, da=GRADIENT)
+    problem_of_back = PlacementProblem(
+        graph=back, cluster=cluster, compute_time=np.ones((back.num_ops, 2))
+    )
+    backwards = scheduled(micro_batched_problem(problem_of_back, 3), "gpipe", np.zeros(5, np.int32))
+    assert waits_of(backwards.graph) == {(f"db@{j}", "b@2") for j in range(3)}
     gpipe = waits_of(scheduled(whole, "gpipe", np.zeros(len(names), np.int32)).graph)
     assert gpipe == {(f"db@{j}", "b@2") for j in range(3)}
     for wrong, schedule, message in (
@@ -435,6 +455,20 @@ def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_
     ):
         with refused(message):
             scheduled(wrong, schedule, np.zeros(len(names), np.int32))
+
+
+def test_a_gradient_that_the_forward_pass_reads_is_of_the_forward_pass() -> None:
+    step = step_of("x-a-8 a-penalty-8 penalty-b-8 b-db-8", penalty=GRADIENT, db=GRADIENT)
+    problem = PlacementProblem(
+        graph=step, cluster=parse_cluster("1xk80"), compute_time=np.ones((step.num_ops, 1))
+    )
+    whole = micro_batched_problem(problem, 2)
+    placement = np.zeros(whole.num_groups, np.int32)
+    assert waits_of(scheduled(whole, "gpipe", placement).graph) == {
+        ("db@0", "b@1"),
+        ("db@1", "b@1"),
+    }
+    assert waits_of(scheduled(whole, "1f1b", placement).graph) >= {("x@1", "db@0")}
 
 
 @given(problems(), st.integers(2, 4), st.data())

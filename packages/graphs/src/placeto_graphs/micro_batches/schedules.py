@@ -1,13 +1,14 @@
 """Schedules of pipelines, as waits between the micro-batches of a step."""
 
 import re
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, one_of
+from placeto_graphs.grouping.reachability import reached
+from placeto_graphs.micro_batches.steps import SUM_TYPE
 from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
@@ -51,8 +52,10 @@ def scheduled(
     before, after = graph.precedences.T
     works = problem.compute_time.max(axis=1) > 0
     is_input = ~works & (np.bincount(after, minlength=graph.num_ops) == 0)
-    forward = (number >= 0) & (graph.phases == Phase.FORWARD) & ~is_input
-    backward = (number >= 0) & (graph.phases == Phase.BACKWARD)
+    forward = (number >= 0) & (graph.phases == Phase.FORWARD)
+    before_forward = reached(graph, forward, waits=graph.waits, backwards=True)  # gradients in it
+    backward = (number >= 0) & (graph.phases == Phase.BACKWARD) & ~before_forward
+    forward &= ~is_input
     if schedule == GPIPE:
         stage, until = np.zeros(graph.num_ops, np.int64), [(backward, forward, count - 1 - number)]
     else:
@@ -66,12 +69,12 @@ def scheduled(
     rows = [graph.waits]
     for waiting, others, further in until:
         last = np.full(part.max() + 1, -1)
-        ends = np.flatnonzero(others & works)
-        np.maximum.at(last, part[ends], ends)
+        ends = graph.topological_order[(others & works)[graph.topological_order]]
+        last[part[ends]] = ends  # of several the last one
         is_first = waiting.copy()
         is_first[after[waiting[before] & waiting[after] & (part[before] == part[after])]] = False
-        reached = number + further
-        ops = np.flatnonzero(is_first & (reached >= 0) & (reached < count))
+        others_number = number + further
+        ops = np.flatnonzero(is_first & (others_number >= 0) & (others_number < count))
         rows.append(np.stack([ops, last[part[ops] + further[ops]]], axis=1))
     waits = np.unique(np.concatenate(rows), axis=0).astype(np.int32)
     return replace(problem, graph=replace(graph, waits=waits[waits[:, 1] >= 0]))
@@ -110,8 +113,16 @@ def pipeline_stages(
 
 
 def micro_batch_of(graph: OpGraph) -> NDArray[np.int64]:
-    """Return int64[V], the micro-batch that the name of an op has, as ``conv@3``; else -1."""
-    found = [re.search(r"(@+)([0-9]+)$", name) for name in graph.op_names]
-    signs = Counter(match[1] for match in found if match).most_common(1)
-    usual = signs[0][0] if signs else ""
-    return np.array([int(each[2]) if each and each[1] == usual else -1 for each in found], np.int64)
+    """Return int64[V], the micro-batch that the name of an op has, as ``conv@3``; else -1.
+
+    It is -1 for all ops if the step is not in micro-batches, which have all numbers from 0, and
+    between which nothing flows but sums.
+    """
+    found = [re.search(r"(@+)([0-9]{1,9})$", name) for name in graph.op_names]
+    signs = max((match[1] for match in found if match), default="")  # of the last division
+    number = np.array([int(m[2]) if m and m[1] == signs else -1 for m in found], np.int64)
+    made, read = number[graph.edge_producers], number[graph.edge_consumers]
+    others = graph.edge_consumers[(made >= 0) & (read >= 0) & (made != read)]
+    are_named_so = len(np.unique(number[number >= 0])) == number.max(initial=-1) + 1
+    only_sums = all(graph.op_types[op] == SUM_TYPE for op in others.tolist())
+    return number if are_named_so and only_sums else np.full_like(number, -1)

@@ -1,5 +1,6 @@
 """Steps of several micro-batches, and the problems of placing them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count as counting
@@ -191,11 +192,12 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
 def _names(graph: OpGraph, layout: Layout) -> tuple[str, ...]:
     """Return names with the number of the micro-batch, ``conv@3``, of what does not run once."""
     copies = list(zip(layout.source_op.tolist(), layout.micro_batch.tolist(), strict=True))
-    for signs in counting(1):  # more where an op of the graph has the name of a copy or of a sum
+    for signs in counting(1):  # more where an op of the graph has a name like a copy or a sum
+        own = any(re.search("@" * signs + "[0-9]*$", name) for name in graph.op_names)
         sums = [_name_of_sum(graph, tensor, "/" * signs) for tensor in layout.gradients]
         names = [*graph.op_names, *sums]
         made = [names[op] if i == ONCE else f"{names[op]}{'@' * signs}{i}" for op, i in copies]
-        if len(set(made)) == len(made):
+        if not own and len(set(made)) == len(made):
             break
     return tuple(made)
 

@@ -5,15 +5,16 @@ the keys of the trials that it needs. It is also the files of our packages that 
 versions of others. Seconds are in records, not in keys.
 """
 
+import ast
 import hashlib
 import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,29 @@ def imports_digest(module: str) -> str:
     source, found = _file(module), dict[str, str]()
     if source.suffix == ".py" and not {"site-packages", "dist-packages"} & {*source.parts}:
         root = source.parents[module.count(".") + (source.name == INIT)]
-        finder = ModuleFinder([str(root)])
-        finder.import_hook(module)
-        files = [getattr(each, "__file__", None) for each in finder.modules.values()]
-        paths = [Path(file) for file in files if file]
-        found = {path.relative_to(root).as_posix(): _file_digest(path) for path in paths}
+        left = [source]
+        while left:
+            path = left.pop()
+            name = path.relative_to(root).as_posix()
+            if name not in found:
+                found[name] = _file_digest(path)
+                for parts in _imported(path, name.split("/")[:-1]):
+                    inner = [root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+                    files = [file for one in inner for file in (one / INIT, Path(f"{one}.py"))]
+                    left += [file for file in files if file.is_file()]
     return content_digest(found)
+
+
+def _imported(path: Path, package: list[str]) -> Iterator[list[str]]:
+    """Yield the modules that a file of a package may import, by the parts of their names."""
+    with suppress(SyntaxError):  # of a file that nothing has imported so far
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.split(".") for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                start = [*above, *(node.module.split(".") if node.module else [])]
+                yield from ([*start, alias.name] for alias in node.names)
 
 
 def _file(module: str) -> Path:
