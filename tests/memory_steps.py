@@ -322,7 +322,32 @@ def update(name: str, **how: bool) -> MemoryStep:
     return MemoryStep(lambda: perceptron(*[256] * 5, rows=8), optimizer=optimizer)
 
 
+def in_groups(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Return AdamW with a learning rate for each pair of weights."""
+    weights = list(parameters)
+    pairs = [{"params": weights[i : i + 2], "lr": 0.1 / (i + 1)} for i in range(0, len(weights), 2)]
+    return torch.optim.AdamW(pairs, foreach=True)
+
+
+class TwoDtypes(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(size, size).double(), nn.Linear(size, size)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = self.narrow(self.wide(inputs.double()).float())
+        return result
+
+
+def two_dtypes() -> Made:
+    return TwoDtypes(256), (torch.randn(8, 256),), torch.randn(8, 256)
+
+
 UPDATES = {
+    "groups, foreach": MemoryStep(lambda: perceptron(*[256] * 9, rows=8), optimizer=in_groups),
+    "two dtypes, foreach": MemoryStep(
+        two_dtypes, optimizer=partial(torch.optim.AdamW, foreach=True)
+    ),
     **{f"{name}, foreach": update(name, foreach=True) for name in OPTIMIZERS},
     **{f"{name}, one by one": update(name, foreach=False) for name in OPTIMIZERS},
     **{f"{name}, fused": update(name, fused=True) for name in ("Adam", "AdamW", "SGD")},

@@ -191,3 +191,14 @@ def test_the_callers_modes_change_nothing() -> None:
     for mode in (torch.no_grad(), torch.inference_mode(), torch.device("meta")):
         with mode:
             assert capture(model, inputs) == expected
+
+
+def test_a_model_with_an_inference_mode_has_the_ops_of_one_without() -> None:
+    class Frozen(nn.Sequential):
+        def forward(self, inputs: Any) -> Any:
+            with torch.inference_mode():
+                return super().forward(inputs)  # type: ignore[no-untyped-call]
+
+    layers, inputs = (nn.Linear(4, 4), nn.RMSNorm(4), nn.SiLU(), nn.Dropout()), torch.ones(2, 4)
+    expected = capture(nn.Sequential(*layers), inputs, mode="inference")
+    assert capture(Frozen(*layers), inputs, mode="inference") == expected

@@ -369,7 +369,7 @@ class _Step:
                         if name + GRADIENT in self.begins_with:
                             with self.phases.unrecorded():
                                 weight.grad = torch.empty_like(weight)
-                            self.tracer.add_gradient(name + GRADIENT, weight)
+                            self.tracer.add_gradient(name + GRADIENT, weight, weight.grad)
                     results = function(*args, **kwargs)
                 for name, parameter in objects.parameters.items():
                     if parameter.grad is not None:

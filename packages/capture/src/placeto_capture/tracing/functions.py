@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -70,7 +70,7 @@ GROUPED = _aten("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2")
 
 # Gradients that look at the shape of their second argument, and not at its values.
 SHAPED_GRADIENTS = re.compile(
-    r"aten\.(\w+_pool[23]d(_with_indices)?|avg_pool[23]d|\w+_pad[123]d|nll_loss(2d)?)_backward"
+    r"aten\.(\w+_pool[23]d(_with_indices)?|\w+_pad[123]d|nll_loss(2d)?)_backward"
 )
 
 # In-place functions that change the places that they are told, and leave the others alone.
@@ -94,6 +94,7 @@ class Function:
     name: str  # such as ``"aten.add_"``
     arguments: tuple[str, ...]  # their names
     changed: frozenset[str]  # those that it changes in place
+    is_composite: bool  # True if PyTorch takes it apart, as it has no kernel for it
 
     def named(self, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names, but those that are left out."""
@@ -111,6 +112,7 @@ class Function:
 def function_of(overload: Any) -> Function:
     """Return what is known of an overload of an ATen function."""
     arguments = overload._schema.arguments
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, overload.name())
     # A function that changes no more than how a tensor looks at its storage writes nothing.
     is_view = torch.Tag.inplace_view in overload.tags
     changed = (each.name for each in arguments if each.alias_info and each.alias_info.is_write)
@@ -119,6 +121,9 @@ def function_of(overload: Any) -> Function:
         name=str(overload.overloadpacket),
         arguments=tuple(each.name for each in arguments),
         changed=frozenset(() if is_view else changed),
+        is_composite=has_kernel("CompositeImplicitAutograd")
+        and not has_kernel("CPU")
+        and overload._opname != "_fused_rms_norm",  # which has one on a GPU
     )
 
 

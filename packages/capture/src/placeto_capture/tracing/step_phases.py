@@ -102,8 +102,10 @@ class StepPhases:
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """Record nothing inside."""
-        with _disable_current_modes(), self._fake_mode:
+        """Record nothing inside, where another tracer answers questions for values."""
+        memory = FakeMemory([], [], self._fake_mode)
+        apart = Tracer(memory, ModuleScopes(), TracingOptions(mask_fraction=1.0))
+        with _disable_current_modes(), self._fake_mode, apart:
             yield
 
     def _enter(self, phase: Phase) -> None:
@@ -168,20 +170,13 @@ class StepPhases:
         if id(optimizer) not in self._stepped:
             self._stepped.add(id(optimizer))
             if id(optimizer) not in self._objects.begun:
-                with self.unrecorded(), self._tracer_apart():
+                with self.unrecorded():
                     optimizer.step(*args[1:], **keywords)  # which makes the optimizer's state
         self._add_state(optimizer)
         self._settle()
         self._enter(Phase.UPDATE)
         self._tracer.hold_what_lives()
         return args, keywords
-
-    def _tracer_apart(self) -> Tracer:
-        """Return a tracer that answers questions for values, and whose ops count nowhere."""
-        memory = FakeMemory([], [], self._fake_mode)
-        tracer = Tracer(memory, ModuleScopes(), TracingOptions(mask_fraction=1.0))
-        tracer.scope = OPTIMIZER
-        return tracer
 
     def _add_state(self, optimizer: torch.optim.Optimizer) -> None:
         for weight in [weight for group in optimizer.param_groups for weight in group["params"]]:

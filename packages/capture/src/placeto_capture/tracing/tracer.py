@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -145,14 +146,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             held_bytes=self._held_bytes,
         )
 
-    def add_gradient(self, name: str, weight: torch.Tensor) -> None:
+    def add_gradient(self, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
         """Record the gradient that a weight has before the step."""
-        if weight.grad is not None:
-            owner = self._maker_of_storage[self._look_up(weight).storage]
-            view = self._look_up(weight.grad, maker=len(self.ops))
-            scope = self.ops[owner].scope
-            self.ops.append(Placeholder(name, scope, "input", {name: view}, {}, belongs_to=owner))
-            self._lifetimes.follow(weight.grad, view.storage)
+        owner = self._maker_of_storage[self._look_up(weight).storage]
+        view, scope = self._look_up(gradient, maker=len(self.ops)), self.ops[owner].scope
+        self.ops.append(Placeholder(name, scope, "input", {name: view}, {}, belongs_to=owner))
+        self._lifetimes.follow(gradient, view.storage)
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         """Record what the optimizer keeps for a parameter, by name.
@@ -192,6 +191,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if take_apart is not None:
             with self:
                 return take_apart(*args, **kwargs)
+        if function.is_composite:  # which comes here whole in an inference mode
+            with self:
+                return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         if func is not LIFT_FRESH:
             args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
         # Autograd puts gradients in place, but for a dispatch mode it copies them.

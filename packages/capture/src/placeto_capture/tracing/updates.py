@@ -29,7 +29,14 @@ def with_whole_updates(trace: Trace) -> Trace:
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
     place |= {op: place[last] for last, parts in merged.items() for op in parts}
-    ends = {made.update: op + 1 for op, made in enumerate(trace.ops)}
+    ends: dict[int, int] = {}
+    begin = end = len(trace.ops)  # of updates that run between each other
+    for last, parts in sorted(merged.items(), reverse=True):
+        inside = (s for op in parts for s in trace.ops[op].creates if users[s] <= {*parts})
+        until = max([last + 1, *(trace.deaths.get(s, len(trace.ops)) for s in inside)])
+        end = max(end, until) if until > begin else until
+        begin = min(begin, parts[0])
+        ends[last] = end
     storage_bytes, deaths, held = [*trace.storage_bytes], {**trace.deaths}, {*trace.held}
     ops: list[Op] = []
     for op in kept:
@@ -40,7 +47,7 @@ def with_whole_updates(trace: Trace) -> Trace:
                 storage = len(storage_bytes)
                 storage_bytes.append(shared_bytes)
                 made.creates = (*made.creates, storage)
-                deaths[storage] = ends[made.update]
+                deaths[storage] = ends[op]
                 if deaths[storage] == len(trace.ops):
                     held.add(storage)
         ops.append(_moved(made, place))
