@@ -21,6 +21,7 @@ from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
 from placeto_baselines import MultilevelSearch
+from placeto_baselines.bounds import fork_join
 from placeto_graphs import (
     Cluster,
     Device,
@@ -241,6 +242,18 @@ def test_an_interrupt_ends_all_searches(monkeypatch: pytest.MonkeyPatch) -> None
     assert result.evaluations < 10_000
     assert result.runtime == 14.0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_of_the_last_bound_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fork_join, "fork_join_bound", interrupted)
+    chain = Chain([[1.0, 2.0]] * 4, 0, [0.0] * 2, [1e6] * 2, [4] * 2)
+    result, bound, _ = search(chain.problem(), 100)
+    assert 0 < bound <= result.runtime == 4.0
 
 
 def test_equal_devices_are_told_once() -> None:

@@ -185,6 +185,16 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
     assert set(placement.tolist()) == {0, 1}
 
 
+def test_groups_of_a_layer_that_no_device_can_run_whole_move_alone() -> None:
+    problem = ladder(60)
+    compute_time = np.ones((120, 2))
+    compute_time[[7, 8], [1, 0]] = np.inf
+    problem = replace(problem, compute_time=compute_time)
+    sets = move_sets(problem, coarsest=120, layers=np.arange(120) // 40)
+    assert np.diff(sets.first_set).tolist() == [120, 2 + 40]
+    assert sets.allowed.any(axis=1).all()
+
+
 SIZES = (128, 256, 300)  # of the levels that a search of 300 groups passes through
 ENDS = (0.5, 0.75, 1.0)  # of the budget
 

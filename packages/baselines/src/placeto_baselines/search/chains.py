@@ -25,7 +25,7 @@ from placeto_graphs import (
 
 Candidate = TypeVar("Candidate")
 
-BEAM = 256  # sets of used devices that are kept, of each size
+BEAM = 16  # sets of used devices that are kept, of each size: all of up to five devices
 LIMITS = (1.0, 1.1, 1.2, 1.4, 2.0, math.inf)  # of the slowest stage, in fair shares
 MOST_OF_LIMIT = 16
 MOST_PROPOSED = 96
@@ -172,7 +172,8 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int]) -> list[Stages]:
     fair = 1 / max((1 / alone).sum(), np.finfo(float).tiny)
     kinds = _kinds(chain.problem, devices)
     found: dict[Stages, float] = {}
-    for limit, most in product(LIMITS, (0.0, np.inf)):
+    lacks = {0.0, float(lack[np.isfinite(lack)].max())}  # nothing, or as much as there is
+    for limit, most in product(LIMITS, sorted(lacks)):
         limited = np.where((load <= limit * fair) & (lack <= most), load + lack, np.inf)
         for cost, stages in fastest_stages(limited, transfer, kinds)[:MOST_OF_LIMIT]:
             parts = zip(stages.devices, pairwise(stages.bounds), strict=True)

@@ -358,8 +358,8 @@ def move_sets(
 ) -> MoveSets:
     """Return the sets of the levels of a problem, from a coarse one to its own, and of layers.
 
-    Coarse levels of fewer groups than ``coarsest`` are left out. So are layers that have groups
-    without a device that can run all of them.
+    Coarse levels of fewer groups than ``coarsest`` are left out. Groups of a layer that no device
+    can run whole are sets of their own.
     """
     levels = [
         level
@@ -370,6 +370,11 @@ def move_sets(
     of_level = [level.group_of[first_ops] for level in levels]
     first_set = np.cumsum([0, *(level.num_groups for level in levels)])
     if layers is not None:
+        runs = np.ones((int(layers.max()) + 1, problem.num_devices), np.bool_)
+        np.logical_and.at(runs, layers, allowed_devices(problem))
+        alone = len(runs) + np.arange(len(layers))
+        whole = np.where(runs[layers].any(axis=1), layers, alone)
+        layers = np.unique(whole, return_inverse=True)[1]
         of_level.append(layers.astype(np.int32))
         first_set = np.append(first_set, first_set[-1] + layers.max() + 1)
     set_with = np.stack(of_level) + first_set[:-1, None]

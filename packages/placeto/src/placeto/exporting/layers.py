@@ -1,6 +1,6 @@
 """The layers of a model: the blocks that it repeats, as the scopes of a graph tell them.
 
-`layer_stacks` finds them. `LayerChain` is a step of which each device has some layers that run one
+`layer_stacks` finds them. `ModelChain` is a step of which each device has some layers that run one
 after another.
 """
 

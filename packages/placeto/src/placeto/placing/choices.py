@@ -12,11 +12,7 @@ from placeto.exporting.layers import order_of_groups
 from placeto.placing.costs import SIMULATION_ERROR, fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
-from placeto_graphs import (
-    Evaluator,
-    PlacementProblem,
-    PlacementResult,
-)
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 ALONE, IN_ORDER, BALANCED = "alone", "in-order", "balanced"
 CHAIN, SEARCHED = "chain", "searched"

@@ -5,6 +5,7 @@
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -173,7 +174,8 @@ def _search(
         result = search.place(problem, priced, seed=settings.seed, start=start)
     if graph.num_ops * SECONDS_OF_OP <= most and len(bounds) > 1 and not interrupt.noted:
         progress.update("lower bound ...")
-        bounds += [bound for _, bound in parts]
+        with suppress(KeyboardInterrupt):  # the search has its result
+            bounds += [bound for _, bound in parts]
     if placed:
         found = placed[1]
         result = replace(

@@ -91,10 +91,7 @@ class PortfolioSearch:
         watched = WatchedEvaluator(evaluator, self.report, Limits(self.limits.evaluations))
         try:
             self._place(problem, watched, seed, start, began)
-        except KeyboardInterrupt:
-            if not watched.evaluations:
-                raise
-        except SpentError:
+        except (KeyboardInterrupt, SpentError):
             if not watched.evaluations:
                 raise
         return replace(watched.result(), seconds=self.clock() - began)
@@ -141,10 +138,8 @@ class PortfolioSearch:
                 starts=None if near is None else near[None],
             )
             self.choices.append(Choice(devices, SEARCHED, result))
-        if self.stopped():
-            return
         left = self.limits.evaluations and self.limits.evaluations - watched.evaluations
-        if left == 0:
+        if self.stopped() or left == 0:
             return
         seconds = self.limits.seconds
         MultilevelSearch(
