@@ -188,6 +188,8 @@ def test_ctrl_c_is_no_traceback_while_the_command_is_imported() -> None:
 
 def test_a_module_of_the_current_folder_does_not_hide_a_library(tmp_path: Path) -> None:
     (tmp_path / "networkx.py").write_text("raise SystemExit(9)")
-    code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.argv[0] = ''\n"
+    code = "import os, sys; sys.argv[0] = ''\n"
+    code += "found = os.pathsep.join(os.path.abspath(each) for each in sys.path if each)\n"
+    code += f"os.environ['PYTHONPATH'] = found; os.chdir({str(tmp_path)!r})\n"
     code += "os.execv(sys.executable, [sys.executable, '-m', 'placeto_tools', *sys.argv[1:]])"
     assert "PROBLEM" in printed_by(code, "simulate", "--help")
