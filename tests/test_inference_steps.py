@@ -48,6 +48,7 @@ def caches(graph: OpGraph) -> list[int]:
     ]
 
 
+@pytest.mark.filterwarnings("ignore:transformers.mistral. bytes or FLOPs are too high")
 @pytest.mark.parametrize("mode", ["decode", "prefill"])
 @pytest.mark.parametrize(
     ("name", "settings", "num_heads", "width", "length"),
@@ -118,6 +119,7 @@ def test_a_decode_step_says_the_next_word_as_the_whole_text_does() -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:transformers.mistral. bytes or FLOPs are too high")
 def test_a_prefill_step_says_the_next_word_and_fills_the_cache() -> None:
     for name, settings in (("llama", HEADS), ("mistral", SLIDING)):
         step = step_of(name, "prefill", settings, context=CONTEXT, device="cpu", dtype="float32")
