@@ -13,6 +13,7 @@ from placeto_graphs.schema.op_graph import OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
 SCHEDULES = GPIPE, ONE_F_ONE_B = ("gpipe", "1f1b")
+"""The names of schedules."""
 
 
 def scheduled(
@@ -52,9 +53,11 @@ def scheduled(
     before, after = graph.precedences.T
     works = problem.compute_time.max(axis=1) > 0
     is_input = ~works & (np.bincount(after, minlength=graph.num_ops) == 0)
-    forward = (number >= 0) & (graph.phases == Phase.FORWARD)
+    joins = (number < 0) & reached(graph, number >= 0, waits=graph.waits)  # all micro-batches
+    in_turn = (number >= 0) & ~reached(graph, joins, waits=graph.waits)
+    forward = in_turn & (graph.phases == Phase.FORWARD)
     before_forward = reached(graph, forward, waits=graph.waits, backwards=True)  # gradients in it
-    backward = (number >= 0) & (graph.phases == Phase.BACKWARD) & ~before_forward
+    backward = in_turn & (graph.phases == Phase.BACKWARD) & ~before_forward
     forward &= ~is_input
     if schedule == GPIPE:
         stage, until = np.zeros(graph.num_ops, np.int64), [(backward, forward, count - 1 - number)]
