@@ -9,8 +9,9 @@ from placeto.exporting.layers import layers_of_groups
 from placeto.placing.choices import evaluated
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
+from placeto.placing.searching import chain_placement
 from placeto.progress import Progress
-from placeto_baselines import LayerChain, best_chain
+from placeto_baselines import LayerChain
 from placeto_graphs import (
     SCHEDULES,
     Phase,
@@ -36,10 +37,9 @@ def place_scheduled(
     if schedule is None:
         return place_problem(problem, settings, progress)
     chain = LayerChain(problem, settings.evaluator.make(problem, 1), layers_of_groups(problem)[0])
-    found = best_chain(chain, range(problem.num_devices), evaluations=EVALUATIONS_OF_START)
-    start = np.isfinite(problem.group_graph.compute_time).argmax(axis=1).astype(np.int32)
-    if found is not None:
-        start = found.device_of_layer()[chain.layer_of_group]
+    start = chain_placement(chain, range(problem.num_devices), EVALUATIONS_OF_START)
+    if start is None:  # each group on the first device that can run it
+        start = np.isfinite(problem.group_graph.compute_time).argmax(axis=1).astype(np.int32)
     placed = place_problem(scheduled(problem, schedule, start), settings, progress)
     free = replace(placed.problem, graph=problem.graph)
 

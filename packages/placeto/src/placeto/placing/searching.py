@@ -111,7 +111,7 @@ class PortfolioSearch:
         layers, are_modules = layers_of_groups(problem)
         chain = LayerChain(problem, watched, layers)
         if problem.num_devices > 1:
-            best = _chain(chain, range(problem.num_devices), affordable * SHARE_OF_CHAIN)
+            best = chain_placement(chain, range(problem.num_devices), affordable * SHARE_OF_CHAIN)
             if best is not None and np.ptp(best) > 0:
                 devices = tuple(np.unique(best).tolist())
                 self.choices.append(Choice(devices, CHAIN, evaluated(watched, best)))
@@ -128,7 +128,7 @@ class PortfolioSearch:
             self.update(
                 f"on {'+'.join(problem.cluster.device_names[each] for each in devices)} ..."
             )
-            near = _chain(chain, devices, each * SHARE_OF_SUBSETS)
+            near = chain_placement(chain, devices, each * SHARE_OF_SUBSETS)
             smaller = restricted(problem, devices)
             part = self.limits.part(SHARE_OF_SUBSETS / len(subsets))
             result = MultilevelSearch(part.seconds, part.evaluations, clock=self.clock).place(
@@ -165,7 +165,7 @@ class PortfolioSearch:
         return min(evaluations or math.inf, seconds * rate)
 
 
-def _chain(
+def chain_placement(
     chain: LayerChain, devices: Sequence[int], evaluations: float
 ) -> NDArray[np.int32] | None:
     """Return int32[G], the best chain of layers on some devices, if there is one."""
