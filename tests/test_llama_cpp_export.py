@@ -21,7 +21,8 @@ from weight_files import CONFIGS, MIXTRAL, stored_tensors, tiny_model
 from command_runs import succeed, succeed_json
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
-from placeto.exporting.llama_cpp import device_names, llama_cpp, llama_cpp_arguments
+from placeto.exporting.forms import Exported
+from placeto.exporting.llama_cpp import device_names, llama_cpp
 from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
@@ -124,23 +125,36 @@ def parameter_tensors(name: str, problem: PlacementProblem) -> dict[int, list[st
     }
 
 
-def check(name: str, problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
-    """Check that llama.cpp puts each tensor where the exported placement has its parameter."""
-    found = llama_cpp_arguments(problem, placement)
+def arguments_of(exported: Exported) -> str:
+    return exported.content.removeprefix("llama-server --model MODEL ").removesuffix("\n")
+
+
+def check(
+    name: str, problem: PlacementProblem, placement: NDArray[np.int32]
+) -> tuple[Exported, list[int]]:
+    """Check that llama.cpp puts each tensor where the exported placement has its parameter.
+
+    Return what is exported, and the device of each layer.
+    """
+    exported = llama_cpp(problem, placement, STEP)
+    assert exported.op_devices is not None
+    assert exported.price is not None
+    of_ops = exported.op_devices.tolist()
     devices = device_names(problem.cluster)
     tensors = parameter_tensors(name, problem)
     read = read_by_llama_cpp(
-        found.command_line, [each for names in tensors.values() for each in names], LAYERS
+        arguments_of(exported), [each for names in tensors.values() for each in names], LAYERS
     )
     for op, names in tensors.items():
         if names != ["token_embd.weight"] or name != "qwen2":
-            assert {read[each] for each in names} == {devices[found.op_devices[op]]}, names
+            assert {read[each] for each in names} == {devices[of_ops[op]]}, names
     if name == "qwen2":
-        assert not any(each.startswith("^") for each in found.overrides)
+        assert "=^" not in exported.content
     ops = replace(problem, grouping=colocate(problem.graph, []), hierarchy=None)
-    peaks = Simulator(ops).evaluate(found.op_devices[None]).peak_memory[0]
-    assert found.price.peak_memory == tuple(peaks.tolist())
-    return found.command_line
+    peaks = Simulator(ops).evaluate(exported.op_devices[None]).peak_memory[0]
+    assert exported.price.peak_memory == tuple(peaks.tolist())
+    norms = (f"model.layers.{layer}.input_layernorm.weight" for layer in range(LAYERS))
+    return exported, [of_ops[problem.graph.op_names.index(norm)] for norm in norms]
 
 
 device = st.integers(0, 3)
@@ -155,15 +169,10 @@ def test_llama_cpp_puts_tensors_where_their_parameters_are(
 ) -> None:
     problem = problem_of(name)
     placement = placed(problem, layers, feed_forward, output)
-    check(name, problem, placement)
-    found = llama_cpp_arguments(problem, placement)
+    exported, after = check(name, problem, placement)
     # Each device has some layers in a row, the CPU the first ones.
-    after = [
-        int(found.op_devices[problem.graph.op_names.index(f"{each}.input_layernorm.weight")])
-        for each in (f"model.layers.{number}" for number in range(LAYERS))
-    ]
     assert in_order(after)
-    assert found.moved == tuple(np.flatnonzero(np.array(after) != layers))
+    assert exported.remarks[0].startswith(f"{np.not_equal(after, layers).sum()} layer")
     assert after == layers or not in_order(layers)
 
 
@@ -201,10 +210,12 @@ def test_what_fits_comes_first_and_overrides_where_they_gain_more_than_the_simul
         (costs.peak_memory <= problem.cluster.memory_bytes).all(1), costs.runtime, 9
     )
     whole = runtimes[[layers == feed_forward for layers, feed_forward in forms]].min()
-    found = llama_cpp_arguments(problem, placed(problem, layers, layers, 1))
+    found = llama_cpp(problem, placed(problem, layers, layers, 1), STEP)
+    assert found.price is not None
     assert found.price.fits
-    assert bool(found.overrides) == (whole > 1.15 * runtimes.min()) == (slower > 1)
-    assert found.price.runtime <= (1.1 * runtimes.min() if found.overrides else whole)
+    overrides = bool(found.details["override_tensor"])
+    assert overrides == (whole > 1.15 * runtimes.min()) == (slower > 1)
+    assert found.price.runtime <= (1.1 * runtimes.min() if overrides else whole)
 
 
 SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
@@ -266,19 +277,21 @@ def test_placements_that_llama_cpp_can_express_stay_as_they_are(
 ) -> None:
     problem = problem_of(name)
     placement = placed(problem, layers, feed_forward or layers, output)
-    line = check(name, problem, placement)
+    exported, after = check(name, problem, placement)
+    line = arguments_of(exported)
     for option in ("--split-mode layer --tensor-split ", "--override-tensor "):
         line = line.replace(option, "")
     assert shlex.split(line) == expected.split()
-    assert llama_cpp_arguments(problem, placement).moved == ()
+    assert after == layers
 
 
 def test_a_cluster_without_a_cpu_has_the_embedding_with_the_first_layer() -> None:
     problem = problem_of("llama", "2xv100")
     placement = placed(problem, [1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0], 0)
-    found = llama_cpp_arguments(problem, placement)
-    assert found.command_line.split()[1:4] == ["7", "--device", "CUDA1,CUDA0"]
+    found = llama_cpp(problem, placement, STEP)
+    assert arguments_of(found).split()[1:4] == ["7", "--device", "CUDA1,CUDA0"]
     embedding = problem.graph.op_names.index("model.embed_tokens.weight")
+    assert found.op_devices is not None
     assert found.op_devices[embedding] == 1
 
 

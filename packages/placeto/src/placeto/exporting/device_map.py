@@ -23,8 +23,7 @@ from placeto.exporting.forms import (
     price,
     problem_of_labels,
 )
-from placeto.exporting.layer_split import layer_split
-from placeto.exporting.layers import all_layers
+from placeto.exporting.layers import ModelChain, layer_split
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, Evaluator, PlacementProblem, placement_ranks
@@ -73,8 +72,8 @@ def device_map(
     found = _map_of_ops(problem, placement, problem.expand(placement), evaluator)
     if not found.price.fits:
         with suppress(InputError):  # of a model without layers in a row
-            layers, gpus = all_layers(ModuleScopes(problem.graph)), [*targets_of(problem.cluster)]
-            split = layer_split(problem, placement, layers, gpus, evaluator)
+            gpus = [*targets_of(problem.cluster)]
+            split = layer_split(ModelChain(problem, evaluator), placement, gpus)
             other = _map_of_ops(problem, placement, split.op_devices, evaluator)
             found = other if other.price.fits else found
     return found

@@ -11,12 +11,16 @@ import pydot
 from numpy.typing import NDArray
 
 from placeto.errors import InputError, not_among
-from placeto.exporting.device_map import CPU, DeviceMap, device_map, targets_of
+from placeto.exporting.device_map import DeviceMap, device_map
 from placeto.exporting.forms import Exported
-from placeto.exporting.layer_split import LayerSplit, layer_split, pipeline_stages
-from placeto.exporting.layers import all_layers, context_of, one_stack
+from placeto.exporting.layers import (
+    LayerSplit,
+    ModelChain,
+    context_of,
+    layer_split,
+    pipeline_stages,
+)
 from placeto.exporting.llama_cpp import llama_cpp
-from placeto.exporting.module_scopes import ModuleScopes
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
@@ -86,11 +90,10 @@ def _vllm(
     ``CUDA_VISIBLE_DEVICES`` has the GPUs of the stages, if these are not the first ones in their
     order. On several machines a remark has it for each of them.
     """
-    layers = one_stack(ModuleScopes(problem.graph), "vLLM")
     gpus = problem.cluster.accelerators.tolist()
-    split = layer_split(problem, placement, layers, gpus, evaluator)
+    split = layer_split(ModelChain(problem, evaluator, "vLLM"), placement, gpus)
     sizes, devices = split.stages.sizes, split.stages.devices
-    are_gpus = CPU not in targets_of(problem.cluster).values()
+    are_gpus = not problem.cluster.devices[gpus[0]].is_cpu
     numbers = _numbers_on_machines(problem.cluster, gpus, devices) if are_gpus else {}
     visible = {
         machine: f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"
@@ -148,9 +151,8 @@ def _deepspeed(
     No ``partition_method`` takes bounds: ``uniform``, ``parameters`` and ``type:REGEX`` balance
     what they count. So the class sets ``parts`` where PipelineModule does.
     """
-    layers = all_layers(ModuleScopes(problem.graph))
     gpus = problem.cluster.accelerators.tolist()
-    split = layer_split(problem, placement, layers, gpus, evaluator)
+    split = layer_split(ModelChain(problem, evaluator), placement, gpus)
     bounds = split.stages.bounds
     content = DEEPSPEED.format(
         names="".join(f"    {name!r},\n" for name in split.layers),
@@ -173,7 +175,8 @@ def _split_layers(
     found = "as placed" if split.as_placed else "the best split found"
     price = split.price.text(problem, "whole layers in a row", evaluator)
     remarks = (f"{where}: {found}", price)
-    return Exported(content, remarks, split.price, {"devices": split.devices, **details})
+    named = {"devices": split.devices, **details}
+    return Exported(content, remarks, split.price, named, split.op_devices)
 
 
 def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:

@@ -45,7 +45,7 @@ class Price:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exported:
     """A placement in another form."""
 
@@ -53,6 +53,7 @@ class Exported:
     remarks: tuple[str, ...] = ()  # lines about it for the user
     price: Price | None = None
     details: Mapping[str, object] = field(default_factory=dict)  # the content as values of JSON
+    op_devices: NDArray[np.int32] | None = None  # [V], the device of each op then; of layers
 
 
 def price(

@@ -1,21 +1,23 @@
-"""The layers of a model: the blocks that it repeats, as the scopes of a graph tell them.
+"""The layers of a model, and some of them on each device, one after another, as pipelines have it.
 
-`layer_stacks` finds them. `ModelChain` is a step of which each device has some layers that run one
-after another.
+`layer_stacks` finds the blocks that a model repeats, as the scopes of a graph tell them.
+`ModelChain` is a step of which each device has some layers. `layer_split` returns the split that is
+the placement, or else the fastest one that is found (`best_chain`).
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.forms import UNKNOWN, labels_of_step
+from placeto.exporting.forms import UNKNOWN, Price, labels_of_step, price
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, path_of
-from placeto.placing.evaluators import EvaluatorSpec
-from placeto_baselines import LayerChain
+from placeto.placing.costs import fits
+from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto_baselines import LayerChain, Stages, best_chain
 from placeto_graphs import EvaluationBatch, Grouping, OpGraph, PlacementProblem, grouping_of_labels
 
 PARAMETER = "parameter"
@@ -82,22 +84,19 @@ def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
 class ModelChain(LayerChain):
     """A step of which each of N layers, with what runs with it, is one group, and its costs.
 
-    An op between two layers runs with the layer whose outputs it reads. An op before all layers
-    runs with the first layer that reads it. A weight that several layers read is on each of their
-    devices.
+    The layers are the one stack of a model, for a library that takes one, or `all_layers`. An op
+    between two layers runs with the layer whose outputs it reads. An op before all layers runs with
+    the first layer that reads it. A weight that several layers read is on each of their devices.
     """
 
     def __init__(
-        self,
-        problem: PlacementProblem,
-        scopes: ModuleScopes,
-        layers: Sequence[str],
-        evaluator: EvaluatorSpec,
+        self, problem: PlacementProblem, evaluator: EvaluatorSpec = STEP, library: str = ""
     ) -> None:
-        graph = problem.graph
-        self.layers = tuple(layers)
-        forward = forward_labels(scopes, layers)
-        labels = labels_of_step(graph, forward, otherwise=len(layers) - 1)
+        graph, self.whole, self.spec = problem.graph, problem, evaluator
+        self.scopes = scopes = ModuleScopes(graph)
+        self.layers = one_stack(scopes, library) if library else all_layers(scopes)
+        labels = forward_labels(scopes, self.layers)
+        labels = labels_of_step(graph, labels, otherwise=len(self.layers) - 1)
         read_elsewhere = scopes.is_weight[graph.edge_producers] & (
             labels[graph.edge_producers] != labels[graph.edge_consumers]
         )
@@ -124,6 +123,115 @@ class ModelChain(LayerChain):
             reads = device_of_layer[:, layers, None] == everyone
             peaks += (reads.any(axis=1) & ~reads[:, 0]) * num_bytes
         return EvaluationBatch(runtime=priced.runtime, peak_memory=peaks)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSplit:
+    """The layers of a model, cut into stages, one behind the other.
+
+    Attributes
+    ----------
+    layers : texts
+        The modules of the layers, in the order in which they run.
+    stages : `placeto_baselines.Stages`
+        The layers and the device of each stage.
+    devices : texts
+        The device of each stage, by its name in the cluster.
+    op_devices : int32[V]
+        The device of each op of the step.
+    as_placed : bool
+        Whether the placement has the layers there already.
+    price : `Price`
+        Cost of whole layers, with their backward passes, in one stage.
+    """
+
+    layers: tuple[str, ...]
+    stages: Stages
+    devices: tuple[str, ...]
+    op_devices: NDArray[np.int32]
+    as_placed: bool
+    price: Price
+
+    @property
+    def split_points(self) -> tuple[str, ...]:
+        """The modules that all stages but the first begin with, `SplitPoint.BEGINNING` of torch."""
+        return tuple(self.layers[begin] for begin in self.stages.bounds[1:-1])
+
+
+def layer_split(
+    chain: ModelChain, placement: NDArray[np.int32], devices: Sequence[int]
+) -> LayerSplit:
+    """Return which of some devices runs which layers, one after another.
+
+    If the placement, int32[G], fits and has each layer on one device, and the layers of a device
+    in a row, it is the split. Otherwise the split is the best one found.
+    """
+    problem, cluster = chain.whole, chain.whole.cluster
+    nearest, as_placed = _nearest(chain, problem.expand(placement))
+    stages = stages_of(nearest)
+    if stages is not None and not chain.can_be(stages, devices):
+        stages = None
+
+    def evaluated(stages: Stages) -> EvaluationBatch:
+        return chain.evaluate(stages.device_of_layer()[None])
+
+    if not (stages and as_placed and fits(problem, evaluated(stages).peak_memory[0])):
+        found = best_chain(chain, devices, [stages] if stages else [])
+        if found is None:
+            names = ", ".join(cluster.device_names[each] for each in devices)
+            raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
+        as_placed, stages = as_placed and found == stages, found
+    return LayerSplit(
+        layers=chain.layers,
+        stages=stages,
+        devices=tuple(cluster.device_names[each] for each in stages.devices),
+        op_devices=stages.device_of_layer()[chain.labels],
+        as_placed=as_placed,
+        price=price(problem, placement, evaluated(stages), chain.spec),
+    )
+
+
+def pipeline_stages(
+    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
+) -> LayerSplit:
+    """Return the split of all layers over all devices, for `torch.distributed.pipelining`.
+
+    A weight that two stages would read is an `InputError`.
+    """
+    graph, chain = problem.graph, ModelChain(problem, evaluator)
+    split = layer_split(chain, placement, range(problem.num_devices))
+    ends = graph.edge_producers, graph.edge_consumers
+    of_weight = chain.scopes.is_weight[ends[0]] & chain.scopes.is_forward[ends[1]]
+    makes, reads = (split.op_devices[ops] for ops in ends)
+    apart = np.flatnonzero(of_weight & (makes != reads))
+    if len(apart):
+        edge = apart[0]
+        first, other = sorted(split.stages.devices.index(each[edge]) for each in (makes, reads))
+        raise InputError(
+            "PLACEMENT: expected each weight in one stage, but "
+            f"{graph.op_names[ends[0][edge]]} is read in the stages {first} and {other}"
+        )
+    return split
+
+
+def stages_of(device_of_layer: NDArray[np.integer]) -> Stages | None:
+    """Return the stages of a device for each layer; None if a device has two of them."""
+    begins = np.flatnonzero(np.diff(device_of_layer, prepend=UNKNOWN)).tolist()
+    devices = tuple(device_of_layer[begins].tolist())
+    if len(set(devices)) < len(devices):
+        return None
+    return Stages((*begins, len(device_of_layer)), devices)
+
+
+def _nearest(chain: ModelChain, op_devices: NDArray[np.int32]) -> tuple[NDArray[np.int64], bool]:
+    """Return int64[N], where modules with parameters spend most time; whether they spend all."""
+    of_op = chain.scopes.outermost(all_layers(chain.scopes))
+    ops = [op for op in chain.scopes.computing if of_op[op] is not None]
+    labels, there = chain.labels[ops], op_devices[ops]
+    share = np.zeros((chain.num_layers, chain.problem.num_devices))
+    np.add.at(share, (labels, there), chain.problem.compute_time[ops, there] + NO_TIME)
+    nearest = share.argmax(axis=1)
+    return nearest, bool((there == nearest[labels]).all())
 
 
 def forward_labels(

@@ -7,7 +7,6 @@ parts have where llama.cpp can express that.
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +14,15 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.exporting.forms import (
     Exported,
-    Price,
     check_one_machine,
     labels_of_step,
     price,
     problem_of_labels,
 )
-from placeto.exporting.layer_split import stages_of
-from placeto.exporting.layers import context_of, forward_labels, one_stack
+from placeto.exporting.layers import context_of, forward_labels, one_stack, stages_of
 from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
 from placeto.placing.costs import SIMULATION_ERROR
-from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
 from placeto_baselines import LayerChain, Stages, best_chain, steepest_descent
 from placeto_graphs import Cluster, EvaluationBatch, PlacementProblem, placement_ranks
@@ -41,67 +38,10 @@ MOST_ROUNDS = 40
 STEPS = (1, 2, 4, 8)  # layers that change devices together
 
 
-@dataclass(frozen=True, eq=False)
-class LlamaCppArguments:
-    """Arguments of ``llama-server``, ``llama-cli`` and other programs of llama.cpp."""
-
-    gpu_layers: int  # ``--n-gpu-layers``: layers at the end that are on GPUs, the output as one
-    devices: tuple[str, ...]  # ``--device``: the GPUs in the order in which they get layers
-    tensor_split: tuple[int, ...]  # ``--tensor-split``: how many layers each of these has
-    # ``--override-tensor``: the device of tensors whose names a regular expression finds, and that
-    # are not where their layer is
-    overrides: dict[str, str]
-    context: int  # tokens that the cache holds of each sequence; 0 if unknown
-    sequences: int  # ``--parallel``; ``--ctx-size`` is the context of all
-    moved: tuple[int, ...]  # layers that are on another device than in the placement
-    op_devices: NDArray[np.int32]  # [V], the device of each op then
-    price: Price
-
-    @property
-    def command_line(self) -> str:
-        """The arguments, as a shell takes them."""
-        words = ["--n-gpu-layers", str(self.gpu_layers)]
-        if self.devices:
-            words += ["--device", ",".join(self.devices)]
-        if len(self.devices) > 1 and self.gpu_layers:
-            shares = ",".join(str(share) for share in self.tensor_split)
-            words += ["--split-mode", "layer", "--tensor-split", shares]
-        if self.overrides:
-            pairs = ",".join(f"{name}={device}" for name, device in self.overrides.items())
-            words += ["--override-tensor", pairs]
-        if self.context:
-            words += ["--ctx-size", str(self.context * self.sequences)]
-        if self.sequences > 1:
-            words += ["--parallel", str(self.sequences)]
-        return shlex.join(words)
-
-
 def llama_cpp(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
-    """Return the arguments of llama.cpp for a placement, see `llama_cpp_arguments`."""
-    found = llama_cpp_arguments(problem, placement, evaluator)
-    moved = f"{counted(len(found.moved), 'layer')} on another device than in the placement"
-    what = "whole layers, on the CPU first and then on one GPU after another"
-    return Exported(
-        f"llama-server --model MODEL {found.command_line}\n",
-        (moved, found.price.text(problem, what, evaluator)),
-        found.price,
-        {
-            "n_gpu_layers": found.gpu_layers,
-            "devices": found.devices,
-            "tensor_split": found.tensor_split,
-            "override_tensor": found.overrides,
-            "context": found.context,
-            "sequences": found.sequences,
-        },
-    )
-
-
-def llama_cpp_arguments(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
-) -> LlamaCppArguments:
-    """Return arguments for a placement, int32[G], of a language model.
+    """Return the command of a server for a placement, int32[G], of a language model.
 
     llama.cpp puts the first layers on the CPU, and the next ones on one GPU after another. It
     keeps the embedding of tokens on the CPU, if there is one, and the output with the last layer.
@@ -127,19 +67,42 @@ def llama_cpp_arguments(
     if output != slots[-1]:
         overrides[TENSORS_OF_OUTPUT] = output
     gpus = [device for device in slots if device != cpu]
-    context, sequences = context_of(problem.graph)
     # llama.cpp has backends for these alone: what only has overridden tensors gets no layers.
     used = dict.fromkeys([*gpus, *(device for device in overrides.values() if device != cpu)])
-    return LlamaCppArguments(
-        gpu_layers=len(gpus),
-        devices=tuple(names[device] for device in used),
-        tensor_split=tuple(gpus.count(device) for device in used),
-        overrides={tensors: names[device] for tensors, device in overrides.items()},
-        context=context,
-        sequences=sequences,
-        moved=tuple(np.flatnonzero(layers != placed[chain.layers]).tolist()),
-        op_devices=chain.problem.expand(found[chain.part_of_group]),
-        price=price(problem, placement, chain.evaluate_parts(found[None]), evaluator),
+    devices, shares = [names[device] for device in used], [gpus.count(device) for device in used]
+    named = {tensors: names[device] for tensors, device in overrides.items()}
+    context, sequences = context_of(problem.graph)
+    words = ["--n-gpu-layers", str(len(gpus))]  # those at the end, of which the output is one
+    if devices:
+        words += ["--device", ",".join(devices)]
+    if len(devices) > 1 and gpus:
+        words += ["--split-mode", "layer", "--tensor-split", ",".join(map(str, shares))]
+    if named:
+        pairs = ",".join(f"{tensors}={device}" for tensors, device in named.items())
+        words += ["--override-tensor", pairs]
+    if context:
+        words += ["--ctx-size", str(context * sequences)]  # of all sequences
+    if sequences > 1:
+        words += ["--parallel", str(sequences)]
+    moved = counted(int((layers != placed[chain.layers]).sum()), "layer")
+    costs = price(problem, placement, chain.evaluate_parts(found[None]), evaluator)
+    what = "whole layers, on the CPU first and then on one GPU after another"
+    return Exported(
+        f"llama-server --model MODEL {shlex.join(words)}\n",
+        (
+            f"{moved} on another device than in the placement",
+            costs.text(problem, what, evaluator),
+        ),
+        costs,
+        {
+            "n_gpu_layers": len(gpus),
+            "devices": devices,
+            "tensor_split": shares,
+            "override_tensor": named,
+            "context": context,
+            "sequences": sequences,
+        },
+        chain.problem.expand(found[chain.part_of_group]),
     )
 
 

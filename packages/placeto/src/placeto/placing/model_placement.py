@@ -15,7 +15,7 @@ from torch import nn
 from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
 from placeto.exporting.formats import ACCELERATE, exported_map, format_named
-from placeto.exporting.layer_split import LayerSplit, pipeline_stages
+from placeto.exporting.layers import LayerSplit, pipeline_stages
 from placeto.exporting.module_scopes import ModuleScopes
 from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
