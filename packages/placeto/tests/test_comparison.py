@@ -22,6 +22,7 @@ from placeto.trials.comparison import (
     typical,
 )
 from placeto.trials.records import Placed, Problem, Runs, evaluations_to_best, short_curve
+from placeto.trials.running import beginning
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
@@ -264,6 +265,16 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
     assert made == ["any", "some", "some"]
     with pytest.raises(InputError, match="none: not on 2 devices"):
         comparison(spec("none", 2, 3, 4)).try_own()
+
+
+def test_trainings_begin_first_where_several_trials_run_at_once_the_longest_before() -> None:
+    makers = dict.fromkeys("ab", two_chains)
+    problems = [Problem(stem=name, source="chains", cluster=name) for name in makers]
+    trials = Comparison(problems, makers, PLACERS, [0], dict.fromkeys(PLACERS)).trials
+    assert beginning(trials, 1) == trials
+    begun = [f"{trial.placer} {trial.graph}" for trial in beginning(trials, 2)]
+    assert begun[:6] == ["rnn b", "rnn a", "placeto b", "placeto a", "paper b", "paper a"]
+    assert begun[6:] == [f"{one.placer} {one.graph}" for one in trials if not one.is_long]
 
 
 def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:

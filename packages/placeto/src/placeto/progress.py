@@ -103,14 +103,19 @@ def clock(seconds: float) -> str:
 
 
 class StopRequest:
-    """Notes the first Ctrl-C or termination; the second ends the process at once."""
+    """Notes Ctrl-C and termination; from the second one on, or the first, they end what runs.
 
-    def __init__(self) -> None:
+    Only the main thread gets signals; on another one nothing is noted.
+    """
+
+    def __init__(self, ends_at: int = 2, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
+        self._left, self._signals = ends_at, signals
         self.requested = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._note) for each in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,30 +123,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
         self.requested = True
-
-
-class InterruptNote:
-    """Notes Ctrl-C, which still ends what runs: a search that keeps its best does not tell it.
-
-    Only the main thread gets Ctrl-C; on another one nothing is noted.
-    """
-
-    def __init__(self) -> None:
-        self.noted = False
-        self._before: Any = None
-
-    def __enter__(self) -> "InterruptNote":
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.noted = True
-        raise KeyboardInterrupt
+        self._left -= 1
+        if self._left <= 0:
+            raise KeyboardInterrupt

@@ -1,6 +1,5 @@
 """Reasons for the device of a group: its costs on other devices, and waits for tensors."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -140,25 +139,29 @@ def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
 
 
 def waits(timeline: Timeline) -> list[Wait]:
-    """Return the waits of groups for tensors of others while their device was idle.
+    """Return the waits of groups for tensors of others while their device was idle, longest first.
 
-    The idle time right before an op counts for the group whose tensor arrived last. The longest
-    waits are first. Waits for ops of the same group are left out.
+    The idle time right before an op counts for the group whose tensor arrived last.
     """
-    group_of = timeline.problem.grouping.group_of
-    idle = _idle_before(timeline)
-    found: dict[tuple[int, int], list[float]] = {}
-    for op, producer, transferred in _last_inputs(timeline):
-        pair = int(group_of[op]), int(group_of[producer])
-        if pair[0] != pair[1] and idle[op] > 0:
-            sums = found.setdefault(pair, [0, 0, 0.0])
-            sums[0] += 1
-            sums[1] += transferred
-            sums[2] += float(idle[op])
-    names = timeline.problem.grouping.group_names
+    problem, graph, device_of = timeline.problem, timeline.problem.graph, timeline.op_device
+    made, read = graph.edge_producers, graph.edge_consumers
+    moved = device_of[made] != device_of[read]
+    arrived = np.zeros((graph.num_tensors, problem.num_devices))
+    arrived[timeline.transfer_tensor, timeline.transfer_destination] = timeline.transfer_end
+    time = np.where(moved, arrived[graph.edges[:, 0], device_of[read]], timeline.op_end[made])
+    order = np.lexsort((-np.arange(len(read)), time, read))
+    last = order[np.diff(read[order], append=-1) != 0]  # the first that came last, of each op
+    idle = _idle_before(timeline)[read[last]]
+    pairs = problem.grouping.group_of[np.stack([read, made])[:, last]]
+    others = (pairs[0] != pairs[1]) & (idle > 0)
+    found, pair = np.unique(pairs[:, others], axis=1, return_inverse=True)
+    names = problem.grouping.group_names
+    sums = [np.bincount(pair.ravel(), each[others]) for each in (idle > 0, moved[last], idle)]
     listed = [
         Wait(names[group], names[other], int(ops), int(transferred), seconds)
-        for (group, other), (ops, transferred, seconds) in found.items()
+        for (group, other), ops, transferred, seconds in zip(
+            found.T.tolist(), *(each.tolist() for each in sums), strict=True
+        )
     ]
     return sorted(listed, key=lambda wait: -wait.idle)
 
@@ -173,22 +176,3 @@ def _idle_before(timeline: Timeline) -> NDArray[np.float64]:
     # Sums in another order than the simulator's may differ in the last digits.
     gap = timeline.op_start - free_before
     return np.where(gap > 1e-12 * max(timeline.runtime, 0.0), gap, 0.0)
-
-
-def _last_inputs(timeline: Timeline) -> Iterator[tuple[int, int, bool]]:
-    """Yield each op with inputs, what made the last one to come, and whether a link carried it."""
-    graph, device_of = timeline.problem.graph, timeline.op_device
-    keys = zip(
-        timeline.transfer_tensor.tolist(), timeline.transfer_destination.tolist(), strict=True
-    )
-    arrived = dict(zip(keys, timeline.transfer_end.tolist(), strict=True))
-    for op in range(graph.num_ops):
-        last: tuple[float, int, bool] | None = None
-        for tensor in graph.inputs_of_op[op].tolist():
-            producer = int(graph.tensor_producer[tensor])
-            transferred = device_of[producer] != device_of[op]
-            time = arrived[tensor, int(device_of[op])] if transferred else timeline.op_end[producer]
-            if last is None or time > last[0]:
-                last = float(time), producer, bool(transferred)
-        if last is not None:
-            yield op, last[1], last[2]

@@ -4,6 +4,7 @@
 """
 
 import math
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from placeto.placing.placers import (
 )
 from placeto.placing.searching import PortfolioSearch
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
-from placeto.progress import InterruptNote, Progress, Shows, how_far, left_text
+from placeto.progress import Progress, Shows, StopRequest, how_far, left_text
 from placeto_baselines import bounds_in_turn
 from placeto_graphs import (
     Evaluator,
@@ -160,7 +161,7 @@ def _search(
 
     # A second core costs no time, but its evaluations count.
     cores = priced.num_threads if isinstance(priced, Simulator) else 1
-    with InterruptNote() as interrupt:
+    with StopRequest(1, (signal.SIGINT,)) as interrupt:  # which the search may swallow
         search = PortfolioSearch(
             seconds,
             limits.evaluations,
@@ -168,11 +169,11 @@ def _search(
             report=report,
             update=progress.update,
             chains=1 if limits.evaluations else min(CHAINS, cores),
-            stopped=lambda: interrupt.noted,
+            stopped=lambda: interrupt.requested,
         )
         start = placed and problem.placement_of_ops(placed[0].expand(placed[1].placement))
         result = search.place(problem, priced, seed=settings.seed, start=start)
-    if graph.num_ops * SECONDS_OF_OP <= most and len(bounds) > 1 and not interrupt.noted:
+    if graph.num_ops * SECONDS_OF_OP <= most and len(bounds) > 1 and not interrupt.requested:
         progress.update("lower bound ...")
         with suppress(KeyboardInterrupt):  # the search has its result
             bounds += [bound for _, bound in parts]

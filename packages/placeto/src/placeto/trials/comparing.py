@@ -1,9 +1,10 @@
 """Every placer on some problems, for ``placeto compare`` and the experiments with all placers."""
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -34,7 +35,6 @@ from placeto.trials.trials import (
     Graph,
     Page,
     Results,
-    Task,
     Trial,
     Watch,
     Workspace,
@@ -185,41 +185,49 @@ class Comparison:
     @property
     def trials(self) -> list[Trial]:
         """All trials, the quickest placers first, as in `PLACERS`."""
-        trials = [self._describing(problem) for problem in self.problems]
-        for name, spec in self.placers.items():
-            trials += [
-                self.trial(problem, self._placing(name, problem, seed), name, seed)
-                for problem in self.problems
-                for seed in (self.seeds if spec.random else [None])
-            ]
-        return trials
+        found = [self._describing(problem) for problem in self.problems]
+        for (name, spec), problem in product(self.placers.items(), self.problems):
+            described = self._describing(problem).name  # which `news` shows
+            for seed in self.seeds if spec.random else [None]:
+                task = self._placing(name, problem, seed)
+                trial = placing(task, name, Graph(problem.stem), seed, described)
+                found.append(
+                    replace(
+                        trial,
+                        title=f"{problem.title}, {name}",
+                        # Times on a CPU that the problem lacks may be unknown.
+                        may_fail=name == CPU,
+                        is_long=spec.trains,
+                    )
+                )
+        return found
 
     def try_own(self) -> None:
         """Make a user's own placers and evaluators once: wrong arguments fail at the start.
 
         One that refuses some problems, but not all, fails in the trials of these.
         """
-        made = {name: cache(make) for name, make in self.makers.items()}  # each once at most
-        own: list[tuple[Callable[..., object], object, list[str]]] = [
-            (spec.make, Budget(self.budgets[name] or 0, self.limits.seconds), list(made))
-            for name, spec in self.placers.items()
-            if spec.modules
-        ]
-        own += [
-            (spec.make, 1, [one.stem for one in self.problems if one.evaluator == name])
-            for name, spec in self.evaluators.items()
-            if spec.modules
-        ]
-        for make, limit, names in own:
+        made = cache(lambda name: self.makers[name]())  # each once at most
+
+        def try_one(make: Callable[..., object], limit: object, names: Iterable[str]) -> None:
             errors = []
             for name in names:
                 try:
-                    make(made[name](), limit)
-                    break
+                    make(made(name), limit)
                 except ValueError as error:
                     errors.append(error)
-            else:
-                raise errors[0]
+                else:
+                    return
+            raise errors[0]
+
+        for name, spec in self.placers.items():
+            if spec.modules:
+                budget = Budget(self.budgets[name] or 0, self.limits.seconds)
+                try_one(spec.make, budget, self.makers)
+        for name, evaluator in self.evaluators.items():
+            if evaluator.modules:
+                priced = [one.stem for one in self.problems if one.evaluator == name]
+                try_one(evaluator.make, 1, priced)
 
     def experiment(self, options: Mapping[str, Any], page: Callable[[Results], Page]) -> Experiment:
         """Return the experiment, with more options for its page."""
@@ -237,12 +245,6 @@ class Comparison:
             page=page,
             news=self.news,
         )
-
-    def trial(self, problem: Problem, task: Task, placer: str, seed: int | None) -> Trial:
-        """Return a trial on a problem, after its description, which `news` shows."""
-        trial = placing(task, placer, Graph(problem.stem), seed, self._describing(problem).name)
-        # Times on a CPU that the problem lacks may be unknown.
-        return replace(trial, title=f"{problem.title}, {placer}", may_fail=placer == CPU)
 
     def news(self, results: Results, trial: Trial) -> tuple[TextTable, str]:
         """Return the table of the problem of a finished trial, and a line."""
@@ -269,7 +271,16 @@ class Comparison:
             conduct(experiment, folder, progress, jobs=jobs, resumable=resumable)
         except RunError as error:
             failed = error
-        return self.document(folder.results), failed
+        reports = self.reports(folder.results)
+        document = ComparisonReport(
+            seeds=len(self.seeds),
+            max_evaluations=self.limits.evaluations,
+            seconds=self.limits.seconds,
+            budgets=self.budgets,
+            problems=reports,
+            profiles=profiles(reports),
+        )
+        return document, failed
 
     def reports(self, results: Results) -> list[Problem]:
         """Return each problem that was begun with the runs of its placers."""
@@ -279,18 +290,6 @@ class Comparison:
             for known in found
             if isinstance(known, Problem)
         ]
-
-    def document(self, results: Results) -> ComparisonReport:
-        """Return the content of ``results.json``."""
-        reports = self.reports(results)
-        return ComparisonReport(
-            seeds=len(self.seeds),
-            max_evaluations=self.limits.evaluations,
-            seconds=self.limits.seconds,
-            budgets=self.budgets,
-            problems=reports,
-            profiles=profiles(reports),
-        )
 
     def _describing(self, problem: Problem) -> Trial:
         graph, modules = Graph(problem.stem), self.evaluators[problem.evaluator].modules

@@ -15,8 +15,10 @@ from placeto.trials.comparison import CPU
 from placeto.trials.records import Placed, Record, evaluations_to_best, finite, short_curve
 from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
-from placeto_graphs import DEVICE_KINDS, Device, PlacementProblem, Placer, parse_cluster
+from placeto_graphs import PlacementProblem, Placer, parse_cluster
 from placeto_policy import Settings
+
+OF_KIND = ("memory_bytes", "op_overhead", "transfer_overhead")  # what a device has of its kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +114,11 @@ def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
     given = problem.cluster
     if any(device.is_cpu for device in given.devices):
         return problem
-    kind = {**DEVICE_KINDS, **{kind.name: kind for kind in given.kinds}}[CPU]
-    device = Device(
-        name=f"{CPU}:0",
-        kind=CPU,
-        memory_bytes=kind.memory_bytes,
-        op_overhead=kind.op_overhead,
-        transfer_overhead=kind.transfer_overhead,
-    )
-    cluster = replace(
-        parse_cluster(f"1x{CPU}"), devices=(device,), queue=given.queue, kinds=given.kinds
-    )
+    cluster = replace(parse_cluster(f"1x{CPU}"), queue=given.queue, kinds=given.kinds)
+    for kind in given.kinds:
+        if kind.name == CPU:
+            of_kind = {name: getattr(kind, name) for name in OF_KIND}
+            cluster = replace(cluster, devices=(replace(cluster.devices[0], **of_kind),))
     return PlacementProblem(
         graph=problem.graph,
         cluster=cluster,

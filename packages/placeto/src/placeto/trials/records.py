@@ -1,8 +1,6 @@
 """What trials leave: the lines of ``trials.jsonl``, which name their type, and learning curves."""
 
-from collections.abc import Sequence
 from math import inf, isfinite
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -12,7 +10,6 @@ from placeto.texts import SECONDS
 
 MOST_POINTS = 200  # of a curve in a file
 NEAR_BEST = 0.01  # fraction of the best runtime within which a search has found it
-Row = TypeVar("Row")
 
 Curve = list[tuple[int, float | None]]
 
@@ -123,39 +120,24 @@ def finite(seconds: float) -> float | None:
     return seconds if isfinite(seconds) else None
 
 
-def evenly_thinned(rows: Sequence[Row]) -> list[Row]:
-    """Return at most 200 rows, evenly spread, the first and the last among them.
-
-    Examples
-    --------
-    >>> evenly_thinned(range(1000))[:3], len(evenly_thinned(range(1000)))
-    ([0, 5, 10], 200)
-    """
-    chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
-    return [rows[index] for index in chosen.tolist()]
-
-
 def short_curve(curve: NDArray[np.float64]) -> Curve:
-    """Return the points of a curve at which the best changed, and the last one; at most 200."""
+    """Return the points of a curve at which the best changed, and the last one.
+
+    They are at most 200, evenly spread, the first and the last among them.
+    """
     if not len(curve):
         return []
     changes = np.flatnonzero(curve[1:, 1] != curve[:-1, 1]) + 1
-    chosen = evenly_thinned(np.union1d(changes, [0, len(curve) - 1]).tolist())
-    return [(int(count), finite(best)) for count, best in curve[chosen].tolist()]
+    points = np.union1d(changes, [0, len(curve) - 1])
+    even = np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int)
+    return [(int(count), finite(best)) for count, best in curve[points[even]].tolist()]
 
 
 def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
     """Return the evaluations until a search was as fast, infinity if it never was.
 
-    It has to stay as fast. A curve rises if the best so far did not fit the memory, and a slower
-    placement that fits replaces it.
-
-    Examples
-    --------
-    >>> evaluations_until([(1, 3.0), (3, 2.0), (5, 2.0)], 2.5)
-    3.0
-    >>> evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4)], 2.5)
-    5.0
+    It has to stay as fast: a curve rises where a slower placement that fits the memory replaces one
+    that does not.
     """
     found = inf
     for evaluations, best in reversed(curve):

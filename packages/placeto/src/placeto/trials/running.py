@@ -120,7 +120,7 @@ def run_trials(
     Those that need one that failed do not run. When the run ends early, trials that have finished
     meanwhile are yielded first.
     """
-    waiting, known = list(trials), set(done)
+    waiting, known = beginning(trials, jobs), set(done)
     running: dict[Future[Record], Trial] = {}
     end: BaseException | None = None
     runner = _processes(jobs, workspace) if jobs > 1 else _this_process(workspace, watch)
@@ -151,6 +151,17 @@ def run_trials(
                 raise end
     except BrokenProcessPool:
         raise RunError("a process of a trial was killed; the same command resumes") from None
+
+
+def beginning(trials: Sequence[Trial], jobs: int) -> list[Trial]:
+    """Return trials in the order in which they begin: of several at once, the longest first.
+
+    Those that come last of the long ones are the longest. Begun last, one would run on alone.
+    """
+    if jobs == 1:
+        return list(trials)
+    long = [trial for trial in trials if trial.is_long]
+    return [*reversed(long), *(trial for trial in trials if not trial.is_long)]
 
 
 @contextmanager

@@ -128,6 +128,7 @@ class Trial:
     task: Task
     needs: tuple[str, ...] = ()  # names of the trials that must be done before
     may_fail: bool = False  # True if an error of it is none of the experiment
+    is_long: bool = False  # True if it is begun before others, where several run at once
     title: str = ""  # names it in errors, if not its name
     placer: str = ""  # its placer and graph, if it places one
     graph: str = ""
