@@ -1,30 +1,25 @@
 """Tables of the pages on bounds and searches: ``python lab/search_tables.py bounds``.
 
-``bounds`` prints the ratios of placements to the lower bound, ``search`` a comparison of multilevel
-search with local search. Each problem is SOURCE/CLUSTER. Seconds are CPU seconds of the process.
+``bounds`` prints the ratios of placements to the lower bound, ``search`` what the search finds with
+equal evaluations. Each problem is SOURCE/CLUSTER. Seconds are CPU seconds of the process.
 """
 
 import argparse
+import math
 import platform
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import search_problem
+from placeto.placing.searching import PortfolioSearch
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions
-from placeto_baselines import (
-    LocalSearch,
-    MultilevelSearch,
-    bound_parts,
-    exhaustive_search,
-    lower_bound,
-)
-from placeto_graphs import PlacementProblem, Placer
+from placeto_baselines import MultilevelSearch, bound_parts, exhaustive_search, lower_bound
+from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 
 # The rows of the paper's table 1, then graphs of the families that no policy is trained on.
@@ -44,10 +39,6 @@ def _read(name: str, grouping: GroupingOptions | None = None) -> PlacementProble
     print(f"{name} ...", file=sys.stderr)
     source, _, cluster = name.rpartition("/")
     return read_problem(source, cluster, **vars(grouping or GroupingOptions()))
-
-
-def _search(seconds: float, threads: int = 1, bound: float = 0.0) -> MultilevelSearch:
-    return MultilevelSearch(seconds, bound=bound, clock=lambda: time.process_time() / threads)
 
 
 def _print_row(cells: Sequence[str]) -> None:
@@ -89,7 +80,9 @@ def print_bounds(options: argparse.Namespace) -> None:
             columns = ["problem", *parts, "seconds", "best known", f"over the bound without {last}"]
             _print_head([*columns, "over the bound"])
         simulator = Simulator(problem)
-        placer = _search(options.seconds, bound=max(parts.values()))
+        placer = MultilevelSearch(
+            options.seconds, bound=max(parts.values()), clock=time.process_time
+        )
         found = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
         best = min(cost_of_result(problem, result) for result in found)
         without = max(parts[part] for part in others)
@@ -114,98 +107,27 @@ def _exact_row(name: str) -> list[str]:
     return [name, *numbers, f"{best / bound - 1:.1%}", f"{found / best - 1:.1%}"]
 
 
-# Multilevel search and local search
-
-SHARE = 20  # the short search has that part of the seconds of local search
-BATCH = 256  # placements
-
-
-class Runs(NamedTuple):
-    """Memory-penalised runtimes, CPU seconds and evaluations of a placer with several seeds."""
-
-    costs: list[float]
-    seconds: list[float]
-    evaluations: list[int]
-
-    @property
-    def median(self) -> float:
-        """The median cost in seconds."""
-        return float(np.median(self.costs))
-
-    @property
-    def rate(self) -> float:
-        """Evaluations per second."""
-        return sum(self.evaluations) / sum(self.seconds)
-
-    def __str__(self) -> str:
-        if len(self.costs) == 1:
-            return f"{self.median:.3f}"
-        return f"{self.median:.3f} ({min(self.costs):.3f} to {max(self.costs):.3f})"
-
-
-def _runs(problem: PlacementProblem, placer: Placer, seeds: int, threads: int = 1) -> Runs:
-    simulator = Simulator(problem, num_threads=threads)
-    shorter = (
-        LocalSearch(2) if isinstance(placer, LocalSearch) else MultilevelSearch(evaluations=10)
-    )
-    shorter.place(problem, simulator)  # compiles
-    runs = Runs([], [], [])
-    for seed in range(seeds):
-        began = time.process_time()
-        result = placer.place(problem, simulator, seed=seed)
-        runs.seconds.append(time.process_time() - began)
-        runs.costs.append(cost_of_result(problem, result))
-        runs.evaluations.append(result.evaluations)
-    return runs
-
-
-def _simulator_rate(problem: PlacementProblem, seconds: float = 0.5) -> float:
-    """Return the simulated placements per second in batches, near a good placement."""
-    simulator = Simulator(problem, num_threads=1)
-    generator = np.random.default_rng(0)
-    good = MultilevelSearch(evaluations=2000).place(problem, simulator).placement
-    batch = np.repeat(good[None], BATCH, axis=0)
-    for row in batch:
-        row[generator.integers(problem.num_groups)] = good[0]
-    count, began = 0, time.process_time()
-    while (elapsed := time.process_time() - began) < seconds:
-        simulator.evaluate(batch)
-        count += BATCH
-    return count / elapsed
+# The search of `placeto place`
 
 
 def print_search(options: argparse.Namespace) -> None:
-    """Print the results of multilevel search and local search on problems."""
+    """Print the costs of searches with equal evaluations, as means of some seeds."""
     _print_versions()
-    search = [f"multilevel search, 1/{SHARE} of them", f"in {options.seconds:g} s"]
-    rates = "evaluations/s: local search, multilevel search, simulator"
-    columns = ["problem", "lower bound", "local search", "its seconds", *search]
-    _print_head([*columns, "gain", "over the bound", rates])
-    logs = []
+    searches = [f"{most:,} evaluations" for most in options.evaluations]
+    _print_head(["problem", "lower bound", *searches, "over the bound", "seconds"])
     for name in options.problems:
-        problem = _read(name)
-        fine = search_problem(problem)
-        bound = lower_bound(fine)
-        usual = _runs(problem, LocalSearch(options.evaluations), options.local_search_seeds)
-        seconds = float(np.median(usual.seconds))
-        short = _runs(fine, _search(seconds / SHARE, bound=bound), options.seeds)
-        placer = _search(options.seconds, options.threads, bound)
-        long = _runs(fine, placer, options.seeds, options.threads)
-        logs.append(np.log(long.median / usual.median))
-        _print_row(
-            [
-                f"{name}, {problem.num_groups} groups",
-                f"{bound:.3f}",
-                str(usual),
-                f"{seconds:.0f}",
-                str(short),
-                str(long),
-                f"{1 - long.median / usual.median:.1%}",
-                f"{long.median / bound - 1:.1%}",
-                f"{usual.rate:,.0f}, {long.rate:,.0f}, {_simulator_rate(fine):,.0f}",
-            ]
-        )
-    print(f"\nGain on average: {1 - np.exp(np.mean(logs)):.1%}.")
+        problem = search_problem(_read(name))
+        bound, simulator = lower_bound(problem), Simulator(problem, num_threads=1)
+        MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
+        cells, best, taken = [], math.inf, 0.0
+        for most in options.evaluations:
+            placer, began = PortfolioSearch(evaluations=most, bound=bound), time.process_time()
+            found = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
+            taken = (time.process_time() - began) / options.seeds
+            costs = [cost_of_result(problem, result) for result in found]
+            best = min(best, *costs)
+            cells.append(f"{np.mean(costs):.4f} ({min(costs):.4f} to {max(costs):.4f})")
+        _print_row([name, f"{bound:.4f}", *cells, f"{best / bound - 1:.1%}", f"{taken:.0f}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -221,16 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         problems = OF_TABLE_1 + OF_FAMILIES
         command.add_argument("problems", nargs="*", default=problems, metavar="SOURCE/CLUSTER")
         command.set_defaults(run=run)
+        command.add_argument("--seeds", type=int, default=3)
         if name == "bounds":
             command.add_argument("--seconds", type=float, default=10.0, help="of each search")
-            command.add_argument("--seeds", type=int, default=3)
             command.add_argument("--exact", action="store_true", help="try all, in few groups")
         else:
-            command.add_argument("--evaluations", type=int, default=50_000, help="of local search")
-            command.add_argument("--seconds", type=float, default=10.0, help="of longer searches")
-            command.add_argument("--seeds", type=int, default=5, help="of multilevel search")
-            command.add_argument("--local-search-seeds", type=int, default=1)
-            command.add_argument("--threads", type=int, default=1, help="of longer searches")
+            command.add_argument("--evaluations", type=int, nargs="+", default=[10_000, 100_000])
     options = parser.parse_args(arguments)
     options.run(options)
 

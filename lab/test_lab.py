@@ -61,9 +61,9 @@ def test_a_model_is_checked() -> None:
 
 
 def test_tables_of_bounds_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
-    short = ["ptb:3/2xk80", "--seeds", "1", "--seconds", "0.2"]
-    search_tables.main(["bounds", *short])
-    search_tables.main(["search", *short, "--evaluations", "500"])
+    short = ["ptb:3/2xk80", "--seeds", "1"]
+    search_tables.main(["bounds", *short, "--seconds", "0.2"])
+    search_tables.main(["search", *short, "--evaluations", "100", "500"])
     assert capsys.readouterr().out.count("| ptb:3/2xk80") == 2
 
 

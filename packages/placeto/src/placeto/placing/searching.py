@@ -33,6 +33,7 @@ from placeto_baselines import (
 )
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
+ALL_TRIED = 4_096  # placements; the search tries all where there are no more, and needs no start
 SHARE_OF_CHAIN = 0.25  # of the evaluations of a search, at the most
 MOST_OF_CHAIN = 2_000
 SHARE_OF_SUBSETS = 0.25
@@ -115,7 +116,8 @@ class PortfolioSearch:
             if best is not None and np.ptp(best) > 0:
                 devices = tuple(np.unique(best).tolist())
                 self.choices.append(Choice(devices, CHAIN, evaluated(watched, best)))
-        for placer, least in PLACERS_OF_STARTS if problem.num_devices > 1 else ():
+        needs_starts = problem.num_devices**problem.num_groups > ALL_TRIED
+        for placer, least in PLACERS_OF_STARTS if needs_starts else ():
             if affordable >= least and not self.stopped():
                 with suppress(BaselineError):  # a library that cannot be used is no start
                     placer.place(problem, watched, seed=seed)
