@@ -89,67 +89,23 @@ class Losses:
         self.last: torch.Tensor | None = None
 
     def __call__(self, outputs: torch.Tensor) -> torch.Tensor:
-        type(self).largest = 1.0
+        Losses.largest = Losses.newest = 1.0  # type: ignore[attr-defined]
         self.seen.append(outputs)
         self.last = outputs
         return outputs.sum()
 
 
-class Keeping(nn.Module):
-    """Changes what is outside of it whenever it is called."""
+class Keeping(nn.Linear):
+    """Removes a hook when it is called, and counts."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
+        super().__init__(4, 2)
         self.calls = {"of a hook": 0}
-        self.handle = self.layer.register_forward_hook(self.hook)
+        self.handle = self.register_forward_hook(self.hook)
 
     def hook(self, *_: Any) -> None:
         self.calls["of a hook"] += 1
         self.handle.remove()
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        global COUNT  # noqa: PLW0603 (as users do)
-        COUNT += 1
-        KEPT["inputs"] = [inputs]
-        np.random.rand()  # noqa: NPY002 (the global state)
-        outputs: torch.Tensor = self.layer(self.layer(inputs + positions(4)).sum() + inputs)
-        return outputs
-
-
-def test_what_a_step_changes_in_other_objects_is_as_before() -> None:
-    model, losses, before = Keeping(), Losses(), positions(4)
-    np.random.seed(7)  # noqa: NPY002
-    capture(model, torch.ones(3, 4), loss_fn=losses)
-    assert not KEPT
-    assert COUNT == 0
-    assert (losses.last, losses.largest, list(losses.seen)) == (None, None, [])
-    assert np.random.rand() == np.random.RandomState(7).rand()  # noqa: NPY002
-    assert positions(4).tolist() == before.tolist()
-    assert len(model.layer._forward_hooks) == 1
-    assert model.calls == {"of a hook": 0}
-
-
-def test_what_a_step_changes_in_variables_around_it_is_as_before() -> None:
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    losses: list[torch.Tensor] = []
-    steps = 0
-
-    def step(inputs: torch.Tensor, *, count: dict[str, int] = {}) -> None:  # noqa: B006 (on purpose)
-        nonlocal steps
-        steps += 1
-        count["steps"] = steps
-        loss = model(inputs).sum()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        losses.append(loss)
-
-    capture_function(step, model, optimizer, example_inputs=torch.ones(3, 4))
-    assert (steps, losses, step.__kwdefaults__) == (0, [], {"count": {}})
-    assert (schedule.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
 
 
 @dataclass(slots=True)
@@ -190,42 +146,58 @@ class StandIn:
 CACHE, RECENT, STAND_IN = Cache(), Recent(first=1, last=2), StandIn()
 
 
-def test_what_is_new_and_objects_of_ones_own_are_as_before() -> None:
-    model = nn.Linear(4, 2)
-    records = [Record([]), LargerRecord([])]
-    losses = [record.losses for record in records]
+def test_what_a_step_changes_around_it_is_as_before() -> None:
+    model, loss_of, before = Keeping(), Losses(), positions(4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    records, kept = [Record([]), LargerRecord([])], list[torch.Tensor]()
+    lists = [record.losses for record in records]
+    steps = 0
 
-    def step(inputs: torch.Tensor) -> None:
-        global FOUND  # noqa: PLW0603 (as users do)
-        FOUND = CACHE["outputs"] = model(inputs)  # type: ignore[name-defined]
+    def step(inputs: torch.Tensor, *, count: dict[str, int] = {}) -> None:  # noqa: B006 (on purpose)
+        nonlocal steps
+        global COUNT, FOUND  # noqa: PLW0603 (as users do)
+        COUNT += 1
+        steps = count["steps"] = steps + 1
+        KEPT["inputs"] = [inputs]
+        np.random.rand()  # noqa: NPY002 (the global state)
+        FOUND = CACHE["outputs"] = model(inputs + positions(4))  # type: ignore[name-defined]
         CACHE.num_writes += 1
-        Cache.newest = CACHE["outputs"]  # type: ignore[attr-defined]
         RECENT.move_to_end("first")
         assert STAND_IN.of_a_library is not STAND_IN
+        loss = loss_of(CACHE["outputs"])
         for record in records:
-            record.newest = CACHE["outputs"].sum()
-            record.losses.append(record.newest)
-            record.losses = [record.newest]
+            record.newest = loss
+            record.losses.append(loss)
+            record.losses = [loss]
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        kept.append(loss)
 
-    capture_function(step, model, example_inputs=torch.ones(3, 4))
+    np.random.seed(7)  # noqa: NPY002
+    capture_function(step, model, optimizer, example_inputs=torch.ones(3, 4))
+    assert np.random.rand() == np.random.RandomState(7).rand()  # noqa: NPY002
+    assert (COUNT, steps, kept, step.__kwdefaults__, KEPT) == (0, 0, [], {"count": {}}, {})
+    assert (schedule.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
+    assert (loss_of.last, loss_of.largest, list(loss_of.seen)) == (None, None, [])
+    assert positions(4).tolist() == before.tolist()
+    assert (len(model._forward_hooks), model.calls) == (1, {"of a hook": 0})
     assert (CACHE, CACHE.num_writes, vars(CACHE)) == ({}, 0, {})
     assert [*RECENT] == ["first", "last"]
     assert "FOUND" not in globals()
-    assert not hasattr(Cache, "newest")
-    for record, before in zip(records, losses, strict=True):
-        assert record.losses is before
-        assert not before
+    assert not hasattr(Losses, "newest")
+    for record, losses in zip(records, lists, strict=True):
+        assert record.losses is losses
+        assert not losses
         assert not hasattr(record, "newest")
 
 
 def test_settings_of_torch_stay_as_they_were() -> None:
     settings: tuple[Callable[[], Any], ...] = (
-        torch._C._get_mkldnn_enabled,
-        torch.backends.mha.get_fastpath_enabled,
-        torch._C._get_flash_sdp_enabled,
-        torch._C._get_math_sdp_enabled,
-        torch.is_grad_enabled,
-        torch.get_default_device,
+        *(torch._C._get_mkldnn_enabled, torch.backends.mha.get_fastpath_enabled),
+        *(torch._C._get_flash_sdp_enabled, torch._C._get_math_sdp_enabled),
+        *(torch.is_grad_enabled, torch.get_default_device),
     )
     before = [setting() for setting in settings]
     with pytest.raises(CaptureError):
