@@ -1,14 +1,16 @@
-"""Autocast around a capture, around a model's forward pass, and as an argument."""
+"""Dtypes of products: of weights, and of autocast around a capture, in a model, and by name."""
 
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from captured_models import forward_pass
 from eager_step import plain_kernels
-from placeto_capture import CaptureError, CaptureWarning, Target, capture
+from placeto_capture import CaptureError, CaptureWarning, Target, capture, cost_model
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.step_spec import StepSpec
 from placeto_graphs import OpGraph
@@ -95,6 +97,15 @@ def test_a_forward_that_autocast_wraps_is_cast(target: Target) -> None:
     assert products(capture(made, ROWS, target=target)) == BFLOAT16
 
 
+@pytest.mark.parametrize(("device", "dtype"), [("cuda", "float16"), ("cpu", "bfloat16")])
+def test_autocast_has_the_default_dtype_of_its_device(device: str, dtype: str) -> None:
+    def forward(rows: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device):
+            return rows @ rows.T
+
+    assert products(forward_pass(forward, ROWS)) == {f"aten.mm {dtype}"}
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch leaves it on where there is a GPU")
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 def test_what_pytorch_switches_off_without_a_gpu_is_said() -> None:
@@ -123,3 +134,44 @@ def test_autocast_is_as_it_was() -> None:
         with pytest.raises(CaptureError):
             capture(model(), ROWS[:, :1])
         assert settings() == before
+
+
+def test_the_same_flops_and_half_the_bytes_in_bfloat16() -> None:
+    def layers(dtype: torch.dtype) -> OpGraph:
+        layers = nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)
+        return capture(nn.Sequential(*layers).to(dtype), torch.empty(512, 64, dtype=dtype))
+
+    wide, narrow = layers(torch.float32), layers(torch.bfloat16)
+    assert wide.op_names == narrow.op_names
+    np.testing.assert_array_equal(wide.flops, narrow.flops)
+    assert (products(wide), products(narrow)) == (FLOAT32, BFLOAT16)
+    # A normalisation keeps statistics of each row in float32 in either.
+    plain = np.array(["norm" not in kind for kind in wide.op_types]) & (wide.phases < 2)
+    np.testing.assert_array_equal(wide.bytes_accessed[plain], 2 * narrow.bytes_accessed[plain])
+    made = plain[wide.tensor_producer]
+    np.testing.assert_array_equal(wide.tensor_bytes[made], 2 * narrow.tensor_bytes[made])
+
+
+def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
+    def product(rows: torch.Tensor) -> torch.Tensor:
+        return torch.mm(rows, rows.T, out_dtype=torch.float32)
+
+    graph = forward_pass(product, ROWS.bfloat16())
+    assert products(graph) == {"aten.mm bfloat16"}
+    assert graph.tensor_bytes[-1] == 3 * 3 * 4
+
+
+def test_products_are_rounded_where_pytorch_is_told_to_round_them() -> None:
+    layer, rows = nn.Linear(4096, 4096, bias=False), torch.empty(4096, 4096)
+    plain = capture(layer, rows)
+    torch.set_float32_matmul_precision("high")
+    try:
+        rounded = capture(layer, rows)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert products(rounded) == {"aten.mm tf32"}
+    assert rounded.dtype.count("float32") == plain.dtype.count("float32") - 2
+    # NVIDIA's data sheet of the A100: 19.5 TFLOP/s of float32, 156 of TensorFloat-32.
+    multiply = [op for op, kind in enumerate(plain.op_types) if kind == "aten.mm"]
+    times = [cost_model(graph, "a100")[multiply].sum() for graph in (plain, rounded)]
+    assert times[0] / times[1] == pytest.approx(156 / 19.5, rel=0.01)

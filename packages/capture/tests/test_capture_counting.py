@@ -23,7 +23,7 @@ FLOAT, INDEX, ROWS, WIDTH = 4, 8, 4096, 8  # bytes of a number and of an index, 
 ROW = WIDTH * FLOAT
 CACHE, SOURCE, PLACES = torch.zeros(ROWS, WIDTH), ONES(2, WIDTH), INDICES(2, WIDTH)
 FIVE, BAGS, PICKED = torch.arange(5), torch.tensor([0, 2]), torch.tensor([3, 5])
-POINTS = ONES(30, 3), ONES(40, 3)
+POINTS, IMAGES = (ONES(30, 3), ONES(40, 3)), (2, 16, 8, 8)
 STEPS = ROWS.bit_length()  # halves of halves, until one number is left
 
 
@@ -197,6 +197,37 @@ def test_an_op_has_the_work_that_one_counts_by_hand(name: str) -> None:
     op = op_of(graph, name.partition(" ")[0])
     assert graph.flops[op] == flops
     assert moved is None or graph.bytes_accessed[op] == moved
+
+
+# Groups, and FLOPs: for each output, channel of its group and place of the window; for each input
+# if it is transposed.
+CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...], int, int]] = {
+    "dense": (nn.Conv2d(16, 32, 3, padding=1), IMAGES, 1, 2 * 128 * 32 * 16 * 9),
+    "grouped": (nn.Conv2d(16, 32, 3, padding=1, groups=4), IMAGES, 4, 2 * 128 * 32 * 4 * 9),
+    "depthwise": (nn.Conv2d(16, 16, 3, padding=1, groups=16), IMAGES, 16, 2 * 128 * 16 * 9),
+    "strided": (nn.Conv2d(16, 32, 3, 2, 1), IMAGES, 1, 2 * 32 * 32 * 16 * 9),
+    "transposed": (nn.ConvTranspose2d(16, 8, 2, 2), IMAGES, 1, 2 * 128 * 16 * 8 * 4),
+    "transposed in groups": (
+        *(nn.ConvTranspose2d(16, 8, 2, 2, groups=4), IMAGES, 4, 2 * 128 * 16 * 2 * 4),
+    ),
+    "of sequences": (nn.Conv1d(4, 6, 5), (3, 4, 20), 1, 2 * 3 * 16 * 6 * 4 * 5),
+    "of volumes": (nn.Conv3d(2, 3, 3), (1, 2, 6, 6, 6), 1, 2 * 64 * 3 * 2 * 27),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_each_gradient_is_as_much_work_as_the_convolution(name: str) -> None:
+    layer, shape, groups, flops = CONVOLUTIONS[name]
+    graph = capture(layer, torch.empty(shape, requires_grad=True))
+    ops = [op_of(graph, "convolution"), op_of(graph, "convolution_backward")]
+    assert graph.flops[ops].tolist() == [flops, 2 * flops]
+    assert graph.groups[ops].tolist() == [groups, groups]
+    assert graph.groups.sum() == graph.num_ops + 2 * (groups - 1)
+    channels = shape[1] // groups
+    assert graph.group_channels[ops].tolist() == [channels, channels]
+    assert graph.group_channels.sum() == 2 * channels
+    of_weights = capture(layer, torch.empty(shape))  # no gradient of the images
+    assert of_weights.flops[op_of(of_weights, "convolution_backward")] == flops
 
 
 def test_functions_that_tables_name_exist() -> None:

@@ -7,15 +7,16 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from placeto_capture import CaptureError, CaptureWarning, cost_model, cost_models
+from placeto_capture import CaptureError, CaptureWarning, capture, cost_model, cost_models
 from placeto_capture.costs.op_classes import (
     CLASS_OF_TYPE,
     NAMES_OF_CLASS,
     OpClass,
-    class_of_type,
     op_class,
 )
 from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph, from_networkx, parse_cluster
@@ -206,31 +207,30 @@ def test_the_class_of_an_op(op_type: str, flops: float, moved: float, expected: 
     assert op_class(op_type, flops, moved) is expected
 
 
-# Of ops that many models spend most of their time in.
-CLASSES = {
-    OpClass.CONVOLUTION: "convolution convolution_backward",
-    OpClass.MATRIX_PRODUCT: """
-        mm addmm bmm baddbmm _grouped_mm _scaled_dot_product_flash_attention_for_cpu
-        _scaled_dot_product_flash_attention_for_cpu_backward
-        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
-    """,
-    OpClass.NORMALISATION: """
-        native_batch_norm native_batch_norm_backward native_layer_norm native_layer_norm_backward
-        native_group_norm native_group_norm_backward _fused_rms_norm _fused_rms_norm_backward
-        _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
-    """,
-    OpClass.ELEMENTWISE: """
-        add mul div relu gelu gelu_backward silu silu_backward threshold_backward where masked_fill
-        native_dropout native_dropout_backward
-    """,
-    OpClass.REDUCTION: "sum mean amax argmax topk sort cumsum max_pool2d_with_indices avg_pool2d",
-    OpClass.COPY: "cat clone copy _to_copy index embedding embedding_dense_backward gather scatter",
-}
+@pytest.mark.parametrize(
+    ("groups", "channels", "expected"),
+    [
+        (1, 3, OpClass.CONVOLUTION),
+        (64, 1, OpClass.DEPTHWISE_CONVOLUTION),
+        (16, 4, OpClass.DEPTHWISE_CONVOLUTION),
+        (8, 8, OpClass.GROUPED_CONVOLUTION),
+        (16, 48, OpClass.GROUPED_CONVOLUTION),
+        (32, 4, OpClass.CONVOLUTION),  # of ResNeXt
+        (32, 5, OpClass.DEPTHWISE_CONVOLUTION),
+    ],
+)
+def test_the_class_of_a_convolution(groups: int, channels: int, expected: OpClass) -> None:
+    for op_type in ("aten.convolution", "aten.convolution_backward"):
+        assert op_class(op_type, 1, 1, groups=groups, group_channels=channels) is expected
 
 
-def test_common_ops_have_the_class_of_what_they_compute() -> None:
-    for its_class, names in CLASSES.items():
-        assert {class_of_type(f"aten.{name}") for name in names.split()} == {its_class}
+@pytest.mark.parametrize(("kind", "batch"), [("cpu", 4), ("v100", 4), ("v100", 16)])
+def test_a_convolution_of_pixels_costs_what_a_linear_layer_does(kind: str, batch: int) -> None:
+    """Where both are bound by memory, the weights are most of it."""
+    layers = (nn.Conv2d(512, 512, 1), (batch, 512, 1, 1)), (nn.Linear(512, 512), (batch, 512))
+    graphs = [capture(layer, torch.empty(shape), mode="inference") for layer, shape in layers]
+    pixels, rows = (cost_model(graph, kind).sum() for graph in graphs)
+    assert pixels == pytest.approx(rows, rel=0.01)
 
 
 def test_each_type_stands_in_one_class() -> None:

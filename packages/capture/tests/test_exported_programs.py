@@ -95,27 +95,10 @@ def test_autocast_of_a_gpu_is_kept(tmp_path: Path) -> None:
     assert sorted(graph.op_types) == sorted(capture(model, inputs).op_types)
 
 
-class Chosen(nn.Module):
-    """Takes one of two branches, by a value of its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, rows: torch.Tensor) -> Any:
-        def cheap(rows: torch.Tensor) -> Any:
-            return self.left(rows).relu()
-
-        def dear(rows: torch.Tensor) -> Any:
-            return self.right(self.right(rows))
-
-        return torch.cond(rows.sum() > 0, cheap, dear, (rows,))
-
-
-def test_a_branch_by_a_value_is_refused(tmp_path: Path) -> None:
-    step = program_step(exported(tmp_path / "model.pt2", Chosen(), (torch.ones(3, 4),)), trust=True)
-    with pytest.raises(CaptureError, match="asks for the value of a tensor"):
-        capture(*step)
+class Chosen(nn.Linear):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        chosen = torch.cond(rows.sum() > 0, lambda x: x.tanh(), lambda x: x.cos(), (rows,))
+        return super().forward(chosen)
 
 
 class Picks(nn.Linear):
@@ -134,14 +117,22 @@ class Repeats(nn.Linear):
         return found[1]
 
 
-def test_what_a_program_asks_for_in_vain_is_said_as_of_its_module(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Chosen, "asks for the value of a tensor"),
+        (Picks, r"which part of the elements a mask picks( \(line \d+ of test_\w+\.py\))?$"),
+        (Repeats, "^model: .* without torch's while_loop"),
+    ],
+)
+def test_what_a_program_asks_for_in_vain_is_said_as_of_its_module(
+    tmp_path: Path, kind: type[nn.Linear], message: str
+) -> None:
     """Without the node that the interpreter of the program was at, and its advice."""
-    path = exported(tmp_path / "model.pt2", Picks(4, 4), (torch.ones(3, 4),))
-    with pytest.raises(CaptureError, match=r"which part of the elements a mask picks$"):
-        capture(*program_step(path, trust=True))
-    path = exported(tmp_path / "loop.pt2", Repeats(4, 4), (torch.ones(3, 4),))
-    for step in (program_step(path, trust=True), (Repeats(4, 4), (torch.ones(3, 4),))):
-        with pytest.raises(CaptureError, match=r"^model: .* without torch's while_loop"):
+    model, inputs = kind(4, 4), (torch.ones(3, 4),)
+    program = program_step(exported(tmp_path / "model.pt2", model, inputs), trust=True)
+    for step in (program, (model, inputs)):
+        with pytest.raises(CaptureError, match=message):
             capture(*step)
 
 
