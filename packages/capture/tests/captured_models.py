@@ -93,16 +93,6 @@ class AttentionBlock(nn.Module):
         return hidden
 
 
-class DotProductAttention(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.project = nn.Linear(size, 3 * size)
-
-    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.project(sequence).chunk(3, dim=-1)
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
 class TiedLanguageModel(nn.Module):
     def __init__(self, words: int, size: int) -> None:
         super().__init__()
@@ -113,16 +103,6 @@ class TiedLanguageModel(nn.Module):
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         scores = self.output(torch.tanh(self.embedding(words[:, :-1])))
         return F.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten())
-
-
-class CalledTwice(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.shared = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.ReLU(True))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        twice: torch.Tensor = self.shared(self.shared(inputs))
-        return twice
 
 
 class WritesInPieces(nn.Module):
@@ -192,9 +172,7 @@ CASES: dict[str, Callable[[], Case]] = {
         RecurrentNetwork(nn.LSTM(4, 3, num_layers=2, dropout=0.3)), (torch.randn(3, 2, 4),)
     ),
     "attention block": lambda: Case(AttentionBlock(8, 0.25), (torch.randn(2, 5, 8),)),
-    "dot-product attention": lambda: Case(DotProductAttention(8), (torch.randn(2, 1, 5, 8),)),
     "tied weights": lambda: Case(TiedLanguageModel(11, 6), (torch.randint(0, 11, (3, 5)),)),
-    "called twice": lambda: Case(CalledTwice(4), (torch.randn(6, 4),)),
     "writes in pieces": lambda: Case(WritesInPieces(), (torch.randn(3, 2, 4),)),
     "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
     "recomputed in a pass of its own": lambda: Case(

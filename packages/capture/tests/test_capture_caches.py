@@ -1,4 +1,4 @@
-"""A step of inference with a cache: what it keeps, writes and reads, and what is left of it."""
+"""Caches, as of keys and values: what their tensors are called, and what is left of them."""
 
 from types import SimpleNamespace
 
@@ -6,31 +6,8 @@ import networkx as nx
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from placed_runs import placed_run, random_devices
-from placeto_capture import capture, capture_function, executable_step
-
-SEQUENCES, HEADS, ROOM, WIDTH = 2, 3, 32, 8
-
-
-class Attention(nn.Module):
-    """Attention of one token to those in a cache, into which it is put."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.output = nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def forward(self, token: torch.Tensor, keys: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        keys.index_copy_(2, place, token)
-        attended: torch.Tensor = self.output(scaled_dot_product_attention(token, keys, keys))
-        return attended
-
-
-def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    token = torch.randn(SEQUENCES, HEADS, 1, WIDTH)
-    keys = torch.randn(SEQUENCES, HEADS, ROOM, WIDTH)
-    return token, keys, torch.tensor([ROOM - 1])
+from placeto_capture import capture, capture_function
 
 
 def test_what_is_in_an_object_is_named_by_its_path() -> None:
@@ -48,18 +25,6 @@ def test_what_is_in_an_object_is_named_by_its_path() -> None:
     graph = capture(Reads(), (cache,), mode="inference")
     paths = "layers.0.keys", "layers.1.keys", "shared", "3"  # the last has none
     assert graph.op_names[:4] == tuple(f"input.0.{path}" for path in paths)
-
-
-def test_a_step_with_a_cache_runs_as_in_pytorch() -> None:
-    model, given = Attention(), inputs()
-    step = executable_step(model, given, mode="inference")
-    token, keys, place = (each.clone() for each in given)
-    with torch.no_grad():
-        expected = model(token, keys, place)
-    for seed in range(3):
-        run = placed_run(step, random_devices(step.graph, 2, seed), 2, seed)
-        torch.testing.assert_close(run.results["output.0"], expected)
-        torch.testing.assert_close(run.results["input.1"], keys)
 
 
 def test_a_caller_gets_a_cache_back_as_it_was() -> None:

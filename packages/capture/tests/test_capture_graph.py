@@ -14,7 +14,7 @@ from placeto_graphs import OpGraph, Phase, colocate
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 # A gradient op of a view has the scope of the view, and is with the op that made its storage.
-NO_VIEWS_ACROSS_MODULES = ("perceptron", "unrolled LSTM cell", "attention block", "called twice")
+NO_VIEWS_ACROSS_MODULES = ("perceptron", "unrolled LSTM cell", "attention block")
 
 
 def index(graph: OpGraph, name: str) -> int:

@@ -4,13 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import check_parameter_bytes, check_replay, check_tensors, compared, comparison
 from captured_models import CASES, Case, case
-from inplace_programs import InPlaceProgram, programs
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
@@ -62,17 +59,3 @@ def test_a_replayed_forward_pass_gives_what_pytorch_gives(name: str) -> None:
         outputs = torch.utils._pytree.tree_leaves(example.model(*example.inputs))
     for number, output in enumerate(outputs):
         torch.testing.assert_close(results[f"output.{number}"], output)
-
-
-@given(programs(), st.integers(0, 2**32 - 1), st.integers(0, 11))
-def test_in_place_writes_keep_their_order(program: InPlaceProgram, seed: int, start: int) -> None:
-    inputs = torch.arange(12.0).reshape(3, 4) / 7
-    shared = program.memory[start : start + 12].view(3, 4)
-    trace = trace_step(StepSpec(program, (inputs, shared), mode="inference"))
-    results = replay(trace, {}, order=random_order(op_graph_of(trace), seed))
-    with torch.no_grad():
-        expected = program(inputs.clone(), shared)
-    torch.testing.assert_close(results["output.0"], expected)
-    torch.testing.assert_close(results["buffer"], program.buffer)
-    torch.testing.assert_close(results["weight"], program.weight.data)
-    torch.testing.assert_close(results["scale"], program.scale)
