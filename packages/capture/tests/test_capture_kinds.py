@@ -172,6 +172,7 @@ def saved_on_cpu(model: Net, rows: torch.Tensor) -> Any:
         (lambda m, x: m.second(m.first(x).to("cpu").relu()), r"\.to\('cpu'\)"),
         (lambda m, x: m.second(m.first(x).cpu().relu()), r"\.to\('cpu'\)"),
         (lambda m, x: m.second(m.first(x).to(device="cpu").relu()), r"\.to\('cpu'\)"),
+        (lambda m, x: m.second(m.first(x).to(torch.device("cpu")).relu()), r"\.to\('cpu'\)"),
     ],
 )
 def test_what_is_moved_to_the_cpu_is_said_to_stay(function: Callable[..., Any], what: str) -> None:
@@ -181,6 +182,9 @@ def test_what_is_moved_to_the_cpu_is_said_to_stay(function: Callable[..., Any], 
         warnings.simplefilter("error")
         assert graph.num_ops == capture(Net(function), ROWS, target="cpu").num_ops
         capture(Net(lambda m, x: m.second(m.first(x).to(x.device)[: int(x.shape[0])])), ROWS)
+        capture(
+            Net(lambda m, x: m.second(x.to(torch.zeros(1).to(m.first.weight.device).device))), ROWS
+        )
 
 
 def test_numpy_gets_values_that_are_known() -> None:

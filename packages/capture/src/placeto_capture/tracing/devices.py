@@ -18,6 +18,7 @@ from placeto_capture.tracing.origins import model_line
 Target = Literal["gpu", "cpu"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 GPU, FAKE = "cuda", "cpu"
+OF_FAKES = torch.device(FAKE)  # what fake tensors say of their device, and nobody else has
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 AUTOCAST_DTYPES = torch.float16, torch.bfloat16, torch.float32  # the last one is none
 SWITCHED_OFF = (
@@ -57,7 +58,8 @@ class OneDevice(TorchFunctionMode):
         if func == SET_DATA and isinstance(args[0], nn.Parameter):
             return _set_data(*args)
         given = (*args[1:2], kwargs.get("device")) if func is torch.Tensor.to else ()
-        is_to_cpu = any(type(each) is str and each.startswith("cpu") for each in given)
+        named = (each for each in given if isinstance(each, str | torch.device))
+        is_to_cpu = any(each is not OF_FAKES and str(each).startswith("cpu") for each in named)
         is_offload = self._is_gpu and (is_to_cpu or func is torch.Tensor.cpu)
         if is_offload and args[0].is_floating_point() and args[0].dim():
             warn_of_offload(".to('cpu')")

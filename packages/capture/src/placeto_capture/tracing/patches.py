@@ -25,6 +25,7 @@ from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
 from placeto_capture.tracing.devices import (
     FAKE,
     GPU,
+    OF_FAKES,
     SWITCHED_OFF,
     OneDevice,
     Target,
@@ -134,15 +135,24 @@ def patch_autocast() -> Iterator[None]:
         yield
 
 
-def patch_offload() -> Any:
-    """Say that activations stay on a GPU, which ``save_on_cpu`` would move."""
+@contextmanager
+def patch_offload() -> Iterator[None]:
+    """Say that activations stay on a GPU, which ``save_on_cpu`` or a move to a CPU would move."""
     make = torch.autograd.graph.save_on_cpu.__init__
+    device: Any = FakeTensor.device.fget  # type: ignore[attr-defined]
 
     def warn_and_make(*args: Any, **keywords: Any) -> None:
         warn_of_offload("save_on_cpu")
         make(*args, **keywords)
 
-    return mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", warn_and_make)
+    def device_of(self: FakeTensor) -> torch.device:
+        return OF_FAKES if (found := device(self)) == OF_FAKES else found
+
+    with (
+        mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", warn_and_make),
+        mock.patch.object(FakeTensor, "device", property(device_of)),
+    ):
+        yield
 
 
 def patch_dropout() -> Any:
