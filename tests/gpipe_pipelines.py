@@ -51,10 +51,6 @@ class Pipeline:
         problem = micro_batched_problem(undivided, self.micro_batches)
         return replace(problem, cluster=replace(problem.cluster, queue=self.queue))
 
-    def simulated_seconds(self) -> float:
-        """Return what the step takes with each layer on a device of its own."""
-        return float(self.simulated().runtime[0])
-
     def simulated(self) -> EvaluationBatch:
         """Return the costs of the step with each layer on a device of its own."""
         problem, placement = self.problem(), np.arange(self.stages, dtype=np.int32)

@@ -4,87 +4,49 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
-from command_runs import profile
-from placeto_graphs import (
-    PlacementProblem,
-    load_pipedream_profile,
-    measured_compute_time,
-    parse_cluster,
-)
-from placeto_simulator import Simulator, Timeline
+from placeto_graphs.testing import example_problem
+from placeto_simulator import Simulator
 
 ROUNDING = 1e-6  # microseconds
-REQUIRED: dict[str, type | tuple[type, ...]] = {
-    "name": str,
-    "ph": str,
-    "pid": int,
-    "tid": int,
-    "ts": (int, float),
-    "args": dict,
-}
+REQUIRED = {"name": str, "ph": str, "pid": int, "tid": int, "ts": (int, float), "args": dict}
+EXTRA: dict[str, set[str]] = {"X": {"dur", "cat"}, "C": set(), "M": set()}
 
 
-@pytest.fixture
-def timeline(tmp_path: Path) -> Timeline:
-    (tmp_path / "graph.txt").write_text(profile(30))
-    graph = load_pipedream_profile(tmp_path / "graph.txt")
-    cluster = parse_cluster("3xv100", link="bus")
-    problem = PlacementProblem(
-        graph=graph, cluster=cluster, compute_time=measured_compute_time(graph, cluster)
-    )
+def test_a_trace_has_what_ran_and_the_memory_of_each_device(tmp_path: Path) -> None:
+    problem = example_problem()
     placement = np.random.default_rng(0).integers(0, 3, problem.num_groups, np.int32)
-    return Simulator(problem).timeline(placement)
-
-
-def strictly_read(path: Path) -> list[dict[str, Any]]:
-    """Read a trace, and refuse whatever the format does not define."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    document = json.loads(path.read_text(), parse_constant=refuse)
+    timeline = Simulator(problem).timeline(placement)
+    timeline.to_chrome_trace(tmp_path / "trace.json")
+    document = json.loads((tmp_path / "trace.json").read_text())
     assert document.keys() == {"traceEvents", "displayTimeUnit"}
     assert document["displayTimeUnit"] in {"ms", "ns"}
-    events: list[dict[str, Any]] = document["traceEvents"]
-    for event in events:
+    tracks, memory, names = defaultdict(list), defaultdict(list), {}
+    for event in document["traceEvents"]:
         assert all(isinstance(event[key], kind) for key, kind in REQUIRED.items()), event
-        assert event["ts"] >= 0
-        extra = {"X": {"dur", "cat"}, "C": set(), "M": set()}[event["ph"]]
-        assert event.keys() == REQUIRED.keys() | extra
-    return events
-
-
-def test_a_trace_has_what_ran_and_the_memory_of_each_device(
-    timeline: Timeline, tmp_path: Path
-) -> None:
-    timeline.to_chrome_trace(tmp_path / "trace.json")
-    tracks = defaultdict(list)
-    names: dict[int, str] = {}
-    memory: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for event in strictly_read(tmp_path / "trace.json"):
+        assert event.keys() == REQUIRED.keys() | EXTRA[event["ph"]]
+        assert 0 <= event["ts"] < np.inf
         if event["ph"] == "X":
             tracks[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
         elif event["ph"] == "C":
             memory[event["name"]].append((event["ts"], event["args"]["bytes"]))
         elif event["name"] == "thread_name":
             names[event["tid"]] = event["args"]["name"]
-    # Every device and bus has a named track, on which nothing overlaps.
-    devices = timeline.problem.cluster.device_names
-    assert sorted(names.values()) == sorted([*devices, *(f"{name} bus" for name in devices)])
+    # Every device and link has a named track, on which nothing overlaps.
+    assert sorted(names.values()) == sorted(
+        [*problem.cluster.device_names, *problem.cluster.link_names]
+    )
     assert tracks.keys() <= names.keys()
     assert sum(map(len, tracks.values())) == len(timeline.op_start) + len(timeline.transfer_start)
     for slices in tracks.values():
-        assert all(end >= start for start, end in slices)
         for before, after in pairwise(sorted(slices)):
-            assert after[0] >= before[1] - ROUNDING
+            assert before[0] <= before[1] <= after[0] + ROUNDING
     last = max(end for slices in tracks.values() for _, end in slices)
     assert last >= timeline.runtime * 1e6 - ROUNDING
-    for name, peak in zip(devices, timeline.peak_memory.tolist(), strict=True):
-        times, held = zip(*memory[f"{name} memory"], strict=True)
-        assert max(held) == peak
-        assert all(before < after for before, after in pairwise(times))
+    for device, name in enumerate(problem.cluster.device_names):
+        times, held = timeline.memory(device)
+        told = np.array(memory[f"{name} memory"]).T
+        np.testing.assert_allclose(told[0], 1e6 * times)
+        assert told[1].tolist() == held.tolist()

@@ -1,5 +1,6 @@
-"""``placeto models``, ``build`` and ``inspect``, from the shell to the file."""
+"""``placeto models``, ``build`` and ``inspect``: sources of all kinds, from shell to file."""
 
+import json
 import re
 import warnings
 from functools import partial
@@ -22,8 +23,9 @@ from command_runs import (
 )
 from placeto import load_model_graph, place
 from placeto_baselines import lower_bound
-from placeto_capture import cost_model
+from placeto_capture import capture, cost_model
 from placeto_graphs import (
+    OpGraph,
     Phase,
     PlacementProblem,
     colocate,
@@ -65,13 +67,65 @@ def with_loss():
 
 def with_batch_size(batch_size=8):
     return make(batch_size=batch_size)
+
+def with_dropout():
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.ReLU()), torch.ones(3, 4)
+
+def given(**values):
+    raise ValueError(repr(values))
+
+def with_momentum():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(
+        [{"params": [model.weight], "momentum": 0.9}, {"params": [model.bias]}], lr=0.1
+    )
+    return model, torch.ones(3, 4), None, optimizer
+
+def to_infer():
+    inputs = {"input": torch.ones(3, 4)}
+    return {"model": nn.Linear(4, 2), "example_inputs": inputs, "mode": "inference"}
+
+def of_another():
+    return nn.Linear(4, 2), torch.ones(3, 4), None, torch.optim.SGD([torch.ones(1)], lr=0.1)
+
+def wrong_key():
+    return {"model": nn.Linear(4, 2), "inputs": torch.ones(3, 4)}
+
+def nothing():
+    return None
+
+def broken():
+    raise RuntimeError("two\\nlines")
+
+number = 3
+
+class Confident(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features, self.score = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        y = self.features(x)
+        return y[self.score(y).squeeze(-1) > 0].square().mean()
+
+def masked(fraction=None):
+    step = {"model": Confident(), "example_inputs": torch.ones(16, 8)}
+    return step if fraction is None else {**step, "mask_fraction": fraction}
+
+def wrong_mode():
+    return nn.Linear(4, 2), torch.ones(3, 4), None, None, "dreaming"
 """
 
 
 @pytest.fixture
 def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a module that only the current folder has."""
     return write_module(tmp_path, monkeypatch, FACTORY)
+
+
+def built(path: Path, source: object, *options: object) -> PlacementProblem:
+    """Return the problem that ``build`` makes of a source in a file."""
+    succeed("build", source, *options, "--force", "-o", path)
+    return load_problem(path)
 
 
 def test_models_are_listed_with_their_sizes() -> None:
@@ -84,20 +138,6 @@ def test_models_are_listed_with_their_sizes() -> None:
     assert sorted(nmt["training"] + nmt["test"]) == list(range(32))
     text = succeed("models")
     assert all(name in text for name in (*MODELS, "ptb", "cifar10"))
-
-
-def test_a_profile_becomes_a_problem_on_what_it_was_measured_on(tmp_path: Path) -> None:
-    problem = load_problem(build_profile(tmp_path))
-    graph = load_pipedream_profile(tmp_path / "graph.txt")
-    cluster = parse_cluster("2xv100")
-    assert problem == PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=measured_compute_time(graph, cluster),
-        grouping=colocate(graph, [colocate_by_id]),
-        rules=("id",),
-        hierarchy=(colocate(graph, [colocate_by_id]),),
-    )
 
 
 def test_a_model_becomes_a_problem_with_the_times_of_each_kind(tmp_path: Path) -> None:
@@ -144,52 +184,44 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
     for times in (problem.compute_time, placed.problem.compute_time):
         product = problem.graph.op_names.index("aten.addmm")
         assert times[product] == pytest.approx([SNAIL_SECONDS] * 2, rel=1e-9)
-    assert [kind.name for kind in problem.cluster.kinds] == ["snail"]
-    assert succeed_json("simulate", path, "snail:0")["runtime"] > SNAIL_SECONDS
     devices.write_text(SNAILS.replace("[kinds.snail]", "[kinds.slug]"))
     line = fail(*build, "--force")
     assert f"{devices}: devices[0].memory_bytes: expected a number, or [kinds.sn" in line
 
 
-def regrouped(path: Path, *arguments: object) -> PlacementProblem:
-    """Return the problem that ``build`` makes of a problem file."""
-    succeed("build", path, *arguments, "--force", "-o", path.with_name("again.json"))
-    return load_problem(path.with_name("again.json"))
-
-
 def test_rules_and_merging_are_the_users_and_stay_with_a_problem(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.json"
-    nmt = ["build", "nmt-2", *SMALL_NMT[:-1], "--force", "-o", path]
-    succeed(*nmt, "--rule=none", "--no-merging")
-    problem = load_problem(path)
+    path, other = tmp_path / "nmt.json", tmp_path / "again.json"
+    nmt = ["nmt-2", *SMALL_NMT[:-1]]
+    problem = built(path, *nmt, "--rule=none", "--no-merging")
     assert problem.grouping == colocate(problem.graph, [colocate_by_id])
-    succeed(*nmt, "--min-output-bytes=10000")
-    assert load_problem(path).group_graph.output_bytes.min() >= 10_000
-    succeed(*nmt, "--groups=8", "--rule=updates", r"--scope-pattern=decoder\.cell")
+    merged = built(path, *nmt, "--min-output-bytes=10000")
+    assert merged.group_graph.output_bytes.min() >= 10_000
+    built(path, *nmt, "--groups=8", "--rule=updates", r"--scope-pattern=decoder\.cell")
     rules = (colocate_by_id, colocate_updates, partial(colocate_scopes, pattern=r"decoder\.cell"))
-    again, small = regrouped(path, "--groups=20"), colocate(problem.graph, rules)
+    again, small = built(other, path, "--groups=20"), colocate(problem.graph, rules)
     assert again.grouping == merge_and_colocate(problem.graph, small, num_groups=20)
     assert again.rules == ("id", "updates", r"scopes:decoder\.cell")
-    assert regrouped(path, "--rule=gradients").rules == ("id", "gradients")
+    assert built(other, path, "--rule=gradients").rules == ("id", "gradients")
 
 
-def test_a_model_of_ones_own(tmp_path: Path, factory: str) -> None:
+def test_a_model_of_ones_own_with_its_loss_optimizer_and_mode(tmp_path: Path, factory: str) -> None:
     path = tmp_path / "own.json"
-    succeed("build", f"{factory}:make", "--batch-size=5", "--set=width=6", "-o", path)
-    graph = load_problem(path).graph
+
+    def held(graph: OpGraph) -> dict[str, int]:
+        return dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
+
+    graph = built(path, f"{factory}:make", "--batch-size=5", "--set=width=6").graph
     assert "aten.addmm" in graph.op_types
-    sizes = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
-    assert sizes["weight"] == 3 * 4 * 6 * 2 + 4  # weights, two moments and the steps of Adam
-    succeed("build", f"{factory}:with_loss", "--force", "-o", path)
-    assert any(scope == "loss" for scope in load_problem(path).graph.scopes)
+    assert held(graph)["weight"] == 3 * 4 * 6 * 2 + 4  # with two moments and the steps of Adam
+    assert "loss" in built(path, f"{factory}:with_loss").graph.scopes
+    both = held(built(path, f"{factory}:with_momentum").graph)
+    assert (both["weight"], both["bias"]) == (2 * 4 * 8, 4 * 2)  # one of them has a momentum
+    assert set(built(path, f"{factory}:to_infer").graph.phases.tolist()) == {0}
 
 
 def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "nmt.json"
-    succeed("build", "nmt-2", *SMALL_NMT, "--micro-batches=2", "-o", path)
-    problem = load_problem(path)
-    sizes = {"steps": 3, "units": 8, "vocabulary_size": 20}
-    part = load_model_graph("nmt-2", batch_size=2, **sizes)
+    problem = built(tmp_path / "nmt.json", "nmt-2", *SMALL_NMT, "--micro-batches=2")
+    part = load_model_graph("nmt-2", batch_size=2, steps=3, units=8, vocabulary_size=20)
     weights = np.isin(part.op_types, ["parameter", "buffer"]) | (part.phases == Phase.UPDATE)
     sums = problem.graph.op_types.count("placeto.add_gradients")
     assert problem.graph.num_ops - sums == part.num_ops + (~weights).sum()
@@ -197,16 +229,16 @@ def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -
     np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
 
 
-def test_a_profile_in_micro_batches_is_divided_on_any_devices(tmp_path: Path) -> None:
-    path, parts = build_profile(tmp_path), tmp_path / "parts.json"
-    whole = load_problem(path)
-    succeed("build", path, "--micro-batches=4", "-o", parts)
-    assert load_problem(parts) == micro_batched_problem(whole, 4)
-    moved = regrouped(parts, "--cluster=3xv100")
-    assert moved.cluster.queue == "backward-first"
-    assert moved.num_devices == 3
-    # Weights once, layers there and back four times.
-    assert moved.graph.num_ops == 10 + 4 * 20
+def test_a_profile_becomes_a_problem_that_is_divided_on_any_devices(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    whole, graph = load_problem(path), load_pipedream_profile(tmp_path / "graph.txt")
+    assert (whole.graph, whole.cluster) == (graph, parse_cluster("2xv100"))
+    assert (whole.compute_time == measured_compute_time(graph, whole.cluster)).all()
+    assert whole.grouping == colocate(graph, [colocate_by_id])
+    parts = tmp_path / "parts.json"
+    assert built(parts, path, "--micro-batches=4") == micro_batched_problem(whole, 4)
+    moved = built(tmp_path / "moved.json", parts, "--cluster=3xv100")
+    assert (moved.cluster.queue, moved.num_devices) == ("backward-first", 3)
 
 
 def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
@@ -214,8 +246,7 @@ def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
 ) -> None:
     path = tmp_path / "own.json"
     make, with_batch_size = f"{factory}:make", f"{factory}:with_batch_size"
-    succeed("build", make, "--batch-size=6", "-o", path, "--micro-batches=3")
-    graph = load_problem(path).graph
+    graph = built(path, make, "--batch-size=6", "--micro-batches=3").graph
     inputs = [
         int(graph.tensor_bytes[graph.tensors_of_op[op][0]])
         for op, kind in enumerate(graph.op_types)
@@ -236,22 +267,14 @@ def test_inspection_adds_up(tmp_path: Path) -> None:
     seconds = problem.compute_time.min(axis=1).sum()
     assert report["compute_time"] == pytest.approx(seconds)
     assert sum(scope["compute_time"] for scope in report["scopes"]) == pytest.approx(seconds)
-    assert report["lower_bound"] == lower_bound(problem)
-    assert report["least_excess"] == 0
+    assert (report["lower_bound"], report["least_excess"]) == (lower_bound(problem), 0)
     assert [device["fits"] for device in report["devices"]] == [True, True]
     text = succeed("inspect", path)
     assert "no placement is faster than" in text
     assert re.findall(r"^(forward|backward|all) ", text, re.M) == ["forward", "backward", "all"]
-
-
-def test_inspection_says_what_does_not_fit(tmp_path: Path) -> None:
-    source = tmp_path / "graph.txt"
-    source.write_text(profile(parameter_bytes=20_000_000_000))
-    report = succeed_json("inspect", source)
-    assert [device["fits"] for device in report["devices"]] == [False, False]
-    assert report["least_excess"] >= (10 * 20_000_000_000 - 32_000_000_000) / 2
-    text = succeed("inspect", source)
-    assert "no placement fits: a device lacks" in text
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=20_000_000_000))
+    text = succeed("inspect", tmp_path / "graph.txt")
+    assert "no placement fits: a device lacks " in text
     assert "does not fit; the parameters of 10 groups alone are too large" in text
 
 
@@ -263,3 +286,137 @@ def test_types_of_ops_in_no_class_are_one_line_of_warning(tmp_path: Path, factor
     assert result.stderr.startswith("placeto: warning: ops of types in no class are costed by")
     assert re.search(r"'own_library\.swap' \(\d+\.\d% on k80\)\n$", result.stderr)
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+def test_a_small_transformer_in_micro_batches(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    sizes = ["n_layer=2", "n_embd=16", "n_head=2", "vocab_size=30", "sequence_length=6"]
+    options = [*(f"--set={size}" for size in sizes), "--batch-size=4", "--micro-batches=2"]
+    source = "transformers:gpt2"
+    names = built(tmp_path / "problem.json.gz", source, *options, "--groups=12").graph.op_names
+    assert {"input.input_ids@0", "input.input_ids@1"} <= set(names)
+    assert "divides the batch size 8 of transformers:gpt2, got 3" in fail(
+        "build", source, "--micro-batches=3", "-o", tmp_path / "b.json"
+    )
+
+
+def test_kernels_are_those_of_the_cluster(tmp_path: Path, factory: str) -> None:
+    drops = {"2xcpu": "aten.bernoulli_", "1xcpu+1xk80": "aten.native_dropout"}
+    for cluster, dropped_by in drops.items():
+        options = [f"{factory}:with_dropout", "--cluster", cluster]
+        graph = built(tmp_path / "problem.json", *options).graph
+        assert set(drops.values()) & set(graph.op_types) == {dropped_by}
+
+
+def test_a_value_is_json_or_else_a_text(factory: str) -> None:
+    given = ["a=1", "b=1.5", "c=true", "d=null", 'e="3"', "f=[1,[2]]", "g=word", "h=NaN", "i=[1"]
+    sizes = [f"--set={each}" for each in given]
+    line = fail("build", f"{factory}:given", *sizes, "-o", "problem.json")
+    values = [1, 1.5, True, None, "3", [1, [2]], "word", "NaN", "[1"]
+    expected = dict(zip("abcdefghi", values, strict=True))
+    assert line.endswith(f"ValueError: {expected!r}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("of_another", "expected an optimizer of parameters of the model"),
+        ("wrong_key", "got 'inputs' in it"),
+        ("wrong_mode", "mode: expected one of training, inference, got 'dreaming'"),
+        ("nothing", "expected a model and example inputs"),
+        ("broken", "RuntimeError: two lines"),
+        ("number", "that can be called, got 3"),
+    ],
+)
+def test_a_factory_that_returns_something_else_is_refused(
+    factory: str, name: str, message: str
+) -> None:
+    assert message in fail("build", f"{factory}:{name}", "-o", "problem.json")
+
+
+def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> None:
+    model, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.ones(3, 4)
+    path = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(model, (inputs,)), path)
+    found = built(tmp_path / "problem.json", path, "--trust").graph
+    assert set(found.op_types) == set(capture(model, inputs).op_types)
+    path.write_bytes(path.read_bytes()[:100])
+    assert "model.pt2: expected an exported program" in fail("inspect", path, "--trust")
+
+
+def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
+    helper = pytest.importorskip("onnx.helper")
+    weight = helper.make_tensor("w", 1, [4, 2], np.ones(8, np.float32))
+    rows = helper.make_tensor_value_info("x", 1, ["batch", 4])
+    scores = helper.make_tensor_value_info("y", 1, None)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "graph", [rows], [scores], [weight])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    report = succeed_json("inspect", path, "--batch-size=3")
+    forward = next(row for row in report["phases"] if row["phase"] == "forward")
+    assert forward["flops"] >= 2 * 3 * 4 * 2
+    assert "--set batch=N" in fail("inspect", path)
+    path.write_bytes(b"nothing")
+    assert "model.onnx: expected an ONNX file" in fail("inspect", path)
+
+
+def test_what_masks_pick_is_said_where_the_error_says_so(tmp_path: Path, factory: str) -> None:
+    path, source, set_fraction = tmp_path / "a.json", f"{factory}:masked", "--set=fraction=0.25"
+    assert "say with mask_fraction" in fail("inspect", source)
+    assert "--mask-fraction" in fail("inspect", source, "--mask-fraction=1.5")
+    for rows, *options in (
+        (8, "--mask-fraction=0.5"),
+        (4, set_fraction),
+        (16, set_fraction, "--mask-fraction=1"),
+    ):
+        graph = built(path, source, *options).graph
+        square = graph.op_types.index("aten.pow")
+        # Of each row that is picked, eight floats.
+        assert graph.tensor_bytes[graph.tensor_producer == square].tolist() == [rows * 8 * 4]
+    options = ["--placers=single", "--gpus=2", "--mask-fraction=0.5", "--groups=4"]
+    assert succeed_json("compare", source, *options)["problems"]
+
+
+def test_a_placement_of_a_model_is_used_with_the_same_options(tmp_path: Path) -> None:
+    placement = tmp_path / "placement.json"
+    options = [*SMALL_NMT, "--cluster=3xv100", "--link=pcie", "--rule=none", "--micro-batches=2"]
+    report = succeed_json("place", "nmt-2", "--placer=m-topo", "-o", placement, *options)
+    assert len(json.loads(placement.read_text())) == 8
+    again = succeed_json("simulate", "nmt-2", placement, *options)
+    assert again["runtime"] == report["runtime"]
+    assert [row["device"] for row in again["devices"]] == ["v100:0", "v100:1", "v100:2"]
+
+
+PARTITIONING = {
+    "maxFPGAs": 2,
+    "maxCPUs": 1,
+    "maxSizePerFPGA": 1e9,
+    "nodes": [
+        {"id": number, "cpuLatency": 90.0, "fpgaLatency": latency, "size": 1e6}
+        for number, latency in ((1, 3.0), (2, 2.0), (3, 2.0))
+    ],
+    "edges": [
+        {"sourceId": 1, "destId": 2, "cost": 0.5},
+        {"sourceId": 2, "destId": 3, "cost": 0.25},
+    ],
+}
+
+
+def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
+    partitioning = tmp_path / "chain.json"
+    partitioning.write_text(json.dumps(PARTITIONING))
+    written = ("-o", tmp_path / "placement.json", "--max-evaluations=50")
+    placed = succeed_json("place", partitioning, *written)
+    assert placed["evaluator"] == "throughput"
+    # The first alone, with what leaves it: 3 + 0.5 ms; the others, with what comes in: 4.5 ms.
+    assert placed["runtime"] == pytest.approx(4.5e-3)
+    report = succeed_json("inspect", partitioning)
+    assert [device["runtime"] for device in report["devices"]] == pytest.approx([7e-3, 7e-3, 0.27])
+    assert [device["peak_memory"] for device in report["devices"]] == [3_000_000] * 3
+    # No bound of bytes of tensors that are not known.
+    assert "no placement" not in succeed("inspect", partitioning)
+    (tmp_path / "profile.txt").write_text(profile(4))
+    problems = succeed_json("compare", tmp_path, "--placers=single")["problems"]
+    assert [one["evaluator"] for one in problems] == ["throughput", "latency"]

@@ -235,21 +235,13 @@ def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:
     assert placement.tolist() == [0] * 8
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("results.json", "{", "`placeto compare` writes: Input data was truncated"),
-        (
-            "results.json",
-            '{"seeds": 1, "budgets": {}, "problems": [{"source": 3}]}',
-            "`placeto compare` writes: Expected `str`, got `int` - at `$.problems[0].source`",
-        ),
-    ],
-)
-def test_results_that_are_none_are_not_drawn(
-    name: str, content: str, problem: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_text(content)
-    line = fail("plot", "curves", tmp_path, "-o", tmp_path / "a.png")
-    assert f"{tmp_path / name}: expected" in line
-    assert problem in line
+def test_results_that_are_none_are_not_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    wrong = '{"seeds": 1, "budgets": {}, "problems": [{"source": 3}]}'
+    for content, problem in (
+        ("{", "Input data was truncated"),
+        (wrong, "Expected `str`, got `int` - at `$.problems[0].source`"),
+    ):
+        path.write_text(content)
+        line = fail("plot", "curves", tmp_path, "-o", tmp_path / "a.png")
+        assert f"{path}: expected what `placeto compare` writes: {problem}" in line

@@ -81,7 +81,6 @@ def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
     place: list[object] = ["place", path, "--max-evaluations=2000", "--force", "-o", output]
     report = succeed_json(*place)
     names = load_problem(path).cluster.device_names
-    assert set(report["devices"]) <= set(names)
     alone = [choice for choice in report["choices"] if choice["how"] == "alone"]
     assert {choice["devices"][0] for choice in alone} == {names[0], names[1]}  # of equal ones one
     for choice in alone:
@@ -89,16 +88,15 @@ def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
         assert choice["runtime"] == simulated["runtime"]
         assert choice["relative"] == simulated["runtime"] / report["runtime"]
     assert all(choice["relative"] >= 1 for choice in report["choices"])
-    assert {choice["how"] for choice in report["choices"]} == {
-        "alone",
-        "in-order",
-        "balanced",
-        "chain",
-        "searched",
-    }
+    ways = {"alone", "in-order", "balanced", "chain", "searched"}
+    assert {choice["how"] for choice in report["choices"]} == ways
     table = succeed(*place)
     assert f"{names[0]} alone" in table
     assert "in order of memory" in table
+    throughput = succeed_json(*place, "--objective=throughput")
+    assert (report["evaluator"], throughput["evaluator"]) == ("latency", "throughput")
+    assert throughput["runtime"] <= report["runtime"]
+    assert "lower_bound" not in throughput
 
 
 def test_what_is_fastest_on_one_device_is_not_split(tmp_path: Path) -> None:
@@ -171,15 +169,3 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> N
     assert (
         "gpu1 sends forward tensors back to gpu0, an earlier stage (forward2.0@0)" in result.stderr
     )
-
-
-def test_an_objective_has_one_name(tmp_path: Path) -> None:
-    save_problem(with_memory(10**12), tmp_path / "problem.json")
-    place = ["place", tmp_path / "problem.json", "-o", tmp_path / "placement.json", "--force"]
-    latency, throughput = (
-        succeed_json(*place, "--max-evaluations=50", f"--objective={objective}")
-        for objective in ("latency", "throughput")
-    )
-    assert (latency["evaluator"], throughput["evaluator"]) == ("latency", "throughput")
-    assert throughput["runtime"] <= latency["runtime"]
-    assert "lower_bound" not in throughput

@@ -65,25 +65,20 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
     shown = succeed("run", *STEP[:1], "cpu:0", *STEP[1:], "--steps=1")  # of a problem made anew
     assert "Ops whose seconds differ most" in shown
 
-
-def test_emulated_links_make_a_step_longer(problem: Path, tmp_path: Path) -> None:
-    placement = placement_of(problem, tmp_path)
-    slow = load_problem(problem)
     latency = np.where(np.eye(2, dtype=bool), 0.0, 0.1)
-    slow = replace(slow, cluster=replace(slow.cluster, latency=latency))
+    slow = replace(read, cluster=replace(read.cluster, latency=latency))
     save_problem(slow, tmp_path / "slow.json.gz")
-    run = ["run", "nmt-2", placement, *SIZES, "--steps=1", "--problem"]
-    emulated = succeed_json(*run, tmp_path / "slow.json.gz", "--emulate-links")
+    run = ["run", "nmt-2", placement, *SIZES, "--steps=1", "--problem", tmp_path / "slow.json.gz"]
+    emulated = succeed_json(*run, "--emulate-links")
     assert emulated["simulated_runtime"] > 1  # latencies, of which ops are a small part
     assert emulated["measured_runtime"] >= 0.9 * emulated["simulated_runtime"]
-    real = succeed_json(*run, tmp_path / "slow.json.gz")
-    assert real["measured_runtime"] < 0.9 * real["simulated_runtime"]
+    assert succeed_json(*run)["measured_runtime"] < 0.9 * emulated["simulated_runtime"]
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("run nmt-2 P --problem Q", "expected a problem of the graph of nmt-2 with these sizes"),
+        ("run nmt-2 P --problem Q OTHERS", "expected a problem of the graph of nmt-2 with these"),
         ("run nmt-2 P --problem Q SIZES --devices=cpu:0", "expected 2, one for each of cpu:0, c"),
         ("run nmt-2 P --problem Q SIZES --devices=cpu:0,tpu:1", "or cuda:NUMBER, got 'tpu:1'"),
         ("run nmt-2 cpu:0 SIZES --devices=cuda:0,cuda:1", "one that says what cuda:0, cuda:1 are"),
@@ -105,6 +100,7 @@ def test_what_does_not_fit_together_is_said_in_one_line(
         "P": [placement_of(problem, tmp_path)],
         "Q": [problem],
         "SIZES": SIZES,
+        "OTHERS": [*SIZES[:-1], "--set=vocabulary_size=9"],
     }
     assert message in fail(*(each for word in line.split() for each in given.get(word, [word])))
 

@@ -64,6 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("simulate problem.json v100:0 --trace problem.json", "problem.json: is there already"),
         ("place problem.json --seconds nan -o a.json", "'--seconds': nan is not finite"),
         ("simulate problem.json v100:0 --measured inf", "'--measured': inf is not finite"),
+        ("simulate problem.json v100:0 --measured 9", "expected a kind whose times are modelled,"),
         (f"build graph.txt -o {'a' * 300}.json", "aaa.json: File name too long"),
         (f"build graph.txt --cluster {'a' * 300} -o a.json", "aaa: File name too long"),
         (f"train problem.json -o {'a' * 300}", "run.json: File name too long"),

@@ -24,31 +24,29 @@ CLUSTERS = Path("docs/clusters.md").read_text()
 DEVICES = Path("docs/devices.md").read_text()
 
 
-def blocks(heading: str, page: str = FILES) -> list[str]:
+def sections(page: str, heading: str) -> list[str]:
     """Return the blocks of code under a heading of a page."""
-    _, _, section = page.partition(f"\n## {heading}")
-    return re.findall(r"```\w*\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
+    section = page.partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    return re.findall(r"```\w*\n(.*?)```", section, flags=re.DOTALL)
 
 
-def block(heading: str, page: str = FILES) -> str:
-    """Return the first block of code under a heading of a page."""
-    return blocks(heading, page)[0]
+def shown(folder: Path, name: str, page: str, heading: str) -> Path:
+    """Write the first block under a heading into a file; return its path."""
+    (folder / name).write_text(sections(page, heading)[0])
+    return folder / name
 
 
 def test_the_problem_and_its_placement(tmp_path: Path) -> None:
-    (tmp_path / "problem.json").write_text(block("Problem"))
-    (tmp_path / "placement.json").write_text(block("Placement"))
-    problem = load_problem(tmp_path / "problem.json")
+    path = shown(tmp_path, "problem.json", FILES, "Problem")
+    problem = load_problem(path)
     assert problem.cluster == parse_cluster("2xk80")
-    assert load_placement(tmp_path / "placement.json", problem).tolist() == [1]
-
-
-def test_the_optional_fields_of_a_problem(tmp_path: Path) -> None:
-    required, optional = map(json.loads, blocks("Problem"))
+    placement = shown(tmp_path, "placement.json", FILES, "Placement")
+    assert load_placement(placement, problem).tolist() == [1]
+    required, optional = map(json.loads, sections(FILES, "Problem"))
     for field, value in optional.items():
         required[field] = {**required.get(field, {}), **value} if isinstance(value, dict) else value
-    (tmp_path / "problem.json").write_text(json.dumps(required))
-    problem = load_problem(tmp_path / "problem.json")
+    path.write_text(json.dumps(required))
+    problem = load_problem(path)
     graph, cluster = problem.graph, problem.cluster
     assert graph.dtype == ("float32", "float32")
     assert (graph.waits.tolist(), graph.held_tensors.tolist()) == ([[1, 0]], [1])
@@ -59,8 +57,7 @@ def test_the_optional_fields_of_a_problem(tmp_path: Path) -> None:
 
 
 def test_the_cluster(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(block("Links by their numbers", CLUSTERS))
-    cluster = load_cluster(tmp_path / "cluster.toml")
+    cluster = load_cluster(shown(tmp_path, "a.toml", CLUSTERS, "Links by their numbers"))
     (v100,) = parse_cluster("1xv100").devices
     assert cluster.devices == (
         *parse_cluster("2xk80").devices,
@@ -72,8 +69,7 @@ def test_the_cluster(tmp_path: Path) -> None:
 
 def test_a_kind_of_device(tmp_path: Path) -> None:
     heading = "A kind of device of your own"
-    (tmp_path / "cluster.toml").write_text(block(heading, DEVICES))
-    (card,) = load_cluster(tmp_path / "cluster.toml").kinds
+    (card,) = load_cluster(shown(tmp_path, "cluster.toml", DEVICES, heading)).kinds
     assert (card.name, card.peak_flops_in["tf32"]) == ("rtx4080", 48.7e12)
     section = DEVICES.partition(f"\n## {heading}")[2]
     told = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
@@ -81,8 +77,7 @@ def test_a_kind_of_device(tmp_path: Path) -> None:
 
 
 def test_the_devices_of_a_user(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text(block("Your own devices", CLUSTERS))
-    cluster = load_cluster(tmp_path / "cluster.toml")
+    cluster = load_cluster(shown(tmp_path, "cluster.toml", CLUSTERS, "Your own devices"))
     assert cluster.memory_bytes.tolist() == [22_500_000_000, 11_400_000_000, 56 * 2**30]
     assert cluster.bandwidth[0].tolist() == [np.inf, 11.4e9 / 4, 25.1e9]
     assert cluster.kinds == (replace(DEVICE_KINDS["rtx3090"], speed=0.87),)
@@ -105,29 +100,22 @@ def test_the_tables_have_all_kinds_and_networks() -> None:
         assert cluster.bandwidth[0, 1] == float(bandwidth)
         assert cluster.link_names[cluster.link[0, 1]] == "machine 0 network"
 
-
-@pytest.mark.parametrize("row", CARDS)
-def test_the_kinds_in_the_tables(row: tuple[str, ...]) -> None:
-    """A row against the catalogue, and the slot of a card against a transfer to the host."""
-    name, memory, bandwidth, float32, float16, slot = row
-    kind = DEVICE_KINDS[name]
-    assert kind.memory_bytes / 2**30 == pytest.approx(float(memory), rel=5e-3)
-    assert kind.memory_bandwidth / 1e9 == float(bandwidth.replace(",", ""))
-    assert kind.peak_flops / 1e12 == float(float32)
-    if float16:
-        half = kind.peak_flops_in["float16"] / 1e12
-        assert half == pytest.approx(float(float16.replace(",", "")), rel=0.02)
-    if slot:
-        alone = parse_cluster(f"1xcpu+1x{name}").bandwidth[0, 1]
-        asked = parse_cluster(f"1xcpu+1x{name}", link=f"pcie-{slot.replace(' ', '-')}")
-        assert asked.bandwidth[0, 1] == alone
+    for name, memory, bandwidth, float32, float16, slot in CARDS:
+        kind = DEVICE_KINDS[name]
+        assert kind.memory_bytes / 2**30 == pytest.approx(float(memory), rel=5e-3), name
+        assert kind.memory_bandwidth / 1e9 == float(bandwidth.replace(",", "")), name
+        assert kind.peak_flops / 1e12 == float(float32), name
+        if float16:
+            half = kind.peak_flops_in["float16"] / 1e12
+            assert half == pytest.approx(float(float16.replace(",", "")), rel=0.02), name
+        if slot:
+            alone = parse_cluster(f"1xcpu+1x{name}").bandwidth[0, 1]
+            asked = parse_cluster(f"1xcpu+1x{name}", link=f"pcie-{slot.replace(' ', '-')}")
+            assert asked.bandwidth[0, 1] == alone, name
 
 
-@pytest.mark.parametrize("spec", re.findall(r"`(\d+x[a-z0-9+()-]+)`", CLUSTERS))
-def test_the_specs_of_clusters(spec: str) -> None:
-    assert parse_cluster(spec).num_devices >= 2
-
-
-def test_the_profile(tmp_path: Path) -> None:
-    (tmp_path / "graph.txt").write_text(block("PipeDream profile"))
-    assert load_pipedream_profile(tmp_path / "graph.txt").num_ops == 5
+def test_the_specs_of_clusters_and_the_profile(tmp_path: Path) -> None:
+    for spec in re.findall(r"`(\d+x[a-z0-9+()-]+)`", CLUSTERS):
+        assert parse_cluster(spec).num_devices >= 2
+    graph = load_pipedream_profile(shown(tmp_path, "graph.txt", FILES, "PipeDream profile"))
+    assert graph.num_ops == 5

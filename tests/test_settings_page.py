@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,6 @@ def rows_of(heading: str) -> dict[str, list[str]]:
     return {row[0].strip("`"): row[1:] for row in rows if row and row[0].startswith("`")}
 
 
-def check(text: str, value: Any) -> None:
-    assert type(value)(text) == value
-
-
 @pytest.mark.parametrize(("column", "settings"), [(1, Settings()), (2, preset("paper"))])
 def test_each_setting_has_its_value(column: int, settings: Settings) -> None:
     sections = ("Network", "Episodes and rewards", "Training")
@@ -29,7 +24,7 @@ def test_each_setting_has_its_value(column: int, settings: Settings) -> None:
     values = asdict(settings)
     assert shown.keys() == values.keys()
     for name, text in shown.items():
-        check(text, values[name])
+        assert type(values[name])(text) == values[name]
 
 
 @pytest.mark.parametrize(("column", "name"), [(0, "general"), (1, "fine-tuning")])
@@ -38,4 +33,4 @@ def test_the_other_presets_differ_as_shown(column: int, name: str) -> None:
     default, values = asdict(Settings()), asdict(preset(name))
     assert {field for field in values if values[field] != default[field]} <= shown.keys()
     for field, text in shown.items():
-        check(text, values[field])
+        assert type(values[field])(text) == values[field]

@@ -1,8 +1,9 @@
-"""Small transformers: what is captured of them is what PyTorch runs."""
+"""Small transformers: what is captured, and what device processes compute, is what PyTorch runs."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_transformers import SMALL
@@ -10,10 +11,17 @@ from torch import nn
 
 from capture_checks import check_parameter_bytes, check_replay, compared
 from captured_models import Case
-from placed_runs import check_placements
-from placeto_workloads import library_step
+from eager_step import plain_kernels
+from placed_runs import check_placements, prepared
+from placeto_capture import cost_model
+from placeto_execution import Executor
+from placeto_graphs import PlacementProblem, parse_cluster
+from placeto_simulator import Simulator
+from placeto_workloads import library_step, training_step
 
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the library
+NMT_SIZES = {"steps": 3, "batch_size": 4, "units": 8, "vocabulary_size": 20}
 
 
 class ByPosition(nn.Module):
@@ -28,31 +36,50 @@ class ByPosition(nn.Module):
         return self.model(**dict(zip(self.names, values, strict=True)))
 
 
-def small(name: str, **more: Any) -> Case:
-    step = library_step(
-        f"transformers:{name}",
-        **{"batch_size": 2, "device": "cpu", "seed": 3, **SMALL[name], **more},
-    )
+def small(name: str) -> Case:
+    lengths = {} if name in {"vit", "convnext"} else {"sequence_length": 6}
+    sizes = {"batch_size": 2, "device": "cpu", "seed": 3, **SMALL[name], **lengths}
+    step = library_step(f"transformers:{name}", **sizes)
     keywords = step.example_inputs
     return Case(ByPosition(step.model, keywords), tuple(keywords.values()))
 
 
-def lengths(name: str) -> dict[str, int]:
-    return {} if name in {"vit", "convnext"} else {"sequence_length": 6}
-
-
-@pytest.mark.filterwarnings("ignore")  # of the library
 @pytest.mark.parametrize("name", sorted(SMALL.keys() - {"bart", "electra"}))  # as t5 and bert
 def test_a_replayed_step_of_a_small_transformer(name: str) -> None:
-    step = compared(small(name, **lengths(name)))
+    step = compared(small(name))
     check_replay(step, num_orders=1)
     check_parameter_bytes(step)
+    if name in {"t5", "mixtral"}:
+        check_placements(step, num_placements=4)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the library
-@pytest.mark.parametrize("name", ["t5", "mixtral"])
-def test_every_placement_of_a_small_transformer_gives_what_pytorch_gives(name: str) -> None:
-    check_placements(compared(small(name, **lengths(name))), num_placements=4)
+@pytest.mark.parametrize("name", ["nmt-2", "gpt2"])
+def test_processes_compute_what_pytorch_computes_and_hold_what_the_simulator_says(
+    name: str,
+) -> None:
+    if name == "gpt2":
+        case = small(name)
+    else:
+        step = training_step(name, device="cpu", **NMT_SIZES)
+        case = Case(step.model, tuple(step.example_inputs))
+    expected = compared(case)
+    ready = prepared(expected)
+    for num_devices, seed in ((1, 0), (2, 1), (4, 2)):
+        cluster = parse_cluster(f"{num_devices}xcpu")
+        times = np.stack([cost_model(ready.graph, "cpu")] * num_devices, axis=1)
+        problem = PlacementProblem(graph=ready.graph, cluster=cluster, compute_time=times)
+        placement = np.random.default_rng(seed).integers(
+            0, num_devices, problem.num_groups, np.int32
+        )
+        names = [f"cpu:{number}" for number in range(num_devices)]
+        with plain_kernels(), Executor(problem, ready, names) as executor:
+            found = executor.execute(placement).results()
+            if num_devices == 1:  # runs ops in one order, whatever they take
+                peaks = executor.evaluate(placement[None]).peak_memory
+                simulated = Simulator(problem, num_threads=1).evaluate(placement[None]).peak_memory
+                np.testing.assert_allclose(peaks, simulated, rtol=0.05)
+        for key, value in expected.after.items():
+            torch.testing.assert_close(found[key], value, msg=f"{key} on {num_devices}")
 
 
 def test_on_the_meta_device_weights_take_no_memory() -> None:
@@ -65,7 +92,7 @@ def test_on_the_meta_device_weights_take_no_memory() -> None:
 
 def test_the_seed_fixes_weights_and_inputs_and_nothing_else() -> None:
     before = torch.get_rng_state()
-    first, again = small("bert", sequence_length=6), small("bert", sequence_length=6)
+    first, again = small("bert"), small("bert")
     assert torch.equal(torch.get_rng_state(), before)
     assert all(map(torch.equal, first.inputs, again.inputs))
     assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
