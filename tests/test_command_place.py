@@ -159,6 +159,8 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> N
         simulated = succeed_json(*simulate, output)
         assert report["runtime"] == simulated["runtime"] <= (12 + 4 - 1) * 3 + 1e-3
         assert report["peak_memory"] == [device["peak_memory"] for device in simulated["devices"]]
+        own = succeed_json(*place[:3], "--placer=heft", "--force", "-o", output)
+        assert own["runtime"] == succeed_json(*simulate, "heft")["runtime"]
         chain = succeed_json(*simulate, tmp_path / "chain.json")
         peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
     assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])

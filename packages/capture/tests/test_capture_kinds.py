@@ -263,14 +263,16 @@ def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
     assert graph.phases[attends].tolist() == [Phase.FORWARD, Phase.BACKWARD]
     # For each of four heads two products of 4 x 2 and 2 x 4 numbers; backward, five.
     assert graph.flops[attends].tolist() == [4 * 4 * 4 * 4 * 2, 4 * 10 * 4 * 4 * 2]
-    blocks = create_block_mask(lambda _b, _h, i, j: i - j < 128, 1, 1, 384, 384, device="cpu")
+    blocks = create_block_mask(lambda _b, _h, i, j: i >= j, 1, 1, 384, 384, device="cpu")
 
     def within(model: Net, rows: torch.Tensor) -> Any:
         heads = model.first(rows)[None, None]
         return flex_attention(heads, heads, heads, block_mask=blocks)
 
-    with pytest.warns(CaptureWarning, match=r"^flex_attention: .* blocks .*_kinds\.py\)$"):
-        capture(Net(within), torch.ones(384, 8))
+    windows = capture(Net(within), torch.ones(384, 8))
+    attends = [op for op, kind in enumerate(windows.op_types) if "dot_product" in kind]
+    # Of three rows of three blocks of 128 x 128 pairs, one, two and three are not left out.
+    assert windows.flops[attends].tolist() == [n * 6 * 128 * 128 * 8 * 2 for n in (2, 5)]
     learned = torch.zeros(4, requires_grad=True)
     biased = Net(
         lambda m, x: flex_attention(  # type: ignore[call-overload]

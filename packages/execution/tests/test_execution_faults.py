@@ -139,6 +139,29 @@ def test_a_process_that_is_killed_after_a_step(asks_for_results: bool) -> None:
         assert executor.execute(HALVES).results() == EXPECTED
 
 
+class LargeFeed(int):
+    """A batch that does not fit into a pipe: its process gets `FEED` of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (FEED, "real", bytes(1 << 20))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_process_that_is_stopped_before_it_gets_a_large_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(NumericStep, "feed", lambda _: LargeFeed())
+    with executor_of() as executor:
+        assert executor.execute(HALVES).results() == EXPECTED
+        victim = multiprocessing.active_children()[0]
+        os.kill(victim.pid or 0, signal.SIGSTOP)
+        end = threading.Timer(20.0, victim.kill)  # else a failure of this test hangs
+        end.start()
+        with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process is stopped"):
+            executor.execute(HALVES)
+        end.cancel()
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_tensor_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceProcess, "_send", lambda *_: None)

@@ -96,7 +96,7 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
     ({"version": "1"}, "version: expected int, got str ('1')"),
-    ({"version": 6, "novelty": 1}, "version: expected 5, got 6"),
+    ({"version": 5, "novelty": 1}, "version: expected 6, got 5"),
     ({"rules": ["id", "friends"]}, "rules[1]: expected one of id, gradients, updates, single-"),
     ({"new\nname": 1}, r"object contains unknown field new\nname"),
     ({"graph": 3}, "graph: expected object, got int (3)"),

@@ -6,13 +6,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.placements import resolve_placement
-from placeto.placing.schedules import sent_back_text
+from placeto.placing.schedules import resolve_placement, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto.progress import Progress
-from placeto_graphs import NAMED_RULES, SCHEDULES, PlacementProblem, scheduled
+from placeto_graphs import NAMED_RULES, SCHEDULES, PlacementProblem
 from placeto_tools.options import KEY_VALUE, NearestChoice, Positive, gathered, link_option
 from placeto_tools.progress import showing_progress
 
@@ -195,9 +194,7 @@ def resolved(
     text: str, read: PlacementProblem, schedule: str | None, progress: Progress
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Return a placement that a user named, and the problem at its level, by its schedule."""
-    problem, placement = resolve_placement(text, read, progress)
-    if schedule:
-        problem = scheduled(problem, schedule, placement)
+    problem, placement = resolve_placement(text, read, progress, schedule)
     if warning := sent_back_text(problem, placement):
         progress.say(warning)
     return problem, placement

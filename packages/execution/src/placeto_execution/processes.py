@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import socket
+import struct
 import threading
 import time
 import warnings
@@ -72,6 +74,11 @@ class DeviceProcesses:
     def _fork(self, number: int, device: DeviceProcess) -> None:
         context = get_context("fork")
         own, pipe = context.Pipe()
+        limit = struct.pack("ll", int(PATIENCE), 0)  # of a message that a stopped process leaves
+        with socket.socket(fileno=os.dup(own.fileno())) as end:
+            for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, direction, limit)
+        os.set_blocking(own.fileno(), True)  # which `socket.setdefaulttimeout` has changed
         process = context.Process(target=device.serve, args=(pipe, os.getpid()), daemon=True)
         self._devices[number], self._pipes[number], self._processes[number] = device, own, process
         with warnings.catch_warnings():

@@ -299,8 +299,8 @@ def patch_module_apply() -> Any:
 def patch_flex_attention() -> Any:
     """Let ``flex_attention`` be one op, as its kernel for GPUs is.
 
-    Its products are all counted, also those of blocks that the mask leaves out, which is said; what
-    ``score_mod`` computes is not.
+    The part of the blocks that its mask leaves out is where the kernel has dropout, for its FLOPs.
+    What ``score_mod`` computes is not counted.
     """
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -311,22 +311,29 @@ def patch_flex_attention() -> Any:
         score_mod: Any,
         mask: Any,
         scale: float,
-        *_: Any,
+        *_options: Any,
     ) -> tuple[torch.Tensor, ...]:
         variables = inspect.getclosurevars(score_mod)
         for each in (*variables.nonlocals.values(), *variables.globals.values()):
             if isinstance(each, torch.Tensor) and each.requires_grad:
                 raise StepError("flex_attention: expected a score_mod without weights, got one")
-        if any(isinstance(each, torch.Tensor) and each.numel() > 1 for each in mask):
+        _, _, partial, indices, full, *_ = mask  # of each row of blocks how many are computed
+        try:
+            computed = sum(
+                int(np.sum(each.tolist())) for each in (partial, full) if each is not None
+            )
+            left_out = 1 - computed / indices.numel()
+        except CaptureError:
+            left_out = 0.0
             warnings.warn(
-                "flex_attention: captured with the FLOPs of all pairs, also of blocks that its "
-                f"mask leaves out{model_line()}",
+                "flex_attention: captured with the FLOPs of all pairs, as its mask is not "
+                f"known{model_line()}",
                 CaptureWarning,
                 stacklevel=2,
             )
         # Queries of heads that share their keys are queries of one head.
         heads = query.reshape(len(query), key.shape[1], -1, query.shape[3])
-        out, lse = kernel(heads, key, value, scale=scale)
+        out, lse = kernel(heads, key, value, left_out, scale=scale)
         return out.reshape(query.shape), lse.reshape(query.shape[:3]), lse.new_empty(0)
 
     switches: Any = {"_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True, "_validate_device": mock.Mock()}

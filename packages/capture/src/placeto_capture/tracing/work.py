@@ -87,13 +87,18 @@ def _of_bags(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) ->
     return indices.numel() * weight.shape[1]
 
 
+def _of_attention(kernel: Any, dropout: int) -> Formula:
+    """Count as the kernel for GPUs does, but for the part of blocks in the place of dropout."""
+    of_all = flop_registry[kernel]
+    return lambda *args, **named: round(of_all(*args, **named) * (1 - sum(args[dropout:][:1])))
+
+
 FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch may have
-    # The kernel for CPUs has the shapes of that for GPUs.
     "aten._scaled_dot_product_flash_attention_for_cpu": (
-        flop_registry[aten._scaled_dot_product_flash_attention]
+        _of_attention(aten._scaled_dot_product_flash_attention, 3)
     ),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": (
-        flop_registry[aten._scaled_dot_product_flash_attention_backward]
+        _of_attention(aten._scaled_dot_product_flash_attention_backward, 6)
     ),
     "aten.convolution_backward": _of_convolution_backward,
     "aten._int_mm": _of_products,

@@ -28,7 +28,7 @@ from placeto_graphs.schema.op_graph import OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
-PROBLEM_VERSION = 5
+PROBLEM_VERSION = 6
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 2
 

@@ -9,16 +9,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeto.errors import InputError
 from placeto.placing.choices import Choice
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
     PLACERS,
     Budget,
@@ -37,7 +33,6 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     Placer,
-    load_placement_of_any_level,
 )
 from placeto_simulator import Simulator
 
@@ -186,32 +181,6 @@ def _search(
             curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
         )
     return PlacedProblem(problem, result, name, max(bounds), search.choices)
-
-
-def resolve_placement(
-    text: str, problem: PlacementProblem, progress: Progress
-) -> tuple[PlacementProblem, NDArray[np.int32]]:
-    """Return the placement that a user named, int32[G], and the problem at its level.
-
-    The text is a placement file, a device, or a placer that trains no policy. A file may be of any
-    level of the problem, or op by op.
-    """
-    names = problem.cluster.device_names
-    if Path(text).is_file() or text.endswith(".json"):
-        return load_placement_of_any_level(text, problem)
-    if text in names:
-        return problem, np.full(problem.num_groups, names.index(text), np.int32)
-    if text in PLACERS and PLACERS[text].trains:
-        raise InputError(
-            f"{text}: trains a policy, which takes minutes: give the file that "
-            f"`placeto place PROBLEM --placer {text} -o FILE` writes"
-        )
-    if text in PLACERS or is_own(text, PLACER_PLUGINS):
-        return problem, run_placer(placer_spec(text), problem, progress).placement
-    raise InputError(
-        f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
-        f"({', '.join(name for name, spec in PLACERS.items() if not spec.trains)})"
-    )
 
 
 def search_problem(

@@ -1,14 +1,18 @@
 """Placements of pipelines that run by a schedule, whose waits depend on the stages."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.errors import InputError
 from placeto.exporting.layers import layers_of_groups
 from placeto.placing.choices import evaluated
 from placeto.placing.costs import cost_of_result
+from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
+from placeto.placing.placers import PLACERS
 from placeto.placing.searching import chain_placement
 from placeto.progress import Progress
 from placeto_baselines import LayerChain
@@ -17,6 +21,7 @@ from placeto_graphs import (
     Phase,
     PlacementProblem,
     PlacementResult,
+    load_placement_of_any_level,
     micro_batch_of,
     pipeline_stages,
     scheduled,
@@ -60,6 +65,35 @@ def place_scheduled(
         bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
         choices=choices,
     )
+
+
+def resolve_placement(
+    text: str, problem: PlacementProblem, progress: Progress, schedule: str | None = None
+) -> tuple[PlacementProblem, NDArray[np.int32]]:
+    """Return the placement that a user named, int32[G], and the problem at its level and schedule.
+
+    The text is a placement file, a device, or a placer that trains no policy. A file may be of any
+    level of the problem, or op by op.
+    """
+    names = problem.cluster.device_names
+    if Path(text).is_file() or text.endswith(".json"):
+        problem, placement = load_placement_of_any_level(text, problem)
+    elif text in names:
+        placement = np.full(problem.num_groups, names.index(text), np.int32)
+    elif text in PLACERS and PLACERS[text].trains:
+        raise InputError(
+            f"{text}: trains a policy, which takes minutes: give the file that "
+            f"`placeto place PROBLEM --placer {text} -o FILE` writes"
+        )
+    elif text in PLACERS or is_own(text, PLACER_PLUGINS):
+        placed = place_scheduled(problem, schedule, PlaceSettings(placer=text), progress)
+        return placed.problem, placed.result.placement
+    else:
+        raise InputError(
+            f"{text}: expected a placement file, a device ({', '.join(names)}) or a placer "
+            f"({', '.join(name for name, spec in PLACERS.items() if not spec.trains)})"
+        )
+    return scheduled(problem, schedule, placement) if schedule else problem, placement
 
 
 def sent_back_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
