@@ -23,7 +23,7 @@ def test_what_is_in_an_object_is_named_by_its_path() -> None:
     cache = SimpleNamespace(layers=layers, shared=torch.ones(2), slots=Slots())
     cache.slots.keys = torch.ones(2)
     graph = capture(Reads(), (cache,), mode="inference")
-    paths = "layers.0.keys", "layers.1.keys", "shared", "3"  # the last has none
+    paths = "layers.0.keys", "layers.1.keys", "shared", "slots.keys"
     assert graph.op_names[:4] == tuple(f"input.0.{path}" for path in paths)
 
 

@@ -147,7 +147,7 @@ CACHE, RECENT, STAND_IN = Cache(), Recent(first=1, last=2), StandIn()
 
 
 def test_what_a_step_changes_around_it_is_as_before() -> None:
-    model, loss_of, before = Keeping(), Losses(), positions(4)
+    model, loss_of = Keeping(), Losses()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     records, kept = [Record([]), LargerRecord([])], list[torch.Tensor]()
@@ -181,7 +181,7 @@ def test_what_a_step_changes_around_it_is_as_before() -> None:
     assert (COUNT, steps, kept, step.__kwdefaults__, KEPT) == (0, 0, [], {"count": {}}, {})
     assert (schedule.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
     assert (loss_of.last, loss_of.largest, list(loss_of.seen)) == (None, None, [])
-    assert positions(4).tolist() == before.tolist()
+    assert positions(4).tolist() == [0.0, 1.0, 2.0, 3.0]
     assert (len(model._forward_hooks), model.calls) == (1, {"of a hook": 0})
     assert (CACHE, CACHE.num_writes, vars(CACHE)) == ({}, 0, {})
     assert [*RECENT] == ["first", "last"]

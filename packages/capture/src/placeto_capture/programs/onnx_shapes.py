@@ -26,13 +26,6 @@ def _reshape(a: Attributes, x: Tensor, shape: Any) -> Tensor:
     return x.reshape(wanted)
 
 
-def _flatten(a: Attributes, x: Tensor) -> Tensor:
-    if a.axis == 1:
-        return x.flatten(1)
-    axis = a.axis % x.dim() if a.axis < 0 else a.axis
-    return x.reshape(math.prod(x.shape[:axis]), -1)
-
-
 def _squeeze(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
     if given is None and a.axes is None:
         return x.squeeze()
@@ -149,8 +142,6 @@ def _depth_to_space(a: Attributes, x: Tensor) -> Tensor:
 
 
 def _space_to_depth(a: Attributes, x: Tensor) -> Tensor:
-    if a.mode == "CRD":
-        return F.pixel_unshuffle(x, a.blocksize)
     (batch, depth, height, width), size = x.shape, a.blocksize
     parts = x.reshape(batch, depth, height // size, size, width // size, size)
     return parts.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, height // size, width // size)
@@ -199,7 +190,7 @@ SHAPES: dict[str, Op] = {
         np.broadcast_shapes(tuple(x.shape), tuple(whole_numbers(shape)))
     ),
     "EyeLike": lambda _, x: torch.eye(*x.shape),  # a constant, of any dtype
-    "Flatten": _flatten,
+    "Flatten": lambda a, x: x.reshape(math.prod(x.shape[: a.axis]), -1),
     "Gather": _gather,
     "GatherElements": _picked_elements(torch.gather),
     "Pad": _pad,

@@ -153,12 +153,8 @@ def _tensors_in(inputs: Any) -> list[tuple[str, torch.Tensor]]:
     """Return the tensors in inputs, also those in objects of any class, each once."""
     named: dict[int, tuple[str, torch.Tensor]] = {}
     for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
-        inside: list[Any] = []
-        _copied(input_name(path), leaf, {}, inside)
         for name, tensor in _tensors_inside(leaf, input_name(path), MAX_DEPTH, set()):
             named.setdefault(id(tensor), (name, tensor))
-        for number, tensor in enumerate(inside):  # also in slots, and deeper
-            named.setdefault(id(tensor), (f"{input_name(path)}.{number}", tensor))
     return list(named.values())
 
 
@@ -171,7 +167,11 @@ def _tensors_inside(
     if depth < 0 or id(holder) in seen or isinstance(holder, torch.Tensor | nn.Module):
         return
     seen.add(id(holder))
-    inner: Iterable[tuple[Any, Any]] = getattr(holder, "__dict__", {}).items()
+    slots = (name for kind in type(holder).__mro__ for name in getattr(kind, "__slots__", ()))
+    inner: Iterable[tuple[Any, Any]] = [
+        *getattr(holder, "__dict__", {}).items(),
+        *((name, getattr(holder, name)) for name in slots if hasattr(holder, name)),
+    ]
     if isinstance(holder, (list, tuple)):
         inner = enumerate(holder)
     elif isinstance(holder, dict):
@@ -197,16 +197,14 @@ def _key(key: Any) -> str:
     return str(getattr(key, next(names, ""), key))
 
 
-def _copied(name: str, value: Any, memo: dict[int, Any], met: list[Any] | None = None) -> Any:
-    """Return a deep copy that shares the tensors which are not in the memo; these are also listed.
+def _copied(name: str, value: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy that shares the tensors which are not in the memo.
 
     They may be of any size, and PyTorch copies none that autograd has made. A leaf that gets a
     gradient is the same tensor, so that its use is refused.
     """
 
     def shared(tensor: torch.Tensor, _memo: Any) -> torch.Tensor:
-        if met is not None:
-            met.append(tensor)
         if isinstance(tensor, FakeTensor):
             return tensor
         return tensor if tensor.requires_grad and tensor.is_leaf else tensor.detach()

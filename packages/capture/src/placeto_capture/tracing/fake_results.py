@@ -72,7 +72,7 @@ def _masked_select(picked: Picked, self: torch.Tensor, mask: torch.Tensor) -> An
     return self.new_empty(picked(mask) * times)
 
 
-def _index(picked: Picked, self: torch.Tensor, indices: Any) -> Any:
+def indexed(picked: Picked, self: torch.Tensor, indices: Any) -> Any:
     """Return what rows of ``nonzero`` of each mask in its place pick."""
     numbers: list[Any] = []
     for index in indices:
@@ -105,7 +105,7 @@ def _unique(
 _PICKED: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
-    aten.index.Tensor: _index,
+    aten.index.Tensor: indexed,
     aten._unique2.default: _unique,
     aten.unique_consecutive.default: _unique,
 }

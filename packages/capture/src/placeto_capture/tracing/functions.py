@@ -39,17 +39,9 @@ SHAPED_ALIKE = _aten("""
     full_like new_full new_ones new_zeros ones_like rand_like randint_like randn_like zeros_like
 """)
 
-# Functions that move or make data and compute nothing.
-MOVES = _aten("""
-    _index_put_impl_ _pin_memory _to_copy _unsafe_index _unsafe_index_put arange cat clone col2im
-    constant_pad_nd copy copy_ diagonal_backward embedding eye fill fill_ flip full full_like gather
-    im2col index index_copy index_copy_ index_fill_ index_put index_put_ index_select lift_fresh
-    linspace masked_fill masked_fill_ masked_scatter masked_scatter_ new_full new_ones new_zeros
-    ones ones_like put put_ reflection_pad1d reflection_pad2d repeat replication_pad1d
-    replication_pad2d roll scalar_tensor scatter scatter_ select_backward select_scatter
-    slice_backward slice_scatter split_with_sizes_copy stack take tril triu unfold_backward
-    upsample_nearest2d where zero_ zeros zeros_like
-""")
+# Functions that move data and compute nothing, beside copies; and copies that do compute.
+MOVES = _aten("masked_fill masked_fill_ masked_scatter masked_scatter_ tril triu where")
+INTERPOLATES = re.compile(r"aten\.(_?upsample_(?!nearest)|grid_sampler)")
 
 # Functions that read of a table only what they pick, and the position of the table.
 PICKS = {
@@ -95,6 +87,12 @@ class Function:
     arguments: tuple[str, ...]  # their names
     changed: frozenset[str]  # those that it changes in place
     is_composite: bool  # True if PyTorch takes it apart, as it has no kernel for it
+
+    @property
+    def moves(self) -> bool:
+        """Whether it moves or makes data, and computes nothing."""
+        is_copy = class_of_type(self.name) is OpClass.COPY and not INTERPOLATES.match(self.name)
+        return is_copy or self.name in MOVES
 
     def named(self, args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names, but those that are left out."""

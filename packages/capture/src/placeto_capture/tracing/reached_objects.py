@@ -154,22 +154,19 @@ def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     own = [each for each in type(found).__mro__ if _is_own(each) and "__slots__" in vars(each)]
     members = (each for kind in own for each in vars(kind).values())
     slots = [each for each in members if isinstance(each, MemberDescriptorType)]
-    kept = {}
+    inside: list[Any] = []
     for slot in slots:
+        kept: list[Any] = []
         with suppress(AttributeError):  # it is empty
-            kept[slot] = slot.__get__(found)
-    if slots:
-        undo.append(partial(_put_slots, found, slots, kept))
-    return [*kept.values()]
+            kept.append(slot.__get__(found))
+        undo.append(partial(_put_slot, slot, found, kept))
+        inside += kept
+    return inside
 
 
-def _put_slots(found: Any, slots: list[Any], kept: dict[Any, Any]) -> None:
-    for slot in slots:
-        if slot in kept:
-            slot.__set__(found, kept[slot])
-        else:
-            with suppress(AttributeError):
-                slot.__delete__(found)
+def _put_slot(slot: Any, found: Any, kept: list[Any]) -> None:
+    with suppress(AttributeError):
+        slot.__set__(found, *kept) if kept else slot.__delete__(found)
 
 
 def _refill(base: Any, container: Any, kept: dict[Any, Any] | list[Any]) -> None:

@@ -4,12 +4,13 @@ A tensor argument is kept as a `View` of a storage. Views then need no calls of 
 pass storages, not tensors, to each other.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
+from torch.utils import _pytree as pytree
 
 from placeto_graphs import FREE_TYPE, Phase
 
@@ -197,29 +198,11 @@ class Trace:
         return [op for op in self.ops if isinstance(op, Call)]
 
 
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return arguments with a function of each in its place, also within lists and the like."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(function, item) for item in value)
-    if isinstance(value, dict):
-        return {key: mapped(function, item) for key, item in value.items()}
-    return function(value)
-
-
-def leaves_in(value: Any) -> list[Any]:
-    """Return what `mapped` calls its function with."""
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in leaves_in(item)]
-    return [value]
-
-
 def tensor_leaves(value: Any) -> list[torch.Tensor | None]:
     """Return the tensors of what an op returned, and None for what is no tensor."""
-    return [leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves_in(value)]
+    return [leaf if isinstance(leaf, torch.Tensor) else None for leaf in pytree.tree_leaves(value)]
 
 
 def views_in(value: Any) -> list[View]:
     """Return the views in the arguments of a call."""
-    return [leaf for leaf in leaves_in(value) if isinstance(leaf, View)]
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, View)]

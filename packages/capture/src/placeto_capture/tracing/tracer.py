@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError, StepError
@@ -44,7 +45,6 @@ from placeto_capture.tracing.trace import (
     Placeholder,
     Trace,
     View,
-    mapped,
     tensor_leaves,
     views_in,
     whole_storage,
@@ -195,7 +195,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         if func is not LIFT_FRESH:
-            args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
+            args, kwargs = pytree.tree_map(self._fake, (args, kwargs))
         # Autograd puts gradients in place, but for a dispatch mode it copies them.
         if f"{function.name}_" in PUTS and self._are_new_zeros(args[0]):
             in_place = getattr(torch.ops.aten, f"{func._opname}_")
@@ -214,7 +214,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         func = function.overload
         self._lifetimes.before_op(len(self.ops))
         # An op may change what its arguments look like, so they are described before it runs.
-        arguments, keywords = mapped(self._described, args), mapped(self._described, kwargs)
+        arguments, keywords = pytree.tree_map(self._described, (args, kwargs))
         inputs = views_in((arguments, keywords))
         written = views_in(function.written(arguments, keywords))
         node = self._nodes.before_op(args, kwargs)
@@ -311,18 +311,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._owner_of_update(call)
         if self.phase == Phase.FORWARD:
             return None, self._current_scope
-        owner, scope = self._owner_of_gradient()
-        # Modules run in the backward phase where activations are computed again.
-        return owner, self._scopes.innermost(scope)
-
-    def _owner_of_gradient(self) -> tuple[int | None, str]:
         made_for = self._nodes.running()
-        if made_for is None:
-            return None, self.scope
         if isinstance(made_for, torch.Tensor):
             leaf = self._maker_of_storage[self._look_up(made_for).storage]
-            return leaf, self.ops[leaf].scope
-        return made_for
+            made_for = leaf, self.ops[leaf].scope
+        owner, scope = made_for or (None, self.scope)
+        # Modules run in the backward phase where activations are computed again.
+        return owner, self._scopes.innermost(scope)
 
     def _owner_of_update(self, call: Call) -> tuple[int | None, str]:
         owners = {

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from placeto_capture.tracing.fake_results import indexed
 from placeto_capture.tracing.functions import (
     ADDS,
     ALLOCATIONS,
     GROUPED,
-    MOVES,
     OVERWRITES,
     PICKS,
     PUTS,
@@ -144,16 +144,7 @@ def changed_elements(function: Function, named: dict[str, Any]) -> int:
         elif function.name == "aten.index_fill_":
             per_index = target.numel() // target.shape[named["dim"]]
         return int(indices.numel() * per_index)
-    left, shapes = list(target.shape), []
-    for index in indices:
-        if index is None:
-            left.append(left.pop(0))
-        else:  # a mask picks all of its dimensions at most
-            is_mask = index.dtype in {torch.bool, torch.uint8}
-            shapes.append((index.numel(),) if is_mask else index.shape)
-            del left[: index.dim() if is_mask else 1]
-    picked: Sequence[int] = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-    return prod((*picked, *left))
+    return int(indexed(torch.Tensor.numel, target, indices).numel())  # masks pick all of theirs
 
 
 def count_flops(
@@ -168,10 +159,10 @@ def count_flops(
     if formula is not None:
         is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in args)
         return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
-    if function.name in MOVES or function.name in ALLOCATIONS:
-        return 0
-    if function.name in PUTS or f"{function.name}_" in PUTS:
+    if function.name in ADDS or f"{function.name}_" in ADDS:
         return changed_elements(function, function.named(args, kwargs))
+    if function.moves:
+        return 0
     return max((tensor.num_elements for tensor in tensors), default=0)
 
 
