@@ -4,12 +4,7 @@ from enum import StrEnum
 
 
 class OpClass(StrEnum):
-    """A class of ops that use a device about equally well.
-
-    A convolution without groups is dense: it is computed as a product of matrices. In groups of
-    fewer than `GROUPED_CHANNELS` channels it is depthwise. In wider groups it is grouped, but for
-    those of ResNeXt, for which cuDNN has kernels as fast as dense ones.
-    """
+    """A class of ops that use a device about equally well (`op_class`)."""
 
     CONVOLUTION = "convolution"
     GROUPED_CONVOLUTION = "grouped_convolution"
@@ -120,12 +115,7 @@ CLASS_OF_TYPE |= dict.fromkeys(("placeto.update", "placeto.add_gradients"), OpCl
 
 
 def class_of_type(op_type: str) -> OpClass | None:
-    """Return the class that a type stands in, None for a type that is not known.
-
-    A trailing underscore, the mark of an op in place, makes no difference. Neither does
-    ``_foreach_`` before the name, the mark of an op on a list. A gradient, or a copy of a view, has
-    the class of what it is of, if it stands in no other one.
-    """
+    """Return the class of a type, or of what it is a gradient or copy of; None if unknown."""
     name = op_type.replace("aten._foreach_", "aten.").rstrip("_")
     names = name, name.removesuffix("_backward"), name.removesuffix("_copy")
     return next((CLASS_OF_TYPE[each] for each in names if each in CLASS_OF_TYPE), None)
@@ -142,9 +132,10 @@ def op_class(
 ) -> OpClass:
     """Return the class of an op, by what ``OpGraph`` says of it.
 
-    It is that of the type, and for a convolution also of its groups. An op of a type in no class
-    counts as a matrix product from `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were
-    float32. Otherwise it counts as elementwise, so that its bytes decide its time.
+    A convolution without groups is dense: computed as a product of matrices. Groups of fewer than
+    `GROUPED_CHANNELS` channels are depthwise. Wider ones are grouped, but for those of ResNeXt, for
+    which cuDNN has kernels as fast as dense ones. A type in no class is a matrix product from
+    `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were float32, else elementwise.
     """
     known = class_of_type(op_type)
     if known is OpClass.CONVOLUTION and groups > 1:

@@ -153,10 +153,10 @@ def _shares_without_class(
 def work_of(
     graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions"
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the work of each op of a graph on a device.
+    """Return the work of each op on a device.
 
-    It is the position in `OpClass` of the class whose efficiency it reaches, -1 for parameters,
-    buffers and inputs, which are no work, and the seconds at the full peak and bandwidth.
+    That is the place in `OpClass` of the efficiency that it reaches, -1 for no work, and its
+    seconds at the full peak and bandwidth.
     """
     flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])

@@ -138,11 +138,7 @@ class TracedStep:
         return self._values[op]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
-        """Return the memory in which a storage of weights lies on a device in all runs.
-
-        It is the same, as in training: memory that comes anew from the system takes longer than
-        many an op.
-        """
+        """Return the memory of a storage of weights on a device, the same in all runs."""
         if (storage, device) not in self._resident:
             size = self.trace.storage_bytes[storage]
             self._resident[storage, device] = torch.empty(size, dtype=torch.uint8, device=device)
@@ -150,11 +146,7 @@ class TracedStep:
 
 
 class DeviceMemory(StorageMemory):
-    """The storages of a step on a device, and how many tensors of the graph hold each.
-
-    A storage is there while a tensor holds it. Several versions of one, which an op in place makes
-    of each other, are the same memory. Each device has a storage of its own.
-    """
+    """The storages of a step on a device, and how many tensors of the graph hold each."""
 
     def __init__(self, device: torch.device, step: TracedStep) -> None:
         super().__init__(device, step.trace.storage_bytes, step.slots)
@@ -312,10 +304,7 @@ class TracedDevice:
 
 
 def example_values(generator: torch.Generator) -> ValueOf:
-    """Return what gives a placeholder the values that `capture` was given, or random ones.
-
-    The state of the optimizer, and whole numbers that are not known, are zero.
-    """
+    """Return what gives a placeholder its values: those of `capture`, random ones, or zeros."""
 
     def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
         value = placeholder.values.get(name)
@@ -334,10 +323,7 @@ def example_values(generator: torch.Generator) -> ValueOf:
 
 
 def _storages_of_tensors(trace: Trace, tensors: TensorsOfTrace) -> list[tuple[int, ...]]:
-    """Return the storages of each tensor of the graph.
-
-    What an optimizer keeps for a weight belongs to the weight's first tensor.
-    """
+    """Return the storages of each tensor; a weight's first has what an optimizer keeps for it."""
     storages_of: list[tuple[int, ...]] = []
     with_state: set[int] = set()  # placeholders
     for version in tensors.made:

@@ -1,8 +1,4 @@
-"""Exported programs (``.pt2``), read with `torch.export.load`.
-
-That function unpickles a part of the file and evaluates expressions of sizes, so that a file can
-run code of its own.
-"""
+"""Exported programs (``.pt2``), read with `torch.export.load`, which can run code of the file."""
 
 import logging
 import os
@@ -28,8 +24,7 @@ from placeto_graphs import error_line
 def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
     """Build a step of an exported program, with its weights and example inputs, on the CPU.
 
-    The modules of the program are those that were exported (`torch.export.unflatten`). They do what
-    they did on export: dropout and batch normalisation train where the module was in training mode.
+    Its modules (`torch.export.unflatten`) do what they did on export, such as to drop numbers.
     """
     with open(path, "rb") as file:
         if not trust:
@@ -70,10 +65,7 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
 
 @contextmanager
 def _loading_to_cpu(logged: list[BaseException]) -> Iterator[None]:
-    """Let `torch.export.load` read a program of a device that this machine may not have.
-
-    Of some errors PyTorch raises but that there is one, and logs which: these are put into a list.
-    """
+    """Let PyTorch read a program of a missing device; errors that it logs go into a list."""
 
     def keep(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

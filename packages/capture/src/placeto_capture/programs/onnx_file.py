@@ -1,9 +1,8 @@
 """ONNX files: the onnx library decodes them, and functions of PyTorch run their nodes.
 
-Begin to read at `onnx_step`. Weights are not read, nor is any other file that an ONNX file may
-name. Nothing in it is run as code, as by converters that write Python from the names in a file. A
-value is a tensor, or a NumPy array if it follows from constants and shapes alone. The reference
-implementation of the onnx library computes these arrays, which give other ops sizes and axes.
+Begin to read at `onnx_step`. Weights are not read, nor other files, and nothing is run as code. A
+value is a tensor, or a NumPy array if it follows from constants and shapes alone; the onnx
+library's reference implementation computes these arrays, which give other ops sizes and axes.
 """
 
 import ast
@@ -71,9 +70,8 @@ NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 def onnx_step(path: str | os.PathLike[str], /, **sizes: int) -> ProgramStep:
     """Build a training step of an ONNX file.
 
-    Floating-point initializers that have a dimension are its parameters, on the meta device; other
-    constants have their values. Ops that only a training runs, such as dropout, are not in files
-    that were written for inference. Hyphens in the names of sizes are underscores.
+    Its parameters, floating-point initializers with a dimension, are on the meta device; other
+    constants have their values. Hyphens in the names of sizes are underscores.
     """
     if Path(path).stat().st_size > MAX_BYTES:
         raise CaptureError(f"{path}: expected at most {MAX_BYTES} bytes")
@@ -264,10 +262,7 @@ def _inputs(
 
 
 def _open_names(value: onnx.ValueInfoProto) -> list[str]:
-    """Return the names by which sizes of an input are given, empty for those that it has.
-
-    A dimension that has none is named by the input and its place.
-    """
+    """Return the names of the open sizes of an input, of their own or by place, else empty."""
     names = []
     for place, dim in enumerate(value.type.tensor_type.shape.dim):
         name = dim.dim_param or f"{value.name}_{place}"

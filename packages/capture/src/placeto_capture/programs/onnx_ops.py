@@ -1,8 +1,7 @@
 """Functions of PyTorch that do what the ops of ONNX do.
 
-Each takes the attributes of a node and then its inputs in order, None for one that is left out. An
-input is a tensor, or a NumPy array where it follows from constants and shapes alone; sizes and axes
-have to. A function that returns one value for several outputs returns the first one.
+Each takes the attributes of a node and then its inputs, None for one that is left out: tensors, or
+NumPy arrays of what follows from constants and shapes. Of several outputs it may return the first.
 """
 
 import math

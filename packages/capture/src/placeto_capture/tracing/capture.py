@@ -338,10 +338,7 @@ class _Step:
     def trace(
         self, function: Callable[..., dict[str, torch.Tensor]], part: str, *called: Any
     ) -> Trace:
-        """Return what runs when a function is called, which returns the results by name.
-
-        ``called`` are the other things that it calls, apart from the modules.
-        """
+        """Return what runs in a function, which returns results by name and calls some others."""
         self.part = part
         with (
             patched_torch(self.options.target),  # one step at a time

@@ -1,8 +1,7 @@
 """Kernels for CPUs of functions that PyTorch has for GPUs alone, and for GPUs of those for CPUs.
 
-With them a step that was captured for a GPU also runs on a CPU, to be tried out or profiled. They
-are plain and slow. Attention without dropout is captured as the function for CPUs, and runs on a
-GPU as that for GPUs. PyTorch has these kernels as long as `LIBRARY` is there.
+With them a step that was captured for a GPU also runs on a CPU, and attention, which is captured as
+the function for CPUs, on a GPU. They are plain and slow. PyTorch has them while `LIBRARY` is there.
 """
 
 from typing import Any

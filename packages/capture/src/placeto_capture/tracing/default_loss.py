@@ -12,12 +12,7 @@ from placeto_capture.tracing.origins import nodes_behind
 
 
 def default_loss(outputs: Any) -> torch.Tensor:
-    """Return the loss of a model's outputs.
-
-    It is ``outputs["loss"]`` or ``outputs.loss`` if it is there. Otherwise it is the one scalar
-    among the outputs, if that depends on all weights and inputs that the others depend on. Without
-    scalars, it is the sum of the means of all floating-point outputs.
-    """
+    """Return the loss of outputs: named so, else their one scalar, else the sum of all means."""
     is_mapping = isinstance(outputs, Mapping) and "loss" in outputs
     loss = outputs["loss"] if is_mapping else getattr(outputs, "loss", None)
     if isinstance(loss, torch.Tensor):  # it is None of a model without labels

@@ -38,11 +38,10 @@ def warn_of_offload(what: str) -> None:
 
 
 class OneDevice(TorchFunctionMode):
-    """Lets a step that says where its tensors are run on the one device that it is captured on.
+    """Lets a step that says where its tensors are run on the one device of the fake tensors.
 
-    Other devices than the meta device are that of the fake tensors, and nothing is moved. Numpy
-    gets the values of tensors where these are known. A weight whose ``data`` becomes another tensor
-    is written: its memory stays the same one.
+    Nothing is moved. Numpy gets values that are known, and new ``data`` of a weight is written to
+    it.
     """
 
     def __init__(self, target: Target) -> None:

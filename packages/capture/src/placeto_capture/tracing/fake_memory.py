@@ -1,7 +1,4 @@
-"""Fake tensors in place of real ones.
-
-They have shapes and dtypes without memory, and share storages where the real ones share memory.
-"""
+"""Fake tensors in place of real ones, which share storages where the real ones share memory."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -45,10 +42,7 @@ class Region:
 
 
 class FakeMemory:
-    """The memory of all tensors that are there before a step: resident ones, and inputs.
-
-    Tensors overlap if the bytes from their first element to their last do.
-    """
+    """The memory of all tensors before a step; those overlap whose first to last bytes do."""
 
     def __init__(
         self, resident: NamedTensors, inputs: NamedTensors, fake_mode: FakeTensorMode
@@ -62,10 +56,7 @@ class FakeMemory:
             self._add_region([named[index] for index in group])
 
     def add_constant(self, name: str, tensor: torch.Tensor) -> tuple[Region, str]:
-        """Add a tensor that was not given before; return its region, and its name there.
-
-        The region is that which contains it, or a new one.
-        """
+        """Add a tensor that was not given before; return its region, and its name there."""
         span = _span(name, tensor)
         met = [region for region in self.regions if region.span.overlaps(span)]
         if not met:

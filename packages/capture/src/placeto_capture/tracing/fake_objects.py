@@ -1,7 +1,6 @@
 """Lets a caller's modules, optimizers and other objects hold fake tensors for the time of a step.
 
-The objects stay the same ones, so that closures, lists of weights and hooks work with them, too.
-Their contents are put back afterwards. Begin to read at `FakeObjects`.
+They stay the same ones, so that closures, lists of weights and hooks work. Begin at `FakeObjects`.
 """
 
 import copy
@@ -200,8 +199,7 @@ def _key(key: Any) -> str:
 def _copied(name: str, value: Any, memo: dict[int, Any]) -> Any:
     """Return a deep copy that shares the tensors which are not in the memo.
 
-    They may be of any size, and PyTorch copies none that autograd has made. A leaf that gets a
-    gradient is the same tensor, so that its use is refused.
+    They may be large, or made by autograd. Leaves stay the same, so that their use is refused.
     """
 
     def shared(tensor: torch.Tensor, _memo: Any) -> torch.Tensor:

@@ -40,10 +40,7 @@ def picked_result(
 
 
 def list_function(func: Any, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """Return what runs a function of lists of tensors as one function for each; None of others.
-
-    So each tensor can be where its weight is.
-    """
+    """Return what runs a function of lists for each tensor by itself; None of others."""
     if func is UNSCALE and len(args[0]) > 1:
         return _unscale
     if func.namespace == "aten" and func._opname.startswith("_foreach_"):
@@ -126,8 +123,7 @@ def _grouped_product(
 ) -> torch.Tensor:
     """Return what products of groups of rows, each with a matrix of its own, give.
 
-    torch's formula has the dtypes of one kind of GPU. Of two matrices the groups are of what is
-    summed up, so that there is a product for each.
+    torch's formula has the dtypes of one kind of GPU. Of two matrices the sum is in groups.
     """
     size = [self.shape[-2], mat2.shape[-1]]
     if self.dim() == mat2.dim():
@@ -141,10 +137,7 @@ def _grouped_product(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, **_: Any) -> Any:
-    """Return the losses, and the probabilities of each symbol and of a blank around each.
-
-    Targets are taken to be equally long: those of one dimension stand one behind the other.
-    """
+    """Return losses, and probabilities of symbols between blanks, of equally long targets."""
     steps, batch = log_probs.shape[:2]
     longest = targets.shape[1] if targets.dim() == 2 else math.ceil(len(targets) / max(batch, 1))
     states = 2 * longest + 1

@@ -128,10 +128,9 @@ def function_of(overload: Any) -> Function:
 def dtype_of(op: Op) -> str:
     """Return the name of the dtype that an op computes with, or that a placeholder holds.
 
-    It is the narrowest floating-point one among the arguments of a call. So it is that of the
-    factors of a product, even if float32 is added to them. If no argument is of floating-point
-    numbers it is the narrowest one, and without tensors that of the result. It is ``"tf32"`` if
-    PyTorch rounds the factors of float32, as after ``torch.set_float32_matmul_precision("high")``.
+    It is the narrowest floating-point one among the arguments of a call, else the narrowest, else
+    that of the result; and ``"tf32"`` if PyTorch rounds float32 ("high"
+    `set_float32_matmul_precision`).
     """
     if isinstance(op, Placeholder):
         views = [*op.tensors.values()]

@@ -1,8 +1,7 @@
 """Values that a step knows beforehand, or that are assumed: a pass over what was recorded.
 
-Fake tensors have no values, but a value that code uses, such as a mask of positions, is often
-known. It is computed then, by running the few ops again that led to it, on real tensors. Of other
-values it is assumed that numbers are finite, and that choices by unknown scores are fair.
+A value that follows from constants is computed, by running the few ops that led to it on real
+tensors. Of others it is assumed that numbers are finite, and choices by unknown scores fair.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,11 +63,7 @@ class KnownValues:
         self._calls[op] = call
 
     def result(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Return what a function gives for tensors whose values are known, which are views here.
-
-        That is None where it depends on other values, or on uninitialised memory, or is too much
-        work.
-        """
+        """Return what a function gives for known views; None for others, or too much work."""
         read = {view.storage for view in views_in((arguments, keywords))}
         if not self._known.issuperset(read):
             return None

@@ -59,11 +59,7 @@ class Lifetimes:
 
 
 def with_state(trace: Trace) -> Trace:
-    """Return a trace in which inputs that an op changes in place are buffers.
-
-    A model keeps them from one step to the next, such as the keys and values of earlier tokens.
-    They belong to the module that changes them first, but for gradients.
-    """
+    """Return a trace whose inputs that an op changes, such as caches, are buffers there."""
     writer = {storage: call for call in reversed(trace.calls) for storage in call.writes}
     ops = [
         replace(made, op_type="buffer", scope=made.scope or writer[made.storages[0]].scope)
@@ -87,9 +83,8 @@ def without_collection() -> Iterator[None]:
 
 
 def with_frees(trace: Trace) -> Trace:
-    """Return a trace with ops of type ``"placeto.free"``, which read what is kept until then.
+    """Return a trace with ops ``"placeto.free"``, which read what is kept until then, at the peak.
 
-    They stand where the peak of the step, in the order of its ops, would otherwise be too low.
     Each is on the device of the op that has written the storage last, and takes no time.
     """
     writer: dict[int, int] = {}

@@ -185,10 +185,7 @@ class TensorsOfTrace:
         return reduce(or_, (self._ancestors[op] for op in ops), 0)
 
     def _right_before(self, last: int, inputs: Sequence[int]) -> tuple[int, ...]:
-        """Return what a free has to wait for to queue right behind the last op that it is for.
-
-        If it waited for that op, it would queue behind the next one as well.
-        """
+        """Return what a free waits for to queue right behind the last op that it is for."""
         before = self._before[last]
         return before if max(before, default=-1) > max(inputs) else (last,)
 
@@ -235,8 +232,8 @@ def _call_name(trace: Trace, call: Call) -> str:
 def _colocation(trace: Trace, home_of_storage: dict[int, int]) -> NDArray[np.int32]:
     """Return int32[V]: equal ids for what belongs together, and for who writes resident storage.
 
-    A reader of a buffer that the step has written is with it, as attention is with the keys and
-    values of its layer. Elsewhere it would need all of them in each step.
+    So is a reader of a written buffer, as attention is of a cache: elsewhere it would need all of
+    it.
     """
     together = UnionFind(range(len(trace.ops)))
     written_buffers: set[int] = set()

@@ -59,10 +59,7 @@ class ModuleScopes:
 
 
 def model_line(error: BaseException | None = None) -> str:
-    """Return the innermost line of a model's code that runs, or that an exception came through.
-
-    Such as ``" (line 12 of model.py)"``; nothing where there is none.
-    """
+    """Return the innermost line of a model's code that runs or failed, if any, in parentheses."""
     walk = traceback.walk_stack(None) if error is None else traceback.walk_tb(error.__traceback__)
     for frame, line in walk if error is None else reversed(list(walk)):
         file = Path(frame.f_code.co_filename)
@@ -96,10 +93,7 @@ class AutogradNodes:
         self._last_op: tuple[int, str] | None = None
 
     def before_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        """Return the number of the node of the op that is about to run, if it has one.
-
-        The nodes before it that are nobody's yet belong to the op that ran last.
-        """
+        """Return the number of the next op's node, if any; those before are the last op's."""
         if not torch.is_grad_enabled():
             return None
         end = _next_number()
@@ -123,11 +117,7 @@ class AutogradNodes:
         return op in self._with_node
 
     def running(self) -> tuple[int, str] | torch.Tensor | None:
-        """Return what the node that runs now was made for.
-
-        That is an op, or the leaf whose gradient it accumulates; None where no node runs, or one
-        that nothing recorded was made for.
-        """
+        """Return the op that the running node is of, or the leaf whose gradient it adds up."""
         node: Any = torch._C._current_autograd_node()
         if node is None:
             return None
@@ -159,16 +149,11 @@ class _Node:
 class BackwardPasses:
     """Follows what comes before the node of autograd that runs.
 
-    Autograd comes to a node when the gradients that go into it are there. If the node that made
-    them has computed activations again, it has freed those that it alone needs. The next node
-    therefore waits for all of its ops. A pass inside of a node begins when its roots are there,
-    which that node has computed again.
-
-    Several nodes may have their gradients at once, as those of slices of one tensor do. Autograd
-    then runs the one whose forward op ran last, and adds its result before it comes to the next.
-    Other nodes may run at the same time on other devices. So this order is kept only where it saves
-    memory and costs little. That is where the sum is the gradient of a weight, with which all of
-    them share a device, and where a node only copies.
+    Autograd comes to a node when its gradients are there, and all ops of the node that made them if
+    that has computed activations again. Of several such nodes it runs the one whose forward op ran
+    last, and adds its result before the next. As other devices may run others meanwhile, this order
+    is kept only where it saves memory and costs little: in the gradient of a weight, and between
+    copies.
     """
 
     def __init__(self, makers_of: Callable[[Gradients], list[int]]) -> None:
@@ -269,10 +254,9 @@ ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class RandomDraws:
-    """Numbers the draws of a step by the state that the generator of random numbers is in.
+    """Numbers the draws of a step by the state of the generator, which fake tensors do not move.
 
-    On fake tensors nothing is drawn, so that the generator has to be moved on here. Code that sets
-    it back, as `torch.utils.checkpoint` does before it computes again, gets the same numbers again.
+    Code that sets it back, such as `torch.utils.checkpoint`, gets the same numbers again.
     """
 
     def __init__(self) -> None:

@@ -40,14 +40,7 @@ _PATCHING = threading.RLock()
 
 @contextmanager
 def patched_torch(target: Target) -> Iterator[None]:
-    """Let PyTorch run a step as on a device, apart from the caller's modes and random numbers.
-
-    Attention is one op forward and one backward: flash attention, whose kernel for CPUs has the
-    shapes of that for GPUs. On a CPU it is single ops if its weights are dropped or its mask is
-    learned. Dropout and RMSNorm are one op on a GPU, and ``torch.autocast("cuda")`` applies there.
-    An LSTM or GRU is in its single ops, as any device can run them. Autocast is off until the step
-    begins it.
-    """
+    """Let PyTorch run a step as on a device, apart from the caller's modes and random numbers."""
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
     with _PATCHING, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -87,8 +80,7 @@ def patched_torch(target: Target) -> Iterator[None]:
 def patch_autocast() -> Iterator[None]:
     """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
 
-    One that begins inside is that of CPUs, with the dtype that it would have on GPUs. Functions
-    that only that of GPUs computes in float32, such as softmax, keep the dtype of their input.
+    It is that of CPUs in the dtype of GPUs. What only GPUs compute in float32 keeps its dtype.
     """
     make, enter, leave = (
         getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")
@@ -173,10 +165,7 @@ def patch_dropout() -> Any:
 
 
 def patch_attention() -> Any:
-    """Let attention that PyTorch takes apart on a CPU be the one op that it has for GPUs.
-
-    That is attention with dropout, a learned mask, or values that are not as wide as queries.
-    """
+    """Let attention with dropout, a learned mask or narrow values be one op, as on a GPU."""
     in_other_ops = functional.scaled_dot_product_attention
 
     def attention(
@@ -271,11 +260,7 @@ def patch_format() -> Any:
 
 
 def patch_module_apply() -> Any:
-    """Let conversions such as ``layer.to(torch.float32)`` pass if they change no weight.
-
-    PyTorch swaps the tensors of a module for the converted ones, even for themselves. It cannot do
-    so with fake tensors in the middle of a step.
-    """
+    """Let ``layer.to(dtype)`` pass if no weight changes; PyTorch would swap equal ones."""
 
     def apply(
         module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
@@ -297,10 +282,9 @@ def patch_module_apply() -> Any:
 
 
 def patch_flex_attention() -> Any:
-    """Let ``flex_attention`` be one op, as its kernel for GPUs is.
+    """Let ``flex_attention`` be one op, as its kernel for GPUs is, without its ``score_mod``.
 
     The part of the blocks that its mask leaves out is where the kernel has dropout, for its FLOPs.
-    What ``score_mod`` computes is not counted.
     """
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 

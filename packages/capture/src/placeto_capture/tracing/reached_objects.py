@@ -32,16 +32,10 @@ STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that 
 def put_back(roots: Iterable[Any]) -> Iterator[None]:
     """Let what is reached from functions and objects be afterwards as it was.
 
-    Put back are:
-
-    - lists, dictionaries and sets, also of classes of the caller's own;
-    - attributes, also in ``__slots__``, of classes and objects of the caller's own, and of
-      PyTorch's modules and schedules;
-    - attributes of objects of other libraries that hold tensors, such as a cache;
-    - variables that functions name, except those of other modules.
-
-    New ones among these are taken away. Caches of `functools.lru_cache` are emptied. Not put back
-    are iterators, generators of random numbers, arrays, and other objects of libraries.
+    That is containers; attributes, also in ``__slots__``, of the caller's own classes and objects,
+    of PyTorch's modules and schedules, and of library objects with tensors in them, such as a
+    cache; and variables that functions name. Caches of `functools.lru_cache` are emptied.
+    Iterators, generators of random numbers, arrays and other objects of libraries are not put back.
     """
     undo: list[Callable[[], Any]] = []
     seen: dict[int, Any] = {}
@@ -59,10 +53,7 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
 
 
 def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
-    """Return what is in an object, and add what puts it back.
-
-    No object is asked for it, as its answer may be anything, or begin what it is a stand-in for.
-    """
+    """Return what is in an object, which is not asked itself, and add what puts it back."""
     kind, inside = type(found), []
     is_own_container = issubclass(kind, BASES) and _is_own(kind)
     if kind in CONTAINERS or is_own_container:

@@ -1,8 +1,7 @@
 """Runs the calls of a trace on real tensors.
 
-Calls are prepared: their arguments are filled in, not looked for, each time they run. Each distinct
-view of a storage has a number, its slot. A device keeps the tensor of a slot from when it is first
-needed until its storage is given up (`StorageMemory`).
+Calls are prepared: arguments are filled in each time. Each distinct view of a storage is a slot,
+whose tensor a device keeps until the storage is given up (`StorageMemory`).
 """
 
 from collections import defaultdict

@@ -28,10 +28,9 @@ OPTIMIZER = "optimizer"  # the scope of updates that belong to no weight
 
 
 class StepPhases:
-    """Tells a tracer in which phase of a step each op runs, as `capture_function` says.
+    """Tells a tracer in which phase of a step each op runs.
 
-    Ops without modules and gradients are in the update phase, too, if they run between the last
-    backward pass and ``step()``, as clipping does, or after the last ``step()``.
+    Between the last backward pass and ``step()``, and after it, ops without gradients are updates.
     """
 
     def __init__(

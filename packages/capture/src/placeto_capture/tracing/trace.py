@@ -1,7 +1,6 @@
 """The record of one step: the ATen calls that ran, and the storages that they read and wrote.
 
-A tensor argument is kept as a `View` of a storage. Views then need no calls of their own, and ops
-pass storages, not tensors, to each other.
+A tensor argument is a `View` of a storage, so that views need no calls: ops pass storages.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,10 +57,7 @@ def whole_storage(storage: int, num_bytes: int) -> View:
 
 @dataclass(slots=True)
 class Placeholder:
-    """An op that holds what is there before the step: weights, a buffer, or an input.
-
-    It computes nothing, so that much of what a `Call` has is empty.
-    """
+    """An op that holds what is there before: weights, a buffer, an input. It computes nothing."""
 
     # Such as ``"layer.0.weight"`` and ``"layer.0"``.
     name: str

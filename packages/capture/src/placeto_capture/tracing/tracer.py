@@ -1,8 +1,6 @@
-"""Records the ATen ops that run.
+"""Records the ATen ops that run, below autograd, where composite functions have been taken apart.
 
-It sees each op below autograd, where composite functions have been taken apart. It recognises
-storages, not tensors, and keeps them alive so that no two share an address. It never keeps a
-tensor, because autograd looks at how many references there are.
+It keeps storages alive, so that no two share an address, but no tensor: autograd counts references.
 """
 
 import math
@@ -57,10 +55,7 @@ LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the ops that run while it is entered.
-
-    It begins with the tensors of ``memory``, of which each region is an op.
-    """
+    """Records the ops that run while it is entered; each region of ``memory`` is an op, too."""
 
     supports_higher_order_operators = True  # which it refuses
 
@@ -154,10 +149,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lifetimes.follow(gradient, view.storage)
 
     def add_state(self, parameter: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
-        """Record what the optimizer keeps for a parameter, by name.
-
-        The updates that touch the parameter, its gradient or this state belong to the parameter.
-        """
+        """Record what the optimizer keeps for a parameter, by name; its updates touch that."""
         op, placeholder = self._placeholder_of_storage[self._look_up(parameter).storage]
         for name, tensor in state.items():
             placeholder.state[name] = self._look_up(tensor, maker=op)

@@ -16,11 +16,9 @@ CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
 def with_whole_updates(trace: Trace) -> Trace:
     """Return a trace in which the update of each weight is one op of type ``"placeto.update"``.
 
-    It stands where the last of its ops stood. An op that something else depends on stays an op of
-    its own, such as the norm of a gradient before the clipping of all.
-
-    What is there only between its ops is its workspace. What is there while ops of other weights
-    run between them, as with ``foreach=True``, is a tensor until all of these updates are done.
+    It stands where its last op stood, and leaves out ops that others depend on, such as norms. What
+    is there only between its ops is workspace; while ops of other weights run, as with ``foreach``,
+    a tensor.
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))
@@ -61,10 +59,10 @@ def with_whole_updates(trace: Trace) -> Trace:
 
 
 def with_barriers(trace: Trace) -> Trace:
-    """Return a trace with an op of type ``"placeto.barrier"`` before the updates.
+    """Return a trace with ops ``"placeto.barrier"`` before updates.
 
-    It belongs to the first weight that is updated, so that it is in no group of its own. There is
-    also one before a forward pass that begins right after a backward pass.
+    They belong to the first weight that is updated, so that they are in no group of their own.
+    There is also one before a forward pass that begins right after a backward pass.
     """
     barriers: dict[int, list[Call]] = {}
     phase = Phase.FORWARD
@@ -137,10 +135,7 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
 
 
 def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
-    """Return the last ones of some ops that are next to each other but for what is independent.
-
-    Nothing between them touches what they write, or writes what they read.
-    """
+    """Return the last ones of some ops that nothing between them disturbs."""
     own = set(ops)
     calls = [trace.ops[op] for op in ops]
     written = {storage for call in calls for storage in (*call.writes, *call.creates)}

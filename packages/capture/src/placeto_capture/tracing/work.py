@@ -1,13 +1,9 @@
 """The work of a call of an ATen function: its FLOPs and bytes.
 
-FLOPs of matrix products, convolutions and attention are those of formulas: torch's own
-(`torch.utils.flop_counter`), or `FORMULAS` if it has none or a wrong one. Functions that move data
-have none. All others have one per element of the largest tensor that they read or write.
-
-Bytes are those of the tensors that a call reads and writes, each once. A tensor that is changed in
-place counts twice; one that is merely overwritten is not read. If rows are picked from a table, or
-put into one, only their bytes count. A grouped product, such as the experts of a mixture, reads the
-matrices that are expected to get a row.
+FLOPs of products are those of `torch.utils.flop_counter`, or of `FORMULAS`. Functions that move
+data have none, all others one per element of the largest tensor that they touch. Bytes are those of
+the tensors that a call reads and writes, each once; of a table, or of the matrices of a grouped
+product, only what is picked.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,10 +57,7 @@ def _of_trilinear(*args: Any, **_: Any) -> int:
 
 
 def _of_convolution_backward(*args: Any, **_: Any) -> int:
-    """Count each of the gradients of images and weights as the convolution itself.
-
-    Torch's formula leaves groups out of account in that of the weights.
-    """
+    """Count each gradient as the convolution; torch's formula leaves groups out of account."""
     grad_output, images, weight = args[:3]
     is_transposed, output_mask = args[7], args[10]
     small: torch.Tensor = images if is_transposed else grad_output
@@ -176,10 +169,7 @@ def count_bytes(
     widths: Mapping[int, float],
     experts_per_token: int,
 ) -> int:
-    """Return the bytes that a call reads and writes.
-
-    ``widths`` are of storages that are not held in the bytes of their dtype, in parts of those.
-    """
+    """Return the bytes that a call reads and writes; some storages are held in a part of theirs."""
 
     def held(tensor: View, num_bytes: float) -> float:
         return num_bytes * widths.get(tensor.storage, 1.0)
@@ -223,8 +213,7 @@ def count_bytes(
 def _picked_bytes(function: Function, named: dict[str, Any], write_bytes: int) -> int:
     """Return how many bytes a call of one of `PICKS` reads of its table: as many as it writes.
 
-    There are exceptions. Sums of rows read each row, and losses one number for each target. A
-    search reads a number in each of its steps, and a sampled image the pixels around each place.
+    But sums read each row, losses a number, searches one a step, images the pixels around.
     """
     if "bag" in function.name:
         weight = named["weight"]
