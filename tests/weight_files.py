@@ -22,47 +22,26 @@ SMALL = {
     "vocab_size": 128,
     "max_position_embeddings": 256,
 }
+UNTIED = {"tie_word_embeddings": False}
+LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 # Tiny configurations, by the name that GGUF has of an architecture.
 CONFIGS: dict[str, dict[str, Any]] = {
     "gemma": {"model_type": "gemma", "head_dim": 16},
     "gemma2": {"model_type": "gemma2", "head_dim": 32},
     "gemma3": {"model_type": "gemma3_text", "head_dim": 32},
-    "gpt-oss": {
-        "model_type": "gpt_oss",
-        "head_dim": 32,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "tie_word_embeddings": False,
-    },
-    "llama": {"model_type": "llama", "tie_word_embeddings": False},
-    "olmo2": {"model_type": "olmo2", "tie_word_embeddings": False},
-    "phi3": {"model_type": "phi3", "pad_token_id": 0, "tie_word_embeddings": False},
+    "gpt-oss": {"model_type": "gpt_oss", "head_dim": 32, **LOCAL_EXPERTS, **UNTIED},
+    "llama": {"model_type": "llama", **UNTIED},
+    "olmo2": {"model_type": "olmo2", **UNTIED},
+    "phi3": {"model_type": "phi3", "pad_token_id": 0, **UNTIED},
     "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
-    "qwen2moe": {
-        "model_type": "qwen2_moe",
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
-    },
+    "qwen2moe": {"model_type": "qwen2_moe", **EXPERTS, "shared_expert_intermediate_size": 32},
     "qwen3": {"model_type": "qwen3", "head_dim": 32},
-    "qwen3moe": {
-        "model_type": "qwen3_moe",
-        "head_dim": 32,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "tie_word_embeddings": False,
-    },
+    "qwen3moe": {"model_type": "qwen3_moe", "head_dim": 32, **EXPERTS, **UNTIED},
     "smollm3": {"model_type": "smollm3", "pad_token_id": 0},
     "starcoder2": {"model_type": "starcoder2"},
 }
-MIXTRAL = {
-    "model_type": "mixtral",
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "tie_word_embeddings": False,
-}
+MIXTRAL = {"model_type": "mixtral", **LOCAL_EXPERTS, **UNTIED}
 QUANTIZED = (gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q8_0)
 
 
@@ -86,10 +65,13 @@ def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
-def write_gguf(path: Path, architecture: str, config: dict[str, Any]) -> dict[str, int]:
-    """Write the weights of a tiny model, and return the bytes of each of its parameters.
+def write_gguf(
+    path: Path, architecture: str, config: dict[str, Any], part: int = 0, parts: int = 1
+) -> dict[str, int]:
+    """Write the weights of a tiny model, and return the bytes of each of its parameters there.
 
-    Matrices are in blocks of 4 bits, those of odd layers of 8 bits, and vectors of 32 bits.
+    Matrices are in blocks of 4 bits, those of odd layers of 8 bits, and vectors of 32 bits. One of
+    several parts has every second, third and so on of the parameters.
     """
     model = tiny_model(config)
     made: Any = model.config
@@ -112,8 +94,11 @@ def write_gguf(path: Path, architecture: str, config: dict[str, Any]) -> dict[st
             add(value)
     writer.add_token_list([f"word{number}" for number in range(made.vocab_size)])
     writer.add_array("tokenizer.ggml.scores", [0.5] * made.vocab_size)
+    if parts > 1:
+        writer.add_uint16("split.no", part)
+        writer.add_uint16("split.count", parts)
     num_bytes = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in [*model.named_parameters()][part::parts]:
         tensors = stored_tensors(name, tuple(parameter.shape), architecture, made)
         num_bytes[name] = sum(_add(writer, tensor, shape) for tensor, shape in tensors.items())
     writer.write_header_to_file()
