@@ -5,6 +5,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from torch import nn
 import placeto
 from placeto import ModelPlacement
 from placeto.errors import InputError
-from placeto_capture import CaptureError
 from placeto_simulator import Simulator
 
 quick_place = partial(placeto.place, seconds=0.1, quiet=True)
@@ -52,22 +52,19 @@ def test_what_was_found_is_what_the_simulator_says(placed: ModelPlacement) -> No
 def test_each_module_and_each_parameter_has_its_devices(placed: ModelPlacement) -> None:
     ops = drawn(placed, 4)
     names, graph = ops.problem.cluster.device_names, ops.problem.graph
-    device = dict(zip(graph.op_names, ops.problem.expand(ops.placement).tolist(), strict=True))
+    of_ops = [names[device] for device in ops.problem.expand(ops.placement)]
+    device = dict(zip(graph.op_names, of_ops, strict=True))
     model = Mixed()
-    expected = {
-        name: names[device[name.replace("last.weight", "first.weight")]]
+    assert ops.devices_of_parameters == {
+        name: device[name.replace("last.weight", "first.weight")]
         for name, _ in model.named_parameters(remove_duplicate=False)
     }
-    assert ops.devices_of_parameters == expected
     modules = ops.devices_of_modules
     assert modules.keys() <= dict(model.named_modules()).keys()
     for number in range(3):
-        forward = {
-            names[device[op]]
-            for op, scope, phase in zip(graph.op_names, graph.scopes, graph.phases, strict=True)
-            if f"{scope}.".startswith(f"blocks.{number}.") and phase == 0
-        }
-        assert set(modules[f"blocks.{number}"]) == forward
+        rows = zip(of_ops, graph.scopes, graph.phases, strict=True)
+        inside = {at for at, scope, phase in rows if scope[:8] == f"blocks.{number}" and phase == 0}
+        assert set(modules[f"blocks.{number}"]) == inside
     assert modules[""] == names
 
 
@@ -81,24 +78,16 @@ def test_a_group_is_explained_as_in_the_shell(placed: ModelPlacement) -> None:
         placed.explain("nothing")
 
 
-def test_forms_are_priced_as_the_placement_was() -> None:
-    placed = placeto.place(
-        Mixed(), features(4, 3), cluster="2xv100", seconds=0.1, quiet=True, evaluator="throughput"
-    )
-    price = placed.device_map().price
-    assert price.runtime_as_placed == placed.runtime < placed.timeline().runtime
-
-
-def test_a_loss_function_is_no_module_of_the_map() -> None:
+def test_forms_are_priced_as_the_placement_was_and_a_loss_is_no_module_of_them() -> None:
     target = torch.zeros(4, 2)
-    placed = placeto.place(
+    placed = quick_place(
         Chain(),
         features(4),
         lambda outputs: (outputs - target).square().mean(),
         cluster="2xv100",
-        seconds=0.1,
-        quiet=True,
+        evaluator="throughput",
     )
+    assert placed.device_map().price.runtime_as_placed == placed.runtime < placed.timeline().runtime
     known = {name for name, _ in Chain().named_modules()}
     for seed in range(3):
         assert drawn(placed, seed).device_map().modules.keys() <= known
@@ -181,24 +170,15 @@ def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
     assert everything.device_map().modules == {"": 1}
 
 
-def test_autocast_around_the_call_and_as_an_argument_is_that_of_the_run() -> None:
+def test_autocast_around_the_call_and_other_arguments_are_those_of_the_step() -> None:
     model, batch = nn.Linear(8, 4), torch.ones(2, 8)
-    given = quick_place(model, batch, cluster="2xcpu", autocast=torch.bfloat16)
+    others: dict[str, Any] = {"mask_fraction": 0.5, "mode": "inference", "updates": "as-ready"}
+    others |= {"parameter_bytes": {"weight": 16}, "experts_per_token": 2}
+    given = quick_place(model, batch, cluster="2xcpu", autocast=torch.bfloat16, **others)
+    assert {name: getattr(given.step, name) for name in others} == others
     with torch.autocast("cpu", torch.bfloat16):
-        around = quick_place(model, batch, cluster="2xcpu")
+        around = quick_place(model, batch, cluster="2xcpu", **others)
     assert given.problem.graph == around.problem.graph
     product = given.problem.graph.op_types.index("aten.addmm")
     assert given.problem.graph.dtype[product] == "bfloat16"
     assert len(around.run(["cpu:0", "cpu:1"], steps=1).runtimes) == 1
-
-
-def test_a_part_of_a_mask_may_be_assumed() -> None:
-    class Masked(nn.Linear):
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return super().forward(rows[rows.sum(1) > 0])
-
-    rows = torch.ones(8, 4)
-    with pytest.raises(CaptureError, match="mask_fraction"):
-        quick_place(Masked(4, 2), rows, cluster="2xv100")
-    graph = quick_place(Masked(4, 2), rows, cluster="2xv100", mask_fraction=0.5).problem.graph
-    assert graph.flops[graph.op_types.index("aten.addmm")] == 2 * 4 * 4 * 2

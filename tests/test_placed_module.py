@@ -115,26 +115,22 @@ def test_another_placement_goes_on_with_the_weights_and_processes_end() -> None:
     assert losses[1] != losses[0]
 
 
-def test_the_weights_are_there_after_the_end() -> None:
-    with placed(branches()) as module:
-        module.step(batches(1)[0])
-        within = module.checkpoint()
-    after = module.checkpoint()
-    assert within.keys() == after.keys()
-    assert all(torch.equal(within[name], after[name]) for name in within)
-    assert not torch.equal(after["last.weight"], branches().last.weight)
-    assert module.step(batches(2)[1]) > 0
-    module.close()
-
-
-def test_a_checkpoint_goes_on_where_it_was_made() -> None:
+def test_a_checkpoint_goes_on_where_it_was_made_and_is_there_after_the_end() -> None:
+    first, second = batches(2)
     with placed(branches()) as module, placed(branches()) as other:
-        first, second = batches(2)
         for _ in range(3):
             module.step(first)
         other.load_checkpoint(module.checkpoint())
         # Adam asks for the number of the step: the second loss is of what it then did.
         assert [other.step(second) for _ in range(3)] == [module.step(second) for _ in range(3)]
+        within = module.checkpoint()
+    after = module.checkpoint()
+    assert within.keys() == after.keys()
+    assert all(torch.equal(within[name], after[name]) for name in within)
+    assert not torch.equal(after["last.weight"], branches().last.weight)
+    assert module.step(second) == other.step(second)  # with new processes
+    for each in (module, other):
+        each.close()
 
 
 def test_after_an_op_that_failed_the_weights_are_not_trusted(
