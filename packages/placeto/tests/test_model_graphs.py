@@ -1,7 +1,6 @@
 """Graphs of registered models and of families: what they hold, and that they are captured once."""
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from placeto import family_graph, load_model_graph
 from placeto_graphs import DEFAULT_RULES, OpGraph, colocate
-from placeto_workloads import MODELS, FamilyMember, WorkloadError, family
+from placeto_workloads import MODELS, WorkloadError, family
 
 SMALL_NMT: dict[str, Any] = {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9}
 SMALL_FAMILIES: dict[str, dict[str, Any]] = {
@@ -67,16 +66,15 @@ def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
     assert MODELS["inception-v3"].colocation_rules == DEFAULT_RULES
 
 
-def test_sizes_that_make_no_network_leave_nothing_in_the_cache(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"image_size=10, .*sizes that make a network, got"):
-        load_model_graph("inception-v3", image_size=10)
+def test_what_makes_no_graph_is_refused_and_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+    for name, sizes, error in (
+        ("inception-v3", {"image_size": 10}, r"image_size=10, .*sizes that make a network, got"),
+        ("resnet", {}, "expected one of "),
+        ("nmt-2", {"layers": 3}, "expected sizes among "),
+    ):
+        with pytest.raises(WorkloadError, match=error):
+            load_model_graph(name, **sizes)
     assert not (tmp_path / "graphs").exists()
-
-
-@pytest.mark.parametrize(("name", "sizes"), [("resnet", {}), ("nmt-2", {"layers": 3})])
-def test_unknown_names_and_sizes_are_refused(name: str, sizes: dict[str, int]) -> None:
-    with pytest.raises(WorkloadError, match=r"expected (one of|sizes among) "):
-        load_model_graph(name, **sizes)
 
 
 def test_a_family_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,15 +88,6 @@ def test_a_family_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> Non
         family_graph(same_sizes)
 
 
-@cache
-def member_of_family(name: str, part: str) -> tuple[FamilyMember, OpGraph]:
-    """Return the first member for training or for tests, of few time steps, and its graph."""
-    member = getattr(family(name, **SMALL_FAMILIES[name]), part)[0]
-    few = {"steps": 8} if "steps" in member.sizes else {}
-    member = replace(member, sizes={**member.sizes, **few})
-    return member, family_graph(member)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "part", "groups"),
@@ -106,18 +95,15 @@ def member_of_family(name: str, part: str) -> tuple[FamilyMember, OpGraph]:
 )
 def test_graphs_of_a_family_have_the_groups_of_the_paper(name: str, part: str, groups: int) -> None:
     chosen = family(name, **SMALL_FAMILIES[name])
-    assert chosen.num_groups == groups
-    member, graph = member_of_family(name, part)
+    member = getattr(chosen, part)[0]
+    few = {"steps": 8} if "steps" in member.sizes else {}
+    member = replace(member, sizes={**member.sizes, **few})
+    graph = family_graph(member)
     grouping = chosen.grouping(graph)
-    assert grouping.num_groups == groups
-    largest = np.bincount(grouping.group_of).max()
-    assert largest < 0.25 * graph.num_ops
+    assert grouping.num_groups == chosen.num_groups == groups
+    assert np.bincount(grouping.group_of).max() < 0.25 * graph.num_ops
     steps = {scope for scope in graph.scopes if "softmax.step" in scope}
     assert len(steps) == member.sizes.get("steps", 0)
-
-
-def test_single_consumers_would_join_the_steps_of_a_recurrent_network() -> None:
-    chosen = family("ptb", **SMALL_FAMILIES["ptb"])
-    _, graph = member_of_family("ptb", "training")
-    assert colocate(graph).num_groups < chosen.num_groups / 2
-    assert colocate(graph, chosen.colocation_rules).num_groups > 4 * chosen.num_groups
+    if few:  # single consumers would join the steps of a recurrent network
+        assert colocate(graph).num_groups < groups / 2
+        assert colocate(graph, chosen.colocation_rules).num_groups > 3 * groups

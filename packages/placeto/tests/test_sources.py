@@ -25,7 +25,10 @@ from placeto_workloads import MODELS, family
 SMALL = SourceOptions({"units": 8, "vocabulary_size": 10})
 
 
-def test_a_member_of_a_family_has_what_suits_its_family() -> None:
+def test_a_member_of_a_family_has_what_suits_its_family_and_a_file_no_model() -> None:
+    for text in ("problem.json", "graph.json.gz", "profile.txt", "a/folder"):
+        with pytest.raises(InputError, match=r"other sources have no model to run$"):
+            runnable_source(text, SourceOptions())
     found = runnable_source("nmt:7", SMALL)
     nmt = family("nmt", sampler=None, units=8, vocabulary_size=10)
     assert (found.name, found.rules, found.num_groups) == (
@@ -45,12 +48,6 @@ def test_a_model_has_its_rules_and_a_part_of_its_batch() -> None:
     assert 6 in shapes[0]
     assert 2 in shapes[1]
     assert 6 not in shapes[1]
-
-
-@pytest.mark.parametrize("text", ["problem.json", "graph.json.gz", "profile.txt", "a/folder"])
-def test_a_file_of_a_graph_has_no_model(text: str) -> None:
-    with pytest.raises(InputError, match=r"other sources have no model to run$"):
-        runnable_source(text, SourceOptions())
 
 
 @pytest.mark.parametrize(

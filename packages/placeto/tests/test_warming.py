@@ -42,38 +42,29 @@ def test_nothing_is_left_to_import_or_compile() -> None:
     assert printed.splitlines() == [f"{name} [] 0" for name in names]
 
 
-def test_a_placer_is_warmed_up_before_it_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[str] = []
-
-    class Noting(SingleDevice):
-        """Notes that it was asked."""
-
-        name = "noting"
-
-        def place(self, *problem: Any, seed: int = 0) -> PlacementResult:
-            happened.append(f"places with seed {seed}")
-            return super().place(*problem, seed=seed)
-
-    monkeypatch.setattr(
-        placements, "warm_up", lambda name, _evaluator: happened.append(f"warms {name}")
-    )
-    run_placer(placer_spec(Noting()), two_chains(), PlainProgress(None), seed=3)
-    assert happened == ["warms noting", "places with seed 3"]
-
-
-@pytest.mark.parametrize("num_devices", [1, 3])  # of three, a search on a pair comes first
-def test_the_evaluator_is_warmed_up_before_the_seconds_of_a_search_count(
-    num_devices: int, monkeypatch: pytest.MonkeyPatch
+def test_placers_and_evaluators_are_warmed_up_before_seconds_count(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     happened: list[str] = []
-    place = MultilevelSearch.place
+
+    def noted(name: str, placer: type[Any]) -> None:
+        place = placer.place
+
+        def noting(self: Any, *arguments: Any, **options: Any) -> PlacementResult:
+            happened.append(f"{name} with seed {options['seed']}")
+            found: PlacementResult = place(self, *arguments, **options)
+            return found
+
+        monkeypatch.setattr(placer, "place", noting)
+
+    noted("places", SingleDevice)
+    noted("searches", MultilevelSearch)
+    monkeypatch.setattr(placements, "warm_up", lambda name, _: happened.append(f"warms {name}"))
     monkeypatch.setattr(placements, "warm_up_evaluator", lambda _: happened.append("warms"))
-
-    def noted(self: MultilevelSearch, *arguments: Any, **options: Any) -> PlacementResult:
-        happened.append("searches")
-        return place(self, *arguments, **options)
-
-    monkeypatch.setattr(MultilevelSearch, "place", noted)
-    problem = two_chains(2, num_devices)
-    place_problem(problem, PlaceSettings(max_evaluations=400), PlainProgress(None))
-    assert happened == ["warms", *["searches"] * (1 if num_devices == 1 else 2)]
+    run_placer(placer_spec("single"), two_chains(), PlainProgress(None), seed=3)
+    assert happened == ["warms single", "places with seed 3"]
+    for num_devices in (1, 3):  # of three, a search on a pair comes first
+        del happened[:]
+        settings = PlaceSettings(max_evaluations=400, seed=5)
+        place_problem(two_chains(2, num_devices), settings, PlainProgress(None))
+        assert happened == ["warms", *["searches with seed 5"] * (1 if num_devices == 1 else 2)]

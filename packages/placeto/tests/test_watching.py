@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from placeto.placing import watching
+from placeto.placing.choices import evaluated
 from placeto.placing.evaluators import STEP
 from placeto.placing.placements import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
@@ -19,7 +21,6 @@ from placeto_baselines import LocalSearch, MultilevelSearch, RandomPlacer
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
-    PlacementResult,
     Placer,
     SchedulingEvaluator,
     from_networkx,
@@ -62,16 +63,8 @@ def test_a_curve_ends_with_what_a_placer_returns_if_it_alone_fits() -> None:
     watched = WatchedEvaluator(evaluator, lambda _count, _best: None)
     rows = np.array([[0], [1]], np.int32).repeat(watched.problem.num_groups, axis=1)
     watched.evaluate(rows[:1])
-    found = evaluator.evaluate(rows)
-    returned = PlacementResult(
-        placement=rows[1],
-        runtime=found.runtime[1],
-        peak_memory=found.peak_memory[1],
-        evaluations=1,
-        seconds=0.0,
-        curve=np.array([[1.0, 9.0]]),
-    )
-    assert watched.counted(returned).curve.tolist() == [[1.0, 3.0], [1.0, 9.0]]
+    curve = watched.counted(evaluated(evaluator, rows[1])).curve
+    assert curve.tolist() == [[1.0, 3.0], [1.0, 9.0]]
 
 
 def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
@@ -111,19 +104,12 @@ def ladder() -> PlacementProblem:
     )
 
 
-class CostsAlone:
-    """An evaluator without schedules."""
-
-    def __init__(self, problem: PlacementProblem) -> None:
-        self.problem = problem
-        self.evaluate = Simulator(problem).evaluate
-
-
 def test_schedules_are_passed_on_and_counted() -> None:
     problem = ladder()
     watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
     assert isinstance(watched, SchedulingEvaluator)
-    assert not isinstance(WatchedEvaluator(CostsAlone(problem), print), SchedulingEvaluator)
+    alone = SimpleNamespace(problem=problem, evaluate=Simulator(problem).evaluate)
+    assert not isinstance(WatchedEvaluator(alone, print), SchedulingEvaluator)
     placements = np.zeros((2, problem.num_groups), np.int32)
     assert watched.schedule(placements) == Simulator(problem).schedule(placements)
     assert watched.evaluations == 2
