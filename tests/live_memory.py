@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from memory_loops import MemoryLoop
+from memory_loops import Loop
 from memory_steps import MemoryStep
 from torch.utils import _pytree as pytree
 
@@ -21,7 +21,9 @@ def peak_bytes(step: MemoryStep) -> int:
         torch.manual_seed(0)
         model, batch, target = step.make()
         if not step.is_training:
-            return _inference_peak(model.eval(), batch)
+            with torch.no_grad():
+                model.eval()
+                return _peak(lambda: model(*batch), [model.state_dict(), *batch])
         optimizer = step.optimizer([*model.parameters()])
         for group in optimizer.param_groups:
             group.update({name: False for name in ("foreach", "fused") if group.get(name) is None})
@@ -40,11 +42,11 @@ def peak_bytes(step: MemoryStep) -> int:
         return _peak(train, [*state, *batch, target])
 
 
-def peak_bytes_of_loop(loop: MemoryLoop) -> int:
+def peak_bytes_of_loop(loop: Callable[[], Loop]) -> int:
     """Return the most bytes of tensors during a step of a loop, after one of before."""
     with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(0)
-        made = loop.make()
+        made = loop()
         weights = [weight for module in made.modules for weight in module.parameters()]
         there = [*weights, *made.batch, *map(vars, weights)]
         return _peak(lambda: made.step(*made.batch), there)
@@ -59,11 +61,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(count)
-
-
-def _inference_peak(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> int:
-    with torch.no_grad():
-        return _peak(lambda: model(*batch), [model.state_dict(), *batch])
 
 
 def _peak(run: Callable[[], object], there: list[Any]) -> int:

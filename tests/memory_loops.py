@@ -20,14 +20,6 @@ class Loop:
     optimizers: Sequence[torch.optim.Optimizer] = ()
 
 
-@dataclass(frozen=True)
-class MemoryLoop:
-    """A loop, made anew each time, and how far off its simulated peak may be, as a fraction."""
-
-    make: Callable[[], Loop]
-    within: float = 0.02
-
-
 def layers(*sizes: int) -> nn.Module:
     return perceptron(*sizes, rows=1)[0]
 
@@ -138,15 +130,15 @@ def state_in_lists() -> Loop:
     return Loop(step, [model], (torch.randn(4, 256),), [optimizer])
 
 
-LOOPS = {
-    "output in a variable": MemoryLoop(output_in_a_variable),
-    "features of hooks": MemoryLoop(features_of_hooks),
-    "accumulation over 8 passes": MemoryLoop(lambda: accumulation(8)),
-    "gradients that are zeros": MemoryLoop(lambda: clearing("zeros")),
-    "gradients cleared in between": MemoryLoop(lambda: clearing("between")),
-    "gradients never cleared": MemoryLoop(lambda: clearing("never")),
-    "gradients in buffers": MemoryLoop(lambda: clearing("buffers")),
-    "two backward passes": MemoryLoop(lambda: two_passes(retain=False)),
-    "graph that is kept": MemoryLoop(lambda: two_passes(retain=True)),
-    "state in lists": MemoryLoop(state_in_lists),
+LOOPS: dict[str, Callable[[], Loop]] = {
+    "output in a variable": output_in_a_variable,
+    "features of hooks": features_of_hooks,
+    "accumulation over 8 passes": lambda: accumulation(8),
+    "gradients that are zeros": lambda: clearing("zeros"),
+    "gradients cleared in between": lambda: clearing("between"),
+    "gradients never cleared": lambda: clearing("never"),
+    "gradients in buffers": lambda: clearing("buffers"),
+    "two backward passes": lambda: two_passes(retain=False),
+    "graph that is kept": lambda: two_passes(retain=True),
+    "state in lists": state_in_lists,
 }

@@ -47,12 +47,21 @@ class MemoryStep:
     within: float = 0.02
 
 
-def perceptron(*sizes: int, rows: int, inplace: bool = False, dropout: float = 0.0) -> Made:
-    layers: list[nn.Module] = []
-    for before, after in pairwise(sizes):
-        layers += [nn.Linear(before, after), nn.ReLU(inplace)]
-        if dropout:
-            layers.append(nn.Dropout(dropout))
+class Net(nn.Module):
+    """Parts by name, and a function that uses them."""
+
+    def __init__(self, function: Callable[..., Any], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def perceptron(*sizes: int, rows: int, activation: Callable[[], nn.Module] = nn.ReLU) -> Made:
+    layers = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation())]
     return nn.Sequential(*layers), (torch.randn(rows, sizes[0]),), torch.randn(rows, sizes[-1])
 
 
@@ -98,12 +107,6 @@ def blocks(
     model = Blocks([Block(size, norm) for _ in range(count)], reentrant)
     inputs = torch.randn(rows, size, requires_grad=reentrant is True)
     return model, (inputs,), torch.randn(rows, size)
-
-
-def gated() -> Made:
-    pairs = ((nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 64), nn.Mish()) for _ in range(4))
-    model = nn.Sequential(*(layer for pair in pairs for layer in pair))
-    return model, (torch.randn(2048, 64),), torch.randn(2048, 64)
 
 
 class Attention(nn.Module):
@@ -174,121 +177,75 @@ def convolutions(frozen: bool = False, block: type[ConvBlock] = ConvBlock) -> Ma
     return nn.Sequential(body, head), (images,), torch.randint(10, (8,))
 
 
-class LanguageModel(nn.Module):
-    """Words to scores of words, with one matrix for both or two."""
-
-    def __init__(self, words: int, size: int, tied: bool) -> None:
-        super().__init__()
-        self.embedding, self.block = nn.Embedding(words, size), Block(size)
-        self.scores = nn.Linear(size, words, bias=False)
-        if tied:
-            self.scores.weight = self.embedding.weight
-
-    def forward(self, words: Tensor) -> Tensor:
-        scores: Tensor = self.scores(self.block(self.embedding(words)))
-        return scores
-
-
 def language_model(words: int, rows: int, tied: bool) -> Made:
-    return (
-        LanguageModel(words, 64, tied),
-        (torch.randint(words, (rows,)),),
-        torch.randint(words, (rows,)),
-    )
-
-
-class Recurrent(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.cell, self.out = nn.LSTMCell(size, size), nn.Linear(size, size)
-        self.size = size
-
-    def forward(self, steps: Tensor) -> Tensor:
-        hidden = cell = torch.zeros(steps.shape[1], self.size)
-        outputs = []
-        for step in steps:
-            hidden, cell = self.cell(step, (hidden, cell))
-            outputs.append(self.out(hidden))
-        return torch.stack(outputs)
+    """Words to scores of words, with one matrix for both or two."""
+    parts = nn.Embedding(words, 64), Block(64), nn.Linear(64, words, bias=False)
+    if tied:
+        parts[2].weight = parts[0].weight
+    batch = torch.randint(words, (2, rows))
+    return nn.Sequential(*parts), (batch[0],), batch[1]
 
 
 def recurrent() -> Made:
-    steps = torch.randn(12, 128, 64)
-    return Recurrent(64), (steps,), torch.randn(12, 128, 64)
+    def forward(net: Any, steps: Tensor) -> Tensor:
+        hidden = cell = torch.zeros(128, 64)
+        outputs = []
+        for step in steps:
+            hidden, cell = net.cell(step, (hidden, cell))
+            outputs.append(net.out(hidden))
+        return torch.stack(outputs)
 
-
-class Autocast(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            result: Tensor = self.model(inputs)
-        return result.float()
+    steps = torch.randn(2, 12, 128, 64)
+    return Net(forward, cell=nn.LSTMCell(64, 64), out=nn.Linear(64, 64)), (steps[0],), steps[1]
 
 
 def autocast() -> Made:
+    def forward(net: Any, inputs: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            result = net.model(inputs)
+        return result.float()
+
     model, inputs, target = blocks(64, 1024)
-    return Autocast(model), inputs, target
-
-
-class Accumulating(nn.Module):
-    """Quarters of a batch, one after the other, whose gradients add up in the weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Tensor) -> Tensor:
-        return torch.cat([self.model(part) for part in batch.chunk(4)])
+    return Net(forward, model=model), inputs, target
 
 
 def accumulating() -> Made:
+    """Quarters of a batch, one after the other, whose gradients add up in the weights."""
     model, inputs, target = perceptron(256, 512, 256, rows=64)
-    return Accumulating(model), inputs, target
+    net = Net(lambda net, batch: torch.cat([net.model(x) for x in batch.chunk(4)]), model=model)
+    return net, inputs, target
 
 
-class RowsOfLayers(nn.Module):
-    """Takes the first rows of what each layer makes, before or after the next one reads it."""
+def rows_of_layers(frozen: bool = False) -> Made:
+    """The first rows of what each layer makes, taken before or after the next one reads it."""
 
-    def __init__(self, size: int, count: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
-        self.head = nn.Linear(size, 8)
-
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(net: Any, hidden: Tensor) -> Any:
         rows = []
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(net.layers):
             if number % 2:
                 rows.append(hidden[:, 0])
                 hidden = layer(hidden)
             else:
                 hidden = layer(hidden)
                 rows.append(hidden[:, 0])
-        result: Tensor = self.head(torch.stack(rows, 1))
-        return result
+        return net.head(torch.stack(rows, 1))
 
-
-def rows_of_layers(frozen: bool = False) -> Made:
-    model = RowsOfLayers(64, 10)
-    model.layers.requires_grad_(not frozen)
+    layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(10)).requires_grad_(not frozen)
+    model = Net(forward, layers=layers, head=nn.Linear(64, 8))
     return model, (torch.randn(32, 64, 64),), torch.randn(32, 10, 8)
 
 
-class TwoHeads(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.body, self.small = nn.Linear(size, size), nn.Linear(size, size)
-        self.large = perceptron(*[size] * 7, rows=1)[0]
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.body(inputs)
-        return self.small(hidden), self.large(hidden)
-
-
 def two_heads() -> Made:
-    return TwoHeads(64), (torch.randn(1024, 64),), torch.randn(1024, 64)
+    def forward(net: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = net.body(inputs)
+        return net.small(hidden), net.large(hidden)
+
+    large, inputs, target = perceptron(*[64] * 7, rows=1024)
+    return (
+        Net(forward, body=nn.Linear(64, 64), small=nn.Linear(64, 64), large=large),
+        inputs,
+        target,
+    )
 
 
 def loss_of_one(outputs: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
@@ -329,18 +286,10 @@ def in_groups(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(pairs, foreach=True)
 
 
-class TwoDtypes(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.wide, self.narrow = nn.Linear(size, size).double(), nn.Linear(size, size)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = self.narrow(self.wide(inputs.double()).float())
-        return result
-
-
 def two_dtypes() -> Made:
-    return TwoDtypes(256), (torch.randn(8, 256),), torch.randn(8, 256)
+    wide, narrow = nn.Linear(256, 256).double(), nn.Linear(256, 256)
+    model = Net(lambda _, inputs: narrow(wide(inputs.double()).float()), wide=wide, narrow=narrow)
+    return model, (torch.randn(8, 256),), torch.randn(8, 256)
 
 
 UPDATES = {
@@ -365,10 +314,16 @@ STEPS = {
         lambda scores, target: F.binary_cross_entropy(scores.sigmoid(), target.sigmoid()),
     ),
     "activations in place": MemoryStep(
-        lambda: perceptron(*[64] * 9, rows=2048, inplace=True), classification
+        lambda: perceptron(*[64] * 9, rows=2048, activation=partial(nn.ReLU, True)), classification
     ),
-    "SiLU and Mish": MemoryStep(gated, classification),
-    "dropout": MemoryStep(lambda: perceptron(*[64] * 7, rows=2048, dropout=0.1), classification),
+    **{
+        name: MemoryStep(partial(perceptron, *[64] * 9, rows=2048, activation=kind), classification)
+        for name, kind in {
+            "SiLU": nn.SiLU,
+            "Mish": nn.Mish,
+            "dropout": lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.1)),
+        }.items()
+    },
     "residual blocks": MemoryStep(lambda: blocks(64, 1024)),
     "checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=False)),
     "reentrant checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=True)),
