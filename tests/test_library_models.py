@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,44 +34,32 @@ class Network(nn.Module):
         return scores
 
 
-def fake_timm() -> ModuleType:
-    library = ModuleType("timm")
-
-    def create_model(name: str, *, pretrained: bool, **settings: Any) -> Network:
-        assert name == "resnet50"
-        assert not pretrained
-        return Network(**settings)
-
-    library.__dict__.update(
-        is_model=lambda name: name == "resnet50",
-        list_models=lambda: ["resnet50", "vgg16"],
-        create_model=create_model,
-    )
-    return library
+def maker(weights: None = None, *, pretrained: bool = False, **settings: Any) -> Network:
+    assert weights is None
+    assert not pretrained
+    return Network(**{"num_classes": 1000, **settings})
 
 
-def fake_torchvision() -> ModuleType:
-    def maker(weights: None, **settings: Any) -> Network:
-        assert weights is None
-        return Network(**{"num_classes": 1000, **settings})
+def detector() -> None:
+    raise AssertionError
 
-    maker.__module__ = "torchvision.models.resnet"
 
-    def detector() -> None:
-        raise AssertionError
-
-    detector.__module__ = "torchvision.models.detection.retina"
-    makers: dict[str, Callable[..., Any]] = {"resnet50": maker, "retinanet": detector}
-    library = ModuleType("torchvision.models")
-    library.__dict__.update(list_models=lambda: list(makers), get_model_builder=makers.get)
-    return library
+maker.__module__ = "torchvision.models.resnet"
+detector.__module__ = "torchvision.models.detection.retina"
+MAKERS: dict[str, Callable[..., Any]] = {"resnet50": maker, "retinanet": detector}
+TIMM: Any = SimpleNamespace(
+    is_model=lambda name: name == "resnet50",
+    list_models=lambda: ["resnet50", "vgg16"],
+    create_model=lambda name, **settings: MAKERS[name](**settings),
+)
+VISION: Any = SimpleNamespace(list_models=lambda: list(MAKERS), get_model_builder=MAKERS.get)
 
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "timm", fake_timm())
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.models", fake_torchvision())
+    monkeypatch.setitem(sys.modules, "timm", TIMM)
+    for name in ("torchvision", "torchvision.models"):
+        monkeypatch.setitem(sys.modules, name, VISION)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -186,16 +174,22 @@ def written(folder: Path, **config: Any) -> str:
 def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
-    source = written(
-        tmp_path,
-        **{**SMALL_GPT2, "n_layer": 3},
-        auto_map={"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"},
-        attn_implementation="someone/attention",
-        _attn_implementation="someone/attention",
-    )
+    names = "AutoModelForCausalLM", "AutoModel", "AutoConfig"
+    bad = {
+        **dict.fromkeys(("attn_implementation", "_attn_implementation"), "someone/attention"),
+        "auto_map": dict.fromkeys(names, "evil.Model"),
+    }
+    source = written(tmp_path, **{**SMALL_GPT2, "n_layer": 3}, **bad)
     model: Any = library_step(source, n_embd=16, sequence_length=4).model
     assert (model.config.n_layer, model.config.n_embd) == (3, 16)
     assert type(model).__name__ == "GPT2LMHeadModel"
+    text = {**WIDTHS, "num_hidden_layers": 1, "vocab_size": 600, "max_position_embeddings": 8}
+    parts = {"text_config": {**text, **bad}, "vision_config": {**TINY, **bad}}
+    clip: Any = library_step(written(tmp_path, model_type="clip", **parts), batch_size=2).model
+    for made in (clip.config.text_config, clip.config.vision_config):
+        assert made.hidden_size == WIDTHS["hidden_size"]
+        assert made._attn_implementation in {"eager", "sdpa"}
+        assert not hasattr(made, "auto_map")
     assert not (tmp_path / "sprung").exists()
 
 
@@ -258,24 +252,21 @@ def test_labels_are_those_of_the_problem(settings: dict[str, Any], label: torch.
     assert step.model(**step.example_inputs).loss.isfinite()
 
 
-def test_a_class_that_is_not_there_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        (
+            *("gpt2", {**SMALL["gpt2"], "architectures": ["MyGPT"]}),
+            r"called MyGPT, .*; GPT2LMHeadModel is built$",
+        ),
+        ("mamba", SMALL["mamba"], "mamba: ops, bytes and time are too high"),
+        ("detr", DETECTOR, "DetrForObjectDetection makes its own loss of labels, "),
+    ],
+)
+def test_what_is_built_otherwise_is_said(name: str, settings: dict[str, Any], message: str) -> None:
     pytest.importorskip("transformers")
-    unknown = written(tmp_path, **SMALL_GPT2, architectures=["MyGPT"])
-    with pytest.warns(UserWarning, match=r"called MyGPT, .*; GPT2LMHeadModel is built$"):
-        step = library_step(unknown, sequence_length=4)
-    assert type(step.model).__name__ == "GPT2LMHeadModel"
-
-
-def test_slow_loops_of_the_library_are_said() -> None:
-    pytest.importorskip("transformers")
-    with pytest.warns(UserWarning, match=r"mamba: ops, bytes and time are too high"):
-        library_step("transformers:mamba", **SMALL["mamba"])
-
-
-def test_a_loss_that_cannot_be_made_is_said() -> None:
-    pytest.importorskip("transformers")
-    with pytest.warns(UserWarning, match=r"DetrForObjectDetection makes its own loss of labels, "):
-        library_step("transformers:detr", **DETECTOR)
+    with pytest.warns(UserWarning, match=message):
+        library_step(f"transformers:{name}", **settings)
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -290,23 +281,6 @@ def test_quantized_weights_are_refused(tmp_path: Path, within: bool) -> None:
     if not within:
         step = library_step(source, sequence_length=4, quantization_config=None)
         assert next(step.model.parameters()).dtype == torch.float32
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_nor_within_a_part_of_a_configuration(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
-    part = {**sizes, "num_hidden_layers": 1, "vocab_size": 600, "max_position_embeddings": 8}
-    bad = {"_attn_implementation": "someone/attention", "auto_map": {"AutoModel": "evil.Model"}}
-    vision = {**sizes, "num_hidden_layers": 1, "image_size": 8, "patch_size": 4, **bad}
-    config = {"model_type": "clip", "text_config": {**part, **bad}, "vision_config": vision}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    model: Any = library_step(f"transformers:{path}", batch_size=2).model
-    for made in (model.config.text_config, model.config.vision_config):
-        assert made.hidden_size == 16
-        assert made._attn_implementation in {"eager", "sdpa"}
-        assert not hasattr(made, "auto_map")
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,28 @@
-"""Small models of libraries whose steps ask for values, or for more than one input."""
+"""Small models of libraries and of this project: what is captured of them is what PyTorch runs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_transformers import DETECTOR
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from capture_checks import check_replay, compared
+from capture_checks import check_parameter_bytes, check_replay, check_tensors, compared
 from captured_models import Case
 from placeto_capture import capture
 from placeto_capture.tracing.default_loss import default_loss
-from placeto_workloads import TrainingStep, library_step
+from placeto_workloads import (
+    TrainingStep,
+    family,
+    family_names,
+    library_step,
+    training_step,
+)
 
 EXPERTS = {
     "d_model": 16,
@@ -111,3 +120,32 @@ def test_networks_that_are_told_the_size_of_the_picture(
     given = small_diffusers(name, **{"sample_size": 8, **settings})
     assert "added_cond_kwargs" in given.model.keywords  # type: ignore[operator]
     check_replay(compared(given), num_orders=1)
+
+
+SMALL: dict[str, dict[str, int]] = {
+    "inception-v3": {"batch_size": 2, "image_size": 75},
+    "nasnet": {"batch_size": 2, "image_size": 32, "cells_per_stage": 1},
+    "nmt-2": {"steps": 3, "batch_size": 4, "units": 6, "vocabulary_size": 9},
+    "ptb": {"batch_size": 2, "steps": 4, "units": 4, "vocabulary_size": 10},
+    "cifar10": {"batch_size": 2, "image_size": 8, "filters": 4, "cells_per_stage": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_a_step_of_a_model_or_family_is_what_pytorch_runs(name: str) -> None:
+    if name in family_names():
+        graph = family(name).training[0]
+        small = replace(graph, sizes={**graph.sizes, **SMALL[name]})
+        step = small.training_step(device="cpu", seed=0)
+    else:
+        step = training_step(name, **SMALL[name], device="cpu", seed=0)
+    assert step.loss_fn is None
+    # Adam would divide the rounding errors of gradients that are zero by themselves.
+    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    found = compared(Case(step.model, step.example_inputs), optimizer)
+    check_replay(found, num_orders=1)
+    check_tensors(found)
+    check_parameter_bytes(found)
+    steps_in_time = {path for path, _ in step.model.named_modules() if "step" in path}
+    assert steps_in_time <= set(found.graph.scopes)

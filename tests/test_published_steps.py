@@ -1,4 +1,4 @@
-"""The cost model gives published step times: those of the paper, and those of an RTX 3090.
+"""Published results: steps of the paper and of an RTX 3090, and what one K80 has no memory for.
 
 The first are what efficiencies of old devices were fitted to (docs/costs.md). The nets of the
 others were not fitted: lab/costs/published.py has all of timm's, and their source.
@@ -12,9 +12,14 @@ import pytest
 import torch
 
 from placeto import capture_step, load_model_graph
+from placeto.placing.placers import expert_scopes
+from placeto.problems.making import make_problem
+from placeto.problems.sources import Source
+from placeto_baselines import ExpertPlacer, LocalSearch, SingleDevice
 from placeto_capture import cost_model
-from placeto_graphs import DEVICE_KINDS, OpGraph
-from placeto_workloads import library_step
+from placeto_graphs import DEVICE_KINDS, OpGraph, parse_cluster
+from placeto_simulator import Simulator
+from placeto_workloads import MODELS, library_step
 
 
 def step_seconds(graph: OpGraph, kind: str) -> float:
@@ -57,3 +62,14 @@ def test_training_in_half_precision_is_as_fast_as_published(
     graph = capture_step(step._replace(optimizer=make), autocast=torch.float16)
     published = batch / images_per_second
     assert step_seconds(graph, "rtx3090") == pytest.approx(published, rel=0.3)
+
+
+@pytest.mark.slow
+def test_translation_on_one_gpu_or_by_an_expert_runs_out_of_memory() -> None:
+    model = "nmt-2"
+    source = Source(model, load_model_graph(model), rules=MODELS[model].colocation_rules)
+    problem = make_problem(source, parse_cluster("1xcpu+2xk80"))
+    expert = ExpertPlacer(expert_scopes(problem.graph.scopes))
+    placers = SingleDevice(), expert, LocalSearch(budget=300)
+    placed = (placer.place(problem, Simulator(problem)) for placer in placers)
+    assert [result.fits(problem.cluster) for result in placed] == [False, False, True]
