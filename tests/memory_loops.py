@@ -81,8 +81,24 @@ def clearing(way: str) -> Loop:
             weight.main_grad.copy_(weight.grad)  # type: ignore[attr-defined]
             weight.grad = weight.main_grad  # type: ignore[attr-defined]
         optimizer.step()
+        if way == "again":
+            optimizer.zero_grad()
+            squares(model(-batch), batch).backward()  # type: ignore[no-untyped-call]
 
     return Loop(step, [model], (torch.randn(256, 256),), [optimizer])
+
+
+def by_hand() -> Loop:
+    model = layers(*[256] * 7)
+
+    def step(batch: Tensor) -> None:
+        weights = [*model.parameters()]
+        gradients = torch.autograd.grad(squares(model(batch), batch), weights)
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.sub_(0.1 * gradient)
+
+    return Loop(step, [model], (torch.randn(16, 256),))
 
 
 def two_passes(retain: bool) -> Loop:
@@ -138,6 +154,8 @@ LOOPS: dict[str, Callable[[], Loop]] = {
     "gradients cleared in between": lambda: clearing("between"),
     "gradients never cleared": lambda: clearing("never"),
     "gradients in buffers": lambda: clearing("buffers"),
+    "gradients cleared before another pass": lambda: clearing("again"),
+    "updates by hand": by_hand,
     "two backward passes": lambda: two_passes(retain=False),
     "graph that is kept": lambda: two_passes(retain=True),
     "state in lists": state_in_lists,

@@ -11,7 +11,7 @@ from memory_steps import STEPS, UPDATES, perceptron
 from torch.optim import AdamW
 
 from placeto_capture import Target, capture, capture_function
-from placeto_graphs import OpGraph, PlacementProblem, colocate, parse_cluster
+from placeto_graphs import OpGraph, PlacementProblem, colocate, micro_batched, parse_cluster
 from placeto_simulator import Simulator
 
 QUEUES = "fifo", "backward-first"  # as the paper has it, and as the host of PyTorch does
@@ -60,6 +60,13 @@ def simulated_peak(name: str, queue: str) -> int:
 def test_peak_memory_is_that_of_pytorch(name: str, queue: str) -> None:
     within = STEPS[name].within if name in STEPS else 0.02
     assert simulated_peak(name, queue) == pytest.approx(measured_peak(name), rel=within)
+
+
+def test_gradients_of_the_step_before_are_there_once_for_all_micro_batches() -> None:
+    graph = captured("gradients cleared in between")
+    gradients = {name for name in graph.op_names if name.endswith(".grad")}
+    assert gradients
+    assert gradients < {*micro_batched(graph, 2).op_names}
 
 
 @pytest.mark.parametrize("name", UPDATES)

@@ -59,11 +59,17 @@ class Lifetimes:
 
 
 def with_state(trace: Trace) -> Trace:
-    """Return a trace whose inputs that an op changes, such as caches, are buffers there."""
+    """Return a trace whose inputs that an op changes, such as caches, are buffers there.
+
+    Gradients of before that go during the step stay inputs.
+    """
     writer = {storage: call for call in reversed(trace.calls) for storage in call.writes}
     ops = [
         replace(made, op_type="buffer", scope=made.scope or writer[made.storages[0]].scope)
-        if isinstance(made, Placeholder) and not made.is_resident and made.storages[0] in writer
+        if isinstance(made, Placeholder)
+        and not made.is_resident
+        and made.storages[0] in writer
+        and not (made.creates and made.storages[0] in trace.deaths)
         else made
         for made in trace.ops
     ]

@@ -69,6 +69,7 @@ class StepPhases:
                 stack.enter_context(self._patch_clearing(kind))
             self._enter(Phase.FORWARD)
             yield
+            self._tracer.update += 1
             self._settle()
             for optimizer in self._objects.optimizers:
                 if id(optimizer) not in self._stepped:

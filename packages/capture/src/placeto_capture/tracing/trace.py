@@ -72,7 +72,6 @@ class Placeholder:
     state: dict[str, View] = field(default_factory=dict)
     belongs_to: int | None = None  # of a gradient that is left of the step before: its weight's op
 
-    phase: ClassVar[Phase] = Phase.FORWARD
     flops: ClassVar[int] = 0
     bytes_accessed: ClassVar[int] = 0
     workspace_bytes: ClassVar[int] = 0
@@ -81,6 +80,11 @@ class Placeholder:
     writes: ClassVar[tuple[int, ...]] = ()
     parts: "ClassVar[tuple[Call, ...]]" = ()
     single_calls: "ClassVar[tuple[Call, ...]]" = ()
+
+    @property
+    def phase(self) -> Phase:
+        """The phase; gradients are of the update before, so that no micro-batch has its own."""
+        return Phase.FORWARD if self.belongs_to is None else Phase.UPDATE
 
     @property
     def is_resident(self) -> bool:
@@ -126,7 +130,8 @@ class Call:
     rng_index: int | None = None
     # The ops that it stands for, one after the other, where it is the whole update of a weight.
     parts: "tuple[Call, ...]" = ()
-    # Number of the call of an optimizer's ``step`` that it is a part of, from 1; 0 for others.
+    # Number of the call of an optimizer's ``step`` that it is a part of, from 1; below 0 for ops
+    # of updates before or after these, 0 for others.
     update: int = 0
     workspace_bytes: int = 0  # the most bytes that are there only between these parts
     # Ops that come before the node of autograd that has run it, see `BackwardPasses`; of a free

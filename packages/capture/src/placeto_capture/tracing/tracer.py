@@ -165,7 +165,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not isinstance(call, Call) or self._nodes.has_node(op):
                 continue
             if call.phase == Phase.FORWARD and call.scope == scope:
-                call.phase = Phase.UPDATE
+                call.phase, call.update = Phase.UPDATE, -self.update
+                for storage in call.writes:
+                    if storage in self._placeholder_of_storage:
+                        owner, _ = self._placeholder_of_storage[storage]
+                        self._owner_of_storage.setdefault(storage, owner)
                 call.belongs_to, call.scope = self._owner_of_update(call)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
