@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -78,8 +77,7 @@ def environment() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Paused:
+class Paused(NamedTuple):
     """A command in another process, which waits where a test wants it to."""
 
     process: "subprocess.Popen[str]"

@@ -104,12 +104,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_wheels(folder)
 
 
-def test_packages_state_one_range_of_a_library_so_that_one_environment_has_its_oldest() -> None:
-    assert {"bokeh", "click", "msgspec", "numba", "numpy", "pymetis"} <= libraries().keys()
-    assert {name: ranges for name, ranges in libraries().items() if len(ranges) > 1} == {}
-    assert [text.partition("==")[0] for text in oldest()] == list(libraries())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("age", ["oldest", "newest"])
 def test_the_lines_of_readmes_run(

@@ -60,12 +60,16 @@ def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
     assert sum(event["ph"] == "X" for event in events) == read.graph.num_ops
 
 
-def test_a_placement_may_be_a_device_or_a_placer(problem: Path) -> None:
+def test_a_placement_may_be_a_device_or_a_placer(problem: Path, tmp_path: Path) -> None:
     read = load_problem(problem)
     everything = Simulator(read).runtimes(np.ones((1, read.num_groups), np.int32))
     assert succeed_json("simulate", problem, "v100:1")["runtime"] == everything[0]
     heft = Heft().place(read, Simulator(read)).runtime
     assert succeed_json("simulate", problem, "heft")["runtime"] == heft
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=3_000_000_000))
+    report = succeed_json("simulate", tmp_path / "graph.txt", "v100:0")
+    assert not report["fits"]
+    assert report["penalised_runtime"] > report["runtime"] + 2 * (30 - 16)
 
 
 def test_placements_have_the_level_that_they_were_found_at(tmp_path: Path) -> None:
@@ -96,25 +100,15 @@ def test_placements_have_the_level_that_they_were_found_at(tmp_path: Path) -> No
     assert succeed_json(*place, "--seconds=0.1", "--no-merging")["groups"] == report["groups"]
 
 
-def test_what_does_not_fit_is_out_of_memory(tmp_path: Path) -> None:
-    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=3_000_000_000))
-    report = succeed_json("simulate", tmp_path / "graph.txt", "v100:0")
-    assert not report["fits"]
-    assert report["penalised_runtime"] > report["runtime"] + 2 * (30 - 16)
-
-
 def test_groups_are_drawn_in_the_colours_of_their_devices(problem: Path, tmp_path: Path) -> None:
     read, picture = load_problem(problem), tmp_path / "picture.png"
-    placement = np.arange(read.num_groups, dtype=np.int32) % 2
-    save_placement(placement, read, tmp_path / "placement.json")
+    placement = np.array(scattered(read, tmp_path / "placement.json"))
     succeed("plot", "placement", problem, tmp_path / "placement.json", "-o", picture)
-    figure = check_picture(picture, width=600)
-    _, nodes = figure.axes[0].collections
-    expected = to_rgba_array([COLOURS[device] for device in placement])
-    np.testing.assert_array_equal(nodes.get_facecolor(), expected)
-    counts = np.bincount(placement, minlength=2)
-    rows = sorted(label.get_text() for label in figure.axes[0].get_yticklabels())
-    assert rows == [f"v100:0: {counts[0]}", f"v100:1: {counts[1]}"]
+    (axes,) = check_picture(picture, width=600).axes
+    colours = to_rgba_array([COLOURS[device] for device in placement])
+    np.testing.assert_array_equal(axes.collections[1].get_facecolor(), colours)
+    rows = sorted(label.get_text() for label in axes.get_yticklabels())
+    assert rows == [f"v100:{n}: {count}" for n, count in enumerate(np.bincount(placement))]
 
 
 def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) -> None:
@@ -128,8 +122,6 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
     assert busy == pytest.approx(read.compute_time[:, 1].sum())
     held = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
     assert held[0] == 0 < held[1]
-    succeed("plot", "timeline", problem, "v100:2", "--cluster=3xv100", "-o", tmp_path / "3.png")
-    assert len(check_picture(tmp_path / "3.png", width=1400).axes[1].lines) == 2 * 3
 
 
 def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
@@ -174,26 +166,23 @@ def scattered(problem: PlacementProblem, path: Path) -> list[int]:
     return found
 
 
-def test_a_problem_has_the_links_that_are_named_and_inspection_what_each_carries(
-    machines: Path, tmp_path: Path
-) -> None:
+def test_inspection_shows_what_each_link_carries(machines: Path, tmp_path: Path) -> None:
     cluster = load_problem(machines).cluster
     assert cluster == parse_cluster("2x(2xv100)", link="pcie-shared+infiniband-hdr")
-    report = succeed_json("inspect", machines)
-    assert [row["link"] for row in report["links"]] == list(cluster.link_names)
-    assert sum(row["pairs"] for row in report["links"]) == 4 * 3
-    network = next(row for row in report["links"] if row["link"] == "machine 1 network")
+    links = {row["link"]: row for row in succeed_json("inspect", machines)["links"]}
+    assert tuple(links) == cluster.link_names
+    assert sum(row["pairs"] for row in links.values()) == 4 * 3
+    network = links["machine 1 network"]
     assert network["sources"] == ["v100:2", "v100:3"]
     assert network["destinations"] == ["v100:0", "v100:1"]
     assert network["bandwidth"] == [12e9, 12e9]  # no faster than PCI Express
     assert "12.0 GB" in succeed("inspect", machines)
-    cluster_file = tmp_path / "cluster.toml"
-    cluster_file.write_text(
+    free = tmp_path / "cluster.toml"
+    free.write_text(
         'format = "placeto-cluster"\nversion = 3\nbandwidth = inf\n'
         'devices = [{ name = "a", kind = "v100" }, { name = "b", kind = "v100" }]\n'
     )
-    text = succeed("inspect", tmp_path / "graph.txt", "--cluster", cluster_file)
-    assert "any number" in text  # of bytes in a second
+    assert "any number" in succeed("inspect", machines.with_name("graph.txt"), "--cluster", free)
 
 
 def test_a_simulation_shows_how_busy_each_link_is(machines: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``placeto train``: stopped, killed, resumed, in two processes; and what it leaves behind."""
+"""``placeto train``: stopped, killed, resumed, in two processes; the bundled pretrained policy."""
 
 import json
 import os
@@ -25,10 +25,18 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.placing.placements import PlaceSettings, place_problem
+from placeto.placing.placements import PlaceSettings, place_problem, search_problem, zero_shot
 from placeto.progress import PlainProgress
+from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, SingleDevice
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
-from placeto_policy import PlacetoPlacer, Trainer, UpdateSummary, load_policy, save_policy
+from placeto_policy import (
+    PlacetoPlacer,
+    Trainer,
+    UpdateSummary,
+    load_policy,
+    load_pretrained,
+    save_policy,
+)
 from placeto_simulator import Simulator
 
 UPDATES = 12
@@ -296,3 +304,78 @@ def test_a_disk_that_is_full_is_a_failed_run(
     result = invoke("train", problem, "--updates=2", "-o", tmp_path / "run")
     assert result.exit_code == 1
     assert "run.json: No space left on device" in result.stderr
+
+
+@pytest.mark.parametrize("cluster", ["1xcpu+2xk80", "12xa100"])
+def test_the_bundled_policy_places_on_any_devices(cluster: str, tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    sizes = ["--batch-size=4", "--set=steps=2", "--set=units=8", "--set=vocabulary_size=9"]
+    succeed("build", "nmt-2", *sizes, "--groups=12", "--cluster", cluster, "-o", path)
+    read = load_problem(path)
+    report = succeed_json(
+        "place", path, "--placer", "pretrained", "-o", tmp_path / "placement.json"
+    )
+    starts = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
+    placer = PlacetoPlacer(
+        policy=load_pretrained(), num_rollouts=15, starts=starts, refinement_rounds=2
+    )
+    expected = placer.place(read, Simulator(read))
+    passes = PlacetoPlacer(policy=load_pretrained(), num_rollouts=15).place(read, Simulator(read))
+    others = [each.place(read, Simulator(read)).runtime for each in starts]
+    assert report["runtime"] == expected.runtime <= min(passes.runtime, *others)
+    assert report["evaluations"] == expected.evaluations
+
+
+def test_a_search_starts_from_the_bundled_policy(problem: Path, tmp_path: Path) -> None:
+    finest = search_problem(load_problem(problem))
+    place = ["place", problem, "--force", "-o", tmp_path / "placement.json"]
+    usual, named, nothing = (
+        succeed_json(*place, "--max-evaluations=300", *more)
+        for more in ([], ["--start=pretrained"], ["--start=nothing"])
+    )
+    progress = PlainProgress(None)
+    from_policy, alone, few, few_alone = (
+        place_problem(finest, PlaceSettings(max_evaluations=count, start=start), progress).result
+        for count in (300, 50)  # few are left to the search
+        for start in ("pretrained", "nothing")
+    )
+    assert few.placement.tolist() == few_alone.placement.tolist()
+    coarse, placed = zero_shot(finest, progress) or pytest.fail("expected a placement")
+    assert named["runtime"] == from_policy.runtime
+    assert named["evaluations"] == from_policy.evaluations <= 300
+    assert named["placer"] == "pretrained, multilevel"
+    for report in (usual, nothing):
+        assert report["runtime"] == alone.runtime
+        assert report["placer"] == "multilevel"
+    assert from_policy.runtime <= placed.runtime
+    assert coarse.num_groups <= 128
+
+
+def test_a_training_begins_with_a_policy(problem: Path, tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    train = ["train", problem, "--updates=1", "--hparam=workers=2"]
+    succeed(*train, "--from", "pretrained", "-o", folder)
+    first = load_policy(folder / "first-policy.safetensors").state_dict()
+    pretrained = load_pretrained().state_dict()
+    assert all(np.array_equal(first[name], pretrained[name]) for name in pretrained)
+    learned = load_policy(folder / "training.safetensors").state_dict()
+    largest = max(float((learned[name] - first[name]).abs().max()) for name in first)
+    assert largest < 0.01  # it went on from there: another seed's weights are far from these
+    succeed(*train, "--from", folder, "-o", other)
+    again = load_policy(other / "first-policy.safetensors").state_dict()
+    assert all(np.array_equal(again[name], learned[name]) for name in learned)
+
+
+def test_what_cannot_be_begun_with_is_said_in_one_line(
+    problem: Path, whole: Path, tmp_path: Path
+) -> None:
+    output = ["--updates=1", "-o", tmp_path / "run"]
+    assert "missing: No such file" in fail("train", problem, *output, "--from=missing")
+    wrong = ["--from=pretrained", "--hparam=hidden_units=8"]
+    line = fail("train", problem, *output, *wrong)
+    assert "--hparam hidden_units: expected 96, as in the policy of --from, got 8" in line
+    three = tmp_path / "three.json"
+    succeed("build", problem, "--cluster=3xv100", "-o", three)
+    message = "expected 2 devices, as the policy of --from is for, got 3"
+    assert message in fail("train", three, *output, f"--from={whole}")
+    assert not (tmp_path / "run").exists()

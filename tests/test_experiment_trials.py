@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -242,24 +242,19 @@ def opened(
 
 
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
-    records: dict[str, Record] = {
-        "a": placed(cost=1.5),
-        "b": Failed(error="none"),
-        "c": placed(cost=None),
-    }
+    records: list[Record] = [placed(cost=1.5), Failed(error="none"), placed(cost=None)]
     with opened(tmp_path) as folder:
-        for trial in LETTERS[:2]:
-            folder.add(trial, records[trial.name], 1.0)
+        for trial, record in zip(LETTERS[:2], records, strict=False):
+            folder.add(trial, record, 1.0)
     whole = (tmp_path / TRIALS).read_bytes()
     for end in (*range(0, len(whole), 97), len(whole)):
         (tmp_path / TRIALS).write_bytes(whole[:end])
+        left = dict(list(zip("ab", records, strict=False))[: whole[:end].count(b"\n")])
         with opened(tmp_path) as folder:
-            found = dict(folder.results.records)
-            folder.add(LETTERS[2], records["c"], 1.0)  # goes on a line of its own
-        left = ["a", "b"][: whole[:end].count(b"\n")]
-        assert found == {name: records[name] for name in left}
+            assert folder.results.records == left
+            folder.add(LETTERS[2], records[2], 1.0)  # goes on a line of its own
         with opened(tmp_path) as folder:
-            assert folder.results.records == found | {"c": records["c"]}
+            assert folder.results.records == left | {"c": records[2]}
             assert folder.finished.keys() == {*left, "c"} - {"b"}
     with (tmp_path / TRIALS).open("a") as file:
         file.write('{"key": "b", "name": "b", "type": "luck"}\n')
@@ -269,18 +264,14 @@ def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None
 
 def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()  # a process was killed at once
-    caught: list[str] = []
 
     def open_again() -> None:
-        with pytest.raises(InputError) as error, opened(tmp_path, force=True):
+        with opened(tmp_path, force=True):
             pass
-        caught.append(str(error.value))
 
-    with opened(tmp_path):
-        other = Thread(target=open_again)
-        other.start()
-        other.join()
-    assert caught == [f"{tmp_path}: another process works in it; name another folder"]
+    with opened(tmp_path), ThreadPoolExecutor(1) as pool:
+        error = pool.submit(open_again).exception()
+    assert str(error) == f"{tmp_path}: another process works in it; name another folder"
     description = tmp_path / "experiment.json"
     for version, problem in (
         (4, "begun as another experiment: letters, not other"),

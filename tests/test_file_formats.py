@@ -1,8 +1,8 @@
-"""The files that docs/files.md, clusters.md and devices.md show are what the packages read."""
+"""The files, tables and values that pages show are those that the packages read and have."""
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,12 @@ from placeto_graphs import (
     load_problem,
     parse_cluster,
 )
+from placeto_policy import Settings, preset
 
 FILES = Path("docs/files.md").read_text()
 CLUSTERS = Path("docs/clusters.md").read_text()
 DEVICES = Path("docs/devices.md").read_text()
+SETTINGS = Path("docs/settings.md").read_text()
 
 
 def sections(page: str, heading: str) -> list[str]:
@@ -119,3 +121,29 @@ def test_the_specs_of_clusters_and_the_profile(tmp_path: Path) -> None:
         assert parse_cluster(spec).num_devices >= 2
     graph = load_pipedream_profile(shown(tmp_path, "graph.txt", FILES, "PipeDream profile"))
     assert graph.num_ops == 5
+
+
+def rows_of(heading: str) -> dict[str, list[str]]:
+    """Return the cells behind each name of the tables of a section."""
+    section = SETTINGS.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines()]
+    return {row[0].strip("`"): row[1:] for row in rows if row and row[0].startswith("`")}
+
+
+@pytest.mark.parametrize(("column", "settings"), [(1, Settings()), (2, preset("paper"))])
+def test_each_setting_has_its_value(column: int, settings: Settings) -> None:
+    sections = ("Network", "Episodes and rewards", "Training")
+    shown = {name: row[column] for each in sections for name, row in rows_of(each).items()}
+    values = asdict(settings)
+    assert shown.keys() == values.keys()
+    for name, text in shown.items():
+        assert type(values[name])(text) == values[name]
+
+
+@pytest.mark.parametrize(("column", "name"), [(0, "general"), (1, "fine-tuning")])
+def test_the_other_presets_differ_as_shown(column: int, name: str) -> None:
+    shown = {field: row[column] for field, row in rows_of("Presets").items()}
+    default, values = asdict(Settings()), asdict(preset(name))
+    assert {field for field in values if values[field] != default[field]} <= shown.keys()
+    for field, text in shown.items():
+        assert type(values[field])(text) == values[field]

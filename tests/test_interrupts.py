@@ -23,19 +23,11 @@ moves = Moves(
     first_member=np.arange(301), members=np.arange(300),
 )
 """
-OF_BOUND = """
-from placeto_baselines.bounds.fork_join import *
-from placeto_baselines.bounds.work import longest_paths
-ops = relax_ops(problem, longest_paths(problem))
-lags = region_lags(ops, BAND, LARGEST_REGION, LEVELS)
-head = heads(ops, lags)
-"""
+OF_BOUND = "from placeto_baselines import lower_bound"
 OF_STEP = "from placeto_simulator import Simulator; evaluator = Simulator(problem, 1)"
 OF_THROUGHPUT = "from placeto_simulator import ThroughputEvaluator as T; evaluator = T(problem)"
 ENTRIES = {
-    "lags": (OF_BOUND, "region_lags(ops, BAND, LARGEST_REGION, LEVELS)"),
-    "heads": (OF_BOUND, "heads(ops, lags)"),
-    "window": (OF_BOUND, "window_bound(ops, head, head, np.argsort(-head), np.unique(head))"),
+    "bound": (OF_BOUND, "lower_bound(problem)"),
     "evaluate": (OF_STEP, "evaluator.evaluate(rows)"),
     "runtimes": (OF_STEP, "evaluator.runtimes(rows)"),
     "schedule": (OF_STEP, "evaluator.schedule(rows)"),

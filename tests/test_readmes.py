@@ -1,23 +1,36 @@
-"""The Python of READMEs and pages runs, and tables of commands name those that there are."""
+"""What pages show runs: the tutorial, the tour, the pages on placers and agents, READMEs."""
 
+import importlib
+import json
 import re
+import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 import experiment_plugin  # noqa: F401
-from command_runs import blocks
+from command_runs import blocks, environment, profile, succeed, succeed_json
 from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
 
-# Tests of their own run them, and look what comes of it.
-APART = {Path("docs/tutorial.md"), Path("docs/write-a-placer.md")}
+TUTORIAL = Path("docs/tutorial.md").resolve()
+PLACER = Path("docs/write-a-placer.md").resolve()
+EXAMPLE = Path("packages/graphs/examples/coordinate_descent").resolve()
+NAME = "coordinate_descent"
+# What another run prints otherwise: seconds at the end of a line.
+SECONDS = re.compile(r" \d+\.\d+( s)?$")
+APART = {TUTORIAL, PLACER}  # tests of their own run them, and look what comes of it
 PACKAGES = [*sorted(Path("packages").glob("*/README.md")), Path("tools/README.md")]
-PAGES = [Path("README.md"), *PACKAGES, *sorted({*Path("docs").rglob("*.md")} - APART)]
+PAGES = [Path("README.md"), *PACKAGES, *sorted(Path("docs").rglob("*.md"))]
 BLOCKS = {
     f"{path}, block {number}": block
     for path in PAGES
+    if path.resolve() not in APART
     for number, block in enumerate(blocks(path, "python"))
 }
 
@@ -48,3 +61,96 @@ def test_the_tables_of_commands_have_each_of_them_once(
     table = Path(page).read_text().split(f"\n| {head} |")[1].split("\n\n")[0]
     named = re.findall(r"^\| `(?:placeto )?([a-z0-9-]+)", table, re.MULTILINE)
     assert sorted(named) == sorted(group.list_commands(click.Context(group)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty current folder, whose modules other tests have not imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("my_model", "my_placer", NAME, f"test_{NAME}"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+def comparable(lines: list[str]) -> list[str]:
+    """Return lines without spaces between columns, and without seconds."""
+    return [SECONDS.sub(" SECONDS", " ".join(line.split())) for line in lines]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_tutorial_does_and_prints_what_it_says() -> None:
+    for module, block in zip(("my_model", "my_placer"), blocks(TUTORIAL, "python"), strict=True):
+        Path(f"{module}.py").write_text(block)
+    runs = [run for block in blocks(TUTORIAL, "console") for run in f"\n{block}".split("\n$ ")[1:]]
+    assert len(runs) == 5
+    for command, *shown in map(str.splitlines, runs):
+        program, *arguments = shlex.split(command)
+        assert program == "placeto"
+        assert shown
+        printed = [*comparable(succeed(*arguments).splitlines()), "..."]
+        assert [line for line in comparable(shown) if line not in printed] == []
+    (shown_map,) = re.findall(r"`device_map.json` is `(.+?)`", TUTORIAL.read_text())
+    assert json.loads(Path("device_map.json").read_text()) == json.loads(shown_map)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the libraries that run it
+def test_the_tour_runs_and_its_outputs_are_those_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(folder, str(tmp_path))
+    notebook = nbformat.read("docs/tour.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    in_order = list(range(1, len(code) + 1))
+    assert [cell.execution_count for cell in code] == in_order
+    kinds = {output.output_type for cell in code for output in cell.outputs}
+    assert kinds <= {"stream", "execute_result"}
+    for cell in code:
+        cell.outputs, cell.execution_count = [], None
+        cell.source = cell.source.replace("seconds=3", "seconds=0.3")
+    client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env=environment())
+    assert [cell.execution_count for cell in code] == in_order
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
+
+
+def test_the_agent_of_the_page_places_better_than_chance_and_than_one_device() -> None:
+    (block,) = blocks(Path("packages/policy/README.md"), "py")  # needs another library
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102
+    first, *_, last = names["curve"]
+    # Untrained it chooses at random. The mean of ten placements is known to about 2 ms of 59.
+    assert abs(first - names["at_random"]) < 0.15 * names["at_random"]
+    assert last < 0.92 * min(names["at_random"], names["on_one_device"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_from_an_empty_file_to_a_row_in_the_table() -> None:
+    placer, suite, evaluator = blocks(PLACER, "python")
+    file, tests = ((EXAMPLE / f"{name}.py").read_text() for name in (NAME, f"test_{NAME}"))
+    assert placer in file
+    assert evaluator in file
+    assert suite.partition("class ")[2] in tests
+    assert blocks(PLACER, "toml")[0] in (EXAMPLE / "pyproject.toml").read_text()
+    Path(f"{NAME}.py").write_text(f"{placer}\n\n{evaluator}")
+    Path("nmt-2.txt").write_text(profile(12))  # in place of the models of the page
+    lines = "".join([*blocks(PLACER), *blocks(PLACER, "sh")]).splitlines()
+    small = (re.sub(r"inception-v3 nmt-2|nmt-2", "nmt-2.txt", line) for line in lines)
+    first, second, _ = (shlex.split(line)[1:] for line in small)
+    (problem,) = succeed_json(*first, "--seeds=2", "--seconds=0.2")["problems"]
+    found = {one["name"]: one["runs"] for one in problem["placers"]}
+    own = found[f"{NAME}:CoordinateDescent"]
+    assert len(own) == 2
+    assert all(run["runtime"] >= problem["lower_bound"] for run in own)
+    table = succeed(*second, "--max-evaluations=100")
+    assert "largest load" in table
+    assert f"\n{NAME}:CoordinateDescent " in table
+    Path(f"test_{NAME}.py").write_text(suite)
+    cases = importlib.import_module(f"test_{NAME}").TestCoordinateDescent()
+    names = [name for name in dir(cases) if name.startswith("test_")]
+    for name in names:
+        getattr(cases, name)()
+    assert len(names) >= 4

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-FOLDER = "repository"
 TABLE = "| a | b |\n|---|---|\n"
 GOOD = f"""# A page
 
 A sentence of a few words: it ends here. Why? Code such as `for member in schemes: walk(member)` and
 [links](beside.md) count as words.
 
-- An item
-- **Another one.** {"word " * 20}.
+- **An item.** {"word " * 20}.
 
 {TABLE}{"| 1 | 2 |" * 20}
 
@@ -30,8 +28,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the package of the checks, which Pants imports from its folder of plug-ins."""
     monkeypatch.syspath_prepend(Path("pants-plugins").resolve())
     for check in ("pages", "sizes"):
-        importlib.import_module(f"{FOLDER}.{check}")
-    return sys.modules[FOLDER]
+        importlib.import_module(f"repository.{check}")
+    return sys.modules["repository"]
 
 
 WORDS = "word " * 26

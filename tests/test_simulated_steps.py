@@ -1,0 +1,125 @@
+"""Simulated steps: pipelines as GPipe says, translation as published, and traces."""
+
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpipe_pipelines import Pipeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placeto import load_model_graph
+from placeto.placing.placers import expert_scopes
+from placeto.problems.making import make_problem
+from placeto.problems.sources import Source
+from placeto_baselines import ExpertPlacer, LocalSearch, SingleDevice
+from placeto_graphs import parse_cluster
+from placeto_graphs.testing import example_problem
+from placeto_simulator import Simulator
+from placeto_workloads import MODELS
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 8),
+    st.integers(1, 32),
+    st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["fifo", "backward-first"]),
+)
+def test_no_step_is_faster_than_gpipe(
+    stages: int, count: int, backward_seconds: float, ops_per_layer: int, queue: str
+) -> None:
+    pipeline = Pipeline(stages, count, backward_seconds, ops_per_layer=ops_per_layer, queue=queue)
+    seconds = pipeline.simulated().runtime[0]
+    least = (count + stages - 1) * (1 + backward_seconds)
+    assert seconds >= least
+    loses_nothing = queue == "backward-first" or ops_per_layer == 1
+    if loses_nothing and backward_seconds != 0.5:
+        assert seconds == least
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 6), st.integers(2, 32), st.sampled_from([1, 2]), st.sampled_from([1, 3]))
+def test_schedules_take_and_hold_what_they_say(
+    stages: int, count: int, backward: int, ops_per_layer: int
+) -> None:
+    """Outputs of 1 kB, of which a stage holds one for each op and micro-batch, and a few more."""
+    expected = {"gpipe": [count] * stages}
+    expected["1f1b"] = [min(count, stages - stage) for stage in range(stages)]
+    for schedule, held in expected.items():
+        pipeline = Pipeline(stages, count, backward, 1e-6, ops_per_layer, schedule=schedule)
+        costs = pipeline.simulated()
+        least = (count + stages - 1) * (1 + backward)
+        assert least <= costs.runtime[0] <= least + 1e-4
+        outputs = costs.peak_memory[0] / 1000
+        assert (ops_per_layer * np.array(held) <= outputs).all()
+        assert (outputs <= ops_per_layer * np.array(held) + min(count, 3) + 2).all()
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_memory_grows_with_the_micro_batches_in_flight(stages: int) -> None:
+    """First in, first out starts all; backward first, until the first of them comes back."""
+    for count in (16, 32):
+        fifo, backward_first = (
+            Pipeline(stages, count, 1.0, transfer_seconds=1e-6, queue=queue).simulated()
+            for queue in ("fifo", "backward-first")
+        )
+        assert fifo.peak_memory[0, 0] > 1000 * count
+        assert backward_first.peak_memory[0, 0] == 1000 * (3 * stages - 1)
+
+
+@pytest.mark.slow
+def test_translation_is_too_large_for_one_gpu_and_for_the_expert_as_published() -> None:
+    """Addanki et al. (2019), table 1."""
+    source = Source("nmt-2", load_model_graph("nmt-2"), rules=MODELS["nmt-2"].colocation_rules)
+    problem = make_problem(source, parse_cluster("1xcpu+2xk80"))
+    expert = ExpertPlacer(expert_scopes(problem.graph.scopes))
+    for placer in (SingleDevice(), expert, LocalSearch(budget=300)):
+        result = placer.place(problem, Simulator(problem))
+        assert result.fits(problem.cluster) == isinstance(placer, LocalSearch)
+
+
+ROUNDING = 1e-6  # microseconds
+REQUIRED = {"name": str, "ph": str, "pid": int, "tid": int, "ts": (int, float), "args": dict}
+EXTRA: dict[str, set[str]] = {"X": {"dur", "cat"}, "C": set(), "M": set()}
+
+
+def test_a_trace_has_what_ran_and_the_memory_of_each_device(tmp_path: Path) -> None:
+    problem = example_problem()
+    placement = np.random.default_rng(0).integers(0, 3, problem.num_groups, np.int32)
+    timeline = Simulator(problem).timeline(placement)
+    timeline.to_chrome_trace(tmp_path / "trace.json")
+    document = json.loads((tmp_path / "trace.json").read_text())
+    assert document.keys() == {"traceEvents", "displayTimeUnit"}
+    assert document["displayTimeUnit"] in {"ms", "ns"}
+    tracks, memory, names = defaultdict(list), defaultdict(list), {}
+    for event in document["traceEvents"]:
+        assert all(isinstance(event[key], kind) for key, kind in REQUIRED.items()), event
+        assert event.keys() == REQUIRED.keys() | EXTRA[event["ph"]]
+        assert 0 <= event["ts"] < np.inf
+        if event["ph"] == "X":
+            tracks[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] == "C":
+            memory[event["name"]].append((event["ts"], event["args"]["bytes"]))
+        elif event["name"] == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+    # Every device and link has a named track, on which nothing overlaps.
+    assert sorted(names.values()) == sorted(
+        [*problem.cluster.device_names, *problem.cluster.link_names]
+    )
+    assert tracks.keys() <= names.keys()
+    assert sum(map(len, tracks.values())) == len(timeline.op_start) + len(timeline.transfer_start)
+    for slices in tracks.values():
+        for before, after in pairwise(sorted(slices)):
+            assert before[0] <= before[1] <= after[0] + ROUNDING
+    last = max(end for slices in tracks.values() for _, end in slices)
+    assert last >= timeline.runtime * 1e6 - ROUNDING
+    for device, name in enumerate(problem.cluster.device_names):
+        times, held = timeline.memory(device)
+        told = np.array(memory[f"{name} memory"]).T
+        np.testing.assert_allclose(told[0], 1e6 * times)
+        assert told[1].tolist() == held.tolist()
