@@ -118,6 +118,8 @@ def test_only_content_is_told() -> None:
     several = [(1, 2), ("1", 2), (12,), {"a": (), "b": 1}, {"a": ("b",), "c": 1}, *named]
     assert len({content_digest(value) for value in several}) == len(several)
     assert content_digest(np.float64(1.5)) == content_digest(1.5)
+    assert content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
+    assert content_digest(np.zeros(2)) != content_digest(np.zeros(2, np.int64))
     for untold in (object(), np.array([object()])):
         with pytest.raises(TypeError, match="content can be told"):
             content_digest(untold)

@@ -63,10 +63,9 @@ def device_map(
 ) -> DeviceMap:
     """Return where whole modules go, for a placement of groups of ops, int32[G].
 
-    A module whose ops are all on one device stays there. Each other module moves, together with
-    the modules that have to share its device, to the device where a step costs least. Moves repeat
-    until none helps. If there are GPUs, accelerate computes nothing on CPUs, so modules on a CPU
-    move to a GPU. If that does not fit the memory, whole layers in a row may.
+    A module whose ops are all on one device stays there. Each other one moves, with the modules
+    that have to share its device, to the device where a step costs least, until no move helps. If
+    that does not fit the memory, whole layers in a row may.
     """
     check_one_machine(problem.cluster, "accelerate")
     found = _map_of_ops(problem, placement, problem.expand(placement), evaluator)
@@ -108,8 +107,7 @@ def with_all_names(
 ) -> dict[str, Target]:
     """Return a device map of what is in a model, with every name of its parameters and buffers.
 
-    A graph has one name for each module, parameter and buffer. Other names of it in the model, such
-    as those of tied weights, get the same device.
+    A graph has one name of each. Others, such as those of tied weights, get the same device.
     """
     all_modules = dict(model.named_modules(remove_duplicate=False))
     first_names = {module: name for name, module in model.named_modules()}
@@ -208,12 +206,9 @@ def whole_modules(
     """Return the smallest modules that can be on devices of their own, and int64[V].
 
     Of each module, none inside another one, it is the op that it begins with, in the order in which
-    they run; ops with equal labels of int64[V] share a device. ``""`` is the whole model: its
-    inputs, its own weights, and what computes the loss behind it.
-
-    A module that has weights of its own is whole. So is one whose own forward pass reads tensors of
-    several places, one of them outside; if all are inside, these places share a device. Modules
-    that share a weight share a device. Modules in ``kept`` are whole in any case.
+    they run; ops with equal labels of int64[V] share a device. ``""`` is the whole model. Whole are
+    modules in ``kept``, those with weights of their own, and those whose own forward pass reads
+    tensors of several places, one of them outside; if all are inside, these share a device.
     """
     graph = scopes.graph
     whole = scopes.indivisible.union(kept)
@@ -244,8 +239,7 @@ def _walk(
 ) -> tuple[set[str], list[str | None], UnionFind]:
     """Walk over the forward pass with some modules whole.
 
-    Return what has to be whole, too; the module, or the model, that each op runs in; and which of
-    these share a device.
+    Return what has to be whole, too; where each op runs; and which of these places share a device.
     """
     graph = scopes.graph
     places: list[str | None] = scopes.outermost(whole)

@@ -84,11 +84,9 @@ def _vllm(
 ) -> Exported:
     """Return the command that starts vLLM with the layers of a placement in stages.
 
-    ``VLLM_PP_LAYER_PARTITION`` has the number of layers of each stage: as many as
-    ``--pipeline-parallel-size``, with the layers of the model as their sum. Embeddings are on the
-    first stage, the last norm and the head on the last one; tied weights are on both.
-    ``CUDA_VISIBLE_DEVICES`` has the GPUs of the stages, if these are not the first ones in their
-    order. On several machines a remark has it for each of them.
+    Embeddings are on the first stage, the last norm and the head on the last one; tied weights are
+    on both. ``CUDA_VISIBLE_DEVICES`` has the GPUs of the stages, if these are not the first ones in
+    their order. On several machines a remark has it for each of them.
     """
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(ModelChain(problem, evaluator, "vLLM"), placement, gpus)
@@ -148,8 +146,7 @@ def _deepspeed(
 ) -> Exported:
     """Return a ``PipelineModule`` of DeepSpeed whose ``parts`` are those of a placement.
 
-    No ``partition_method`` takes bounds: ``uniform``, ``parameters`` and ``type:REGEX`` balance
-    what they count. So the class sets ``parts`` where PipelineModule does.
+    No ``partition_method`` takes bounds, so the class sets ``parts`` where PipelineModule does.
     """
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(ModelChain(problem, evaluator), placement, gpus)

@@ -80,11 +80,10 @@ def check_one_machine(cluster: Cluster, library: str) -> None:
 def labels_of_step(
     graph: OpGraph, forward_labels: NDArray[np.int64], otherwise: int
 ) -> NDArray[np.int64]:
-    """Label all ops of a step by those of its forward pass, int64[V], with which they run.
+    """Label all ops of a step by those of its forward pass, int64[V], with which they run; else -1.
 
-    Ops without a label have -1. A backward op gets the label of its forward op, and an update that
-    of its parameter. If that is unknown, an op gets the label of the producer of its last input. An
-    op without known inputs is labelled ``otherwise``.
+    A backward op gets the label of its forward op, and an update that of its parameter. If that is
+    unknown, it is the label of the producer of the last input, or else ``otherwise``.
     """
     together = colocate(graph, [colocate_by_id, colocate_gradients, colocate_updates])
     of_group = np.full(together.num_groups, UNKNOWN, np.int64)

@@ -31,8 +31,7 @@ def layer_stacks(scopes: ModuleScopes) -> dict[str, tuple[str, ...]]:
     """Return the stacks of layers of a model: the module that holds them, and its layers.
 
     A stack is a module with two or more numbered parts that run in the forward pass, such as a
-    ``ModuleList`` or a ``Sequential``. A stack inside a layer of another stack, such as the experts
-    of a layer, belongs to that layer. All are in the order in which they begin to run.
+    ``ModuleList``, outside the layers of other stacks. All are in the order in which they begin.
     """
     parts: dict[str, dict[str, None]] = {}
     for op in scopes.computing:
@@ -60,8 +59,7 @@ def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
 def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
     """Return the layers of all stacks, and the modules before and behind that read parameters.
 
-    Modules are as large as they can be without a stack inside, in the order in which they begin to
-    run.
+    Modules are as large as they can be without a stack inside, in the order in which they begin.
     """
     layers = {layer for stack in layer_stacks(scopes).values() for layer in stack}
     around_layers = {parent for layer in layers for parent in path_of(layer)[:-1]} | {ROOT}
@@ -267,8 +265,7 @@ def forward_labels(
 def context_of(graph: OpGraph) -> tuple[int, int]:
     """Return the tokens of a sequence that the cache of a step has room for, and the sequences.
 
-    Keys of new tokens are copied to their positions among those of earlier ones, as in
-    `placeto_workloads.inference_step`. Without a cache both are 0.
+    Keys of new tokens are copied to their positions in it. Without a cache both are 0.
     """
     tokens, sequences = 0, 0
     for op in [op for op, kind in enumerate(graph.op_types) if kind == "aten.index_copy_"]:
@@ -295,10 +292,9 @@ def order_of_groups(problem: PlacementProblem, grouping: Grouping) -> NDArray[np
 
 
 def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool]:
-    """Return int64[G], the layer of each group, and whether layers are modules.
+    """Return int64[G], the layer of each group in the order of execution; whether they are modules.
 
-    Layers are numbered in the order of execution. They are the modules of `all_layers`, or coarse
-    groups if there are hardly any.
+    Layers are the modules of `all_layers`, or coarse groups if there are hardly any.
     """
     graph, group_of = problem.graph, problem.grouping.group_of
     modules: tuple[str, ...] = ()

@@ -283,9 +283,8 @@ def best_arrangement(
 ) -> NDArray[np.int32]:
     """Return devices of parts that llama.cpp can express, for int32[V], devices of ops.
 
-    They are those of the ops, if these can be expressed and fit. Otherwise they are the best chain
-    of whole layers that is found. Parts elsewhere have to gain more than the simulation errs, or
-    fit where whole layers do not.
+    They are those of the ops, if these can be expressed and fit, or else the best chain of whole
+    layers. Parts elsewhere have to gain more than the simulation errs, or fit where that does not.
     """
     devices, placed = range(chain.problem.num_devices), chain.completed(placed)
     start = stages_of(placed[chain.layers])

@@ -33,10 +33,9 @@ class Choice:
 
 
 def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return each device that can run all alone, and all devices filled in order.
+    """Return each device that can run all alone, of equal ones the first, and all filled in order.
 
-    Of equal devices the first one is taken. Several GPUs are also filled equally. There is no
-    choice where there is one device.
+    Several GPUs are also filled equally. There is no choice where there is one device.
     """
     if problem.num_devices == 1:
         return []
@@ -53,10 +52,10 @@ def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -
 def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice:
     """Return a placement that fills the devices one after the other, accelerators first.
 
-    accelerate places models that fit no device so: groups in the order in which they run, as many
-    on a device as fit there. ``device_map="sequential"`` is `IN_ORDER`. ``"auto"`` is `BALANCED`:
-    no accelerator but the last has more than an equal part of the weights. The last device takes
-    the rest. A group that a device cannot run goes to the device where it runs fastest.
+    Groups go in the order in which they run, as accelerate places models that fit no device:
+    ``device_map="sequential"`` is `IN_ORDER`. ``"auto"`` is `BALANCED`: no accelerator but the last
+    has more than an equal part of the weights. A group that a device cannot run goes to the
+    fastest.
     """
     devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
     order = order_of_groups(problem, problem.grouping)

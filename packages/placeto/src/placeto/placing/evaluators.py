@@ -52,9 +52,8 @@ EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
     """Return an evaluator of `EVALUATORS`, or one of the user: a class, or its name.
 
-    Names are as of `placer_spec`, with the entry points ``placeto.evaluators``. The class is called
-    with the problem. Its attributes ``objective`` and ``unit`` are its texts in tables: by default
-    its name, and ``s``.
+    Names are as of `placer_spec`. Attributes ``objective`` and ``unit`` of the class are its texts
+    in tables: by default its name, and ``s``.
     """
     if not isinstance(given, str):
         own = own_object(given)

@@ -87,8 +87,7 @@ def place_problem(
 ) -> PlacedProblem:
     """Place a problem with a placer, a policy, or a multilevel search, and show progress.
 
-    The search is a `PortfolioSearch`, after the placement of a policy if there is one; it is the
-    placer ``multilevel``, too. Ctrl-C ends it, with the best so far. The code of the evaluator is
+    Ctrl-C ends the search, also after a policy, with the best so far. The code of the evaluator is
     compiled before seconds count.
     """
     evaluator, seed, name = settings.evaluator, settings.seed, PortfolioSearch.name
@@ -197,10 +196,9 @@ def search_problem(
 def zero_shot(
     problem: PlacementProblem, progress: Progress, *, seed: int = 0
 ) -> tuple[PlacementProblem, PlacementResult] | None:
-    """Place a problem with the bundled pretrained policy, in groups as it was trained on.
+    """Place a problem with the bundled pretrained policy, at a level like those of its training.
 
-    The problem is returned at the level that was placed. It is None if even the coarsest level has
-    so many groups that the policy takes many seconds.
+    It is None if even the coarsest level has so many groups that it takes many seconds.
     """
     coarse = search_problem(problem, GROUPS_OF_POLICY)
     if coarse.num_groups > MOST_GROUPS_OF_POLICY:
@@ -222,14 +220,11 @@ def run_placer(
     priced: Evaluator | None = None,
     limits: Limits | None = None,
 ) -> PlacementResult:
-    """Place a problem, by default with the simulator as the evaluator, and show progress.
-
-    The costs of the result are those that the evaluator returns for its placement. For a placer of
-    the user, evaluations, seconds and curve are also counted here.
+    """Place a problem, and show progress; the costs of the result are those of the evaluator.
 
     A ``budget`` is a number of evaluations, by default that of the limits or the placer's own. At
-    the ``limits`` it is stopped; the best placement that it evaluated is the result then. If the
-    evaluator was made before, it is ``priced``.
+    the ``limits`` the placer is stopped, and the best placement that it evaluated is the result. If
+    the evaluator was made before, it is ``priced``. Of a placer of the user all is counted here.
     """
     name = label or spec.name
     limits = limits or Limits()

@@ -230,9 +230,8 @@ PLACER_NAMES = tuple(PLACERS)
 def placer_spec(given: str | Placer) -> PlacerSpec:
     """Return a placer of `PLACERS`, or one of the user: an object, or a name of its class.
 
-    A name is ``package.module:Class`` or that of an entry point ``placeto.placers``; arguments
-    follow behind colons. The class also gets ``max_evaluations`` and ``seconds``, if it has such
-    parameters and there are such limits.
+    A name is ``package.module:Class`` or that of an entry point, with arguments behind colons. The
+    class also gets ``max_evaluations`` and ``seconds``, if it has such parameters.
     """
     if not isinstance(given, str):
         checked = CheckedPlacer(getattr(given, "name", type(given).__name__), given)
@@ -276,9 +275,7 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
     """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
 
-    The first call of a placer in a process compiles code and loads libraries. That takes up to many
-    seconds, which would count for the first placer. Placers without a name in the command and
-    evaluators of users are left cold. If a library is missing, the error of the placer is raised.
+    That would count for the first placer. What is a user's own is left cold.
     """
     if name in PLACERS:
         _place_a_few_ops(name, STEP if evaluator.modules else evaluator)

@@ -36,8 +36,8 @@ def place_scheduled(
 ) -> PlacedProblem:
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
-    The search prices all placements with the waits of one chain of layers. The result and the other
-    choices then get the waits of their own stages, and the best of them is taken.
+    The search has the waits of one chain of layers; what it found then gets those of its own
+    stages.
     """
     if schedule is None:
         return place_problem(problem, settings, progress)

@@ -53,11 +53,9 @@ PLACERS_OF_STARTS = (
 class PortfolioSearch:
     """A multilevel search that starts from what a person or another placer would place.
 
-    It evaluates placements on fewer devices, each alone and all filled in order; the best chain of
-    layers; placements of other placers, as far as their seconds are a small part of the budget; and
-    with three devices or more the best of short searches on some of them, which take a quarter.
-    Ctrl-C ends it, with the best so far.
-
+    It evaluates placements on fewer devices, the best chain of layers, and placements of other
+    placers, as far as their seconds are a small part of the budget. With three devices or more the
+    best of short searches on some of them take a quarter. Ctrl-C ends it, with the best so far.
     Parameters are those of `MultilevelSearch`; ``evaluations`` also count what is not searched.
     """
 

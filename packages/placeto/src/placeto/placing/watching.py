@@ -59,10 +59,9 @@ class SpentError(BaseException):
 class WatchedEvaluator:
     """Returns what an evaluator returns, and reports how many placements it evaluated.
 
-    If the evaluator also returns schedules, tries moves or names critical groups, this one does,
-    too. A placer may sample a placement without evaluating it, if it knows already what it costs.
-    The report gets the number of placements evaluated, and the memory-penalised runtime of the
-    best. Beyond the limits a `SpentError` ends the search, and `result` has the best until then.
+    It has the optional methods that the evaluator has. The report gets the number of evaluations
+    and the memory-penalised runtime of the best. Beyond the limits a `SpentError` ends the search,
+    and `result` has the best until then.
     """
 
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:

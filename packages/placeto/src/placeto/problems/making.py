@@ -168,8 +168,7 @@ def read_to_train_on(
 ) -> dict[str, PlacementProblem]:
     """Return problems as `read_problem` does, and then the same graphs at other granularities.
 
-    Each graph has ``granularities`` numbers of groups, see `group_counts`. A small graph has fewer,
-    and so has a problem file without rules, see `regrouped`.
+    A small graph, or a problem file without rules, has fewer; see `group_counts`, `regrouped`.
     """
     wanted = asked or ProblemOptions()
     read = {text: read_source(text, wanted) for text in sources}
@@ -184,10 +183,9 @@ def read_to_train_on(
 
 
 def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
-    """Return a problem of a source in another number of groups.
+    """Return a problem of a source in another number of groups, by the rules of its graph.
 
-    The rules of the graph make them anew. If a problem file has no rules, as that of a step in
-    micro-batches, its groups are merged further.
+    The groups of a problem file without rules, as of a step in micro-batches, are merged further.
     """
     has_rules = source.problem is None or source.problem.rules is not None
     small = colocate(problem.graph, source.rules) if has_rules else problem.grouping
@@ -227,9 +225,8 @@ def runnable_problem(
 ) -> tuple[PlacementProblem, ExecutableStep]:
     """Return the problem of placing the step of a model, and the step, ready to run.
 
-    On CPUs alone the cluster is by default one of as many. A problem file may know measured times.
-    If they are about to be measured, ops take no time until then, so that devices may be of kinds
-    that no cost model knows.
+    On CPUs alone the cluster is by default one of as many. If times are about to be measured, ops
+    take none until then, so that devices may be of kinds that no cost model knows.
     """
     if asked.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")

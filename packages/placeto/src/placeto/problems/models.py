@@ -114,9 +114,9 @@ def cached_graph(
 ) -> OpGraph:
     """Return a graph from the cache; make it and keep it, if it is not there.
 
-    The name is letters, digits and hyphens, as it is part of a file name. Parameters are all else
-    that decides what graph it is, with the same ``repr`` in every process. The version of PyTorch
-    and the sources of the tracer and the models count anyway.
+    The name is a part of a file name. Parameters are all else that decides what graph it is, with
+    the same ``repr`` in every process; PyTorch's version and the sources of the tracer count
+    anyway.
     """
     folder = cache_folder()
     if folder is None:
@@ -143,11 +143,7 @@ def cached_graph(
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of captured graphs, or None where the user has no home.
-
-    That is ``$PLACETO_CACHE_DIR/graphs``, else ``$XDG_CACHE_HOME/placeto/graphs``, else
-    ``~/.cache/placeto/graphs``.
-    """
+    """Return the folder of captured graphs, or None where the user has no home."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named) / "graphs"

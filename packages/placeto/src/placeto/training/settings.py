@@ -28,10 +28,7 @@ SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
 def parse_settings(
     pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None = None
 ) -> "Settings":
-    """Return the hyperparameters of a training: those of a preset, with others in their place.
-
-    By default the preset is ``"default"``; see `placeto_policy.preset` and `changed_fields`.
-    """
+    """Return the hyperparameters of a training: those of a preset, with others in their place."""
     from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)
 
     given = {} if updates is None else {"updates": updates}
@@ -47,10 +44,9 @@ def changed_fields(
     *,
     option: str = "--hparam",
 ) -> SettingsType:
-    """Return a dataclass of hyperparameters with other values.
+    """Return a dataclass of hyperparameters with other values, by name or as texts of ``option``.
 
-    ``pairs`` are names and texts that ``option`` gave; ``values`` are by name. An unknown name, a
-    name given twice, or a text that is no value of the field is an `InputError`.
+    An unknown name, a name given twice, or a text that is no value of the field is refused.
     """
     kinds = {field.name: field.type for field in fields(settings)}
     check_once([name for name, _ in pairs], f"{option} ")

@@ -31,8 +31,7 @@ def run_training(
     """Make the updates that are left, with logs and checkpoints; return True if all were made.
 
     Of several processes, the first one writes. After a request to stop, all of them stop at a
-    checkpoint after the current update. A killed training loses at most
-    ``updates_between_checkpoints`` updates.
+    checkpoint after the current update.
     """
     while trainer.updates < trainer.settings.updates:
         try:

@@ -56,12 +56,10 @@ TABLE_1 = {  # titles of the placers in table 1 of the paper, by name
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Ratios of a placer to the best of all placers, over some problems.
+    """Ratios of a placer to the best of all placers, over the problems on which some placer fits.
 
-    The cost on a problem is the median over the seeds. A run that does not fit the memory counts as
-    infinite. If a placer does not fit on one problem, its mean is infinite. The shares of problems
-    within factors of the best are a performance profile (Dolan and Moré 2002). Problems on which no
-    placer fits do not count.
+    The cost on a problem is the median over the seeds, infinite for a run that does not fit. The
+    shares within factors of the best are a performance profile (Dolan and Moré 2002).
     """
 
     name: str

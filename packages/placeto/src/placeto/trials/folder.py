@@ -45,9 +45,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class ExperimentFolder:
     """Folder of an experiment, from which it resumes.
 
-    ``experiment.json`` has the options of the last command. ``problems`` and ``policies`` hold the
-    inputs of trials. ``trials.jsonl`` has a line for each finished trial, also of earlier commands
-    with other options. ``results.md`` and pictures show the trials of the last command.
+    ``trials.jsonl`` has a line for each finished trial, also of earlier commands with other
+    options. ``experiment.json``, ``results.md`` and pictures are of the last command.
     """
 
     def __init__(

@@ -38,15 +38,7 @@ LIBRARIES = ("networkx", "numba", "numpy", "pymetis", "pyscotch", "scipy", "torc
 
 
 def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
-    """Return the SHA-256 of a value: equal digests are equal values, in every process.
-
-    Examples
-    --------
-    >>> content_digest({"a": 1, "b": 2}) == content_digest({"b": 2, "a": 1})
-    True
-    >>> content_digest(np.zeros(2)) == content_digest(np.zeros(2, np.int64))
-    False
-    """
+    """Return the SHA-256 of a value: equal digests are equal values, in every process."""
 
     def content(value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):

@@ -42,10 +42,9 @@ def conduct(
     jobs: int,
     resumable: bool = True,
 ) -> None:
-    """Run the trials of an experiment that are left, and write its page.
+    """Run the trials of an experiment that are left, also after a failure, and write its page.
 
-    If some fail, the others run all the same. The page is written then if the experiment has news:
-    that of another one needs the records of all trials.
+    The page is written then if the experiment has news: that of another one needs all records.
     """
     before = time.monotonic()
     folder.make_problems(progress.update)
@@ -117,7 +116,7 @@ def run_trials(
 ) -> Generator[tuple[Trial, Record], None, None]:
     """Run trials, each as soon as what it needs is done, and yield each with its record.
 
-    Those that need one that failed do not run. When the run ends early, trials that have finished
+    Those that need one that failed do not run. If the run ends early, those that have finished
     meanwhile are yielded first.
     """
     waiting, known = beginning(trials, jobs), set(done)

@@ -106,8 +106,7 @@ class Watch:
 class Task(Protocol):
     """Work of a trial: a frozen dataclass, so that it can go to another process.
 
-    Its fields decide its result, with the problems that they name (each a `Graph`) and the files of
-    the trials that it needs.
+    Its fields, the problems that they name and the trials that it needs decide its result.
     """
 
     @property
