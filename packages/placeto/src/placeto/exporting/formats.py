@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import networkx as nx
@@ -24,7 +24,7 @@ from placeto.exporting.llama_cpp import llama_cpp
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
-from placeto_graphs import DEVICE_KINDS, Cluster, PlacementProblem, groups_to_networkx
+from placeto_graphs import DEVICE_KINDS, PlacementProblem, groups_to_networkx
 
 Export = Callable[[PlacementProblem, NDArray[np.int32], EvaluatorSpec], Exported]
 
@@ -90,9 +90,13 @@ def _vllm(
     """
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(ModelChain(problem, evaluator, "vLLM"), placement, gpus)
-    sizes, devices = split.stages.sizes, split.stages.devices
-    are_gpus = not problem.cluster.devices[gpus[0]].is_cpu
-    numbers = _numbers_on_machines(problem.cluster, gpus, devices) if are_gpus else {}
+    cluster, sizes = problem.cluster, split.stages.sizes
+    numbers: dict[str, list[int]] = {}  # of GPUs on each machine
+    for device in split.stages.devices:
+        machine = cluster.machine[device]
+        if not cluster.devices[device].is_cpu:
+            here = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
+            numbers.setdefault(f"machine {machine}", []).append(here.index(device))
     visible = {
         machine: f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"
         for machine, own in numbers.items()
@@ -127,18 +131,6 @@ def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
         shares.append(math.ceil(100 * peak / whole) / 100)
     used = max(shares)
     return context + (f" --gpu-memory-utilization {used:.2f}" if VLLM_USES < used <= 1 else "")
-
-
-def _numbers_on_machines(
-    cluster: Cluster, gpus: Sequence[int], devices: Sequence[int]
-) -> dict[str, list[int]]:
-    """Return the numbers of some GPUs on each machine, by name, in the order of the GPUs."""
-    found: dict[str, list[int]] = {}
-    for device in devices:
-        machine = int(cluster.machine[device])
-        here = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
-        found.setdefault(f"machine {machine}", []).append(here.index(device))
-    return found
 
 
 def _deepspeed(

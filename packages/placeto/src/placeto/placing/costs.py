@@ -24,7 +24,6 @@ from placeto_graphs import (
 )
 from placeto_simulator import Timeline
 
-PLACEMENTS_AT_ONCE = 4_096
 MOST_SHOWN = 4  # devices in one line
 MICRO_BATCHES = 8  # that are tried where nothing fits
 # Part of the runtime: the mean error of simulated steps with real links, see docs/fidelity.md.
@@ -33,11 +32,8 @@ SIMULATION_ERROR = 0.15
 
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
     """Return float64[B], the memory-penalised runtimes of int32[B, G] placements, in seconds."""
-    parts = np.array_split(placements, -(-len(placements) // PLACEMENTS_AT_ONCE) or 1)
     memory = evaluator.problem.cluster.memory_bytes
-    return np.concatenate(
-        [memory_penalised_runtime(evaluator.evaluate(part), memory) for part in parts]
-    )
+    return memory_penalised_runtime(evaluator.evaluate(placements), memory)
 
 
 def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline) -> float:

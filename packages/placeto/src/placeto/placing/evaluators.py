@@ -68,9 +68,8 @@ def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> Eval
     def make(problem: PlacementProblem, _threads: int | None) -> Evaluator:
         return checked_evaluator(own.text, own.make(problem), problem)
 
-    def said(attribute: str, otherwise: str) -> str:
-        text = getattr(own.found, attribute, None)
-        return text if isinstance(text, str) else otherwise
-
-    objective, unit = said("objective", own.text), said("unit", SECONDS)
+    objective, unit = (
+        text if isinstance(text := getattr(own.found, attribute, None), str) else otherwise
+        for attribute, otherwise in (("objective", own.text), ("unit", SECONDS))
+    )
     return EvaluatorSpec(own.text, objective, make, unit, own.modules)

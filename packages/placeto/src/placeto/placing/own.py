@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,27 +156,23 @@ def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> E
         raise InputError(f"{name}: expected an evaluator, got {lack}")
     if evaluator.problem is not problem and evaluator.problem != problem:
         raise InputError(f"{name}: expected an evaluator of the problem that it is made with")
-    return _CheckedEvaluator(name, evaluator)
+    evaluate = _checked(name, evaluator, "evaluate", EvaluationBatch)
 
-
-class _CheckedEvaluator:
-    def __init__(self, name: str, evaluator: Evaluator) -> None:
-        self.problem = evaluator.problem
-        self._name = name
-        self._evaluate = _checked(name, evaluator, "evaluate", EvaluationBatch)
-        # What not every evaluator has.
-        optional = {"schedule": ScheduleBatch, "walk": Walks, "critical_groups": np.ndarray}
-        for method, kind in optional.items():
-            if hasattr(evaluator, method):
-                setattr(self, method, _checked(name, evaluator, method, kind))
-
-    def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Return the costs of placements, if they are some."""
-        batch: EvaluationBatch = self._evaluate(placements)
-        expected = (len(placements), self.problem.num_devices)
+    def checked(placements: NDArray[np.int32]) -> EvaluationBatch:
+        batch: EvaluationBatch = evaluate(placements)
+        expected = (len(placements), problem.num_devices)
         if batch.peak_memory.shape != expected:
             raise InputError(
-                f"{self._name}: expected costs of {expected[0]} placements on {expected[1]} "
-                f"devices, got peak_memory of shape {batch.peak_memory.shape}"
+                f"{name}: expected costs of {expected[0]} placements on {expected[1]} devices, "
+                f"got peak_memory of shape {batch.peak_memory.shape}"
             )
         return batch
+
+    # What not every evaluator has.
+    optional = {"schedule": ScheduleBatch, "walk": Walks, "critical_groups": np.ndarray}
+    methods = {
+        method: _checked(name, evaluator, method, kind)
+        for method, kind in optional.items()
+        if hasattr(evaluator, method)
+    }
+    return SimpleNamespace(problem=evaluator.problem, evaluate=checked, **methods)

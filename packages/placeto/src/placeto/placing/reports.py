@@ -101,13 +101,8 @@ def _path_step(timeline: Timeline, step: PathStep) -> Report:
         name = timeline.transfer_name(step.index)
         where = cluster.link_names[timeline.transfer_link[step.index]]
     seconds = step.end - step.start
-    return {
-        "kind": step.kind,
-        "name": name,
-        "where": where,
-        "start": step.start,
-        "seconds": seconds,
-    }
+    named = {"kind": step.kind, "name": name, "where": where}
+    return {**named, "start": step.start, "seconds": seconds}
 
 
 def is_inference(graph: OpGraph) -> bool:
@@ -217,21 +212,21 @@ def _devices(problem: PlacementProblem, evaluator: EvaluatorSpec) -> list[Report
     able = np.flatnonzero(np.isfinite(problem.group_graph.compute_time).all(axis=0))
     alone = np.repeat(able[:, None].astype(np.int32), problem.num_groups, axis=1)
     found = evaluator.make(problem, None).evaluate(alone)
-    runtimes = dict(zip(able.tolist(), found.runtime.tolist(), strict=True))
-    peaks = dict(
-        zip(able.tolist(), found.peak_memory[np.arange(len(able)), able].tolist(), strict=True)
-    )
+    peaks = found.peak_memory[np.arange(len(able)), able]
+    rows = zip(able.tolist(), found.runtime.tolist(), peaks.tolist(), strict=True)
+    known = {device: (runtime, peak) for device, runtime, peak in rows}
     reports = []
     for index, device in enumerate(problem.cluster.devices):
+        runtime, peak = known.get(index, (None, None))
         too_large = problem.group_graph.parameter_bytes > device.memory_bytes
         reports.append(
             {
                 "device": device.name,
                 "kind": device.kind,
                 "memory_bytes": device.memory_bytes,
-                "runtime": runtimes.get(index),
-                "peak_memory": peaks.get(index),
-                "fits": index in peaks and peaks[index] <= device.memory_bytes,
+                "runtime": runtime,
+                "peak_memory": peak,
+                "fits": peak is not None and peak <= device.memory_bytes,
                 "too_large_groups": [
                     problem.grouping.group_names[group]
                     for group in np.flatnonzero(too_large).tolist()

@@ -200,7 +200,10 @@ def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
         if run is not None and run.runtime is not None:
             alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
             for number, one in sorted(divided.items()):
-                cells = [_speed_up(one.find(name), run.runtime) for name in titles]
+                cells = []
+                for placer in map(one.find, titles):
+                    faster = run.runtime / (typical(placer, "runtime") or nan)
+                    cells.append(_text(faster, "{:.2f}", "OOM" if placer.runs else NOTHING))
                 rows.append([*place, str(number), alone, *cells])
     columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
     columns += [f">{title}" for title in titles.values()]
@@ -321,11 +324,6 @@ def _search_row(problem: Problem, name: str) -> list[str]:
         _text(_median([run.seconds for run in placer.runs]), "{:,.1f}"),
         as_fast,
     ]
-
-
-def _speed_up(placer: Runs, alone: float) -> str:
-    runtime = typical(placer, "runtime")
-    return _text(alone / (runtime or nan), "{:.2f}", "OOM" if placer.runs else NOTHING)
 
 
 def _runtime(placer: Runs) -> str:

@@ -71,7 +71,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     libraries = {name: _version(name) for name in LIBRARIES}
     for trial in trials:
         own = getattr(trial.task, "modules", ())  # of a placer or an evaluator of a user
-        packages = {*RUN_BY, *_packages(trial.task), *own}
+        packages = {*RUN_BY, type(trial.task).__module__.partition(".")[0], *own}
         decisive = (
             libraries,
             {name: files_digest(name) for name in packages},
@@ -141,13 +141,6 @@ def _file(module: str) -> Path:
 
 def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _packages(task: Any) -> set[str]:
-    """Return the packages of the classes of a task, and of all in it."""
-    inner = [getattr(task, one.name) for one in fields(task)]
-    own = type(task).__module__.partition(".")[0]
-    return {own}.union(*(_packages(part) for part in inner if is_dataclass(part)))
 
 
 def _version(library: str) -> str | None:
