@@ -5,8 +5,7 @@ import signal
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from placeto.trials.records import Episode, Record
-from placeto.trials.trials import Watch, Workspace
+from placeto.trials.trials import Episode, Record, Watch, Workspace
 from placeto_policy import PolicyError
 
 

@@ -27,8 +27,7 @@ from placeto.texts import seconds_text
 from placeto.trials.comparing import chosen_budgets
 from placeto.trials.comparison import read_curves
 from placeto.trials.placing_tasks import Place
-from placeto.trials.records import Record
-from placeto.trials.trials import Watch, Workspace
+from placeto.trials.trials import Record, Watch, Workspace
 from placeto_graphs import load_placement, load_problem, parse_cluster, save_cluster
 from placeto_simulator import Simulator
 

@@ -10,8 +10,7 @@ from command_runs import build_profile, succeed
 from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, trials_of
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.trials.comparing import Describe
-from placeto.trials.records import Record
-from placeto.trials.trials import Experiment, Results
+from placeto.trials.trials import Experiment, Record, Results
 from placeto_experiments.paper import table1 as table1_module
 from placeto_experiments.paper.generalise import SHOWN
 from placeto_experiments.paper.plan import chosen_plan

@@ -35,8 +35,8 @@ from command_runs import build_profile, fail, succeed
 from placeto.errors import InputError
 from placeto.exporting.device_map import device_map, whole_modules
 from placeto.exporting.formats import FORMATS, dot_text, graphml_text
+from placeto.exporting.forms import ModuleScopes
 from placeto.exporting.layers import pipeline_stages
-from placeto.exporting.module_scopes import ModuleScopes
 from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP
 from placeto_graphs import (

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from command_runs import invoke, succeed_json
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
+from placeto.exporting.forms import ModuleScopes
 from placeto.exporting.layers import ModelChain, layer_split, layer_stacks, pipeline_stages
-from placeto.exporting.module_scopes import ModuleScopes
 from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.problems.making import make_problem

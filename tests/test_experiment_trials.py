@@ -20,12 +20,16 @@ from placeto.trials import keys
 from placeto.trials.folder import TRIALS, ExperimentFolder, experiment_folder
 from placeto.trials.keys import content_digest, files_digest, trial_keys
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.records import Episode, Failed, Placed, Problem, Record
 from placeto.trials.running import conduct, run_trials
 from placeto.trials.trials import (
+    Episode,
     Experiment,
+    Failed,
     Graph,
     Page,
+    Placed,
+    Problem,
+    Record,
     Results,
     Task,
     Trial,

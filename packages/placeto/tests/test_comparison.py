@@ -20,7 +20,8 @@ from placeto.trials.comparison import (
     runtime_table,
     search_table,
 )
-from placeto.trials.records import (
+from placeto.trials.running import beginning
+from placeto.trials.trials import (
     Placed,
     Problem,
     Runs,
@@ -28,7 +29,6 @@ from placeto.trials.records import (
     evaluations_until,
     short_curve,
 )
-from placeto.trials.running import beginning
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator

@@ -33,8 +33,7 @@ from placeto.trials.comparison import (
     search_table,
 )
 from placeto.trials.folder import PAGE, experiment_folder
-from placeto.trials.records import Problem
-from placeto.trials.trials import Page, Results
+from placeto.trials.trials import Page, Problem, Results
 from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
     PLACER_LIST,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placeto.placing.evaluators import STEP
 from placeto.trials.comparison import typical
-from placeto.trials.records import Problem
+from placeto.trials.trials import Problem
 from placeto_tools.plots import colour, new_figure
 
 LEVELS = ("single", "expert", "scotch")  # drawn beside the curves of the searches

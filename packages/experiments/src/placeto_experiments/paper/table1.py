@@ -17,8 +17,7 @@ from placeto.trials.comparison import (
     search_table,
     typical,
 )
-from placeto.trials.records import Placed, Problem
-from placeto.trials.trials import Experiment, Page, Results
+from placeto.trials.trials import Experiment, Page, Placed, Problem, Results
 from placeto_experiments.paper.pages import (
     Summary,
     count_text,

@@ -16,8 +16,16 @@ from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
 from placeto.training.training_run import run_training
 from placeto.trials.placing_tasks import Place
-from placeto.trials.records import Episode, Outcome, Record, Trained
-from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
+from placeto.trials.trials import (
+    Episode,
+    Graph,
+    Outcome,
+    Record,
+    StoppedError,
+    Trained,
+    Watch,
+    Workspace,
+)
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_baselines.devices import random_placements
 from placeto_graphs import (

@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.forms import (
+    ROOT,
     UNKNOWN,
+    ModuleScopes,
     Price,
     check_one_machine,
+    is_within,
     labels_of_step,
+    path_of,
     price,
     problem_of_labels,
 )
 from placeto.exporting.layers import ModelChain, layer_split
-from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, Evaluator, PlacementProblem, placement_ranks
 

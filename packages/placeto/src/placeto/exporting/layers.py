@@ -13,8 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.forms import UNKNOWN, Price, labels_of_step, price
-from placeto.exporting.module_scopes import ROOT, ModuleScopes, path_of
+from placeto.exporting.forms import (
+    ROOT,
+    UNKNOWN,
+    ModuleScopes,
+    Price,
+    labels_of_step,
+    path_of,
+    price,
+)
 from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_baselines import LayerChain, Stages, best_chain

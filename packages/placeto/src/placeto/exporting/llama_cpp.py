@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.forms import (
+    ROOT,
     Exported,
+    ModuleScopes,
     check_one_machine,
+    is_within,
     labels_of_step,
+    path_of,
     price,
     problem_of_labels,
 )
 from placeto.exporting.layers import context_of, forward_labels, one_stack, stages_of
-from placeto.exporting.module_scopes import ROOT, ModuleScopes, is_within, path_of
 from placeto.placing.costs import SIMULATION_ERROR
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted

@@ -15,8 +15,8 @@ from torch import nn
 from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
 from placeto.exporting.formats import ACCELERATE, exported_map, format_named
+from placeto.exporting.forms import ModuleScopes
 from placeto.exporting.layers import LayerSplit, pipeline_stages
-from placeto.exporting.module_scopes import ModuleScopes
 from placeto.outputs import check_file, write_text
 from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec

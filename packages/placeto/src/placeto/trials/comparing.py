@@ -28,13 +28,17 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.folder import ExperimentFolder, experiment_folder
 from placeto.trials.placing_tasks import PlaceByName
-from placeto.trials.records import Failed, Placed, Problem, Record, Runs
 from placeto.trials.running import conduct
 from placeto.trials.trials import (
     Experiment,
+    Failed,
     Graph,
     Page,
+    Placed,
+    Problem,
+    Record,
     Results,
+    Runs,
     Trial,
     Watch,
     Workspace,

@@ -23,7 +23,7 @@ from placeto.texts import (
     share_text,
 )
 from placeto.training.run_folder import LOG
-from placeto.trials.records import Curve, Placed, Problem, Runs, evaluations_until
+from placeto.trials.trials import Curve, Placed, Problem, Runs, evaluations_until
 
 RESULTS = "results.json"
 CPU = "cpu"

@@ -23,8 +23,7 @@ from placeto.outputs import (
 )
 from placeto.progress import clock
 from placeto.trials.keys import content_digest, trial_keys
-from placeto.trials.records import Failed, Record
-from placeto.trials.trials import Experiment, Page, Results, Trial, Workspace
+from placeto.trials.trials import Experiment, Failed, Page, Record, Results, Trial, Workspace
 from placeto_graphs import save_problem, write_atomically
 
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"

@@ -12,8 +12,16 @@ from placeto.placing.watching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
 from placeto.trials.comparison import CPU
-from placeto.trials.records import Placed, Record, evaluations_to_best, finite, short_curve
-from placeto.trials.trials import Graph, Watch, Workspace
+from placeto.trials.trials import (
+    Graph,
+    Placed,
+    Record,
+    Watch,
+    Workspace,
+    evaluations_to_best,
+    finite,
+    short_curve,
+)
 from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_graphs import PlacementProblem, Placer, parse_cluster
 from placeto_policy import Settings

@@ -24,8 +24,18 @@ from placeto.errors import RUN_FAILED, RunError, StoppedRunError, exit_code, one
 from placeto.progress import Progress, StopRequest, clock
 from placeto.texts import seconds_text
 from placeto.trials.folder import PAGE, ExperimentFolder
-from placeto.trials.records import Episode, Failed, Outcome, Record, Trained
-from placeto.trials.trials import Experiment, StoppedError, Trial, Watch, Workspace
+from placeto.trials.trials import (
+    Episode,
+    Experiment,
+    Failed,
+    Outcome,
+    Record,
+    StoppedError,
+    Trained,
+    Trial,
+    Watch,
+    Workspace,
+)
 
 ONE_THREAD = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LOOKS = 0.2
