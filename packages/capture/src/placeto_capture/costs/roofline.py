@@ -139,14 +139,14 @@ def _shares_without_class(
 ) -> dict[str, tuple[float, str]]:
     """Return the largest share of time of each type in no class with its kind, largest first."""
     types = np.array(graph.op_types)
-    shares: dict[str, tuple[float, str]] = {}
-    for op_type in dict.fromkeys(graph.op_types):
-        if op_type not in RESIDENT_TYPES and class_of_type(op_type) is None and seconds:
-            is_of_type = types == op_type
-            shares[op_type] = max(
-                (float(times[is_of_type].sum() / (times.sum() or 1.0)), kind)
-                for kind, times in seconds.items()
-            )
+    shares = {
+        op_type: max(
+            (float(times[types == op_type].sum() / (times.sum() or 1.0)), kind)
+            for kind, times in seconds.items()
+        )
+        for op_type in dict.fromkeys(graph.op_types if seconds else ())
+        if op_type not in RESIDENT_TYPES and class_of_type(op_type) is None
+    }
     return dict(sorted(shares.items(), key=lambda entry: -entry[1][0]))
 
 

@@ -59,10 +59,10 @@ class TracedStep:
             for made in self.graph.tensors_of_op
         ]
         self.last_op = {s: op for op, made in enumerate(self.storages_of_op) for s in made}
-        self._result_views: dict[str, View] = {name: trace.results[name] for name in results}
+        self.result_views: dict[str, View] = {name: trace.results[name] for name in results}
         for placeholder in trace.placeholders:
             if placeholder.is_resident:
-                self._result_views |= {**placeholder.tensors, **placeholder.state}
+                self.result_views |= {**placeholder.tensors, **placeholder.state}
         self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
             op: [
                 (view, value_of(placeholder, name, view).clone())
@@ -114,7 +114,7 @@ class TracedStep:
     @property
     def result_names(self) -> Collection[str]:
         """Names of results, weights, buffers and optimizer state."""
-        return self._result_views.keys()
+        return self.result_views.keys()
 
     def results(
         self, names: Collection[str], pieces: Mapping[int, torch.Tensor]
@@ -123,15 +123,11 @@ class TracedStep:
         with torch.no_grad():
             results = {}
             for name in names:
-                view = self._result_views[name]
+                view = self.result_views[name]
                 num_bytes = self.trace.storage_bytes[view.storage]
                 piece = pieces.get(view.storage, torch.empty(num_bytes, dtype=torch.uint8))
                 results[name] = view_of(piece.untyped_storage(), view)
             return results
-
-    def storages_of_results(self, names: Collection[str]) -> set[int]:
-        """Return the storages of some results that an op has made."""
-        return {self._result_views[name].storage for name in names} & self.last_op.keys()
 
     def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
         """Return what is to be put where the tensors of a placeholder are, before a run."""
@@ -150,24 +146,20 @@ class DeviceMemory(StorageMemory):
 
     def __init__(self, device: torch.device, step: TracedStep) -> None:
         super().__init__(device, step.trace.storage_bytes, step.slots)
-        self._num_holds: Counter[int] = Counter()
-
-    def drop_unless_held(self, storage: int) -> None:
-        if not self._num_holds[storage]:
-            self.drop(storage)
+        self.num_holds: Counter[int] = Counter()
 
     def hold(self, storage: int) -> int:
         """Count one more that holds a storage; return the bytes that are held more."""
-        self._num_holds[storage] += 1
-        if self._num_holds[storage] > 1:
+        self.num_holds[storage] += 1
+        if self.num_holds[storage] > 1:
             return 0
         self.owner(storage)
         return self._storage_bytes[storage]
 
     def release(self, storage: int) -> int:
         """Count one fewer, and drop what nobody holds; return the bytes that are held fewer."""
-        self._num_holds[storage] -= 1
-        if self._num_holds[storage]:
+        self.num_holds[storage] -= 1
+        if self.num_holds[storage]:
             return 0
         self.drop(storage)
         return self._storage_bytes[storage]
@@ -230,7 +222,8 @@ class TracedDevice:
         for storage in step.outliving.get(op, ()):
             memory.hold(storage)
         for storage in step.passing[op]:
-            memory.drop_unless_held(storage)
+            if not memory.num_holds[storage]:
+                memory.drop(storage)
         return more
 
     def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
@@ -252,10 +245,12 @@ class TracedDevice:
 
     def pieces(self, names: Collection[str]) -> dict[int, torch.Tensor]:
         """Return those storages of results of which the last op that makes them is here."""
+        last_op = self._step.last_op
+        storages = {self._step.result_views[name].storage for name in names} & last_op.keys()
         return {
             storage: self._whole(storage).to("cpu", copy=True)
-            for storage in self._step.storages_of_results(names)
-            if self._op_device[self._step.last_op[storage]] == self._number
+            for storage in storages
+            if self._op_device[last_op[storage]] == self._number
         }
 
     def _whole(self, storage: int) -> torch.Tensor:
@@ -286,7 +281,7 @@ class TracedDevice:
                 read.update({*own}.intersection(_touched(self._step.trace.ops[op])) - later)
         return [storage for storage in own if storage in read]
 
-    def _drawn(self, call: PreparedCall, args: list[Any], keywords: dict[str, Any]) -> Any:
+    def _drawn(self, call: PreparedCall, args: Any, keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
         seed = self._step.seed + (call.rng_index or 0)
         if call.takes_generator:

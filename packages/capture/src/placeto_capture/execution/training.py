@@ -151,7 +151,10 @@ class ExecutableTraining(TracedStep):
                 "failed; load_state puts others in their place"
             )
         self._next_feed = _Feed(
-            {name: _on_cpu(leaf) for name, leaf in leaves.items()},
+            {  # without the rest of a storage, which would be pickled, too
+                name: leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
+                for name, leaf in leaves.items()
+            },
             self._first_seed + self.num_steps * self._num_draws,
             self._present_settings(),
             self._has_begun,
@@ -335,11 +338,6 @@ def _optimizer_of(
             )
         group.update({name: False for name in SWITCHES if name in group})
     return optimizer
-
-
-def _on_cpu(leaf: Any) -> Any:
-    """Return a leaf of a batch without the rest of its storage, which would be pickled, too."""
-    return leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _leaves(batch: Any) -> dict[str, Any]:

@@ -119,13 +119,6 @@ def _hard_sigmoid(a: Attributes, x: Tensor) -> Tensor:
     return torch.clamp(x * a.alpha + a.beta, 0, 1)
 
 
-def _selu(a: Attributes, x: Tensor) -> Tensor:
-    if abs(a.alpha - 1.67326) < 1e-4 and abs(a.gamma - 1.0507) < 1e-4:
-        return F.selu(x)
-    scaled: Tensor = F.elu(x, a.alpha) * a.gamma
-    return scaled
-
-
 def _softmax(function: Op) -> Op:
     def run(a: Attributes, x: Tensor) -> Any:
         if a.version < 13:  # over all axes from this one on
@@ -248,10 +241,6 @@ def _layer_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any = None)
     return F.layer_norm(x, shape, as_operand(scale), as_operand(bias), a.epsilon)
 
 
-def _rms_normalization(a: Attributes, x: Tensor, scale: Any) -> Tensor:
-    return F.rms_norm(x, x.shape[a.axis % x.dim() :], as_operand(scale), a.epsilon)
-
-
 def _resize(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
     given = inputs if a.version > 10 else (None, *inputs)  # regions, scales and sizes
     _, scales, sizes = (*given, None, None, None)[:3]
@@ -335,9 +324,11 @@ OPS: dict[str, Op] = {
     "MaxPool": _max_pool,
     "Min": _variadic(torch.minimum),
     "Mod": lambda a, *both: (torch.fmod if a.fmod else torch.remainder)(*map(as_operand, both)),
-    "RMSNormalization": _rms_normalization,
+    "RMSNormalization": lambda a, x, scale: F.rms_norm(
+        x, x.shape[a.axis % x.dim() :], as_operand(scale), a.epsilon
+    ),
     "Resize": _resize,
-    "Selu": _selu,
+    "Selu": lambda _, x: F.selu(x),
     "Softmax": _softmax(torch.softmax),
     "Sum": _variadic(torch.add),
     "Upsample": _resize,

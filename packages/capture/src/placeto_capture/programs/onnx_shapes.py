@@ -26,12 +26,6 @@ def _reshape(a: Attributes, x: Tensor, shape: Any) -> Tensor:
     return x.reshape(wanted)
 
 
-def _squeeze(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
-    if given is None and a.axes is None:
-        return x.squeeze()
-    return x.squeeze(tuple(whole_numbers(given, a.axes)))
-
-
 def _unsqueeze(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
     places = whole_numbers(given, a.axes)
     for axis in sorted(axis % (x.dim() + len(places)) for axis in places):
@@ -108,11 +102,6 @@ def _picked_elements(function: Op) -> Op:
     return run
 
 
-def _scatter_nd(_: Attributes, *inputs: Any) -> Any:
-    x, indices, updates = map(as_operand, inputs)
-    return x.index_put(indices.unbind(-1), updates)
-
-
 def _tile(_: Attributes, x: Tensor, repeats: Any) -> Tensor:
     counts = whole_numbers(repeats)
     if x.numel() * math.prod(counts) > MAX_ELEMENTS:
@@ -167,17 +156,9 @@ def _product(x: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 def _arg(function: Op) -> Op:
     def run(a: Attributes, x: Tensor) -> Any:
-        if a.select_last_index:
-            last = function(x.flip(a.axis), dim=a.axis, keepdim=bool(a.keepdims))
-            return x.shape[a.axis] - 1 - last
         return function(x, dim=a.axis, keepdim=bool(a.keepdims))
 
     return run
-
-
-def _top_k(a: Attributes, x: Tensor, count: Any) -> Any:
-    largest = a.largest is None or bool(a.largest)
-    return tuple(torch.topk(x, whole_numbers(count)[0], dim=a.axis, largest=largest))
 
 
 SHAPES: dict[str, Op] = {
@@ -205,13 +186,19 @@ SHAPES: dict[str, Op] = {
     "ReduceSumSquare": _reduce(lambda x, **named: x.square().sum(**named)),
     "Reshape": _reshape,
     "ScatterElements": _picked_elements(torch.scatter),
-    "ScatterND": _scatter_nd,
+    "ScatterND": lambda _, x, indices, updates: as_operand(x).index_put(
+        as_operand(indices).unbind(-1), as_operand(updates)
+    ),
     "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
-    "Squeeze": _squeeze,
+    "Squeeze": lambda a, x, given=None: x.squeeze(
+        *([] if given is None and a.axes is None else [tuple(whole_numbers(given, a.axes))])
+    ),
     "Tile": _tile,
-    "TopK": _top_k,
+    "TopK": lambda a, x, count: tuple(
+        torch.topk(x, whole_numbers(count)[0], a.axis, largest=a.largest is None or bool(a.largest))
+    ),
     "Transpose": lambda a, x: x.permute(a.perm or list(range(x.dim()))[::-1]),
     "Trilu": lambda a, x, diagonal=None: (torch.triu if a.upper else torch.tril)(
         x, whole_numbers(diagonal, 0)[0]

@@ -250,10 +250,9 @@ def trace_function(
     """Return what ran in a step; the parameters are those of `capture_function`."""
     given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
     step = _Step(_named_modules(modules), given, others, example_inputs, options)
-    around = autocast_around(options.target, options.autocast)
 
     def call(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        with around:
+        with step.around:
             return _outputs(step_fn(*args, **kwargs))
 
     trace = step.trace(call, "step_fn", step_fn)
@@ -263,8 +262,8 @@ def trace_function(
     if left:
         try:
             with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # as before
-                around = autocast_around(options.target, options.autocast)
-                trace = replace(step, begins_with=left).trace(call, "step_fn", step_fn)
+                step = replace(step, begins_with=left)
+                trace = step.trace(call, "step_fn", step_fn)
         except CaptureError as error:
             warnings.warn(
                 "gradients: captured as if there were none before the step, which leaves some, as "
@@ -284,11 +283,10 @@ def trace_step(spec: StepSpec) -> Trace:
     else:
         given, factory = [], optimizer or torch.optim.Adam
     step = _Step({"": model}, given, [], spec.example_inputs, spec, spec.updates)
-    around = autocast_around(spec.target, spec.autocast)
 
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         model.eval()
-        with torch.no_grad(), around:
+        with torch.no_grad(), step.around:
             outputs = model(*args, **kwargs)
         return _outputs(outputs)
 
@@ -298,7 +296,7 @@ def trace_step(spec: StepSpec) -> Trace:
         step.part = "optimizer"
         update = step.made(factory)
         step.part = "model"
-        with around:
+        with step.around:
             outputs = model(*args, **kwargs)
             step.part = "loss_fn"
             loss = (spec.loss_fn or default_loss)(outputs)
@@ -340,6 +338,7 @@ class _Step:
     ) -> Trace:
         """Return what runs in a function, which returns results by name and calls some others."""
         self.part = part
+        self.around = autocast_around(self.options.target, self.options.autocast)
         with (
             patched_torch(self.options.target),  # one step at a time
             put_back([*called, *self.modules.values()]),

@@ -113,7 +113,7 @@ def autocast_around(target: Target, dtype: torch.dtype | None) -> AbstractContex
             return _like_the_outermost(torch.autocast(FAKE, torch.get_autocast_dtype(device)))
     torch.autocast_increment_nesting()
     if torch.autocast_decrement_nesting() and target == "gpu" and not torch.cuda.is_available():
-        warnings.warn(SWITCHED_OFF, CaptureWarning, stacklevel=4)
+        warnings.warn(SWITCHED_OFF, CaptureWarning, stacklevel=6)
     return nullcontext()
 
 

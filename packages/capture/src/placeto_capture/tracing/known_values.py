@@ -86,7 +86,11 @@ class KnownValues:
 
     def answer(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return `result` with fake tensors in place of real ones."""
-        return pytree.tree_map_only(torch.Tensor, _alike, self.result(func, arguments, keywords))
+        return pytree.tree_map_only(
+            torch.Tensor,
+            lambda tensor: torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype),
+            self.result(func, arguments, keywords),
+        )
 
     def _slice(self, storages: set[int]) -> tuple[list[int], set[int]]:
         """Return the ops that some storages got their values from, and all storages they touch."""
@@ -106,10 +110,6 @@ class KnownValues:
         result: list[Any] = [None] * len(call.outputs)
         result[assumption.output] = assumption.make(op)
         memory.keep(prepared(call, memory.slots), result)
-
-
-def _alike(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
 
 
 aten = torch.ops.aten

@@ -1,17 +1,13 @@
 """Makes an `OpGraph` of a trace.
 
 Each op that writes a storage makes a version of it, which is a tensor of the graph. An in-place op
-reads the version before its own, unless it overwrites all of it. A view of a storage is the
-storage: an op that reads a slice reads all of it.
+reads the version before, unless it overwrites all of it. A view is the storage. All versions of a
+resident storage (weights, optimizer state, buffers) have one place, so that a write has 0 bytes,
+and a reader of a later one reads the op of the weights, too: a copy elsewhere costs that.
 
-A resident storage (weights, optimizer state, buffers) has one place for all of its versions. A
-write to it takes no further memory: its tensor has 0 bytes. A reader of a later version reads the
-op of the weights as well, because a copy for another device costs that.
-
-A write waits for the ops that read the version that it replaces, and for the one that made it. A
-gradient op waits for the ops that made the gradients with which autograd came to its node. A
-barrier waits for the backward ops from which no other backward op is reached, and later ops wait
-for it. If updates run as soon as they can, tensors alone say what comes first.
+A write waits for the ops that read or made the version that it replaces, and a gradient op for
+those of the gradients with which autograd came to its node. A barrier waits for the backward ops
+from which no other one is reached, and later ops for it. Updates as ready wait for tensors alone.
 """
 
 from collections import defaultdict

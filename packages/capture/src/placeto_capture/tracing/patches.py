@@ -67,7 +67,7 @@ def patched_torch(target: Target) -> Iterator[None]:
         distribution.set_default_validate_args(False)  # values that are not known pass
 
         patches = [OneDevice(target), patch_format(), patch_module_apply(), patch_flex_attention()]
-        patches += [mock.patch.object(torch, "cond", cond_by_value), patch_refused()]
+        patches += [mock.patch.object(torch, "cond", cond_by_value), patch_nested()]
         if target == "gpu":
             patches += [patch_autocast(), patch_dropout(), patch_attention(), patch_offload()]
             patches += [patch_rms_norm()] if HAS_RMS_NORM else []
@@ -326,12 +326,11 @@ def patch_flex_attention() -> Any:
     )
 
 
-def patch_refused() -> Any:
+def patch_nested() -> Any:
     """Refuse nested tensors, whose shapes depend on values."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise StepError("expected dense tensors, got nested ones; use padded ones and a mask")
 
     names = "nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow"
-    refused: Any = dict.fromkeys(names, refuse)
-    return mock.patch.multiple(torch.nested, **refused)
+    return mock.patch.multiple(torch.nested, **dict.fromkeys(names, refuse))  # type: ignore[call-overload]

@@ -121,25 +121,16 @@ class PreparedCall:
     """A call that is ready to run on any device."""
 
     kernel: Any  # function of the call, without the wrapper that PyTorch puts around it
-    # Its arguments, and functions that make those that depend on the device.
-    positions: list[Any]
-    fills: tuple[tuple[int, Fill], ...]
-    keywords: dict[str, Any]
-    keyword_fills: dict[str, Fill]
+    given: tuple[Any, ...]  # its arguments and keywords
+    fill: Fill | None  # what makes those on a device, if they depend on it
     # Place among the tensors that it returns, and slot, of each that is kept.
     made: tuple[tuple[int, int], ...]
     rng_index: int | None  # as in `Call`
     takes_generator: bool  # True if it takes a generator of random numbers
 
-    def arguments(self, memory: StorageMemory) -> tuple[list[Any], dict[str, Any]]:
-        """Return what it is called with on a device."""
-        args = self.positions.copy()
-        for position, fill in self.fills:
-            args[position] = fill(memory)
-        if not self.keyword_fills:
-            return args, self.keywords
-        filled = {key: fill(memory) for key, fill in self.keyword_fills.items()}
-        return args, {**self.keywords, **filled}
+    def arguments(self, memory: StorageMemory) -> Any:
+        """Return the arguments and keywords that it is called with on a device."""
+        return self.fill(memory) if self.fill else self.given
 
 
 def prepared(call: Call, slots: Slots) -> PreparedCall:
@@ -149,14 +140,11 @@ def prepared(call: Call, slots: Slots) -> PreparedCall:
     for place, view in enumerate(call.outputs):
         if view is not None and view.storage in call.creates and view.storage not in looked_at:
             made.setdefault(view.storage, (place, slots.slot(view)))
-    fills = ((place, fill_of(value, slots)) for place, value in enumerate(call.arguments))
-    keyword_fills = ((key, fill_of(value, slots)) for key, value in call.keywords.items())
+    given = call.arguments, call.keywords
     return PreparedCall(
         kernel=getattr(call.function, "_op", call.function),
-        positions=list(call.arguments),
-        fills=tuple((place, fill) for place, fill in fills if fill),
-        keywords=call.keywords,
-        keyword_fills={key: fill for key, fill in keyword_fills if fill},
+        given=given,
+        fill=fill_of(given, slots),
         made=tuple(made.values()),
         rng_index=call.rng_index,
         takes_generator="generator" in str(getattr(call.function, "_schema", "")),
@@ -178,4 +166,10 @@ def fill_of(value: Any, slots: Slots) -> Fill | None:
             kind = type(value)
             pairs = list(zip(value, fills, strict=True))
             return lambda memory: kind(fill(memory) if fill else item for item, fill in pairs)
+    if isinstance(value, dict):
+        made = {key: fill_of(item, slots) for key, item in value.items()}
+        if any(made.values()):
+            return lambda memory: {
+                key: fill(memory) if fill else value[key] for key, fill in made.items()
+            }
     return None

@@ -118,7 +118,7 @@ class StepPhases:
 
     def _in_engine(self, outputs: Any, *args: Any, **keywords: Any) -> Any:
         _, _, creates_graph, *_ = args
-        is_forward = creates_graph or self._tracer.is_in_module  # whose gradients these are
+        is_forward = creates_graph or self._tracer.scopes.paths  # whose gradients these are
         with nullcontext() if is_forward else self._backward_phase():
             return self._run_engine(outputs, *args, **keywords)
 

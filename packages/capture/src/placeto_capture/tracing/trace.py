@@ -5,7 +5,6 @@ A tensor argument is a `View` of a storage, so that views need no calls: ops pas
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -34,11 +33,6 @@ class View:
     # True if it shows the conjugate or the negative of the stored values, as lazy views do.
     is_conjugated: bool = False
     is_negated: bool = False
-
-    @property
-    def num_elements(self) -> int:
-        """How many elements it shows; those of an expanded dimension count each time."""
-        return prod(self.size)
 
     @property
     def num_bytes(self) -> int:

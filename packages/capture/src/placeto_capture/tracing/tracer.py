@@ -67,7 +67,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.update = 0  # number of the optimizer's step that runs, in the update phase
         self.fused: set[int] = set()  # numbers of those of optimizers with ``fused=True``
         self._memory = memory
-        self._scopes = scopes
+        self.scopes = scopes
         self._mask_fraction = options.mask_fraction
         self._storages: list[torch.UntypedStorage] = []
         self._index_of_storage: dict[int, int] = {}
@@ -294,12 +294,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._nodes.after_op(maker, self._current_scope, node)
 
     @property
-    def is_in_module(self) -> bool:
-        return bool(self._scopes.paths)
-
-    @property
     def _current_scope(self) -> str:
-        return self._scopes.innermost(self.scope)
+        return self.scopes.innermost(self.scope)
 
     def _owner(self, call: Call) -> tuple[int | None, str]:
         """Return which op a call belongs to, and its scope."""
@@ -313,7 +309,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made_for = leaf, self.ops[leaf].scope
         owner, scope = made_for or (None, self.scope)
         # Modules run in the backward phase where activations are computed again.
-        return owner, self._scopes.innermost(scope)
+        return owner, self.scopes.innermost(scope)
 
     def _owner_of_update(self, call: Call) -> tuple[int | None, str]:
         owners = {

@@ -22,7 +22,12 @@ def with_whole_updates(trace: Trace) -> Trace:
     """
     users = _users(trace)
     free = (_free_part(trace, ops, users) for ops in _updates(trace))
-    merged = {ops[-1]: ops for ops in free if len(ops) > 1 and _is_elementwise(trace, ops)}
+    merged = {
+        ops[-1]: ops
+        for ops in free
+        if len(ops) > 1
+        and CLASSES_OF_UPDATES.issuperset(class_of_type(trace.ops[op].op_type) for op in ops)
+    }
     removed = {op for ops in merged.values() for op in ops[:-1]}
     kept = [op for op in range(len(trace.ops)) if op not in removed]
     place = {op: index for index, op in enumerate(kept)}
@@ -149,10 +154,6 @@ def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> l
     }
     last = max(others, default=-1)
     return [op for op in ops if op > last]
-
-
-def _is_elementwise(trace: Trace, ops: Sequence[int]) -> bool:
-    return all(class_of_type(trace.ops[op].op_type) in CLASSES_OF_UPDATES for op in ops)
 
 
 def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> tuple[Call, int]:

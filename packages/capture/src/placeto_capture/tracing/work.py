@@ -119,11 +119,6 @@ FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch
 }
 
 
-def formula_of(function: Function) -> Formula | None:
-    """Return what counts the FLOPs of a function, None if they follow from its elements."""
-    return FORMULAS.get(function.name) or flop_registry.get(function.overload.overloadpacket)
-
-
 def changed_elements(function: Function, named: dict[str, Any]) -> int:
     """Return how many elements a call of one of `PUTS` changes, at most."""
     target = named["self"]
@@ -148,7 +143,7 @@ def count_flops(
     tensors: Iterable[View],
 ) -> int:
     """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
-    formula = formula_of(function)
+    formula = FORMULAS.get(function.name) or flop_registry.get(function.overload.overloadpacket)
     if formula is not None:
         is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in args)
         return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
@@ -156,7 +151,7 @@ def count_flops(
         return changed_elements(function, function.named(args, kwargs))
     if function.moves:
         return 0
-    return max((tensor.num_elements for tensor in tensors), default=0)
+    return max((prod(tensor.size) for tensor in tensors), default=0)
 
 
 def count_bytes(
