@@ -13,6 +13,8 @@ from small_transformers import DECODER, DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
+from placeto.problems.sources import load_source
+from placeto_capture import CaptureError
 from placeto_workloads import LIBRARIES, WorkloadError, library_step
 
 SMALL_GPT2 = {"model_type": "gpt2", **SMALL["gpt2"]}
@@ -93,6 +95,17 @@ def test_models_of_images_that_are_not_made_are_refused(
 ) -> None:
     with pytest.raises(WorkloadError, match=message):
         library_step(source, **settings)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_an_error_of_a_model_itself_names_it_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Network, "forward", lambda _self, _images, mask: mask)
+    with pytest.raises(
+        CaptureError, match=r"^timm:resnet50: .*'mask'.*; if it needs .* inputs, na"
+    ):
+        load_source("timm:resnet50")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -311,7 +324,7 @@ def test_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "_from_config", from_config)
-    with pytest.raises(WorkloadError, match=r"^transformers:gpt2: ValueError: enough$"):
+    with pytest.raises(WorkloadError, match=r"^transformers:gpt2: ValueError: enough; if"):
         library_step("transformers:gpt2")
     assert seen == [True]
     assert constants.HF_HUB_OFFLINE is False

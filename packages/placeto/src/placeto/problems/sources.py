@@ -80,12 +80,20 @@ class SourceModel:
     num_groups: int | None = None
     is_part: bool = True  # as of `Source`
     cached: Callable[[Target], OpGraph] | None = None  # its graph, where such graphs are kept
+    library_name: str = ""  # of a model of a library
 
     def source(self, target: Target) -> Source:
         """Return the graph of the model for the kernels of a target, and what suits it."""
         from placeto.problems.models import capture_step  # noqa: PLC0415 (torch takes seconds)
+        from placeto_capture import CaptureError  # noqa: PLC0415
+        from placeto_workloads.libraries.loading import OWN_FUNCTION  # noqa: PLC0415
 
-        graph = self.cached(target) if self.cached else capture_step(self.make("meta"), target)
+        try:
+            graph = self.cached(target) if self.cached else capture_step(self.make("meta"), target)
+        except CaptureError as error:  # mostly one of the model's own
+            if not self.library_name:
+                raise
+            raise CaptureError(f"{self.library_name}: {error}; {OWN_FUNCTION}") from error
         return Source(self.name, graph, None, self.rules, self.num_groups, is_part=self.is_part)
 
 
@@ -246,10 +254,14 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
         check_once([*how, *choice.sizes])
         values = {**how, **choice.sizes}
         return SourceModel(
-            f"{name}-{choice.mode}", lambda device: inference_step(text, device=device, **values)
+            f"{name}-{choice.mode}",
+            lambda device: inference_step(text, device=device, **values),
+            library_name=text,
         )
     values = _of_part(text, choice.sizes, defaults_of(LIBRARIES[library]), micro_batches)
-    return SourceModel(name, lambda device: library_step(text, device=device, **values))
+    return SourceModel(
+        name, lambda device: library_step(text, device=device, **values), library_name=text
+    )
 
 
 def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceModel:

@@ -17,6 +17,11 @@ from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 
 NUM_SUGGESTIONS = 5
+# What to do about an error of a model's own.
+OWN_FUNCTION = (
+    "if it needs other settings or inputs, name a function of your own that makes the model and "
+    "its inputs, package.module:function"
+)
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -92,7 +97,7 @@ def built(source: str, make: Callable[[], Model], device: torch.device | str, se
     except WorkloadError:
         raise
     except Exception as error:
-        raise WorkloadError(f"{source}: {error_line(error)}") from error
+        raise WorkloadError(f"{source}: {error_line(error)}; {OWN_FUNCTION}") from error
 
 
 def first_number(config: Any, *keys: str) -> int | None:
