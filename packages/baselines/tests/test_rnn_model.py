@@ -1,14 +1,11 @@
-"""The policy network, compared with PyTorch's own layers and with all placements at once."""
-
-from collections.abc import Callable
-from typing import Any
+"""The policy network, compared with autograd alone and with all placements at once."""
 
 import numpy as np
 import pytest
 import torch
 
 from baseline_problems import two_chains
-from placeto_baselines.rnn import gradients
+from placeto_baselines.rnn import model as rnn_model
 from placeto_baselines.rnn.model import GraphBatch, PlacementModel, entropy
 from recurrent_policies import (
     SMALL,
@@ -39,29 +36,16 @@ def test_padding_changes_nothing() -> None:
         )
 
 
-def torch_decoder(model: PlacementModel) -> Callable[..., tuple[torch.Tensor, Any]]:
-    """PyTorch's LSTM with the weights of the decoder, in a graph with them."""
-    weights, size = model.decoder_weights, SMALL.hidden_size
-    layer = torch.nn.LSTM(size, size, batch_first=True)
-    named = {
-        "weight_ih_l0": weights.by_input,
-        "weight_hh_l0": weights.by_hidden,
-        "bias_ih_l0": weights.bias,
-        "bias_hh_l0": torch.zeros(4 * size),
-    }
-    return lambda inputs, first: torch.func.functional_call(layer, named, (inputs, first))
-
-
 def plain_log_probability(
     model: PlacementModel, graphs: GraphBatch, devices: torch.Tensor
 ) -> torch.Tensor:
-    """The log-probability by PyTorch's LSTM and autograd alone, one place after the other."""
+    """The log-probability by autograd alone, one place after the other."""
     encoded = model.encode(graphs)
     rows, samples, length = devices.shape
     start = torch.full((rows, samples, 1), model.num_devices)
     inputs = model.device_embedding(torch.cat([start, devices[:, :, :-1]], dim=-1))
     first = [x.repeat_interleave(samples, dim=0)[None] for x in (encoded.hidden, encoded.cell)]
-    hidden, _ = torch_decoder(model)(inputs.flatten(0, 1), first)
+    hidden, _ = model.decoder(inputs.flatten(0, 1), first)
     hidden = hidden.view(rows, samples, length, -1)
     total = torch.zeros(rows, samples)
     for place in range(length):
@@ -80,7 +64,7 @@ def plain_log_probability(
 def test_log_probability_and_gradient_are_those_of_plain_autograd(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradients, "CHUNK", chunk)
+    monkeypatch.setattr(rnn_model, "CHUNK", chunk)
     model, graphs = model_of(unequal_problems(), seed=9)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -132,7 +116,7 @@ def test_samples_are_drawn_with_their_probability() -> None:
 def test_the_forget_gates_start_open() -> None:
     model, _ = model_of([chains(2)], seed=0)
     weights = model.state_dict()
-    biases = {"encoder.bias_ih_l0": SMALL.hidden_size // 2, "decoder_weights.bias": 16}
-    for name, size in biases.items():
-        assert weights[name].tolist() == [0.0] * size + [1.0] * size + [0.0] * 2 * size
-    assert not weights["encoder.bias_hh_l0"].any()
+    for name, size in {"encoder": SMALL.hidden_size // 2, "decoder": SMALL.hidden_size}.items():
+        bias = weights[f"{name}.bias_ih_l0"].tolist()
+        assert bias == [0.0] * size + [1.0] * size + [0.0] * 2 * size
+        assert not weights[f"{name}.bias_hh_l0"].any()

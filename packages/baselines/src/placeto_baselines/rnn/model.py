@@ -1,7 +1,8 @@
 """What the policy reads of graphs, and its network: encoder, attention, decoder."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,16 +12,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from placeto_baselines.devices import allowed_devices
 from placeto_baselines.errors import BaselineError
-from placeto_baselines.rnn.gradients import (
-    AttentionScores,
-    DecodedStates,
-    DecoderStates,
-    DecoderWeights,
-)
 from placeto_baselines.rnn.placer import RnnSettings
 from placeto_graphs import PlacementProblem
 
 LARGEST = float(np.log1p(2.0**40))  # brings the logarithms of sizes below 1, up to a terabyte
+CHUNK = 2**20  # numbers of attention that are worked on at once: what a processor's cache holds
 
 
 @dataclass(frozen=True)
@@ -140,8 +136,59 @@ class Written:
     """B placements of each of N graphs, and what writing them computed."""
 
     devices: Tensor  # int64[N, B, L]; of no meaning where padded
-    states: DecoderStates  # of the N B sequences
     scores: Tensor  # float32[N, B, L, L], of the attention of each place
+
+
+class AttentionScores(torch.autograd.Function):
+    """``v . tanh(keys + queries)`` of Bahdanau et al. (2015), with a gradient that keeps little.
+
+    Between L groups and M states there are ``M L H`` hyperbolic tangents, 8 million for each sample
+    of 128 groups. Autograd would keep them; here they are made again for the gradient. ``tanh x``
+    is ``2 s(2 x) - 1`` with the logistic function ``s``, several times as fast on some processors.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, keys: Tensor, queries: Tensor, weight: Tensor, known: Any) -> Tensor:
+        """Return ``known``, or float32[N, M, L] for keys[N, L, H], queries[N, M, H], weight[H]."""
+        ctx.save_for_backward(keys, queries, weight)
+        if known is not None:
+            return torch.as_tensor(known)
+        scores = keys.new_empty(*queries.shape[:2], keys.shape[1])
+        for graph, part, logistic in _logistics(keys, queries):
+            torch.matmul(logistic, weight, out=scores[graph, part])
+        return scores.mul_(2).sub_(weight.sum())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+        keys, queries, weight = ctx.saved_tensors
+        by_scores = gradients[0].contiguous()
+        by_keys, by_queries = torch.zeros_like(keys), torch.empty_like(queries)
+        by_weight = torch.zeros_like(weight)
+        for graph, part, logistic in _logistics(keys, queries):
+            here = by_scores[graph, part]
+            by_weight += here.flatten() @ logistic.flatten(0, 1)
+            # s (1 - s) times the gradient, in the place of s
+            slope = torch.ops.aten.sigmoid_backward.grad_input(
+                here[:, :, None].expand_as(logistic), logistic, grad_input=logistic
+            )
+            by_keys[graph] += slope.sum(dim=0)
+            torch.sum(slope, dim=1, out=by_queries[graph, part])
+        by_weight.mul_(2).sub_(by_scores.sum())
+        return by_keys.mul_(4 * weight), by_queries.mul_(4 * weight), by_weight, None
+
+
+def _logistics(keys: Tensor, queries: Tensor) -> Iterator[tuple[int, slice, Tensor]]:
+    """Yield ``s(2 (keys + queries))`` of some queries of a graph at a time; each in one memory."""
+    number, length, size = keys.shape
+    at_once = max(1, CHUNK // (length * size))
+    twice_keys, twice_queries = 2 * keys, 2 * queries[:, :, None]
+    memory = keys.new_empty(min(at_once, queries.shape[1]), length, size)
+    for graph in range(number):
+        for first in range(0, queries.shape[1], at_once):
+            part = slice(first, first + at_once)
+            some = twice_queries[graph, part]
+            total = torch.add(some, twice_keys[graph], out=memory[: len(some)])
+            yield graph, part, total.sigmoid_()
 
 
 class PlacementModel(nn.Module):
@@ -169,7 +216,7 @@ class PlacementModel(nn.Module):
         # On no device first: PyTorch would draw weights from its global source of randomness.
         with torch.device("meta"):
             self.encoder = nn.LSTM(num_features, size // 2, bidirectional=True, batch_first=True)
-            self.decoder_weights = DecoderWeights(size)
+            self.decoder = nn.LSTM(size, size, batch_first=True)
             self.device_embedding = nn.Embedding(num_devices + 1, size)  # the last one starts
             self.attention_key = nn.Linear(size, size, bias=False)
             self.attention_query = nn.Linear(size, size, bias=False)
@@ -233,21 +280,15 @@ class PlacementModel(nn.Module):
     ) -> Tensor:
         """Return float32[N, B, L, D], the log-probability of each device, given those before.
 
-        ``written`` is the result of writing these placements, int64[N, B, L], if this policy wrote
-        them with the weights that it has now. Else it is computed, by teacher forcing.
+        They are computed by teacher forcing. ``written`` has the scores of attention, if this
+        policy wrote these placements with the weights that it has now.
         """
         number, samples, length = devices.shape
         start = torch.full((number, samples, 1), self.num_devices)
-        inputs = torch.cat([start, devices[:, :, :-1]], dim=-1).flatten(0, 1).t().contiguous()
-        states: Tensor = DecodedStates.apply(  # type: ignore[no-untyped-call]
-            self._device_signals(),
-            self.decoder_weights.by_hidden,
-            *_start(encoded, samples),
-            inputs,
-            None if written is None else written.states,
-        )
-        # [L, N B, H] to [N, B L, H]: all states of a graph attend to it at once
-        hidden = states.transpose(0, 1).reshape(number, samples * length, -1)
+        inputs = torch.cat([start, devices[:, :, :-1]], dim=-1).flatten(0, 1)
+        states, _ = self.decoder(self.device_embedding(inputs), _start(encoded, samples))
+        # [N B, L, H] to [N, B L, H]: all states of a graph attend to it at once
+        hidden = states.reshape(number, samples * length, -1)
         scores = None if written is None else written.scores.flatten(1, 2)
         weights, _ = self.attention(encoded, hidden, scores)
         logits = self.logits(encoded, hidden, weights).view(number, samples, length, -1)
@@ -256,23 +297,18 @@ class PlacementModel(nn.Module):
 
     def _write(self, encoded: Encoded, samples: int, choose: Callable[[Tensor], Tensor]) -> Written:
         number, length = encoded.states.shape[:2]
-        states = DecoderStates(*_start(encoded, samples), length)
-        signals, weight = self._device_signals(), self.decoder_weights.by_hidden
+        state = _start(encoded, samples)
         scores = torch.empty(number, samples, length, length)
         devices = torch.empty((number, samples, length), dtype=torch.int64)
         last = torch.full((number, samples), self.num_devices)
         for place in range(length):
-            hidden = states.advance(place, signals[last.flatten()], weight)
+            hidden, state = self.decoder(self.device_embedding(last.view(-1, 1)), state)
             hidden = hidden.view(number, samples, -1)
             weights, scores[:, :, place] = self.attention(encoded, hidden)
             here = self.logits(encoded, hidden, weights)
             allowed = encoded.graphs.allowed[:, place, None]
             last = devices[:, :, place] = choose(here.masked_fill(~allowed, -torch.inf))
-        return Written(devices, states, scores)
-
-    def _device_signals(self) -> Tensor:
-        """Return float32[D + 1, 4H], what devices, and the start, add to the decoder's gates."""
-        return self.decoder_weights.signals(self.device_embedding.weight)
+        return Written(devices, scores)
 
     def _draw_weights(self, generator: torch.Generator) -> None:
         for name, weight in self.named_parameters():
@@ -289,11 +325,11 @@ class PlacementModel(nn.Module):
 
 
 def _start(encoded: Encoded, samples: int) -> tuple[Tensor, Tensor]:
-    """Return two float32[N B, H], the decoder's first states for B samples of each graph."""
-    hidden, cell = (
-        state.repeat_interleave(samples, dim=0) for state in (encoded.hidden, encoded.cell)
+    """Return two float32[1, N B, H], the decoder's first states for B samples of each graph."""
+    first, cell = (
+        x.repeat_interleave(samples, dim=0)[None] for x in (encoded.hidden, encoded.cell)
     )
-    return hidden, cell
+    return first, cell
 
 
 def entropy(log_probabilities: Tensor, encoded: Encoded) -> Tensor:

@@ -28,7 +28,7 @@ from placeto_baselines.trials import Trials
 from placeto_graphs import Evaluator, PlacementProblem, write_atomically
 
 FORMAT = "placeto-rnn-policy"
-VERSION = 2
+VERSION = 3
 
 
 class StoredPolicy(msgspec.Struct, forbid_unknown_fields=True):
