@@ -298,10 +298,10 @@ def runnable_models(
 def row_of(
     model: str, share: float | None, problem: PlacementProblem, rows: list[Measured]
 ) -> list[str]:
-    """Return errors as fractions of the measured runtime, and the winner of the simulation."""
+    """Return errors relative to the measured runtime, and the excess of the chosen placement."""
     simulated, slowed, own_times, measured = np.array([row[1:] for row in rows]).T
     errors = np.abs(np.stack([simulated, slowed, own_times]) / measured - 1)
-    winner = measured[simulated.argmin()]
+    chosen = measured[simulated.argmin()]
     return [
         model,
         "real" if share is None else share_text(share),
@@ -310,8 +310,8 @@ def row_of(
         f"{spearmanr(simulated, measured).statistic:.2f}",
         "" if np.isnan(slowed).any() else share_text(errors[1].mean()),
         share_text(errors[2].mean()),
-        share_text(winner / measured.min() - 1),
-        f"{next(row.measured for row in rows if row.placement == SINGLE) / winner:.2f}",
+        share_text(chosen / measured.min() - 1),
+        f"{next(row.measured for row in rows if row.placement == SINGLE) / chosen:.2f}",
     ]
 
 
@@ -336,7 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 seconds = map(seconds_text, (each.measured, each.simulated))
                 steps.append([*rows[-1][:2], each.placement, *seconds])
     columns = [*("model", "links", ">time of an op", ">error (worst)", ">rank correlation")]
-    columns += [*(">with slowdown", ">with own times", ">winner", ">speed-up")]
+    columns += [">with slowdown", ">with times of the same run", ">chosen placement", ">speed-up"]
     print(TextTable("", columns, rows).markdown())
     print(
         TextTable("", ["model", "links", "placement", ">measured", ">simulated"], steps).markdown()

@@ -26,12 +26,12 @@ PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
 # The tutorial has a test of its own, test_first_steps.py. What other pages show takes minutes even
 # at its shortest: comparisons of the largest models, and the check of ninety others.
 RUN = (
-    *("docs/exporting.md", "docs/measuring.md", "docs/micro-batches.md", "docs/models.md"),
+    *("docs/exporting.md", "docs/measuring.md", "docs/training-large.md", "docs/models.md"),
     *("docs/placing.md", "docs/serving.md", "docs/training.md"),
     "tools/README.md",
 )
 # Pages whose large models my_model.py of the tutorial stands in for.
-WITH_LARGE_MODELS = ("docs/micro-batches.md", "docs/placing.md", "docs/training.md")
+WITH_LARGE_MODELS = ("docs/training-large.md", "docs/placing.md", "docs/training.md")
 LARGE_MODEL = re.compile(r"inception-v3|nmt-\d|nmt:\d+")
 SHORTER = {
     "calibrate": ["--steps=1", "--most-bytes=1000000"],

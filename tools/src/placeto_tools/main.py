@@ -26,7 +26,7 @@ SECTIONS = {
         "place": "Place a problem by search, another placer or a trained policy.",
         "simulate": "Simulate a step: runtime, memory, busy devices, critical path.",
         "explain": "Show the costs of groups on other devices, and their waits.",
-        "export": "Write a placement in a form that another library takes.",
+        "export": "Write a placement in the format of another library.",
         "report": "Write a web page that shows placements.",
         "plot": "Draw a placement, a simulated step or learning curves.",
     },

@@ -29,7 +29,7 @@ from placeto_tools.tables import show_json
     "form",
     type=NearestChoice(tuple(FORMATS)),
     required=True,
-    help="Form: accelerate, for dispatch_model; torch, split points of "
+    help="Export format: accelerate, for dispatch_model; torch, split points of "
     "torch.distributed.pipelining; vllm, deepspeed or llama.cpp, layers of each device; dot "
     "or graphml, the graph of groups.",
 )
@@ -50,11 +50,11 @@ def export(
     as_json: bool,
     force: bool,
 ) -> None:
-    """Write a placement in a form that another library takes.
+    """Write a placement in the format of another library.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. accelerate places whole modules. The other
     libraries give each device consecutive layers; llama.cpp can also have feed-forward parts and
-    experts elsewhere. If the form cannot express the placement, modules or layers move to where
+    experts elsewhere. If the format cannot express the placement, modules or layers move to where
     they cost least by --objective, and a line shows the cost.
 
     \b

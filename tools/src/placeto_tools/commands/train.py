@@ -67,7 +67,7 @@ from placeto_tools.tables import show_json
 @click.option(
     "--granularities",
     type=click.IntRange(min=1),
-    help="Number of granularities of each graph: from more and fewer groups the policy learns to "
+    help="Number of levels of each graph: from more and fewer groups the policy learns to "
     f"place other graphs better.  [default: {GRANULARITIES_OF_MANY} for several PROBLEMS, 1 for "
     "one or with --preset paper]",
 )

@@ -159,8 +159,8 @@ def _episode_table(
         ]
 
     return table(
-        "problem|>paper, Placeto|>paper, RNN|>paper, factor|>episodes, paper configuration"
-        "|>evaluations, RNN|>factor|>factor of budgets",
+        "problem|>paper, Placeto|>paper, RNN|>paper, RNN / Placeto|>episodes, paper configuration"
+        "|>evaluations, RNN|>RNN / episodes|>the same of budgets",
         map(row, reports),
     )
 

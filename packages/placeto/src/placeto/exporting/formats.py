@@ -162,7 +162,7 @@ def _split_layers(
     stages = zip(split.stages.sizes, split.devices, strict=True)
     where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
     found = "as placed" if split.as_placed else "the best split found"
-    price = split.price.text(problem, "whole layers in a row", evaluator)
+    price = split.price.text(problem, "whole consecutive layers", evaluator)
     remarks = (f"{where}: {found}", price)
     named = {"devices": split.devices, **details}
     return Exported(content, remarks, split.price, named, split.op_devices)

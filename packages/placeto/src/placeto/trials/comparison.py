@@ -40,9 +40,9 @@ MEDIANS = (
 )
 SEARCH_COLUMNS = (
     "*Evaluations*: until the search was within 1 % of its own best. *Reduction*: how much lower "
-    "the runtime is than the RNN's. *Factor*: evaluations of the RNN over those of the placer. "
-    "*CPU seconds*: of the whole search. *As fast as the RNN*: evaluations until the placer was as "
-    "fast as the RNN at its best; never, if half of the runs never were."
+    "the runtime is than the RNN's. *RNN / placer*: evaluations of the RNN over those of the "
+    "placer. *CPU seconds*: of the whole search. *As fast as the RNN*: evaluations until the "
+    "placer was as fast as the RNN at its best; never, if half of the runs never were."
 )
 Curves = dict[str, list[NDArray[np.float64]]]  # [K, 2] of each seed
 TABLE_1 = {  # titles of the placers in table 1 of the paper, by name
@@ -116,7 +116,7 @@ def search_table(
     return TextTable(
         "Search of these placements, as in table 1 of Addanki et al. (2019)",
         [
-            *("problem", "placer", ">runtime, s", ">reduction", ">evaluations", ">factor"),
+            *("problem", "placer", ">runtime, s", ">reduction", ">evaluations", ">RNN / placer"),
             *(">CPU seconds", ">as fast as the RNN"),
         ],
         [_search_row(problem, name) for problem in problems for name in placers],
