@@ -112,29 +112,19 @@ def with_all_names(
 
     A graph has one name of each. Others, such as those of tied weights, get the same device.
     """
-    all_modules = dict(model.named_modules(remove_duplicate=False))
-    first_names = {module: name for name, module in model.named_modules()}
     tensors = [
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
     ]
-    known = all_modules.keys() | dict(tensors).keys()
+    known = {name for name, _ in (*model.named_modules(remove_duplicate=False), *tensors)}
     found = {name: target for name, target in modules.items() if name in known}
 
     def target_of(name: str) -> Target | None:
         return next((found[each] for each in reversed(path_of(name)) if each in found), None)
 
-    for name, module in all_modules.items():
-        first = first_names[module]
-        if name != first and target_of(name) is None:
-            inside = {key: found[key] for key in found if is_within(key, first)}
-            whole = target_of(first)
-            found |= {name + key.removeprefix(first): target for key, target in inside.items()}
-            if not inside and whole is not None:
-                found[name] = whole
     named = {value: target for name, value in tensors if (target := target_of(name)) is not None}
     for name, value in tensors:
-        if target_of(name) is None:
+        if target_of(name) is None:  # a module with weights of its own is whole
             found[name.rpartition(".")[0] or name] = named.get(value, main_device)
     return found
 

@@ -230,24 +230,19 @@ def runnable_problem(
     """
     if asked.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
-    if problem_file is not None:
-        problem = load_problem(problem_file)
-        cluster = problem.cluster
-    else:
-        if asked.cluster is None and devices.are_cpus:
-            asked = replace(asked, cluster=f"{len(devices.names)}xcpu")
-        if asked.devices is None:
-            raise InputError(
-                f"--cluster: expected one that says what {', '.join(devices.names)} are"
-            )
-        cluster = asked.devices
+    problem = None if problem_file is None else load_problem(problem_file)
+    if problem is None and asked.cluster is None and devices.are_cpus:
+        asked = replace(asked, cluster=f"{len(devices.names)}xcpu")
+    cluster = asked.devices if problem is None else problem.cluster
+    if cluster is None:
+        raise InputError(f"--cluster: expected one that says what {', '.join(devices.names)} are")
     if cluster.num_devices != len(devices.names):
         raise InputError(
             f"--devices: expected {cluster.num_devices}, one for each of "
             f"{', '.join(cluster.device_names)}, got {len(devices.names)}"
         )
     step = step_on(model, devices)
-    if problem_file is None:
+    if problem is None:
         graph = step.graph
         if is_measured:
             no_time = {device.kind: np.zeros(graph.num_ops) for device in cluster.devices}
