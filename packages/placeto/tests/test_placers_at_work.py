@@ -1,15 +1,18 @@
-"""An evaluator that counts changes no search, and tells how far it is."""
+"""An evaluator that counts changes no search; and what a process does once is done before."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto.placing import watching
+from placeto.placing import placements, watching
 from placeto.placing.choices import evaluated
 from placeto.placing.evaluators import STEP
 from placeto.placing.placements import PlaceSettings, place_problem, run_placer
@@ -17,15 +20,17 @@ from placeto.placing.placers import placer_spec
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
-from placeto_baselines import LocalSearch, MultilevelSearch, RandomPlacer
+from placeto_baselines import LocalSearch, MultilevelSearch, RandomPlacer, SingleDevice
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
+    PlacementResult,
     Placer,
     SchedulingEvaluator,
     from_networkx,
     parse_cluster,
 )
+from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
 
 
@@ -155,3 +160,59 @@ def test_the_search_is_the_same_by_its_name_as_without_one() -> None:
     found.append(run_placer(spec, problem, progress, seed=3, limits=limits))
     assert len({each.evaluations for each in found}) == 1
     assert len({tuple(each.placement.tolist()) for each in found}) == 1
+
+
+# Placed by each placer after it was warmed up: nothing may be imported or compiled any more.
+PLACE_WARM = """
+import sys
+from numba.core.event import install_recorder
+from placeto_policy.example import two_chains
+from placeto_simulator import Simulator
+from placeto.placing.placers import make_placer
+from placeto.placing.placers import warm_up
+
+problem = two_chains(5, 3)
+for name in sys.argv[1:]:
+    warm_up(name)
+    placer, evaluator = make_placer(name, problem, 400), Simulator(problem)
+    before = set(sys.modules)
+    with install_recorder("numba:compile") as compiled:
+        placer.place(problem, evaluator)
+    print(name, sorted(set(sys.modules) - before), len(compiled.buffer))
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_left_to_import_or_compile() -> None:
+    names = ["single", "scotch", "metis", "m-sct", "local-search", "multilevel", "rnn", "placeto"]
+    command = [sys.executable, "-c", PLACE_WARM, *names]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == [f"{name} [] 0" for name in names]
+
+
+def test_placers_and_evaluators_are_warmed_up_before_seconds_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+
+    def noted(name: str, placer: type[Any]) -> None:
+        place = placer.place
+
+        def noting(self: Any, *arguments: Any, **options: Any) -> PlacementResult:
+            happened.append(f"{name} with seed {options['seed']}")
+            found: PlacementResult = place(self, *arguments, **options)
+            return found
+
+        monkeypatch.setattr(placer, "place", noting)
+
+    noted("places", SingleDevice)
+    noted("searches", MultilevelSearch)
+    monkeypatch.setattr(placements, "warm_up", lambda name, _: happened.append(f"warms {name}"))
+    monkeypatch.setattr(placements, "warm_up_evaluator", lambda _: happened.append("warms"))
+    run_placer(placer_spec("single"), two_chains(), PlainProgress(None), seed=3)
+    assert happened == ["warms single", "places with seed 3"]
+    for num_devices in (1, 3):  # of three, a search on a pair comes first
+        del happened[:]
+        settings = PlaceSettings(max_evaluations=400, seed=5)
+        place_problem(two_chains(2, num_devices), settings, PlainProgress(None))
+        assert happened == ["warms", *["searches with seed 5"] * (1 if num_devices == 1 else 2)]
