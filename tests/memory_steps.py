@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
+from captured_models import Net
+
 Loss = Callable[[Any, Tensor], Tensor]
 Optimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 Made = tuple[nn.Module, tuple[Tensor, ...], Tensor]  # a model, its inputs, what they should give
@@ -45,19 +47,6 @@ class MemoryStep:
     optimizer: Optimizer = torch.optim.Adam
     is_training: bool = True
     within: float = 0.02
-
-
-class Net(nn.Module):
-    """Parts by name, and a function that uses them."""
-
-    def __init__(self, function: Callable[..., Any], **parts: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(self, *inputs)
 
 
 def perceptron(*sizes: int, rows: int, activation: Callable[[], nn.Module] = nn.ReLU) -> Made:

@@ -21,14 +21,26 @@ class Case:
     inputs: tuple[Any, ...]
 
 
-class Function(nn.Module):
-    """A function as a module."""
+class Net(nn.Module):
+    """Modules, parameters, buffers and other tensors by name, and a function that uses them."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
         self.function = function
+        for name, part in parts.items():
+            if isinstance(part, nn.Module | nn.Parameter) or name.startswith("kept"):
+                setattr(self, name, part)
+            else:
+                self.register_buffer(name, part)
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+class Function(Net):
+    """A function as a module."""
+
+    def forward(self, *inputs: Any) -> Any:
         return self.function(*inputs)
 
 
@@ -53,31 +65,14 @@ class ResidualBlock(nn.Module):
         return F.relu_(hidden)
 
 
-class UnrolledCell(nn.Module):
-    """An LSTM cell with one set of weights for all steps."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.cell = nn.LSTMCell(size, size)
-        self.classifier = nn.Linear(size, 3)
-
-    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
-        state = None
-        scores = []
-        for inputs in sequence:
-            state = self.cell(inputs, state)
-            scores.append(self.classifier(state[0]))
-        return torch.stack(scores)
-
-
-class RecurrentNetwork(nn.Module):
-    def __init__(self, network: nn.RNNBase) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.network(sequence)[0]
-        return outputs
+def unrolled(net: Any, sequence: torch.Tensor) -> torch.Tensor:
+    """Use a cell of an LSTM with one set of weights for all steps."""
+    state = None
+    scores = []
+    for inputs in sequence:
+        state = net.cell(inputs, state)
+        scores.append(net.classifier(state[0]))
+    return torch.stack(scores)
 
 
 class AttentionBlock(nn.Module):
@@ -93,34 +88,24 @@ class AttentionBlock(nn.Module):
         return hidden
 
 
-class TiedLanguageModel(nn.Module):
-    def __init__(self, words: int, size: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, size)
-        self.output = nn.Linear(size, words, bias=False)
-        self.output.weight = self.embedding.weight
+def tied_language_model(words: int, size: int) -> nn.Module:
+    def forward(net: Any, inputs: torch.Tensor) -> torch.Tensor:
+        scores = net.output(torch.tanh(net.embedding(inputs[:, :-1])))
+        return F.cross_entropy(scores.flatten(0, 1), inputs[:, 1:].flatten())
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        scores = self.output(torch.tanh(self.embedding(words[:, :-1])))
-        return F.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten())
+    output, embedding = nn.Linear(size, words, bias=False), nn.Embedding(words, size)
+    output.weight = embedding.weight
+    return Net(forward, embedding=embedding, output=output)
 
 
-class WritesInPieces(nn.Module):
-    """Writes its output step by step into one tensor, and keeps a mean in a buffer."""
-
-    mean: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-        self.register_buffer("mean", torch.zeros(3))
-
-    def forward(self, steps: torch.Tensor) -> torch.Tensor:
-        outputs = torch.empty(len(steps), steps.shape[1], 3)
-        for number, step in enumerate(steps):
-            outputs[number] = self.layer(step) - self.mean
-        self.mean.mul_(0.5).add_(outputs.detach().mean((0, 1)), alpha=0.5)
-        return outputs * self.mean
+def write_in_pieces(net: Any, steps: torch.Tensor) -> torch.Tensor:
+    """Write an output step by step into one tensor, and keep a mean in a buffer."""
+    outputs = torch.empty(len(steps), steps.shape[1], 3)
+    for number, step in enumerate(steps):
+        outputs[number] = net.layer(step) - net.mean
+    net.mean.mul_(0.5).add_(outputs.detach().mean((0, 1)), alpha=0.5)
+    result: torch.Tensor = outputs * net.mean
+    return result
 
 
 class Recomputed(nn.Module):
@@ -142,14 +127,9 @@ class Recomputed(nn.Module):
         return result
 
 
-class Spectrum(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        spectrum: torch.Tensor = torch.fft.rfft(self.layer(inputs))
-        return (spectrum.conj() * spectrum).real + spectrum.conj().imag
+def spectrum(net: Any, inputs: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.fft.rfft(net.layer(inputs))
+    return (found.conj() * found).real + found.conj().imag
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -167,18 +147,23 @@ CASES: dict[str, Callable[[], Case]] = {
         ),
         (torch.randn(2, 3, 10, 10),),
     ),
-    "unrolled LSTM cell": lambda: Case(UnrolledCell(4), (torch.randn(3, 2, 4),)),
+    "unrolled LSTM cell": lambda: Case(
+        Net(unrolled, cell=nn.LSTMCell(4, 4), classifier=nn.Linear(4, 3)), (torch.randn(3, 2, 4),)
+    ),
     "LSTM": lambda: Case(
-        RecurrentNetwork(nn.LSTM(4, 3, num_layers=2, dropout=0.3)), (torch.randn(3, 2, 4),)
+        Net(lambda net, x: net.network(x)[0], network=nn.LSTM(4, 3, num_layers=2, dropout=0.3)),
+        (torch.randn(3, 2, 4),),
     ),
     "attention block": lambda: Case(AttentionBlock(8, 0.25), (torch.randn(2, 5, 8),)),
-    "tied weights": lambda: Case(TiedLanguageModel(11, 6), (torch.randint(0, 11, (3, 5)),)),
-    "writes in pieces": lambda: Case(WritesInPieces(), (torch.randn(3, 2, 4),)),
+    "tied weights": lambda: Case(tied_language_model(11, 6), (torch.randint(0, 11, (3, 5)),)),
+    "writes in pieces": lambda: Case(
+        Net(write_in_pieces, layer=nn.Linear(4, 3), mean=torch.zeros(3)), (torch.randn(3, 2, 4),)
+    ),
     "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
     "recomputed in a pass of its own": lambda: Case(
         Recomputed(reentrant=True), (torch.randn(3, 4, requires_grad=True),)
     ),
-    "spectrum": lambda: Case(Spectrum(), (torch.randn(3, 8),)),
+    "spectrum": lambda: Case(Net(spectrum, layer=nn.Linear(8, 8)), (torch.randn(3, 8),)),
 }
 
 

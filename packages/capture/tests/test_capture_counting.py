@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from captured_models import Function, forward_pass
+from captured_models import Function, Net, forward_pass
 from placeto_capture import capture
 from placeto_capture.costs.op_classes import CLASS_OF_TYPE
 from placeto_capture.tracing import functions, work
@@ -238,14 +238,10 @@ def test_functions_that_tables_name_exist() -> None:
     assert [name for name in aten if not hasattr(torch.ops.aten, name)] == []
 
 
-class Table(nn.Module):
-    def __init__(self, pick: Change) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.zeros(ROWS, WIDTH))
-        self.pick = pick
-
-    def forward(self) -> Tensor:
-        return self.pick(self.table).sum()
+def trained(pick: Change) -> OpGraph:
+    """Capture a step with a table of weights, whose loss is the sum of what is picked of it."""
+    table = nn.Parameter(torch.zeros(ROWS, WIDTH))
+    return capture(Net(lambda net: pick(net.table).sum(), table=table), (), loss_fn=Tensor.sum)
 
 
 def test_bags_add_up_rows_and_gradients_of_their_weights_read_those() -> None:
@@ -253,7 +249,7 @@ def test_bags_add_up_rows_and_gradients_of_their_weights_read_those() -> None:
         weights = table[:5].sum(1)
         return F.embedding_bag(FIVE, table, BAGS, mode="sum", per_sample_weights=weights).exp()
 
-    graph = capture(Table(weighted), (), loss_fn=Tensor.sum)
+    graph = trained(weighted)
     read = 2 * ROW + 5 * ROW + (5 + 2) * INDEX
     assert bytes_of(graph, "_embedding_bag_per_sample_weights_backward") == read + 5 * FLOAT
     assert graph.flops[op_of(graph, "_embedding_bag_backward")] == 5 * WIDTH
@@ -270,7 +266,7 @@ def test_bags_add_up_rows_and_gradients_of_their_weights_read_those() -> None:
     ],
 )
 def test_a_gradient_is_added_to_new_zeros_in_place(name: str, change: str, moved: int) -> None:
-    graph = capture(Table(WORK[name].run), (), loss_fn=Tensor.sum)
+    graph = trained(WORK[name].run)
     assert bytes_of(graph, change) == moved
     assert bytes_of(graph, "zeros_like" if name == "take" else "new_zeros") == ROWS * ROW
 
@@ -286,7 +282,7 @@ def test_zeros_of_hooks_are_not_changed() -> None:
         rows.register_hook(two_sums)  # type: ignore[no-untyped-call]
         return rows * 2
 
-    graph = capture(Table(pick), (), loss_fn=Tensor.sum)
+    graph = trained(pick)
     sums = [op for op, kind in enumerate(graph.op_types) if kind == "aten.scatter_add"]
     zeros = op_of(graph, "zeros")
     assert [zeros in graph.tensor_producer[graph.inputs_of_op[op]] for op in sums] == [True] * 2

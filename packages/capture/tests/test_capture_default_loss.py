@@ -8,30 +8,26 @@ import pytest
 import torch
 from torch import nn
 
+from captured_models import Net
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.step_spec import StepSpec
 from replays import replay
 
-Outputs = Callable[["Scaled", torch.Tensor], Any]
+Outputs = Callable[[Any, torch.Tensor], Any]
 Loss = Callable[[Any], torch.Tensor]
 
 
-class Scaled(nn.Module):
-    """Two layers and a scale, as in contrastive models; what it returns is a matter of the test."""
+def scaled(outputs: Outputs) -> nn.Module:
+    """Return two layers and a scale, as in contrastive models, with outputs of a test's own."""
 
-    def __init__(self, outputs: Outputs) -> None:
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            self.first = nn.Linear(4, 5)
-            self.second = nn.Linear(5, 2)
-        self.scale = nn.Parameter(torch.tensor(0.3))
-        self.outputs = outputs
+    def forward(net: Any, inputs: torch.Tensor) -> Any:
+        return outputs(net, net.second(torch.tanh(net.first(inputs))) * net.scale.exp())
 
-    def forward(self, inputs: torch.Tensor) -> Any:
-        hidden = torch.tanh(self.first(inputs))
-        return self.outputs(self, self.second(hidden) * self.scale.exp())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        layers = {"first": nn.Linear(4, 5), "second": nn.Linear(5, 2)}
+    return Net(forward, **layers, scale=nn.Parameter(torch.tensor(0.3)))
 
 
 class NamedOutput(NamedTuple):
@@ -44,7 +40,7 @@ def square(logits: torch.Tensor) -> torch.Tensor:
     return logits.square().mean()
 
 
-def scale_of(model: "Scaled") -> torch.Tensor:
+def scale_of(model: Any) -> Any:
     return model.scale.exp()
 
 
@@ -87,7 +83,7 @@ CLEAR: dict[str, tuple[Outputs, Loss]] = {
 @pytest.mark.parametrize("name", CLEAR)
 def test_the_loss_that_a_model_gives_is_trained(name: str) -> None:
     outputs, loss_of = CLEAR[name]
-    model, inputs = Scaled(outputs), torch.linspace(-1, 1, 12).reshape(3, 4)
+    model, inputs = scaled(outputs), torch.linspace(-1, 1, 12).reshape(3, 4)
     trace = trace_step(StepSpec(model, inputs, optimizer=torch.optim.SGD))
     results = replay(trace, {})
     loss = loss_of(model(inputs))
@@ -127,6 +123,6 @@ def test_where_it_is_unclear_which_output_is_the_loss_it_is_asked_for(name: str)
     outputs, message = UNCLEAR[name]
     expected = f"^loss_fn: expected one, as the model gives no output named loss, {message}$"
     with pytest.raises(CaptureError, match=expected):
-        capture(Scaled(outputs), torch.ones(3, 4))
-    capture(Scaled(outputs), torch.ones(3, 4), mode="inference")
-    capture(Scaled(outputs), torch.ones(3, 4), loss_fn=lambda _: torch.ones(1, requires_grad=True))
+        capture(scaled(outputs), torch.ones(3, 4))
+    capture(scaled(outputs), torch.ones(3, 4), mode="inference")
+    capture(scaled(outputs), torch.ones(3, 4), loss_fn=lambda _: torch.ones(1, requires_grad=True))

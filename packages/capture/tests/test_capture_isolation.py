@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from capture_checks import fingerprint
-from captured_models import CASES, case
+from captured_models import CASES, Net, case
 from placeto_capture import CaptureError, capture, capture_function
 
 
@@ -243,16 +243,6 @@ def test_captures_of_several_threads_leave_nothing_behind() -> None:
     assert (nn.functional.dropout, nn.Module._apply) == (dropout, apply)
 
 
-class Inner(nn.Module):
-    def __init__(self, function: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-        self.function = function
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(self.layer, inputs)
-
-
 WITH_LINE = r"^model: ArithmeticError: {} \(line \d+ of test_capture_isolation\.py\)$"
 VALUE = r"asks for the value of a tensor, as \.item\(\), bool\(\), int\(\) or an if on a tensor do"
 SHAPE = "the shape of what aten.nonzero gives depends on the values of a tensor"
@@ -271,7 +261,7 @@ SHAPE = "the shape of what aten.nonzero gives depends on the values of a tensor"
 def test_what_cannot_be_followed_is_named_with_its_module_and_line(
     function: Callable[[nn.Module, torch.Tensor], torch.Tensor], message: str
 ) -> None:
-    model = nn.Sequential(Inner(function))
+    model = nn.Sequential(Net(lambda net, x: function(net.layer, x), layer=nn.Linear(3, 2)))
     before = fingerprint(model)
     with pytest.raises(CaptureError, match=f"^{message}") as error:
         capture(model, torch.ones(1, 3))

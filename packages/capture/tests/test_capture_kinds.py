@@ -14,25 +14,16 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.testing._internal.two_tensor import TwoTensor
 
 from capture_checks import check_replay, compared
-from captured_models import Case
+from captured_models import Case, Net
 from placeto_capture import CaptureError, CaptureWarning, capture
 from placeto_graphs import Phase
 
 ROWS = torch.linspace(-1, 1, 32).view(4, 8)
 
 
-class Net(nn.Module):
-    """Two layers, and a function that uses them."""
-
-    def __init__(self, function: Callable[..., Any], **parts: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
-        self.function = function
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(self, *inputs)
+def net(function: Callable[..., Any], **parts: nn.Module) -> Net:
+    """Return two layers, and a function that uses them."""
+    return Net(function, first=nn.Linear(8, 8), second=nn.Linear(8, 4), **parts)
 
 
 # Hooks of parameters
@@ -97,7 +88,7 @@ WRAPPED = r"{}: expected a module of one device, got {}; capture the module that
             "model: expected a plain torch.nn.Module, got one with TorchScript",
         ),
         (
-            lambda: Net(lambda m, x: m.second(x), packed=quantized()),
+            lambda: net(lambda m, x: m.second(x), packed=quantized()),
             r"packed\.0\S*: expected weights that are tensors, got .*, which packs them; capture",
         ),
     ],
@@ -150,8 +141,8 @@ def test_what_is_compiled_is_captured_as_it_is_with_a_warning(is_whole: bool) ->
     ],
 )
 def test_all_devices_are_the_one_that_a_capture_has(function: Callable[..., Any]) -> None:
-    plain = capture(Net(lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8))), ROWS)
-    graph = capture(Net(function), ROWS)
+    plain = capture(net(lambda m, x: m.second(torch.relu(m.first(x)) + torch.zeros(8))), ROWS)
+    graph = capture(net(function), ROWS)
     assert sorted(map(_made_alike, graph.op_types)) == sorted(map(_made_alike, plain.op_types))
     assert graph.flops.sum() == plain.flops.sum()
 
@@ -160,7 +151,7 @@ def _made_alike(op_type: str) -> str:
     return op_type.replace("new_zeros", "zeros")
 
 
-def saved_on_cpu(model: Net, rows: torch.Tensor) -> Any:
+def saved_on_cpu(model: Any, rows: torch.Tensor) -> Any:
     with torch.autograd.graph.save_on_cpu(pin_memory=True):
         return model.second(torch.tanh(model.first(rows)))
 
@@ -177,24 +168,24 @@ def saved_on_cpu(model: Net, rows: torch.Tensor) -> Any:
 )
 def test_what_is_moved_to_the_cpu_is_said_to_stay(function: Callable[..., Any], what: str) -> None:
     with pytest.warns(CaptureWarning, match=rf"^{what}: .* \(line \d+ of test_capture_kinds.py\)$"):
-        graph = capture(Net(function), ROWS)
+        graph = capture(net(function), ROWS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert graph.num_ops == capture(Net(function), ROWS, target="cpu").num_ops
-        capture(Net(lambda m, x: m.second(m.first(x).to(x.device)[: int(x.shape[0])])), ROWS)
+        assert graph.num_ops == capture(net(function), ROWS, target="cpu").num_ops
+        capture(net(lambda m, x: m.second(m.first(x).to(x.device)[: int(x.shape[0])])), ROWS)
         capture(
-            Net(lambda m, x: m.second(x.to(torch.zeros(1).to(m.first.weight.device).device))), ROWS
+            net(lambda m, x: m.second(x.to(torch.zeros(1).to(m.first.weight.device).device))), ROWS
         )
 
 
 def test_numpy_gets_values_that_are_known() -> None:
-    def function(model: Net, rows: torch.Tensor, picks: torch.Tensor) -> Any:
+    def function(model: Any, rows: torch.Tensor, picks: torch.Tensor) -> Any:
         order = np.argsort(picks.numpy())
         rates = np.asarray(torch.linspace(0, 1, 3))
         assert rates.dtype == np.float32
         return model.first(rows)[order.tolist()] * float(rates[1])
 
-    check_replay(compared(Case(Net(function), (ROWS, torch.tensor([2, 0, 1])))))
+    check_replay(compared(Case(net(function), (ROWS, torch.tensor([2, 0, 1])))))
 
 
 def test_data_of_a_weight_is_written_in_its_place() -> None:
@@ -203,7 +194,7 @@ def test_data_of_a_weight_is_written_in_its_place() -> None:
         follower.data = follower.data * 0.9 + model.first.weight.data * 0.1
         return model.first(rows) * model.follower(rows) + model.second(rows).sum()
 
-    model = Net(function, follower=nn.Linear(8, 8).requires_grad_(False))
+    model = net(function, follower=nn.Linear(8, 8).requires_grad_(False))
     step = compared(Case(model, (ROWS,)))
     check_replay(step)
     trained, followers = 72 + 36, 72
@@ -220,10 +211,10 @@ class Scored:
 
 
 def test_outputs_may_be_dataclasses() -> None:
-    graph = capture(Net(lambda m, x: Scored(m.first(x).sum(), m.second(x))), ROWS)
+    graph = capture(net(lambda m, x: Scored(m.first(x).sum(), m.second(x))), ROWS)
     assert "loss/aten.mean" not in graph.op_names
     assert graph.op_types.count("placeto.update") == 2
-    nested = Net(lambda m, x: {"out": [Scored(m.first(x), m.second(x))]})
+    nested = net(lambda m, x: {"out": [Scored(m.first(x), m.second(x))]})
     assert capture(nested, ROWS).op_names.count("loss/aten.mean_2") == 1
 
 
@@ -244,13 +235,13 @@ def test_outputs_may_be_dataclasses() -> None:
 def test_nested_tensors_and_packed_sequences_are_refused(
     make: Callable[..., Any], message: str
 ) -> None:
-    model = Net(lambda m, x: m.first(make(x)))
+    model = net(lambda m, x: m.first(make(x)))
     with pytest.raises(CaptureError, match=f"^model: {message}"):
         capture(model, ROWS)
 
 
 def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
-    def function(model: Net, rows: torch.Tensor) -> Any:
+    def function(model: Any, rows: torch.Tensor) -> Any:
         heads = model.first(rows).view(1, 4, 4, 2).transpose(1, 2)  # batch, heads, rows, width
         keys = model.second(rows).view(1, 4, 2, 2).transpose(1, 2)
         mask = create_block_mask(lambda _b, _h, i, j: i >= j, 1, 1, 4, 4, device="cuda")
@@ -258,23 +249,23 @@ def test_flex_attention_is_one_op_as_on_a_gpu() -> None:
             heads, keys, keys, lambda score, _b, _h, i, j: score + (i - j), mask, enable_gqa=True
         )
 
-    graph = capture(Net(function), ROWS)
+    graph = capture(net(function), ROWS)
     attends = [op for op, kind in enumerate(graph.op_types) if "dot_product" in kind]
     assert graph.phases[attends].tolist() == [Phase.FORWARD, Phase.BACKWARD]
     # For each of four heads two products of 4 x 2 and 2 x 4 numbers; backward, five.
     assert graph.flops[attends].tolist() == [4 * 4 * 4 * 4 * 2, 4 * 10 * 4 * 4 * 2]
     blocks = create_block_mask(lambda _b, _h, i, j: i >= j, 1, 1, 384, 384, device="cpu")
 
-    def within(model: Net, rows: torch.Tensor) -> Any:
+    def within(model: Any, rows: torch.Tensor) -> Any:
         heads = model.first(rows)[None, None]
         return flex_attention(heads, heads, heads, block_mask=blocks)
 
-    windows = capture(Net(within), torch.ones(384, 8))
+    windows = capture(net(within), torch.ones(384, 8))
     attends = [op for op, kind in enumerate(windows.op_types) if "dot_product" in kind]
     # Of three rows of three blocks of 128 x 128 pairs, one, two and three are not left out.
     assert windows.flops[attends].tolist() == [n * 6 * 128 * 128 * 8 * 2 for n in (2, 5)]
     learned = torch.zeros(4, requires_grad=True)
-    biased = Net(
+    biased = net(
         lambda m, x: flex_attention(  # type: ignore[call-overload]
             *[m.first(x)[None, None]] * 3, lambda s, *_: s + learned[0]
         )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from capture_checks import check_replay, compared
-from captured_models import Case
+from captured_models import Case, Net
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.op_graph import op_graph_of
@@ -19,22 +19,6 @@ from replays import random_order, replay
 
 ORDERS = range(3)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-
-class Holder(nn.Module):
-    """Holds tensors by name, as parameters, buffers or neither, and runs a function on itself."""
-
-    def __init__(self, function: Callable[..., Any], **tensors: torch.Tensor) -> None:
-        super().__init__()
-        self.function = function
-        for name, tensor in tensors.items():
-            if isinstance(tensor, nn.Parameter) or name.startswith("kept"):
-                setattr(self, name, tensor)
-            else:
-                self.register_buffer(name, tensor)
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self.function(self, *inputs)
 
 
 def numbers(count: int = 16) -> torch.Tensor:
@@ -86,9 +70,9 @@ def readers_of(graph: OpGraph, name: str) -> set[str]:
 )
 def test_parts_of_any_layout(cut: Callable[[torch.Tensor], torch.Tensor]) -> None:
     whole = numbers()
-    check_forward(Holder(write_part, whole=whole, part=cut(whole)))
-    check_forward(Holder(read_first, part=cut(whole), whole=whole))
-    check_forward(Holder(lambda _, whole, part: part.mul_(2).sum() + whole), (whole, cut(whole)))
+    check_forward(Net(write_part, whole=whole, part=cut(whole)))
+    check_forward(Net(read_first, part=cut(whole), whole=whole))
+    check_forward(Net(lambda _, whole, part: part.mul_(2).sum() + whole), (whole, cut(whole)))
 
 
 def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
@@ -97,7 +81,7 @@ def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
         return torch.exp(model.right)
 
     memory = numbers()
-    graph = check_forward(Holder(write_left, left=memory[:8], right=memory[8:]))
+    graph = check_forward(Net(write_left, left=memory[:8], right=memory[8:]))
     assert graph.op_types == ("buffer", "buffer", "aten.mul_", "aten.exp")
     assert readers_of(graph, "aten.mul_") == set()
 
@@ -110,7 +94,7 @@ def test_overlapping_weights_are_trained_as_in_pytorch(
         return inputs @ model.left @ model.right + model.shift
 
     memory = numbers(40)
-    model = Holder(
+    model = Net(
         scores,
         left=nn.Parameter(memory[:20].view(4, 5)),
         right=nn.Parameter(memory[10:30].view(4, 5).t()),
@@ -131,7 +115,7 @@ def test_gradients_go_through_writes_into_a_part_and_through_parts(begin: int) -
         return whole[begin:] if begin else whole, whole[2:6]
 
     weight = nn.Parameter(numbers(4))
-    model = Holder(write, weight=weight, row=weight[1])
+    model = Net(write, weight=weight, row=weight[1])
     trace = trace_step(StepSpec(model, cut(numbers(9)), optimizer=SGD))
     state = {"weight.momentum_buffer": torch.zeros(4)}
     orders = [random_order(op_graph_of(trace), seed) for seed in ORDERS]
@@ -146,9 +130,9 @@ def test_what_only_the_model_keeps_overlaps_as_a_whole() -> None:
         return torch.exp(model.kept[0]) + model.part
 
     memory = numbers()
-    check_forward(Holder(read, part=memory[6:10], kept=memory[7:10]))
+    check_forward(Net(read, part=memory[6:10], kept=memory[7:10]))
     with pytest.raises(CaptureError, match=r"^constant: .* overlaps .*; register that as a buffer"):
-        capture(Holder(read, part=memory[6:10], kept=memory[4:12]), (), mode="inference")
+        capture(Net(read, part=memory[6:10], kept=memory[4:12]), (), mode="inference")
 
 
 def test_elements_that_do_not_begin_where_those_of_others_do_are_named() -> None:
@@ -156,4 +140,4 @@ def test_elements_that_do_not_begin_where_those_of_others_do_are_named() -> None
     whole = torch.frombuffer(memory, dtype=torch.float32)
     odd = torch.frombuffer(memory, dtype=torch.float32, offset=2, count=3)
     with pytest.raises(CaptureError, match=r"^(whole|part): expected a tensor that begins whole"):
-        capture(Holder(write_part, whole=whole, part=odd), (), mode="inference")
+        capture(Net(write_part, whole=whole, part=odd), (), mode="inference")

@@ -1,6 +1,7 @@
 """The kernels of the device that a step is for, and updates as one op."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from capture_checks import check_replay, compared
-from captured_models import Case
+from captured_models import Case, Net
 from placeto_capture import capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.devices import TARGETS, Target
@@ -17,49 +18,37 @@ from placeto_capture.tracing.step_spec import StepSpec
 from replays import replay
 
 
-class Attention(nn.Module):
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.projection = nn.Linear(8, 24)
-        self.dropout = dropout
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.projection(x).chunk(3, dim=-1)
+def attention(dropout: float = 0.0) -> nn.Module:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, dropout_p=self.dropout
+            *net.project(x).chunk(3, dim=-1), is_causal=True, dropout_p=dropout
         )
+
+    return Net(forward, project=nn.Linear(8, 24))
 
 
 ATTENDED = (torch.linspace(-1, 1, 2 * 3 * 5 * 8).reshape(2, 3, 5, 8),)
 
 
-class BiasedAttention(nn.Module):
-    """Attention with a learned term for each place, and a mask of places."""
+def biased_attention(*, masked: bool = False) -> nn.Module:
+    """Return attention with a learned term for each place, or with dropout and a mask of places."""
 
-    def __init__(self, *, masked: bool = False) -> None:
-        super().__init__()
-        self.projection = nn.Linear(8, 24)
-        self.bias = nn.Parameter(torch.randn(1, 1, 5, 5))
-        self.mask = torch.eye(5, dtype=torch.bool) if masked else None
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        attend, parts = functional.scaled_dot_product_attention, net.project(x).chunk(3, dim=-1)
+        return attend(*parts, ~net.mask, dropout_p=0.25) if masked else attend(*parts, net.bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.projection(x).chunk(3, dim=-1)
-        mask = self.bias if self.mask is None else ~self.mask
-        return functional.scaled_dot_product_attention(
-            query, key, value, mask, dropout_p=0.0 if self.mask is None else 0.25
-        )
+    bias, mask = nn.Parameter(torch.randn(1, 1, 5, 5)), torch.eye(5, dtype=torch.bool)
+    return Net(forward, project=nn.Linear(8, 24), bias=bias, mask=mask)
 
 
-class WideAttention(nn.Module):
-    """Attention whose queries and keys are wider than its values, and whose keys are more."""
+def wide_attention() -> nn.Module:
+    """Return attention with queries and keys that are wider than values, and more keys."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection = nn.Linear(8, 2 * 12 + 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.projection(x).split((12, 12, 8), dim=-1)
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = net.project(x).split((12, 12, 8), dim=-1)
         return functional.scaled_dot_product_attention(query[:, :, :3], key, value)
+
+    return Net(forward, project=nn.Linear(8, 2 * 12 + 8))
 
 
 # Two products of 5 x 8 and 8 x 5 numbers for each of 6; backward, five with them done again.
@@ -69,19 +58,19 @@ IN_ONE_OP = [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
 @pytest.mark.parametrize(
     ("make", "target", "flops"),
     [
-        (Attention, "gpu", IN_ONE_OP),
-        (Attention, "cpu", IN_ONE_OP),
-        (lambda: Attention(dropout=0.5), "gpu", IN_ONE_OP),
-        (lambda: Attention(dropout=0.5), "cpu", []),
-        (BiasedAttention, "gpu", IN_ONE_OP),
-        (lambda: BiasedAttention(masked=True), "gpu", IN_ONE_OP),
+        (attention, "gpu", IN_ONE_OP),
+        (attention, "cpu", IN_ONE_OP),
+        (lambda: attention(dropout=0.5), "gpu", IN_ONE_OP),
+        (lambda: attention(dropout=0.5), "cpu", []),
+        (biased_attention, "gpu", IN_ONE_OP),
+        (lambda: biased_attention(masked=True), "gpu", IN_ONE_OP),
         # Scores of 3 queries and 5 keys of 12, and values of 8; backward, scores three times.
         (
-            WideAttention,
+            wide_attention,
             "gpu",
             [6 * 2 * 3 * 5 * (12 + 8), 6 * 2 * 3 * 5 * (3 * 12 + 2 * 8)],
         ),
-        (WideAttention, "cpu", []),
+        (wide_attention, "cpu", []),
     ],
 )
 def test_attention_is_one_op_forward_and_one_backward(
@@ -99,35 +88,33 @@ def test_attention_is_one_op_forward_and_one_backward(
 
 def test_attention_keeps_sums_for_a_backward_pass_alone() -> None:
     for mode, of_sums in (("training", [2 * 3 * 32 * 4]), ("inference", [0])):  # blocks of 32 rows
-        graph = capture(WideAttention(), ATTENDED, mode=mode)
+        graph = capture(wide_attention(), ATTENDED, mode=mode)
         (op, *_) = (op for op, kind in enumerate(graph.op_types) if "dot_product" in kind)
         made = graph.tensor_bytes[graph.tensor_producer == op].tolist()
         assert made == [2 * 3 * 3 * 8 * 4, *of_sums, 8, 8]  # and where it draws random numbers
 
 
 def test_attention_gives_what_pytorch_gives_on_either_target() -> None:
-    check_replay(compared(Case(Attention(dropout=0.5), ATTENDED)))
-    check_on_gpu(BiasedAttention(), ATTENDED)
-    check_on_gpu(WideAttention(), ATTENDED)
+    check_replay(compared(Case(attention(dropout=0.5), ATTENDED)))
+    check_on_gpu(biased_attention(), ATTENDED)
+    check_on_gpu(wide_attention(), ATTENDED)
 
 
-class Normalised(nn.Module):
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8, dtype=dtype))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = functional.rms_norm(self.layers(x), (5, 8)).exp()
+def normalised() -> nn.Module:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = functional.rms_norm(net.layers(x), (5, 8)).exp()
         return result
+
+    return Net(forward, layers=nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8)))
 
 
 def test_rms_norm_is_one_op_forward_and_one_backward_on_a_gpu() -> None:
-    on_gpu, on_cpu = (capture(Normalised(), ATTENDED, target=target) for target in TARGETS)
+    on_gpu, on_cpu = (capture(normalised(), ATTENDED, target=target) for target in TARGETS)
     norms = [kind for kind in on_gpu.op_types if "norm" in kind]
     assert norms == ["aten._fused_rms_norm"] * 2 + ["aten._fused_rms_norm_backward"] * 2
     assert "aten.rsqrt" not in on_gpu.op_types
     assert on_cpu.op_types.count("aten.rsqrt") == 2
-    check_on_gpu(Normalised(), ATTENDED)
+    check_on_gpu(normalised(), ATTENDED)
 
 
 def check_on_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -13,38 +13,24 @@ from hypothesis import strategies as st
 from torch import nn
 
 from capture_checks import check_replay, compared
-from captured_models import Case
+from captured_models import Case, Net
 from placeto_capture import CaptureError, capture
 from placeto_capture.tracing.capture import trace_step
 from placeto_capture.tracing.step_spec import StepSpec
 
-Function = Callable[["Deciding", torch.Tensor], torch.Tensor]
-
-
-class Deciding(nn.Module):
-    """A layer, and a function of it that asks for values."""
-
-    numbers: torch.Tensor
-
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.other = nn.Linear(4, 4)
-        self.register_buffer("numbers", torch.tensor([1, 2, 3]))
-        self.constant = torch.tensor([0.5, 2.0])
-        self.function = function
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.function(self, inputs)
+Function = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def example(function: Function) -> Case:
+    """Return two layers, a buffer and a constant, and a function of them that asks for values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return Case(Deciding(function), (torch.rand(6, 4),))
+        parts = {"layer": nn.Linear(4, 4), "other": nn.Linear(4, 4)}
+        kept = {"numbers": torch.tensor([1, 2, 3]), "kept": torch.tensor([0.5, 2.0])}
+        return Case(Net(function, **parts, **kept), (torch.rand(6, 4),))
 
 
-def after_a_write(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+def after_a_write(model: Any, x: torch.Tensor) -> torch.Tensor:
     rates = torch.zeros(3)
     rates[1] = 2.0
     rates.mul_(2)
@@ -52,13 +38,13 @@ def after_a_write(model: Deciding, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def by_a_random_number(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+def by_a_random_number(model: Any, x: torch.Tensor) -> torch.Tensor:
     for layer in (model.layer, model.other):
         x = layer(x) if torch.rand([]) < 0.5 else x * 2
     return x + 0 * (model.layer.weight.sum() + model.other.weight.sum())
 
 
-def clamps_infinities(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+def clamps_infinities(model: Any, x: torch.Tensor) -> torch.Tensor:
     outputs: torch.Tensor = model.layer(x)
     if torch.isinf(outputs).any() or torch.isnan(outputs).any():
         outputs = outputs.clamp(-1.0, 1.0)
@@ -70,7 +56,7 @@ def clamps_infinities(model: Deciding, x: torch.Tensor) -> torch.Tensor:
 KNOWN: dict[str, Function] = {
     "an element of a constant": lambda m, x: m.layer(x) * torch.tensor([1, 2, 3])[1].item(),
     "a schedule": lambda m, x: m.layer(x) * [r.item() for r in torch.linspace(0, 1, 5)][2],
-    "an attribute": lambda m, x: m.layer(x) * m.constant.prod().item(),
+    "an attribute": lambda m, x: m.layer(x) * m.kept.prod().item(),
     "after a write": after_a_write,
     "an if": lambda m, x: m.layer(x) if m.numbers[0] > 0 else m.other(m.layer(x)),
     "a mask of positions": lambda m, x: m.layer(x)[torch.arange(6) % 3 == 1],
@@ -106,13 +92,13 @@ class Careful(torch.optim.Adagrad):
 
 
 def test_layers_that_are_left_out_by_chance_are_the_same_each_time() -> None:
-    def forward(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    def forward(model: Any, x: torch.Tensor) -> torch.Tensor:
         for _ in range(16):
             is_first = random.random() < np.random.rand()  # noqa: NPY002, S311
             x = (model.layer if is_first else model.other)(x)
         return x
 
-    model, graphs = Deciding(forward), []
+    model, graphs = example(forward).model, []
     for seed in (1, 2):
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
@@ -127,30 +113,25 @@ def test_an_optimizer_that_looks_for_infinities_finds_none() -> None:
 
 
 def test_whole_numbers_of_inputs_are_known_and_measured_ones_are_not() -> None:
-    class Cut(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
+    def cut(model: Any, x: torch.Tensor, length: torch.Tensor) -> Any:
+        return model.layer(x[: int(length.max())])
 
-        def forward(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = self.layer(x[: int(length.max())])
-            return result
-
+    model = Net(cut, layer=nn.Linear(4, 4))
     inputs = torch.rand(6, 4), torch.tensor([2, 3])
-    check_replay(compared(Case(Cut(), inputs)))
+    check_replay(compared(Case(model, inputs)))
     for unknown in (torch.tensor([2.0, 3.0]), inputs[1].to("meta")):
         with pytest.raises(CaptureError, match=VALUE):
-            capture(Cut(), (inputs[0], unknown))
+            capture(model, (inputs[0], unknown))
 
 
-def raises_if_large(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+def raises_if_large(model: Any, x: torch.Tensor) -> torch.Tensor:
     outputs: torch.Tensor = model.layer(x)
     if (outputs > 1e6).any():
         raise ValueError
     return outputs
 
 
-def overwrites_a_constant(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+def overwrites_a_constant(model: Any, x: torch.Tensor) -> torch.Tensor:
     limit = torch.zeros(3)
     if limit.sum() > 0:
         return x
@@ -189,7 +170,7 @@ def test_other_decisions_and_conversions_of_weights_are_refused(
 
 
 def test_distributions_of_unknown_values_are_taken_as_valid() -> None:
-    def sample(model: Deciding, x: torch.Tensor) -> torch.Tensor:
+    def sample(model: Any, x: torch.Tensor) -> torch.Tensor:
         hidden: torch.Tensor = model.layer(x)
         return torch.distributions.Normal(hidden, hidden.exp()).rsample()
 
@@ -224,22 +205,15 @@ def test_a_mask_picks_its_part_and_everything_is_the_upper_bound(name: str) -> N
     assert trace_step(rows).results["output.0"].size == (3, 4)
 
 
-class Experts(nn.Module):
-    """Each row goes to one of three experts, rows of one expert side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.randn(3, 8, 16) / 4)
-        self.second = nn.Parameter(torch.randn(3, 16, 8) / 4)
-
-    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        hidden = torch._grouped_mm(x, self.first, offs=ends).relu()
-        return torch._grouped_mm(hidden, self.second, offs=ends)
-
-
 def test_products_of_experts_count_each_row_once() -> None:
-    given = Case(Experts(), (torch.randn(6, 8), torch.tensor([1, 4, 6], dtype=torch.int32)))
-    step = compared(given)
+    def forward(net: Any, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        hidden = torch._grouped_mm(x, net.first, offs=ends).relu()
+        return torch._grouped_mm(hidden, net.second, offs=ends)
+
+    # Each row goes to one of three experts, rows of one expert side by side.
+    first, second = (nn.Parameter(torch.randn(3, *size) / 4) for size in ((8, 16), (16, 8)))
+    ends = torch.tensor([1, 4, 6], dtype=torch.int32)
+    step = compared(Case(Net(forward, first=first, second=second), (torch.randn(6, 8), ends)))
     check_replay(step)
     products = [kind == "aten._grouped_mm" for kind in step.graph.op_types]
     assert step.graph.flops[products].tolist() == [2 * 6 * 8 * 16] * 5  # inputs have no gradient

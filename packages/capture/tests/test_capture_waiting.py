@@ -12,28 +12,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from captured_models import CASES, Function, case
+from captured_models import CASES, Function, Net, case
 from placeto_capture import capture, capture_function
 from placeto_graphs import OpGraph, Phase
 
 
-class Writes(nn.Module):
-    """Reads and writes some tensors in an order that is given."""
+def writes(accesses: list[tuple[int, int, bool]]) -> nn.Module:
+    """Return what reads and writes some tensors in an order that is given."""
 
-    def __init__(self, accesses: list[tuple[int, int, bool]]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.accesses = accesses
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        tensors = [self.weight * 1, *(inputs + number for number in range(3))]
+    def forward(net: Any, inputs: torch.Tensor) -> torch.Tensor:
+        tensors = [net.weight * 1, *(inputs + number for number in range(3))]
         with torch.no_grad():
-            for target, source, in_place in self.accesses:
+            for target, source, in_place in accesses:
                 if in_place:
                     tensors[target] += tensors[source]
                 else:
                     tensors[target] = tensors[target] + tensors[source]
         return sum(tensors[1:], tensors[0])
+
+    return Net(forward, weight=nn.Parameter(torch.ones(2)))
 
 
 ACCESSES = st.lists(
@@ -55,7 +52,7 @@ def order_of(graph: OpGraph) -> nx.DiGraph:
 @given(accesses=ACCESSES)
 @example(accesses=BY_WAY_OF_OTHERS)
 def test_a_wait_is_one_that_no_other_path_implies(accesses: list[tuple[int, int, bool]]) -> None:
-    graph = capture(Writes(accesses), torch.ones(2))
+    graph = capture(writes(accesses), torch.ones(2))
     order = order_of(graph)
     for op, before in graph.waits.tolist():
         order.remove_edge(before, op)

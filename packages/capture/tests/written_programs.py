@@ -9,31 +9,24 @@ from typing import Any
 import torch
 from torch import nn
 
-
-class SmallAttention(nn.Module):
-    """A block of a transformer, and a buffer that its step reads."""
-
-    scale: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 8)
-        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
-        self.norm = nn.LayerNorm(8)
-        self.register_buffer("scale", torch.tensor([0.5]))
-
-    def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        hidden = self.embedding(words)
-        for layer in self.layers:
-            scores = torch.matmul(layer(hidden), hidden.transpose(1, 2)) * self.scale
-            weights = torch.softmax(scores.masked_fill(mask, -1e4), dim=-1)
-            hidden = self.norm(hidden + torch.matmul(weights, hidden))
-        return nn.functional.gelu(hidden)
+from captured_models import Net
 
 
 def attention() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    words = torch.randint(20, (2, 5))
-    return SmallAttention(), (words, torch.ones(5, 5).triu(1).bool())
+    """Return a block of a transformer, and a buffer that its step reads."""
+
+    def forward(net: Any, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = net.embedding(words)
+        for layer in net.layers:
+            scores = torch.matmul(layer(hidden), hidden.transpose(1, 2)) * net.scale
+            weights = torch.softmax(scores.masked_fill(mask, -1e4), dim=-1)
+            hidden = net.norm(hidden + torch.matmul(weights, hidden))
+        return nn.functional.gelu(hidden)
+
+    layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+    parts = {"embedding": nn.Embedding(20, 8), "layers": layers, "norm": nn.LayerNorm(8)}
+    model = Net(forward, **parts, scale=torch.tensor([0.5]))
+    return model, (torch.randint(20, (2, 5)), torch.ones(5, 5).triu(1).bool())
 
 
 def convolutions(*, training: bool = True) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -49,23 +42,15 @@ def convolutions(*, training: bool = True) -> tuple[nn.Module, tuple[torch.Tenso
     return model.train(training), (torch.randn(2, 3, 8, 8),)
 
 
-class DroppedAttention(nn.Module):
-    """Attention between normalised words, which a GPU computes in one op each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.project = nn.RMSNorm(8), nn.Linear(8, 24)
-
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.project(self.norm(words)).unsqueeze(1).chunk(3, -1)
-        result: torch.Tensor = nn.functional.scaled_dot_product_attention(
-            query, key, value, dropout_p=0.25, scale=0.5
-        )
-        return result
-
-
 def dropped_attention() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    return DroppedAttention(), (torch.randn(2, 5, 8),)
+    """Return attention between normalised words, which a GPU computes in one op each."""
+
+    def forward(net: Any, words: torch.Tensor) -> torch.Tensor:
+        heads = net.project(net.norm(words)).unsqueeze(1).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.25, scale=0.5)
+
+    model = Net(forward, norm=nn.RMSNorm(8), project=nn.Linear(8, 24))
+    return model, (torch.randn(2, 5, 8),)
 
 
 def exported(path: Path, model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Path:
