@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import networkx as nx
 import numpy as np
 import torch
 
@@ -38,22 +39,18 @@ def replay(
         return {name: memory.tensor(view).clone() for name, view in wanted.items()}
 
 
+def order_of(graph: OpGraph) -> nx.DiGraph:
+    """Return which op comes before which, by edges and waits."""
+    order = nx.DiGraph()
+    order.add_nodes_from(range(graph.num_ops))
+    order.add_edges_from(
+        zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist(), strict=True)
+    )
+    order.add_edges_from((before, op) for op, before in graph.waits.tolist())
+    return order
+
+
 def random_order(graph: OpGraph, seed: int) -> list[int]:
     """Return the ops in an order in which only the graph's edges and waits say what comes first."""
-    generator = np.random.default_rng(seed)
-    befores = [*graph.edge_producers.tolist(), *graph.waits[:, 1].tolist()]
-    afters = [*graph.edge_consumers.tolist(), *graph.waits[:, 0].tolist()]
-    missing = np.bincount(afters, minlength=graph.num_ops)
-    readers: list[list[int]] = [[] for _ in range(graph.num_ops)]
-    for before, after in zip(befores, afters, strict=True):
-        readers[before].append(after)
-    ready = np.flatnonzero(missing == 0).tolist()
-    order = []
-    while ready:
-        op = ready.pop(generator.integers(len(ready)))
-        order.append(op)
-        for reader in readers[op]:
-            missing[reader] -= 1
-            if missing[reader] == 0:
-                ready.append(reader)
-    return order
+    chance = np.random.default_rng(seed).random(graph.num_ops)
+    return list(nx.lexicographical_topological_sort(order_of(graph), chance.__getitem__))

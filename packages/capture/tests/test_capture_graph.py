@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from captured_models import CASES, AttentionBlock, Function, case, forward_pass
 from placeto_capture import capture
 from placeto_graphs import OpGraph, Phase, colocate
+from replays import order_of
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 # A gradient op of a view has the scope of the view, and is with the op that made its storage.
@@ -36,12 +38,7 @@ def sizes(graph: OpGraph, name: str) -> list[int]:
 
 def ancestors(graph: OpGraph, name: str) -> set[str]:
     """Return the names of all ops that come before an op."""
-    found = {index(graph, name)}
-    for op in graph.topological_order[::-1]:
-        if op in found:
-            found |= set(graph.edge_producers[graph.edge_consumers == op].tolist())
-            found |= set(graph.waits[graph.waits[:, 0] == op, 1].tolist())
-    return {graph.op_names[op] for op in found} - {name}
+    return {graph.op_names[op] for op in nx.ancestors(order_of(graph), index(graph, name))}
 
 
 def test_views_are_part_of_the_op_that_made_their_storage() -> None:

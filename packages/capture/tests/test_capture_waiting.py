@@ -15,6 +15,7 @@ from torch import nn
 from captured_models import CASES, Function, Net, case
 from placeto_capture import capture, capture_function
 from placeto_graphs import OpGraph, Phase
+from replays import order_of
 
 
 def writes(accesses: list[tuple[int, int, bool]]) -> nn.Module:
@@ -37,15 +38,6 @@ ACCESSES = st.lists(
     st.tuples(st.integers(1, 3), st.integers(0, 3), st.booleans()), min_size=4, max_size=12
 )
 BY_WAY_OF_OTHERS = [(2, 1, False), (3, 2, False), (1, 3, True)]
-
-
-def order_of(graph: OpGraph) -> nx.DiGraph:
-    order = nx.DiGraph()
-    order.add_nodes_from(range(graph.num_ops))
-    producers = graph.tensor_producer[graph.edges[:, 0]].tolist()
-    order.add_edges_from(zip(producers, graph.edges[:, 1].tolist(), strict=True))
-    order.add_edges_from((before, op) for op, before in graph.waits.tolist())
-    return order
 
 
 @settings(max_examples=15, deadline=None)
