@@ -28,7 +28,7 @@ PACKAGES = [
 ]
 PROBLEM = two_chains()
 # What examples of a package use without an import.
-OF_COMMAND = {"np": np, "GroupGraph": placeto_graphs.GroupGraph}
+OF_COMMAND = {"np": np}
 KNOWN: dict[str, dict[str, Any]] = {"placeto": OF_COMMAND, "placeto_tools": OF_COMMAND}
 for package in (placeto_graphs, placeto_baselines):
     KNOWN[package.__name__] = {

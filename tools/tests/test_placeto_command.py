@@ -44,7 +44,7 @@ def test_a_group_alone_prints_its_help(group: list[str]) -> None:
 def test_the_environment_sets_defaults() -> None:
     for variable, value, more, line in [
         ("SECONDS", "x", [], "'x' is not a valid float"),
-        ("SECONDS", "1", ["--placer=heft"], "--seconds: needs a placer that searches"),
+        ("SECONDS", "1", ["--placer=heft"], "--seconds: needs one of "),
         ("OBJECTIVE", "x", [], "expected one of lat"),
         ("SECONDS", "x", ["--seconds=0"], "Invalid value for '--seconds': 0.0 is not in"),
     ]:

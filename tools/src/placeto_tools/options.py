@@ -5,8 +5,8 @@ An option is a decorator; several that make one argument of a command are `gathe
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, wraps
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from placeto.errors import InputError, not_among
 from placeto.outputs import check_file
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
-from placeto.placing.placers import PLACER_NAMES
+from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec
 from placeto_execution.devices import CPU, RealDevices
 from placeto_graphs import LINK_NAMES, parse_cluster
 from placeto_tools.groups import DEBUG
@@ -27,6 +27,15 @@ DEFAULT_DEVICES = "cpu:0,cpu:1"
 PRESETS = ("default", "general", "fine-tuning", "paper")
 # A comma that is not within the brackets of an argument such as widths=[1,2].
 BETWEEN_PLACERS = re.compile(r",(?![^\[\]{}]*[\]}])")
+# The placers that heed an option: without one of them it is refused.
+HEEDED_BY: Mapping[str, Callable[[PlacerSpec], bool]] = {
+    "max_evaluations": lambda spec: spec.searches,
+    "seconds": lambda spec: spec.searches,
+    "rnn_max_evaluations": lambda spec: spec == PLACERS["rnn"],
+    "full": lambda spec: spec.trains,
+    "seeds": lambda spec: spec.random,
+    "seed": lambda spec: spec.random,
+}
 Decorator = Callable[[Any], Any]
 
 
@@ -162,6 +171,15 @@ def output_option(
     return click.option(*names, type=kind, required=required, callback=check, help=help_text)
 
 
+def check_heeded(specs: Iterable[PlacerSpec], where: str, **given: object) -> None:
+    """Refuse an option of `HEEDED_BY` that was given without a placer that heeds it."""
+    for name, value in given.items():
+        heeds = HEEDED_BY[name]
+        if value and not any(map(heeds, specs)):
+            heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
+            raise InputError(f"--{name.replace('_', '-')}: needs one of {heeding} in {where}")
+
+
 def check_force(option: str, output: object, *, force: bool) -> None:
     """Refuse ``--force`` if the option that names a file or folder is not given."""
     if force and output is None:
@@ -208,6 +226,14 @@ overwrite_option = click.option(
     callback=lambda ctx, _, force: ctx.meta.update({FORCE: force}),
     help="Overwrite existing output.",
 )
+
+
+def result_options(help_text: str, *suffixes: str) -> Decorator:
+    """Return the options of a file to write, which `overwrite_option` heeds, and ``--json``."""
+    options = [output_option(help_text, *suffixes), json_option, overwrite_option]
+    return partial(decorated, decorators=options)
+
+
 trace_option = output_option(
     "Trace of a step to write, for Perfetto or chrome://tracing: .json or .json.gz.  "
     "[default: none]",

@@ -1,7 +1,8 @@
 """Standard output: tables as rich draws them, and JSON."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 import click
@@ -11,10 +12,8 @@ from rich.table import Table
 
 from placeto.errors import printable
 from placeto.outputs import json_text
-from placeto.texts import TextTable
+from placeto.texts import TextTable, bytes_text, flops_text, seconds_text, share_text
 
-# The head of a column, the key of its values in rows of a report, and the text of a value.
-Column = tuple[str, str, Callable[[Any], str]]
 WIDE = 1000  # columns: what is no terminal gets no line broken
 
 
@@ -53,18 +52,28 @@ def show_json(report: Any) -> None:
     click.echo(json_text(report))
 
 
-def table_of(title: str, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> TextTable:
-    """Return a table of rows of a report."""
-    return TextTable(
-        title,
-        [head for head, _, _ in columns],
-        [[text(row[key]) for _, key, text in columns] for row in rows],
-    )
+def table_of(title: str, rows: Iterable[Mapping[str, Any]], columns: str) -> TextTable:
+    """Return a table of rows of a report, with columns such as ``device | >in use: busy``.
+
+    A column has a head and, if that is another one, the key of its values.
+    """
+    pairs = [cell.strip().rpartition(": ") for cell in columns.split("|")]
+    heads = [head if colon else key for head, colon, key in pairs]
+    keys = [key.removeprefix(">") for _, _, key in pairs]
+    return TextTable(title, heads, [[_text(key, row[key]) for key in keys] for row in rows])
 
 
-def number_text(count: int) -> str:
-    """Return an integer with commas."""
-    return f"{count:,}"
+def _text(key: str, value: Any) -> str:
+    """Return the text of a value of a report, whose unit its key says."""
+    if isinstance(value, str):
+        return value
+    if "bytes" in key or "memory" in key:
+        return bytes_text(value)
+    if key.endswith(("busy", "spread")):
+        return share_text(value)
+    if key == "flops":
+        return flops_text(value)
+    return f"{value:,}" if isinstance(value, Integral) else seconds_text(value)
 
 
 def rich_table(table: TextTable) -> Table:

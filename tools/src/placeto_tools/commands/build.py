@@ -10,7 +10,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
 from placeto.texts import counted
 from placeto_graphs import save_problem
-from placeto_tools.options import Command, json_option, output_option, overwrite_option
+from placeto_tools.options import Command, result_options
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_report
@@ -19,9 +19,7 @@ from placeto_tools.tables import show_report
 @click.command(cls=Command)
 @click.argument("source")
 @problem_options
-@output_option("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
-@json_option
-@overwrite_option
+@result_options("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
 def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> None:
     """Make a problem file from a model and devices.
 

@@ -14,9 +14,7 @@ from placeto_graphs import save_cluster
 from placeto_tools.options import (
     Command,
     devices_options,
-    json_option,
-    output_option,
-    overwrite_option,
+    result_options,
     steps_option,
 )
 from placeto_tools.progress import showing_progress
@@ -36,9 +34,7 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
     metavar="BYTES",
     help="Size of the largest transferred tensor, in bytes.",
 )
-@output_option("Cluster file to write: .toml.", ".toml")
-@json_option
-@overwrite_option
+@result_options("Cluster file to write: .toml.", ".toml")
 def calibrate(
     devices: RealDevices, steps: int, most_bytes: int, output: Path, as_json: bool
 ) -> None:
@@ -60,12 +56,8 @@ def calibrate(
     with writing(output):
         save_cluster(cluster, output)
     measured = [
-        {
-            "device": device.name,
-            "op_overhead": device.op_overhead,
-            "memory_bytes": device.memory_bytes,
-        }
-        for device in cluster.devices
+        {"device": each.name, "op_overhead": each.op_overhead, "memory_bytes": each.memory_bytes}
+        for each in cluster.devices
     ]
     transfers: list[dict[str, Any]] = [
         {
@@ -78,13 +70,7 @@ def calibrate(
     ]
     tables = [
         table_of(
-            str(output),
-            measured,
-            [
-                ("device", "device", str),
-                (">between ops", "op_overhead", seconds_text),
-                (">memory", "memory_bytes", bytes_text),
-            ],
+            str(output), measured, "device | >between ops: op_overhead | >memory: memory_bytes"
         ),
         TextTable(
             "Median time of a transfer",

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from os.path import realpath
@@ -40,6 +40,7 @@ from placeto_tools.options import (
     Command,
     Positive,
     check_force,
+    check_heeded,
     evaluator_option,
     force_option,
     jobs_option,
@@ -54,14 +55,6 @@ from placeto_tools.reports.comparison_outputs import REPORT, write_best
 from placeto_tools.reports.page import MISSING, has_library
 from placeto_tools.tables import show, show_json
 
-# The placers that heed an option: without one of them it is refused.
-HEEDED_BY: Mapping[str, Callable[[PlacerSpec], bool]] = {
-    "--max-evaluations": lambda spec: spec.searches,
-    "--seconds": lambda spec: spec.searches,
-    "--rnn-max-evaluations": lambda spec: spec == PLACERS["rnn"],
-    "--full": lambda spec: spec.trains,
-    "--seeds": lambda spec: spec.random,
-}
 SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
 PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 
@@ -191,7 +184,15 @@ def compare(
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
     specs = _specs([name for some in placers for name in some])
-    _check_heeded(specs, max_evaluations, seconds, rnn_max_evaluations, full, seeds > 1)
+    check_heeded(
+        specs.values(),
+        "--placers",
+        max_evaluations=max_evaluations,
+        seconds=seconds,
+        rnn_max_evaluations=rnn_max_evaluations,
+        full=full,
+        seeds=seeds > 1,
+    )
     with showing_progress() as progress:
         read, left_out = _read(sources, choice, micro_batches or (1,), progress)
         evaluators: dict[str, EvaluatorSpec] = {}
@@ -312,14 +313,6 @@ def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
     own = [name for name in names if name not in PLACERS]
     known = [name for name in PLACER_NAMES if name in names or not names]
     return {name: placer_spec(name) for name in (*known, *own)}
-
-
-def _check_heeded(specs: Mapping[str, PlacerSpec], *given: object) -> None:
-    """Refuse an option of `HEEDED_BY` that was given without a placer that heeds it."""
-    for (option, heeds), value in zip(HEEDED_BY.items(), given, strict=True):
-        if value and not any(map(heeds, specs.values())):
-            heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
-            raise InputError(f"{option}: needs one of {heeding} in --placers")
 
 
 def _is_as_published(comparison: Comparison) -> bool:

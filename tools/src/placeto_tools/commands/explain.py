@@ -1,6 +1,5 @@
 """``placeto explain``."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +19,7 @@ from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
 from placeto_tools.problem_options import Named, placed_options
-from placeto_tools.tables import number_text, show_report, table_of
+from placeto_tools.tables import show_report, table_of
 
 Report = dict[str, Any]
 NUM_GROUPS = 15
@@ -95,35 +94,38 @@ def _tables_of_all(report: Report) -> list[TextTable]:
     verdict = (
         f"{better:,} would alone be better elsewhere" if better else "none is better elsewhere"
     )
+    longest = [
+        {
+            **row,
+            "best": row["best_elsewhere"] or "nowhere",
+            "costs": _change(report, row["cost_elsewhere"]),
+        }
+        for row in groups[:NUM_GROUPS]
+    ]
     return [
         table_of(
             f"One step: {_runtime(report)}; of {len(groups):,} groups {verdict}; "
             "the longest on the critical path",
-            groups[:NUM_GROUPS],
-            [
-                ("group", "group", str),
-                ("on", "device", str),
-                (">on the critical path", "critical_seconds", seconds_text),
-                ("second best", "best_elsewhere", lambda name: name or "nowhere"),
-                (">costs", "cost_elsewhere", _change(report)),
-            ],
+            longest,
+            "group | on: device | >on the critical path: critical_seconds | second best: best | "
+            ">costs",
         ),
         _wait_table("Idle devices", report["waits"]),
     ]
 
 
 def _tables_of_one(report: Report) -> list[TextTable]:
+    devices = [
+        {name: cost if name == "device" else _change(report, cost) for name, cost in row.items()}
+        for row in report["devices"]
+    ]
     return [
         table_of(
             f"{report['group']}: {counted(report['ops'], 'op')} on {report['device']}, "
             f"{seconds_text(report['critical_seconds'])} of {_runtime(report)} "
             "on the critical path",
-            report["devices"],
-            [
-                ("device", "device", str),
-                (">alone", "alone", _change(report)),
-                (">with its neighbours", "with_neighbours", _change(report)),
-            ],
+            devices,
+            "device | >alone | >with its neighbours: with_neighbours",
         ),
         _wait_table("Its device was idle", report["waits"]),
         _wait_table("Other devices were idle", report["waited_for"]),
@@ -135,13 +137,7 @@ def _wait_table(title: str, rows: list[Report]) -> TextTable:
     return table_of(
         f"{title} until tensors came{hidden if rows else ': never'}",
         rows[:NUM_WAITS],
-        [
-            ("group", "group", str),
-            ("waited for", "for_group", str),
-            (">ops", "ops", number_text),
-            (">over a link", "transferred", number_text),
-            (">idle", "idle", seconds_text),
-        ],
+        "group | waited for: for_group | >ops | >over a link: transferred | >idle",
     )
 
 
@@ -152,6 +148,6 @@ def _runtime(report: Report) -> str:
     return f"{text} (out of memory, which costs {seconds_text(report['cost'])} in all)"
 
 
-def _change(report: Report) -> Callable[[float | None], str]:
+def _change(report: Report, cost: float | None) -> str:
     """Return the text of a cost in comparison with that of the placement."""
-    return lambda cost: "cannot run it" if cost is None else change_text(cost - report["cost"])
+    return "cannot run it" if cost is None else change_text(cost - report["cost"])

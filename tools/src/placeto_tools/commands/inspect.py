@@ -1,7 +1,6 @@
 """``placeto inspect``."""
 
 from collections.abc import Callable
-from functools import partial
 from math import isinf
 from typing import Any
 
@@ -12,23 +11,19 @@ from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.reports import inspect_problem
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, bytes_text, cost_text, counted, flops_text, seconds_text
+from placeto.texts import TextTable, bytes_text, cost_text, counted, seconds_text
 from placeto_tools.options import Command, evaluator_option, json_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import Column, number_text, show_report, table_of
+from placeto_tools.tables import show_report, table_of
 
 NUM_SCOPES = 15
 NUM_LINKS = 15
 NUM_NAMES = 3
-SUMS: list[Column] = [
-    (">ops", "op_count", number_text),
-    (">FLOPs", "flops", flops_text),
-    (">read, written", "bytes_accessed", bytes_text),
-    (">parameters", "parameter_bytes", bytes_text),
-    (">outputs", "output_bytes", bytes_text),
-    (">time", "compute_time", seconds_text),
-]
+SUMS = (
+    ">ops: op_count | >FLOPs: flops | >read, written: bytes_accessed | >parameters: parameter_bytes"
+    " | >outputs: output_bytes | >time: compute_time"
+)
 
 
 @click.command(cls=Command)
@@ -73,47 +68,37 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
     hidden, hidden_links = len(scopes) - NUM_SCOPES, len(links) - NUM_LINKS
     more = f" (the longest; {hidden} more)" if hidden > 0 else ""
     return [
-        table_of(
-            title,
-            [*report["phases"], {"phase": "all", **report}],
-            [("phase", "phase", str), *SUMS],
-        ),
+        table_of(title, [*report["phases"], {**report, "phase": "all"}], f"phase | {SUMS}"),
         table_of(
             f"Scopes{more}",
-            scopes[:NUM_SCOPES],
-            [("scope", "scope", lambda scope: scope or "(none)"), *SUMS],
+            [{**row, "scope": row["scope"] or "(none)"} for row in scopes[:NUM_SCOPES]],
+            f"scope | {SUMS}",
         ),
         table_of(
             f"{counted(groups['count'], 'group')}, "
             f"{counted(groups['edges'], 'edge')} between them with "
             f"{bytes_text(groups['edge_bytes'])}; "
-            f"levels of {', '.join(map(number_text, groups['levels']))}; the longest",
+            f"levels of {', '.join(f'{size:,}' for size in groups['levels'])}; the longest",
             groups["largest"],
-            [
-                ("group", "group", str),
-                (">ops", "ops", number_text),
-                (">time", "compute_time", seconds_text),
-                (">outputs", "output_bytes", bytes_text),
-                (">parameters", "parameter_bytes", bytes_text),
-            ],
+            "group | >ops | >time: compute_time | >outputs: output_bytes | "
+            ">parameters: parameter_bytes",
         ),
         TextTable(
             "All on one device",
             ["device", "kind", f">{report['objective']}", ">peak memory", ">memory", ""],
             [_device_row(row, report["unit"]) for row in report["devices"]],
         ),
-        table_of(
+        TextTable(
             f"Links (the first; {hidden_links:,} more)" if hidden_links > 0 else "Links",
-            links[:NUM_LINKS],
-            [
-                ("link", "link", str),
-                ("from", "sources", _names),
-                ("to", "destinations", _names),
-                (">per second", "bandwidth", partial(_range, text=bytes_text)),
-                (">latency", "latency", partial(_range, text=seconds_text)),
-            ],
+            ["link", "from", "to", ">per second", ">latency"],
+            [_link_row(row) for row in links[:NUM_LINKS]],
         ),
     ]
+
+
+def _link_row(row: dict[str, Any]) -> list[str]:
+    ends = _names(row["sources"]), _names(row["destinations"])
+    return [row["link"], *ends, _range(row["bandwidth"], bytes_text), _range(row["latency"])]
 
 
 def _names(names: list[str]) -> str:
@@ -121,7 +106,7 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:NUM_NAMES]) + more
 
 
-def _range(ends: list[float], text: Callable[[float], str]) -> str:
+def _range(ends: list[float], text: Callable[[float], str] = seconds_text) -> str:
     shown = dict.fromkeys("any number" if isinf(end) else text(end) for end in ends)
     return " to ".join(shown)
 

@@ -37,27 +37,15 @@ def models(as_json: bool) -> None:
                 "sizes": {size: [values[0], values[-1]] for size, values in sizes.items()},
             }
         )
+    heads = "name | what it is: description | sizes: --set NAME=VALUE: sizes"
+    tests = [" ".join(map(str, row["test"])) for row in families]
     show_report(
         {"models": registered, "families": families},
-        table_of(
-            "Models: placeto build NAME",
-            registered,
-            [
-                ("name", "name", str),
-                ("what it is", "description", str),
-                ("sizes: --set NAME=VALUE", "sizes", _sizes),
-            ],
-        ),
+        table_of("Models: placeto build NAME", map(_with_sizes, registered), heads),
         table_of(
             "Families: placeto build NAME:NUMBER",
-            families,
-            [
-                ("name", "name", str),
-                (">graphs", "graphs", str),
-                (">groups", "groups", str),
-                ("for test (the others for training)", "test", _numbers),
-                ("sizes", "sizes", _sizes),
-            ],
+            [_with_sizes(row) | {"test": test} for row, test in zip(families, tests, strict=True)],
+            "name | >graphs | >groups | for test (the others for training): test | sizes",
         ),
         as_json=as_json,
     )
@@ -67,13 +55,8 @@ def _number(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _numbers(numbers: list[int]) -> str:
-    return " ".join(map(str, numbers))
-
-
-def _sizes(sizes: dict[str, Any]) -> str:
-    """Return sizes, of which a pair is a range."""
-    ends = {name: size if isinstance(size, list) else [size] for name, size in sizes.items()}
-    return ", ".join(
-        f"{name}={'..'.join(map(str, dict.fromkeys(size)))}" for name, size in ends.items()
-    )
+def _with_sizes(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with a text of its sizes, of which a pair is a range."""
+    ends = {name: size if isinstance(size, list) else [size] for name, size in row["sizes"].items()}
+    texts = (f"{name}={'..'.join(map(str, dict.fromkeys(size)))}" for name, size in ends.items())
+    return row | {"sizes": ", ".join(texts)}

@@ -38,10 +38,9 @@ from placeto_tools.options import (
     Command,
     NearestChoice,
     Positive,
+    check_heeded,
     evaluator_option,
-    json_option,
-    output_option,
-    overwrite_option,
+    result_options,
     seed_option,
 )
 from placeto_tools.problem_options import problem_options, schedule_option
@@ -101,9 +100,7 @@ from placeto_tools.tables import show, show_json
 @schedule_option
 @problem_options
 @seed_option
-@output_option("Placement file to write: .json.", ".json")
-@json_option
-@overwrite_option
+@result_options("Placement file to write: .json.", ".json")
 def place(
     problem: str,
     seconds: float | None,
@@ -146,7 +143,9 @@ def place(
     for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
         if value is not None and policy is None:
             raise InputError(f"{option}: needs --policy")
-    _check_placer(placer, seed, max_evaluations, seconds)
+    if placer is not None:
+        given = {"max_evaluations": max_evaluations, "seconds": seconds, "seed": seed}
+        check_heeded([placer_spec(placer)], "--placer", **given)
     with showing_progress(problem):
         source = read_source(problem, asked)
     priced_by = evaluator_spec(objective or source.evaluator)
@@ -218,20 +217,3 @@ def place(
         why = too_large_text(read) + remedy_text(read, result, priced_by)
         click.echo(f"no placement found fits the memory{why}", err=True)
         sys.exit(DOES_NOT_FIT)
-
-
-def _check_placer(
-    placer: str | None, seed: int, max_evaluations: int | None, seconds: float | None
-) -> None:
-    """Refuse options that a placer ignores."""
-    if placer is None:
-        return
-    spec = placer_spec(placer)
-    for option, limit in (("--max-evaluations", max_evaluations), ("--seconds", seconds)):
-        if limit and not spec.searches:
-            searching = ", ".join(name for name, one in PLACERS.items() if one.searches)
-            raise InputError(
-                f"{option}: needs a placer that searches ({searching}), got --placer {placer}"
-            )
-    if seed and not spec.random:
-        raise InputError(f"--seed: excludes --placer {placer}, which draws no random numbers")

@@ -9,16 +9,14 @@ from placeto.errors import writing
 from placeto.problems.making import runnable_problem, runnable_source
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
-from placeto.texts import counted, seconds_text, share_text
+from placeto.texts import counted
 from placeto_execution.devices import RealDevices
 from placeto_execution.measuring import StepProfile, profile_in_place, with_measured_times
 from placeto_graphs import save_problem
 from placeto_tools.options import (
     Command,
     devices_options,
-    json_option,
-    output_option,
-    overwrite_option,
+    result_options,
     steps_option,
 )
 from placeto_tools.problem_options import problem_options
@@ -31,9 +29,7 @@ from placeto_tools.tables import show_report, table_of
 @devices_options
 @steps_option(20)
 @problem_options
-@output_option("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
-@json_option
-@overwrite_option
+@result_options("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
 def profile(
     source: str,
     devices: RealDevices,
@@ -79,19 +75,13 @@ def profile(
         }
         for kind, found in profiles.items()
     }
+    rows = [
+        {"kind": kind, "steps": len(profiles[kind].runtimes), **row} for kind, row in kinds.items()
+    ]
     table = table_of(
         f"{output}: {counted(problem.graph.num_ops, 'op')}",
-        [
-            {"kind": kind, "steps": len(profiles[kind].runtimes), **row}
-            for kind, row in kinds.items()
-        ],
-        [
-            ("kind", "kind", str),
-            (">steps", "steps", str),
-            (">a step", "runtime", seconds_text),
-            (">its ops", "op_seconds", seconds_text),
-            (">spread", "spread", share_text),
-            (">between ops", "op_overhead", seconds_text),
-        ],
+        rows,
+        "kind | >steps | >a step: runtime | >its ops: op_seconds | >spread | "
+        ">between ops: op_overhead",
     )
     show_report({"output": str(output), "kinds": kinds}, table, as_json=as_json)

@@ -8,7 +8,7 @@ from placeto.errors import InputError, writing
 from placeto.placing.schedules import resolve_placement
 from placeto.problems.making import runnable_problem, runnable_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import TextTable, bytes_text, counted, seconds_text, share_text
+from placeto.texts import TextTable, counted, seconds_text
 from placeto_execution import Executor
 from placeto_execution.devices import RealDevices
 from placeto_execution.measuring import MeasuredSteps, Report, steps_report
@@ -23,7 +23,7 @@ from placeto_tools.options import (
 )
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
-from placeto_tools.tables import number_text, show_report, table_of
+from placeto_tools.tables import show_report, table_of
 
 
 @click.command(cls=Command)
@@ -117,33 +117,17 @@ def _tables(report: Report) -> list[TextTable]:
             f"(half of them {seconds_text(low)} to {seconds_text(high)}); simulated "
             f"{seconds_text(report['simulated_runtime'])}, {report['error']:+.1%}",
             report["devices"],
-            [
-                ("device", "device", str),
-                (">ops", "ops", number_text),
-                (">busy", "measured_busy", share_text),
-                (">simulated", "simulated_busy", share_text),
-                (">peak memory", "measured_peak_memory", bytes_text),
-                (">simulated", "simulated_peak_memory", bytes_text),
-            ],
+            "device | >ops | >busy: measured_busy | >simulated: simulated_busy | "
+            ">peak memory: measured_peak_memory | >simulated: simulated_peak_memory",
         ),
         table_of(
             "Links",
             [row for row in report["links"] if row["transfers"]],
-            [
-                ("link", "link", str),
-                (">transfers", "transfers", number_text),
-                (">busy", "measured_busy", share_text),
-                (">simulated", "simulated_busy", share_text),
-            ],
+            "link | >transfers | >busy: measured_busy | >simulated: simulated_busy",
         ),
         table_of(
             "Ops whose seconds differ most",
             report["ops"],
-            [
-                ("op", "op", str),
-                ("on", "device", str),
-                (">measured", "measured", seconds_text),
-                (">simulated", "simulated", seconds_text),
-            ],
+            "op | on: device | >measured | >simulated",
         ),
     ]

@@ -7,11 +7,11 @@ import click
 
 from placeto.errors import writing
 from placeto.placing.reports import speed_of_kind, timeline_report
-from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text, share_text
+from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text
 from placeto_simulator import Simulator
 from placeto_tools.options import Command, Positive, json_option, overwrite_option, trace_option
 from placeto_tools.problem_options import Named, placed_options
-from placeto_tools.tables import number_text, show_report, table_of
+from placeto_tools.tables import show_report, table_of
 
 NUM_LINKS = 15
 
@@ -78,26 +78,14 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
             f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; "
             f"{counted(report['transfers'], 'transfer')} of "
             f"{bytes_text(report['transferred_bytes'])}",
-            report["devices"],
-            [
-                ("device", "device", str),
-                (">groups", "groups", number_text),
-                (">ops", "ops", number_text),
-                (">busy", "busy", share_text),
-                (">peak memory", "peak_memory", bytes_text),
-                (">of", "memory_bytes", bytes_text),
-                ("", "fits", lambda fits: "" if fits else "out of memory"),
-            ],
+            [row | {"fits": "" if row["fits"] else "out of memory"} for row in report["devices"]],
+            "device | >groups | >ops | >busy | >peak memory: peak_memory | >of: memory_bytes | "
+            ": fits",
         ),
         table_of(
             f"Links{hidden}",
             [row for row in used if row in busiest],
-            [
-                ("link", "link", str),
-                (">transfers", "transfers", number_text),
-                (">sent", "transferred_bytes", bytes_text),
-                (">busy", "busy", share_text),
-            ],
+            "link | >transfers | >sent: transferred_bytes | >busy",
         ),
         table_of(
             f"Critical path of {counted(path['ops'], 'op')} and "
@@ -106,12 +94,6 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
             f"{seconds_text(path['transfer_seconds'])} transfers, "
             f"{seconds_text(path['waiting_seconds'])} overheads; the longest",
             path["longest"],
-            [
-                ("", "kind", str),
-                ("name", "name", str),
-                ("on", "where", str),
-                (">start", "start", seconds_text),
-                (">duration", "seconds", seconds_text),
-            ],
+            ": kind | name | on: where | >start | >duration: seconds",
         ),
     ]

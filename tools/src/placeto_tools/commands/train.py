@@ -124,7 +124,9 @@ def train(
 
     def prepare() -> None:
         """Make or check the folder, before anything is done."""
-        policy = _first_policy(first) if first else None
+        policy = None
+        if first:
+            policy = load_pretrained() if first == "pretrained" else read_policy(Path(first))
         chosen = parse_settings(
             settings, updates, preset_name or ("fine-tuning" if policy else None)
         )
@@ -191,11 +193,6 @@ def train(
             f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
             "command resumes it"
         )
-
-
-def _first_policy(text: str) -> PlacementPolicy:
-    """Return the policy that a training begins with."""
-    return load_pretrained() if text == "pretrained" else read_policy(Path(text))
 
 
 def _check_devices(

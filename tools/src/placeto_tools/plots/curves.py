@@ -19,7 +19,7 @@ def curves_figure(
     curves: Mapping[str, Sequence[Curve]],
     levels: Mapping[str, float],
     title: str = "",
-    label: str = "best memory-penalised runtime, seconds",
+    label: str = "",
 ) -> Figure:
     """Draw learning curves: of several seeds the median, in a band from the least to the most.
 
@@ -47,7 +47,7 @@ def curves_figure(
         axes.yaxis.set_major_formatter("{x:.4g}")
         axes.yaxis.set_minor_formatter("{x:.3g}")
     axes.set_xlabel("evaluations")
-    axes.set_ylabel(label)
+    axes.set_ylabel(label or "best memory-penalised runtime, seconds")
     axes.set_title(title)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize="small")
@@ -75,10 +75,8 @@ def comparison_figure(report: Problem) -> Figure:
             curves[placer.title] = [curve for curve in of_seeds if len(curve)]
         elif placer.name in LEVELS and np.isfinite(runtime):
             levels[placer.title] = runtime
-    title = f"{report.source} on {report.cluster}"
-    if report.objective == STEP.objective:
-        return curves_figure(curves, levels, title)
-    return curves_figure(curves, levels, title, f"best {report.objective}, {report.unit}")
+    label = "" if report.objective == STEP.objective else f"best {report.objective}, {report.unit}"
+    return curves_figure(curves, levels, f"{report.source} on {report.cluster}", label)
 
 
 def _known(rows: Sequence[tuple[float, float | None]]) -> np.ndarray[tuple[int, int]]:

@@ -15,18 +15,6 @@ def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
     such as a weight, is one layer before its first reader. In each layer, groups are ordered by the
     mean height of their neighbours, so that fewer edges cross. A few passes go forwards and
     backwards. Heights are centred on 0.
-
-    Examples
-    --------
-    >>> diamond = GroupGraph(
-    ...     compute_time=np.ones((4, 1)),
-    ...     output_bytes=[1, 1, 1, 1],
-    ...     parameter_bytes=[0, 0, 0, 0],
-    ...     edges=[[0, 1], [0, 2], [1, 3], [2, 3]],
-    ...     edge_bytes=[1, 1, 1, 1],
-    ... )
-    >>> layered_positions(diamond)[:, 0]
-    array([0., 1., 1., 2.])
     """
     layer = np.zeros(graph.num_groups, np.int64)
     neighbours: list[list[int]] = [[] for _ in range(graph.num_groups)]
@@ -46,13 +34,9 @@ def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
         _spread(members, height)
     for sweep in range(SWEEPS):
         for members in layers if sweep % 2 == 0 else layers[::-1]:
-            wanted = {g: _mean_height(neighbours[g], height, height[g]) for g in members}
+            wanted = {g: height[neighbours[g] or [g]].mean() for g in members}
             _spread(sorted(members, key=lambda group: wanted[group]), height)
     return np.stack([layer.astype(np.float64), height], axis=1)
-
-
-def _mean_height(neighbours: list[int], height: NDArray[np.float64], own: float) -> float:
-    return float(height[neighbours].mean()) if neighbours else own
 
 
 def _spread(members: list[int], height: NDArray[np.float64]) -> None:

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from placeto.texts import counted
 from placeto_graphs import Cluster, Phase, PlacementProblem
 from placeto_simulator import Timeline
 from placeto_tools.plots import colour, new_figure
@@ -19,9 +18,7 @@ BAR = 0.8  # of the height of a row
 GIGABYTE = 1e9
 
 
-def placement_figure(
-    problem: PlacementProblem, placement: NDArray[np.int32], title: str = ""
-) -> Figure:
+def placement_figure(problem: PlacementProblem, placement: NDArray[np.int32], title: str) -> Figure:
     """Draw the groups of a placement int32[G]: their devices, compute times and bytes.
 
     A device has a row, and its groups one colour; area is the compute time, edge width the bytes.
@@ -58,8 +55,7 @@ def placement_figure(
     axes.set_yticks(
         centres, [f"{name}: {count}" for name, count in zip(names, counts, strict=True)]
     )
-    sizes = f"{counted(problem.num_groups, 'group')} on {counted(problem.num_devices, 'device')}"
-    axes.set_title(title or sizes)
+    axes.set_title(title)
     axes.margins(0.03, 0.08)
     axes.invert_yaxis()
     axes.set_frame_on(False)
@@ -94,7 +90,7 @@ def _shares(values: NDArray[np.generic]) -> NDArray[np.float64]:
     return numbers / (numbers.max(initial=0.0) or 1.0)
 
 
-def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
+def timeline_figure(timeline: Timeline, title: str) -> Figure:
     """Draw a Gantt chart of devices and links, and the memory of each device below."""
     cluster = timeline.problem.cluster
     rows = cluster.num_devices + cluster.num_links
@@ -102,7 +98,7 @@ def timeline_figure(timeline: Timeline, title: str = "") -> Figure:
     chart, memory = figure.subplots(2, 1, sharex=True, height_ratios=[max(rows, 3), 4])
     _draw_bars(chart, timeline)
     _draw_memory(memory, timeline)
-    chart.set_title(title or f"One step: {timeline.runtime:.4g} s")
+    chart.set_title(title)
     return figure
 
 

@@ -94,7 +94,9 @@ def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> R
     """Return the groups of a level, which open from those of the level before, and their edges."""
     groups, graph = level.group_graph, level.graph
     positions = layered_positions(groups)
-    members = _members(level)
+    order = np.argsort(level.grouping.group_of, kind="stable")
+    sizes = np.bincount(level.grouping.group_of, minlength=level.num_groups)
+    members = np.split(order, np.cumsum(sizes)[:-1])
     return {
         "names": list(level.grouping.group_names),
         "x": positions[:, 0],
@@ -123,12 +125,6 @@ def most_common(words: list[str]) -> str:
     named = ", ".join(f"{count:,} {word}" for word, count in counts[:NAMED])
     hidden = len(counts) - NAMED
     return f"{named}, and {hidden:,} more" if hidden > 0 else named
-
-
-def _members(level: PlacementProblem) -> list[NDArray[np.int64]]:
-    order = np.argsort(level.grouping.group_of, kind="stable")
-    sizes = np.bincount(level.grouping.group_of, minlength=level.num_groups)
-    return np.split(order, np.cumsum(sizes)[:-1])
 
 
 def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:

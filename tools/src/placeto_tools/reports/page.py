@@ -40,13 +40,7 @@ def report_page(title: str, problems: list[Report]) -> str:
 
 
 def embedded_json(value: Any) -> str:
-    """Return JSON that a script element may hold: nothing in it ends the element or opens one.
-
-    Examples
-    --------
-    >>> embedded_json(["</script>"])
-    '["\\\\u003c/script\\\\u003e"]'
-    """
+    """Return JSON that a script element may hold: nothing in it ends the element or opens one."""
     text = json_text(value, indent=-1)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
