@@ -41,26 +41,14 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     },
     "mamba": {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 4, "vocab_size": 20},
 }
+ONE_LAYER = {**WIDTHS, "num_hidden_layers": 1}
+IMAGES = {**ONE_LAYER, "image_size": 16, "patch_size": 4}
 MORE: Mapping[str, Mapping[str, Any]] = {
-    "roberta": {**WIDTHS, "num_hidden_layers": 1, "vocab_size": 30, "max_position_embeddings": 16},
-    "deit": {
-        **WIDTHS,
-        "num_hidden_layers": 1,
-        "image_size": 16,
-        "patch_size": 4,
-        "encoder_stride": 4,
-    },
-    "git": {
-        **WIDTHS,
-        "num_hidden_layers": 1,
-        "vocab_size": 30,
-        "vision_config": {**WIDTHS, "num_hidden_layers": 1, "image_size": 16, "patch_size": 8},
-    },
+    "roberta": {**ONE_LAYER, "vocab_size": 30, "max_position_embeddings": 16},
+    "deit": {**IMAGES, "encoder_stride": 4},
+    "git": {**ONE_LAYER, "vocab_size": 30, "vision_config": {**IMAGES, "patch_size": 8}},
     "vit_mae": {
-        **WIDTHS,
-        "num_hidden_layers": 1,
-        "image_size": 16,
-        "patch_size": 4,
+        **IMAGES,
         "decoder_hidden_size": 16,
         "decoder_intermediate_size": 24,
         "decoder_num_hidden_layers": 1,
@@ -76,13 +64,9 @@ BACKBONE = {
     "out_features": ["stage2"],
 }
 DETECTOR = {
+    **{name: size for name, size in SPEECH.items() if name != "vocab_size"},
+    **HEADS,
+    **FEED_FORWARD,
     "backbone_config": BACKBONE,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
     "num_queries": 5,
 }

@@ -212,14 +212,6 @@ def test_micro_batches_are_in_the_stages_of_the_whole() -> None:
         assert found.price.runtime == pytest.approx(found.price.runtime_as_placed, rel=0.2)
 
 
-@pytest.mark.parametrize("device_of", [{"blocks.2": 1}, {"blocks.1.wide": 1}])
-def test_what_is_no_pipeline_gets_stages_of_layers(device_of: dict[str, int]) -> None:
-    problem = problem_of_ops(Chain(), features(4), "2xv100")
-    found = pipeline_stages(problem, by_scope(problem, {"": 0} | device_of))
-    assert not found.as_placed
-    assert set(found.split_points) <= {"blocks.1", "blocks.2", "last"}
-
-
 @pytest.mark.parametrize("device_of", [{"norm": 1, "last": 1}, {"blocks.1": 1}])
 def test_a_weight_of_two_stages_is_named(device_of: dict[str, int]) -> None:
     """In Python as in the command, for a chain and for a placement that is none."""

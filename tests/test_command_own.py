@@ -17,7 +17,7 @@ from command_runs import fail, invoke, succeed, succeed_json, write_module
 from placeto.errors import InputError
 from placeto.placing import watching
 from placeto.placing.evaluators import evaluator_spec
-from placeto.placing.own import CheckedPlacer, checked_evaluator
+from placeto.placing.own import checked_evaluator, checked_placer
 from placeto.placing.placers import Budget, placer_spec
 from placeto.trials.keys import files_digest, imports_digest
 from placeto.trials.placing_tasks import PlaceByName
@@ -243,7 +243,7 @@ COSTS_OF_ONE = EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), 
 def place_with(found: Any) -> None:
     if isinstance(found, str):
         placer_spec(found).make(PROBLEM, Budget(0))
-    CheckedPlacer("own", found).place(PROBLEM, Simulator(PROBLEM))
+    checked_placer("own", found).place(PROBLEM, Simulator(PROBLEM))
 
 
 def evaluate_with(found: Any) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,23 +130,21 @@ def _checked(name: str, own: Any, method: str, kind: type) -> Callable[..., Any]
     return call
 
 
-class CheckedPlacer:
-    """A placer of the user, whose errors name it, and whose results are placements."""
+def checked_placer(name: str, placer: Any) -> Placer:
+    """Return a placer of the user, whose errors name it, and whose results are placements."""
+    if not isinstance(placer, Placer):
+        raise InputError(f"{name}: expected a placer, got {_lack(placer, 'name', 'place')}")
+    place = _checked(name, placer, "place", PlacementResult)
 
-    def __init__(self, name: str, placer: Any) -> None:
-        if not isinstance(placer, Placer):
-            raise InputError(f"{name}: expected a placer, got {_lack(placer, 'name', 'place')}")
-        self.name = name
-        self._place = _checked(name, placer, "place", PlacementResult)
-
-    def place(
-        self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+    def checked(
+        problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return what the placer finds."""
-        result: PlacementResult = self._place(problem, evaluator, seed=seed)
-        with naming(self.name):
+        result: PlacementResult = place(problem, evaluator, seed=seed)
+        with naming(name):
             problem.check_placement(result.placement)
         return result
+
+    return cast(Placer, SimpleNamespace(name=name, place=checked))
 
 
 def checked_evaluator(name: str, evaluator: Any, problem: PlacementProblem) -> Evaluator:

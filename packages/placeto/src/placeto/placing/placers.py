@@ -11,7 +11,7 @@ import numpy as np
 
 from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.placing.own import PLACER_PLUGINS, CheckedPlacer, is_own, own_class
+from placeto.placing.own import PLACER_PLUGINS, checked_placer, is_own, own_class
 from placeto.placing.searching import PortfolioSearch
 from placeto.progress import cpu_seconds
 from placeto_baselines import (
@@ -234,7 +234,7 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
     class also gets ``max_evaluations`` and ``seconds``, if it has such parameters.
     """
     if not isinstance(given, str):
-        checked = CheckedPlacer(getattr(given, "name", type(given).__name__), given)
+        checked = checked_placer(getattr(given, "name", type(given).__name__), given)
         modules = (type(given).__module__,)
         return PlacerSpec(
             checked.name, checked.name, lambda *_: checked, random=True, modules=modules
@@ -255,7 +255,7 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
     def make(_problem: PlacementProblem, budget: Budget) -> Placer:
         limits = {"max_evaluations": budget.evaluations or None, "seconds": budget.seconds}
         heeded = {name: limit for name, limit in limits.items() if limit is not None}
-        return CheckedPlacer(own.text, own.make(**heeded))
+        return checked_placer(own.text, own.make(**heeded))
 
     return PlacerSpec(own.text, own.text, make, random=True, modules=own.modules)
 
