@@ -198,6 +198,8 @@ def test_one_warning_names_the_types_in_no_class_and_their_largest_share() -> No
     [
         ("aten.add_", 0, 1e6, OpClass.ELEMENTWISE),
         ("aten._foreach_copy_", 0, 1e6, OpClass.COPY),
+        ("aten._scaled_dot_product_flash_attention_for_cpu", 1, 1, OpClass.MATRIX_PRODUCT),
+        ("aten._scaled_dot_product_efficient_attention_backward", 1, 1, OpClass.MATRIX_PRODUCT),
         ("mylib.attention", 9e6, 1e6, OpClass.MATRIX_PRODUCT),
         ("mylib.activation", 1e6, 1e6, OpClass.ELEMENTWISE),
         ("mylib.magic", 0, 0, OpClass.ELEMENTWISE),

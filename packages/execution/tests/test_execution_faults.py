@@ -128,17 +128,6 @@ def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long() -> 
         devices.close()
 
 
-@pytest.mark.parametrize("asks_for_results", [True, False])
-def test_a_process_that_is_killed_after_a_step(asks_for_results: bool) -> None:
-    with executor_of() as executor:
-        executed = executor.execute(HALVES)
-        multiprocessing.active_children()[0].kill()
-        with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process has ended"):
-            executed.results() if asks_for_results else executor.execute(HALVES)
-        assert not multiprocessing.active_children()
-        assert executor.execute(HALVES).results() == EXPECTED
-
-
 class LargeFeed(int):
     """A batch that does not fit into a pipe: its process gets `FEED` of it."""
 
@@ -147,19 +136,29 @@ class LargeFeed(int):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_process_that_is_stopped_before_it_gets_a_large_batch(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("number", "asks_for_results", "line"),
+    [
+        (signal.SIGKILL, True, "has ended"),
+        (signal.SIGKILL, False, "has ended"),
+        (signal.SIGSTOP, False, "is stopped"),
+    ],
+)
+def test_a_process_that_is_killed_or_stopped_after_a_step(
+    number: signal.Signals, asks_for_results: bool, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(NumericStep, "feed", lambda _: LargeFeed())
     with executor_of() as executor:
-        assert executor.execute(HALVES).results() == EXPECTED
+        executed = executor.execute(HALVES)
         victim = multiprocessing.active_children()[0]
-        os.kill(victim.pid or 0, signal.SIGSTOP)
-        end = threading.Timer(20.0, victim.kill)  # else a failure of this test hangs
+        os.kill(victim.pid or 0, number)
+        end = threading.Timer(20.0, victim.kill)  # if it is waited for without an end
         end.start()
-        with pytest.raises(ExecutionError, match=r"^begin on cpu:[01]: its process is stopped"):
-            executor.execute(HALVES)
+        with pytest.raises(ExecutionError, match=rf"^begin on cpu:[01]: its process {line}"):
+            executed.results() if asks_for_results else executor.execute(HALVES)
         end.cancel()
+        assert not multiprocessing.active_children()
+        assert executor.execute(HALVES).results() == EXPECTED
 
 
 @pytest.mark.usefixtures("impatient")

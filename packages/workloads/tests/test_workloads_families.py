@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from placeto_workloads import (
-    NASNET_A,
     Activation,
-    ConvolutionalArchitecture,
     Family,
     FamilyMember,
-    RecurrentCell,
     UniformSampler,
     WorkloadError,
     family,
@@ -83,23 +80,6 @@ def test_a_family_graph_runs(name: str) -> None:
     loss = step.model(*step.example_inputs)
     assert loss.shape == ()
     assert bool(loss.detach().isfinite())
-
-
-def test_a_sampler_of_ones_own_takes_the_place_of_the_uniform_one() -> None:
-    cell = RecurrentCell((Activation.TANH, Activation.RELU), inputs=(0,))
-
-    class OneArchitecture:
-        def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
-            del generator
-            return cell
-
-        def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
-            del generator
-            return NASNET_A
-
-    for name, expected in (("ptb", cell), ("cifar10", NASNET_A), ("nmt", None)):
-        chosen = family(name, sampler=OneArchitecture())
-        assert {member.architecture for member in members(chosen)} == {expected}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -159,13 +158,6 @@ def test_each_layer_and_step_computes_within_its_module() -> None:
     step.model(*step.example_inputs)
     steps = [name for name in called if "step" in name]
     assert len(steps) == len(set(steps)) == 3 * (2 + 2 + 3 + 1 + 1)
-
-
-@pytest.mark.parametrize("size", ["layers", "steps", "batch_size", "units", "vocabulary_size"])
-def test_sizes_of_nmt_are_checked(size: str) -> None:
-    wrong: dict[str, Any] = {size: 0}
-    with pytest.raises(WorkloadError, match=f"{size}: expected an integer from 1 to"):
-        nmt(**wrong)
 
 
 def recurrent_cell_by_hand(

@@ -23,16 +23,12 @@ class ControllerSampler:
     """
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
-        return RecurrentSpace().architecture(_sampled(RecurrentSpace.name, generator))
+        choices = shipped_choices(RecurrentSpace.name)
+        return RecurrentSpace().architecture(generator.choice(choices).tolist())
 
     def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
-        return ConvolutionalSpace().architecture(_sampled(ConvolutionalSpace.name, generator))
-
-
-def _sampled(space: str, generator: np.random.Generator) -> list[int]:
-    choices = shipped_choices(space)
-    sampled: list[int] = choices[generator.integers(len(choices))].tolist()
-    return sampled
+        choices = shipped_choices(ConvolutionalSpace.name)
+        return ConvolutionalSpace().architecture(generator.choice(choices).tolist())
 
 
 @cache

@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import built, import_library, seeded, such_as
@@ -133,28 +135,15 @@ def _image_step(
         labels = torch.randint(num_classes or 1, (batch_size,), device=device)
     if num_classes is None:
         return TrainingStep(model, (images,))
-    return TrainingStep(model, (images,), _Classification(labels))
+    return TrainingStep(model, (images,), partial(_classification, labels))
 
 
-class _Classification:
-    """Cross-entropy, averaged over the batch, of one or several scores."""
-
-    def __init__(self, labels: Tensor) -> None:
-        self._labels = labels
-
-    def __call__(self, outputs: object) -> Tensor:
-        """Return the loss; further scores count less, as in Inception."""
-        scores = _tensors(outputs)
-        loss = F.cross_entropy(scores[0], self._labels)
-        for further in scores[1:]:
-            loss = loss + 0.4 * F.cross_entropy(further, self._labels)
-        return loss
-
-
-def _tensors(outputs: object) -> list[Tensor]:
-    if isinstance(outputs, Tensor):
-        return [outputs]
-    values = outputs.values() if isinstance(outputs, dict) else outputs
-    if not isinstance(outputs, dict | list | tuple):
+def _classification(labels: Tensor, outputs: object) -> Tensor:
+    """Return the cross-entropy of scores, of which further ones count less, as in Inception."""
+    scores = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+    if not scores:
         raise WorkloadError(f"loss_fn: expected scores, got {type(outputs).__name__}")
-    return [value for value in values if isinstance(value, Tensor)]  # type: ignore[attr-defined]
+    loss = functional.cross_entropy(scores[0], labels)
+    for further in scores[1:]:
+        loss = loss + 0.4 * functional.cross_entropy(further, labels)
+    return loss
