@@ -1,6 +1,7 @@
 """A lower bound of the runtime: begin to read here."""
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,13 +152,13 @@ def _least_transfers(
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of
     least = np.full(num_parts, np.inf)
-    elsewhere = np.where(np.eye(problem.num_devices, dtype=np.bool_), np.inf, 0.0)
-    for tensor, reader in graph.edges:
-        maker = graph.tensor_producer[tensor]
-        if group_of[maker] != group_of[reader]:
-            transfer = cluster.latency + graph.tensor_bytes[tensor] / cluster.bandwidth + elsewhere
-            after = paths.seconds[reader] + paths.tail[reader]
-            shortest = (paths.end[maker][:, None] + transfer + after).min()
-            part = part_of[group_of[reader]]
-            least[part] = min(least[part], shortest)
+    maker, reader = graph.edge_producers, graph.edge_consumers
+    size, after = graph.tensor_bytes[graph.edges[:, 0]], paths.seconds + paths.tail
+    shortest = np.full(graph.num_edges, np.inf)
+    for source, there in permutations(range(problem.num_devices), 2):
+        transfer = cluster.latency[source, there] + size / cluster.bandwidth[source, there]
+        here = paths.end[maker, source] + transfer + after[reader, there]
+        shortest = np.minimum(shortest, here)
+    sent = group_of[maker] != group_of[reader]
+    np.minimum.at(least, part_of[group_of[reader[sent]]], shortest[sent])
     return least

@@ -1,19 +1,18 @@
 """Memory that every placement needs: of one device for a group, and of all devices together."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from placeto_baselines.devices import op_seconds
 from placeto_graphs import OpGraph, PlacementProblem
 
-MOST_VISITED = 20_000_000  # ops, in about half a second
+MOST_BITS = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,31 +134,53 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
     parameters are left out. If ``L`` takes time, all this is held at one time.
 
     Any ``L`` gives a bound. The tensors that are alive at an op in one order of execution are no
-    fewer, and quickly counted. Ops are tried in the order of these counts, until none can hold more
-    or many were tried. ``lasting`` bool[V] are the ops that take time, wherever they run.
+    fewer, and quickly counted. Ops are tried in the order of these counts, as many as time allows,
+    each in a bit of its own. ``lasting`` bool[V] are the ops that take time, wherever they run.
     """
     size = graph.tensor_bytes * ~graph.lives_in_weights
     at_most = _alive_in_order(graph, size) + graph.workspace_bytes
+    tried = np.flatnonzero(lasting)
+    tried = tried[np.argsort(-at_most[tried], kind="stable")][: 1 + MOST_BITS // graph.num_ops]
+    if not len(tried):
+        return None
+    word, bit = np.divmod(np.arange(len(tried)), 64)
+    itself = np.zeros((graph.num_ops, int(word[-1]) + 1), np.uint64)
+    itself[tried, word] = np.uint64(1) << bit.astype(np.uint64)
     before, after = graph.precedences.T
-    shape = (graph.num_ops, graph.num_ops)
-    forwards = csr_array((np.ones(len(before), np.int8), (before, after)), shape=shape)
-    backwards = forwards.T.tocsr()
-    best, most = None, -1
-    candidates = np.flatnonzero(lasting)
-    candidates = candidates[np.argsort(-at_most[candidates], kind="stable")]
-    for op in candidates[: 1 + MOST_VISITED // graph.num_ops].tolist():
-        if at_most[op] <= most:
-            break
-        done = _reached(backwards, op)
-        later = _reached(forwards, op)
-        needed = np.zeros(graph.num_tensors, np.bool_)
-        needed[graph.edges[later[graph.edge_consumers], 0]] = True
-        needed[graph.held_tensors] = True
-        held = needed & done[graph.tensor_producer] | (graph.tensor_producer == op)
-        found = HeldTensors(op, held & ~graph.lives_in_weights)
-        if found.num_bytes(graph) > most:
-            best, most = found, found.num_bytes(graph)
-    return best
+    later, done = itself.copy(), itself.copy()  # than each, and before each
+    for rows in rows_in_order(graph):
+        np.bitwise_or.at(later, after[rows], later[before[rows]])
+    for rows in rows_in_order(graph, backwards=True):
+        np.bitwise_or.at(done, before[rows], done[after[rows]])
+    needed = np.zeros((graph.num_tensors, itself.shape[1]), np.uint64)
+    np.bitwise_or.at(needed, graph.edges[:, 0], later[graph.edge_consumers])
+    needed[graph.held_tensors] = ~np.uint64(0)
+    held = needed & done[graph.tensor_producer] | itself[graph.tensor_producer]
+
+    def of_word(number: int) -> NDArray[np.bool_]:
+        octets = held[:, number].astype("<u8")[:, None].view(np.uint8)
+        return np.unpackbits(octets, axis=1, bitorder="little").astype(np.bool_)
+
+    num_bytes = np.concatenate([size @ of_word(number) for number in range(held.shape[1])])
+    best = int((num_bytes[: len(tried)] + graph.workspace_bytes[tried]).argmax())
+    tensors = of_word(best // 64)[:, best % 64] & ~graph.lives_in_weights
+    return HeldTensors(int(tried[best]), tensors)
+
+
+def rows_in_order(
+    graph: OpGraph, most: int | None = None, *, backwards: bool = False
+) -> Iterator[NDArray[np.int64]]:
+    """Yield rows of ``precedences`` that depend on earlier ones only, at most so many at once."""
+    before, after = graph.precedences.T
+    depth = np.zeros(graph.num_ops, np.int64)
+    in_order = np.argsort(graph.topological_index[after], kind="stable")
+    for op, reader in graph.precedences[in_order].tolist():
+        depth[reader] = max(depth[reader], depth[op] + 1)
+    level = -depth[before] if backwards else depth[after]
+    order = np.argsort(level, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(level[order])) + 1):
+        step = most or max(len(rows), 1)
+        yield from (rows[first : first + step] for first in range(0, len(rows), step))
 
 
 def _alive_in_order(graph: OpGraph, size: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -174,10 +195,3 @@ def _alive_in_order(graph: OpGraph, size: NDArray[np.int64]) -> NDArray[np.int64
     np.add.at(changes, last + 1, -size)
     alive: NDArray[np.int64] = np.cumsum(changes)[position]
     return alive
-
-
-def _reached(edges: csr_array, op: int) -> NDArray[np.bool_]:
-    """Return bool[V], true for the op and the ops that edges lead to from there."""
-    reached = np.zeros(edges.shape[0], np.bool_)
-    reached[breadth_first_order(edges, op, return_predecessors=False)] = True
-    return reached

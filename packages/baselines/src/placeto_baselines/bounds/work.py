@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import block_array, csr_array, diags_array, eye_array, hstack
 
-from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs
+from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs, rows_in_order
 from placeto_baselines.devices import op_seconds
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
+MOST_AT_ONCE = 1_000_000  # numbers
 MOST_SOLVED = 4_096  # groups, as in the finest level of a problem
 LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is lost before
 
@@ -46,32 +47,30 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     by its own tail.
     """
     graph, cluster = problem.graph, problem.cluster
-    group_of = problem.grouping.group_of
-    seconds = op_seconds(problem)
-    rest = problem.overhead_time
+    seconds, rest = op_seconds(problem), problem.overhead_time
     before, after = graph.precedences.T
-    seconds_per_byte = 1 / cluster.bandwidth
-    elsewhere = ~np.eye(problem.num_devices, dtype=np.bool_)
+    in_a_group = problem.grouping.group_of[before] == problem.grouping.group_of[after]
+    sizes = np.append(graph.tensor_bytes[graph.edges[:, 0]], np.zeros(graph.num_waits))
+    is_sent = (np.arange(len(before)) < graph.num_edges)[:, None, None]
+    seconds_per_byte, devices = 1 / cluster.bandwidth, np.arange(problem.num_devices)
+    elsewhere = devices[:, None] != devices
 
-    def passing(row: int) -> NDArray[np.float64]:
-        """Return float64[D, D], from the end of one op to the start of the other at best."""
-        between = np.zeros_like(cluster.latency)
-        if row < graph.num_edges:  # and not a wait
-            size = graph.tensor_bytes[graph.edges[row, 0]]
-            between = cluster.latency + size * seconds_per_byte
-        np.fill_diagonal(between, rest[before[row]])
-        if group_of[before[row]] == group_of[after[row]]:
-            between[elsewhere] = np.inf
-        return between
+    def passing(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return float64[R, D, D], from the end of one op to the start of the other at best."""
+        sent = cluster.latency + sizes[rows, None, None] * seconds_per_byte
+        between = np.where(is_sent[rows], sent, 0.0)
+        between[:, devices, devices] = rest[before[rows]]
+        return np.where(in_a_group[rows, None, None] & elsewhere, np.inf, between)
 
+    most = 1 + MOST_AT_ONCE // problem.num_devices**2
     end = seconds.copy()
-    for row in np.argsort(graph.topological_index[after], kind="stable"):
-        arrival = (end[before[row]][:, None] + passing(row)).min(axis=0)
-        end[after[row]] = np.maximum(end[after[row]], arrival + seconds[after[row]])
+    for rows in rows_in_order(graph, most):
+        arrival = (end[before[rows], :, None] + passing(rows)).min(axis=1)
+        np.maximum.at(end, after[rows], arrival + seconds[after[rows]])
     tail = np.where(np.isfinite(seconds), 0.0, np.inf)
-    for row in np.argsort(-graph.topological_index[before], kind="stable"):
-        left = passing(row) + seconds[after[row]] + tail[after[row]]
-        tail[before[row]] = np.maximum(tail[before[row]], left.min(axis=1))
+    for rows in rows_in_order(graph, most, backwards=True):
+        left = passing(rows) + seconds[after[rows], None] + tail[after[rows], None]
+        np.maximum.at(tail, before[rows], left.min(axis=2))
     return Paths(seconds, end, tail)
 
 

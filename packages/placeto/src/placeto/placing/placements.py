@@ -51,7 +51,7 @@ MOST_GROUPS_OF_POLICY = 2048
 CHAINS = 2  # of a search, where there are as many cores
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
 SHARE_OF_BOUND = 1 / 3  # of the seconds, for a lower bound that takes about so long:
-SECONDS_OF_EDGE = 5e-5  # for all bounds but that of forks and joins
+SECONDS_OF_EDGE = 1.5e-5  # for all bounds but that of forks and joins
 SECONDS_OF_OP = 3e-4  # for that
 
 
