@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ class TracedDevice:
         self._op_device = op_device
         self._generator = torch.Generator(device)
         self._memory = DeviceMemory(device, step)
-        self._carried_storages: dict[tuple[int, int], Sequence[int]] = {}
+        self._carried = cache(self._find_carried)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -257,13 +258,8 @@ class TracedDevice:
         num_bytes = self._step.trace.storage_bytes[storage]
         return self._memory.tensor(whole_storage(storage, num_bytes))
 
-    def _carried(self, tensor: int, device: int) -> Sequence[int]:
-        """Return the storages of a tensor on a device; on another one only what is read."""
-        if (tensor, device) not in self._carried_storages:
-            self._carried_storages[tensor, device] = self._find_carried(tensor, device)
-        return self._carried_storages[tensor, device]
-
     def _find_carried(self, tensor: int, device: int) -> Sequence[int]:
+        """Return the storages of a tensor on a device; on another one only what is read."""
         graph, storages_of = self._step.graph, self._step.storages_of_tensor
         producer, own = int(graph.tensor_producer[tensor]), storages_of[tensor]
         if self._op_device[producer] == device:

@@ -52,10 +52,9 @@ class ExecutableTraining(TracedStep):
             (part.rng_index or 0 for call in trace.calls for part in call.single_calls), default=0
         )
         self._example = _leaves(spec.example_inputs)
-        self._batch: dict[str, Any] = {}
         self._next_feed: _Feed | None = None
         self._is_spoiled = False
-        self._has_begun = self._resumes = False  # whether there was a step before the next, or this
+        self._has_begun = False  # whether there was a step before the next
         self._kept: dict[str, View] = {}
         self._memory_of_storage: dict[int, torch.Tensor] = {}
         for op, placeholder in enumerate(trace.ops):
@@ -75,7 +74,7 @@ class ExecutableTraining(TracedStep):
             for name, weight in spec.model.named_parameters()
         }
         self.optimizer = _optimizer_of(factory, list(parameters.values()))
-        self._settings = self._present_settings()
+        self._taken = _Feed({}, seed, self._present_settings(), resumes=False)
         self._update_of_op = self._updates(parameters)
         for op in self._update_of_op:
             self.calls[op] = ()
@@ -172,8 +171,7 @@ class ExecutableTraining(TracedStep):
 
     def take(self, feed: "_Feed") -> None:
         """Take a batch, and let the optimizer have the settings of its step."""
-        self._batch, self.seed, self._settings = feed.batch, feed.seed, feed.settings
-        self._resumes = feed.resumes
+        self._taken, self.seed = feed, feed.seed
         for update in self._update_of_op.values():
             update.gradient, update.ops_left = None, update.num_ops
             if not feed.resumes:
@@ -197,7 +195,7 @@ class ExecutableTraining(TracedStep):
         state = {
             key: update.numbers[key] if key in update.numbers else self._tensor(view)
             for key, view in update.state.items()
-            if self._resumes or key in update.begins_with
+            if self._taken.resumes or key in update.begins_with
         }
         # Asking a GPU for numbers would wait for it.
         state |= {key: value.cpu() for key, value in state.items() if not value.dim()}
@@ -277,7 +275,7 @@ class ExecutableTraining(TracedStep):
         placeholder = self.trace.ops[op]
         if not isinstance(placeholder, Placeholder) or placeholder.is_resident:
             return []
-        return [(view, self._batch[name]) for name, view in placeholder.tensors.items()]
+        return [(view, self._taken.batch[name]) for name, view in placeholder.tensors.items()]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
         """Return the memory of a storage of weights, which moves to the device."""
@@ -296,7 +294,7 @@ class ExecutableTraining(TracedStep):
         ]
 
     def _put_settings(self) -> None:
-        for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
+        for group, settings in zip(self.optimizer.param_groups, self._taken.settings, strict=True):
             group.update(settings)
 
 

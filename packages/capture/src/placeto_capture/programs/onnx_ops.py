@@ -6,7 +6,7 @@ NumPy arrays of what follows from constants and shapes. Of several outputs it ma
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -35,11 +35,7 @@ class Attributes:
     """The attributes of a node by their names, None for one that has neither value nor default."""
 
     def __init__(
-        self,
-        given: Mapping[str, Any],
-        defaults: Mapping[str, Any],
-        outputs: Sequence[str],
-        version: int,
+        self, given: dict[str, Any], defaults: dict[str, Any], outputs: list[str], version: int
     ) -> None:
         self.outputs = outputs
         self.version = version

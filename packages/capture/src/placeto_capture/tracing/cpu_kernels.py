@@ -15,18 +15,10 @@ DEFAULTS = 0.0, False  # the share that is dropped, and whether later keys are l
 LIBRARY: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    keeps_sums: bool,
-    *how: Any,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
+def _attention(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]:
     """Return what attention gives, the logarithms of its sums, and the seed of its dropout."""
-    given: Any = (*how, *DEFAULTS[len(how) :])
-    dropout_p, is_causal = given
+    query, key, value, bias, keeps_sums, *how = given
+    dropout_p, is_causal = (*how, *DEFAULTS[len(how) :])
     scores = _scores(query, key, bias, is_causal, scale)
     seed = torch.randint(2**62, ())
     kept = _kept(scores, dropout_p, seed)
@@ -38,17 +30,10 @@ def _attention(
     return attended, log_sumexp, seed, torch.zeros_like(seed)
 
 
-def _attention_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    *given: Any,
-    scale: float | None = None,
-) -> tuple[Tensor | None, ...]:
+def _attention_backward(*given: Any, scale: float | None = None) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, keys, values and bias."""
-    _out, _log_sumexp, seed, _offset, dropout_p, is_needed, *is_causal = given
+    gradient, query, key, value, bias, _out, _log_sumexp, seed, _offset, *how = given
+    dropout_p, is_needed, *is_causal = how
     scores = _scores(query, key, bias, any(is_causal), scale)
     weights, kept = scores.softmax(-1), _kept(scores, dropout_p, seed)
     of_weights = (gradient @ value.mT).to(weights.dtype) * kept
@@ -85,15 +70,11 @@ def _kept(scores: Tensor, dropout_p: float, seed: Tensor) -> Tensor:
 
 
 def _attention_on_gpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *how: Any,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
+    *given: Any, attn_mask: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return what attention gives, and the logarithms of its sums."""
-    bias, how = _aligned_bias(query, key, attn_mask), (*how, *DEFAULTS[len(how) :])
+    query, key, value, *how = given
+    bias, how = _aligned_bias(query, key, attn_mask), [*how, *DEFAULTS[len(how) :]]
     attended, log_sumexp, *_ = aten._scaled_dot_product_efficient_attention(
         query, key, value, bias, True, *how, scale=scale
     )
@@ -101,19 +82,10 @@ def _attention_on_gpu(
 
 
 def _attention_on_gpu_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    sums: Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
+    *given: Any, attn_mask: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, ...]:
     """Return the gradients of queries, keys and values."""
+    gradient, query, key, value, out, sums, dropout_p, is_causal = given
     inputs = query, key, value, _aligned_bias(query, key, attn_mask)
     rows = -(-query.shape[2] // 32) * 32  # whole blocks
     in_blocks = sums.new_full((*query.shape[:2], rows), torch.inf)

@@ -78,17 +78,14 @@ class FakeMemory:
         span = _union([_span(name, tensor) for name, tensor in named], tensors)
         with self._fake_mode:
             memory = torch.empty(span.end - span.start, dtype=torch.uint8, device="cpu")
-        region = Region(self._op_type(tensors), span, memory.untyped_storage())
+        resident = [tensor for tensor in tensors if id(tensor) in self._resident]
+        is_parameter = any(isinstance(tensor, nn.Parameter) for tensor in resident)
+        op_type = "parameter" if is_parameter else "buffer" if resident else "input"
+        region = Region(op_type, span, memory.untyped_storage())
         for name, tensor in sorted(named, key=lambda item: item[1]._base is not None):
             self._fake(name, tensor, region)  # a tensor comes before the views of it
         region.tensors |= {name: (self.fake_of[id(each)], each) for name, each in named}
         self.regions.append(region)
-
-    def _op_type(self, tensors: list[torch.Tensor]) -> str:
-        resident = [tensor for tensor in tensors if id(tensor) in self._resident]
-        if any(isinstance(tensor, nn.Parameter) for tensor in resident):
-            return "parameter"
-        return "buffer" if resident else "input"
 
     def _fake(self, name: str, tensor: torch.Tensor, region: Region) -> torch.Tensor:
         fake = self.fake_of.get(id(tensor))
@@ -136,7 +133,12 @@ def _check(name: str, tensor: torch.Tensor) -> None:
             f"{name}: expected a parameter with a shape, got one that gets it from the first "
             "input; call the model once before"
         )
-    if type(tensor) is not FakeTensor and not _is_plain(type(tensor)):
+    # Functions of tensors have to do with a subclass what they do with tensors.
+    is_plain = all(
+        any(getattr_static(tensor, name) is getattr_static(plain, name) for plain in PLAIN)
+        for name in ("__torch_function__", "__torch_dispatch__")
+    )
+    if type(tensor) is not FakeTensor and not is_plain:
         raise CaptureError(
             f"{name}: expected a plain tensor, got a {type(tensor).__name__}, which computes in a "
             "way of its own; capture the model before it is sharded, quantized or wrapped"
@@ -144,14 +146,6 @@ def _check(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested one" if tensor.is_nested else f"one of layout {tensor.layout}"
         raise CaptureError(f"{name}: expected a dense tensor, got {kind}")
-
-
-def _is_plain(kind: type[torch.Tensor]) -> bool:
-    """Return whether functions of tensors do with a subclass what they do with tensors."""
-    return all(
-        any(getattr_static(kind, name) is getattr_static(plain, name) for plain in PLAIN)
-        for name in ("__torch_function__", "__torch_dispatch__")
-    )
 
 
 def _overlapping(spans: Sequence[Span]) -> list[list[int]]:

@@ -81,21 +81,14 @@ def indexed(picked: Picked, self: torch.Tensor, indices: Any) -> Any:
     return aten.index.Tensor(self, numbers)
 
 
-def _unique(
-    picked: Picked,
-    self: torch.Tensor,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    dim: int | None = None,
-    **_: Any,
-) -> Any:
-    if dim is not None:
+def _unique(picked: Picked, self: torch.Tensor, **how: Any) -> Any:
+    if how.get("dim") is not None:
         raise UnknownCountError
     count = picked(self.numel())
     return (
         self.new_empty(count),
-        self.new_empty(self.shape if return_inverse else 0, dtype=torch.int64),
-        self.new_empty(count if return_counts else 0, dtype=torch.int64),
+        self.new_empty(self.shape if how.get("return_inverse") else 0, dtype=torch.int64),
+        self.new_empty(count if how.get("return_counts") else 0, dtype=torch.int64),
     )
 
 
@@ -115,11 +108,7 @@ def _shape(*tensors: torch.Tensor) -> torch.Size:
 
 
 def _grouped_product(
-    self: torch.Tensor,
-    mat2: torch.Tensor,
-    offs: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    **_: Any,
+    self: torch.Tensor, mat2: torch.Tensor, offs: Any = None, out_dtype: Any = None, **_: Any
 ) -> torch.Tensor:
     """Return what products of groups of rows, each with a matrix of its own, give.
 

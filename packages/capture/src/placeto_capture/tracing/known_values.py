@@ -5,7 +5,7 @@ tensors. Of others it is assumed that numbers are finite, and choices by unknown
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -56,7 +56,7 @@ class KnownValues:
                 self._known.difference_update(made)
                 return
             self._assumptions[op] = assumption
-            made = tuple(view.storage for view in [call.outputs[assumption.output]] if view)
+            made = tuple(view.storage for view in [call.outputs[assumption[0]]] if view)
         elif call.op_type in ALLOCATIONS:  # there is no value in it yet
             return
         self._known.update(made)
@@ -103,12 +103,13 @@ class KnownValues:
         return ops[::-1], needed
 
     def _run(self, op: int, memory: StorageMemory) -> None:
-        call, assumption = self._calls[op], self._assumptions.get(op)
-        if assumption is None:
+        call = self._calls[op]
+        if op not in self._assumptions:
             memory.run(call, seed=0)
             return
+        output, make = self._assumptions[op]
         result: list[Any] = [None] * len(call.outputs)
-        result[assumption.output] = assumption.make(op)
+        result[output] = make(op)
         memory.keep(prepared(call, memory.slots), result)
 
 
@@ -116,31 +117,18 @@ aten = torch.ops.aten
 
 # Tests of numbers that are false of finite ones, and what equal ones say.
 _TESTS = {aten.isinf.default, aten.isnan.default, aten.isneginf.default, aten.isposinf.default}
-_EQUALITIES = {
-    aten.eq.Scalar: True,
-    aten.eq.Tensor: True,
-    aten.ne.Scalar: False,
-    aten.ne.Tensor: False,
-}
+_EQUALITIES = dict.fromkeys((aten.eq.Scalar, aten.eq.Tensor), True)
+_EQUALITIES |= dict.fromkeys((aten.ne.Scalar, aten.ne.Tensor), False)
 
 # Functions that choose, and which of their results are the indices of what is chosen.
 _CHOICES = {
-    aten.argmax.default: 0,
-    aten.argmin.default: 0,
-    aten.max.dim: 1,
-    aten.min.dim: 1,
-    aten.multinomial.default: 0,
-    aten.sort.default: 1,
-    aten.sort.stable: 1,
-    aten.topk.default: 1,
+    **dict.fromkeys((aten.argmax.default, aten.argmin.default, aten.multinomial.default), 0),
+    **dict.fromkeys((aten.max.dim, aten.min.dim, aten.topk.default), 1),
+    **dict.fromkeys((aten.sort.default, aten.sort.stable), 1),
 }
 
-
-class Assumption(NamedTuple):
-    """The output of a call that is assumed, as values are not known, and its value for a seed."""
-
-    output: int
-    make: Callable[[int], torch.Tensor]
+# The output of a call that is assumed, as values are not known, and its value for a seed.
+Assumption = tuple[int, Callable[[int], torch.Tensor]]
 
 
 def assumption_of(call: Call) -> Assumption | None:
@@ -149,10 +137,10 @@ def assumption_of(call: Call) -> Assumption | None:
     view = call.outputs[0] if call.outputs else None
     if says is not None and view is not None:
         size = view.size
-        return Assumption(0, lambda _seed: torch.full(size, says))
+        return 0, lambda _seed: torch.full(size, says)
     chosen = _CHOICES.get(call.function)
     if chosen is not None:
-        return Assumption(chosen, lambda seed: _drawn(call, chosen, seed))
+        return chosen, lambda seed: _drawn(call, chosen, seed)
     return None
 
 

@@ -207,15 +207,13 @@ class BackwardPasses:
         """Note that a node is about to run, and the gradients that go into it."""
         self._node = _Node(self._last_op)
         makers = [*begun_by, *self._makers_of(gradients)]
-        self.comes_after = [op for maker in makers for op in self._ops_with(maker)]
+        self.comes_after = []
+        for maker in makers:
+            node = self._node_of.get(maker)
+            self.comes_after += node.ops if node is not None and node.computes_again else [maker]
         if is_leaf:
             for maker in makers:
                 self._wait_in_turn(maker)
-
-    def _ops_with(self, maker: int) -> list[int]:
-        """Return the ops that have to be done where an op has made a gradient."""
-        node = self._node_of.get(maker)
-        return node.ops if node is not None and node.computes_again else [maker]
 
     def _add_sum(self, op: int, before: int, added: int) -> None:
         self._terms[op] = before, added

@@ -89,11 +89,7 @@ def patch_autocast() -> Iterator[None]:
     entered: defaultdict[int, list[torch.autocast]] = defaultdict(list)
 
     def make_fake(
-        self: torch.autocast,
-        device_type: str,
-        dtype: torch.dtype | None = None,
-        *args: Any,
-        **keywords: Any,
+        self: torch.autocast, device_type: str, dtype: Any = None, *args: Any, **keywords: Any
     ) -> None:
         if device_type == GPU:
             device_type, dtype = FAKE, dtype or dtype_of(GPU)
@@ -289,13 +285,7 @@ def patch_flex_attention() -> Any:
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
     def attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        score_mod: Any,
-        mask: Any,
-        scale: float,
-        *_options: Any,
+        query: Any, key: Any, value: Any, score_mod: Any, mask: Any, scale: float, *_options: Any
     ) -> tuple[torch.Tensor, ...]:
         variables = inspect.getclosurevars(score_mod)
         for each in (*variables.nonlocals.values(), *variables.globals.values()):

@@ -401,15 +401,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if maker is None:
                 maker = self._add_unknown(tensor, index)
             self._maker_of_storage.append(maker)
-        return View(
-            storage=index,
-            dtype=tensor.dtype,
-            size=tuple(tensor.shape),
-            stride=tensor.stride(),
-            offset=int(tensor.storage_offset()),
-            is_conjugated=tensor.is_conj(),
-            is_negated=tensor.is_neg(),
-        )
+        size, offset = tuple(tensor.shape), int(tensor.storage_offset())
+        how = tensor.is_conj(), tensor.is_neg()
+        return View(index, tensor.dtype, size, tensor.stride(), offset, *how)
 
     def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
         """Record an op that holds a fake tensor which nothing that was recorded has made."""

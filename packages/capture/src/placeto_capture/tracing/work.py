@@ -39,10 +39,6 @@ def _of_products(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) ->
     return 2 * products * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
-def _of_vector_product(*factors: Any, **_: Any) -> int:
-    return 2 * max(each.numel() for each in factors if isinstance(each, torch.Tensor))
-
-
 def _of_trilinear(*args: Any, **_: Any) -> int:
     """Count the product of the first two, summed up over what the third one has not, and its."""
     sizes: dict[int, int] = {}
@@ -101,7 +97,8 @@ FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch
     "aten._scaled_mm_v2": _of_products,
     "aten.addbmm": lambda _added, left, right, **_: _of_products(left, right),
     **dict.fromkeys(
-        [f"aten.{name}" for name in ("addmv", "addr", "dot", "mv", "vdot")], _of_vector_product
+        [f"aten.{name}" for name in ("addmv", "addr", "dot", "mv", "vdot")],
+        lambda *args, **_: 2 * max(t.numel() for t in args if isinstance(t, torch.Tensor)),
     ),
     "aten._trilinear": _of_trilinear,
     "aten._cdist_forward": _of_distances,
