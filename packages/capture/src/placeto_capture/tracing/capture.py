@@ -156,13 +156,7 @@ def capture(
 
 
 def capture_step(spec: StepSpec) -> OpGraph:
-    """Return the graph of a step, as `capture` does of its parameters.
-
-    Raises
-    ------
-    CaptureError
-        As of `capture`.
-    """
+    """Return the graph of a step, as `capture` does of its parameters, and with its errors."""
     return op_graph_of(trace_step(spec))
 
 

@@ -23,10 +23,7 @@ def default_loss(outputs: Any) -> torch.Tensor:
     scalars = [leaf for leaf in floating if leaf.dim() == 0]
     if scalars:
         return _checked_scalar(scalars, floating)
-    total = floating[0].mean()
-    for leaf in floating[1:]:
-        total = total + leaf.mean()
-    return total
+    return sum((leaf.mean() for leaf in floating[1:]), floating[0].mean())
 
 
 def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from placeto_capture.tracing.functions import Function
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
 # Returns how many elements a mask picks, or how many of a number of elements are picked.
-Picked = Callable[[torch.Tensor | int], int]
+Picked = Callable[[Any], int]
 
 
 class UnknownCountError(Exception):

@@ -93,12 +93,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _held(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
         """Yield the storages of parameters, and the bytes that they are held in."""
-        views = {
-            name: view
-            for op in self.ops
-            if isinstance(op, Placeholder) and op.op_type == "parameter"
-            for name, view in op.tensors.items()
-        }
+        placeholders = (op for op in self.ops if isinstance(op, Placeholder))
+        parameters = (op for op in placeholders if op.op_type == "parameter")
+        views = {name: view for op in parameters for name, view in op.tensors.items()}
         for name, num_bytes in parameter_bytes.items():
             if name not in views:
                 raise CaptureError(f"parameter_bytes: expected names of parameters, got {name!r}")
