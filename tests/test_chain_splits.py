@@ -243,7 +243,7 @@ def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.M
         patched.setattr(MultilevelSearch, "place", place)
         result, _, choices = search(problem, 100_000)
     assert [choice.devices for choice in choices if choice.how == SEARCHED] == [(0, 1)]
-    assert result.evaluations < 10_000
+    assert result.evaluations < 2_000  # a search takes 8,000
     assert result.runtime == 14.0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.setattr(fork_join, "fork_join_bound", interrupted)

@@ -1,6 +1,7 @@
 """``placeto simulate``, ``explain`` and ``plot``; links and clusters of several machines."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from command_runs import build_profile, check_picture, profile, succeed, succeed
 from placeto.placing.explanation import Wait, waits
 from placeto_baselines import Heft
 from placeto_graphs import (
+    Grouping,
     PlacementProblem,
     from_networkx,
     load_placement,
@@ -258,7 +260,10 @@ def test_groups_have_the_costs_of_other_devices_alone_and_with_their_neighbours(
 
 
 def test_the_group_whose_tensor_comes_last_is_waited_for() -> None:
-    """b begins at 0, so device 1 waits from 2 on, until the tensor of a comes at 3 + 4."""
+    """b begins at 0, so device 1 waits from 2 on, until the tensor of a comes at 3 + 4.
+
+    In one group with a, c waits for no other.
+    """
     ops = nx.DiGraph()
     ops.add_nodes_from("abcd")
     ops.add_weighted_edges_from([("a", "c", 4_000_000_000), ("b", "c", 8)], "bytes")
@@ -270,3 +275,6 @@ def test_the_group_whose_tensor_comes_last_is_waited_for() -> None:
     timeline = Simulator(problem).timeline(np.array([0, 1, 1, 0], np.int32))
     assert timeline.runtime == 8.0
     assert waits(timeline) == [Wait("c", "a", ops=1, transferred=1, idle=5.0)]
+    groups = Grouping(group_of=np.array([0, 1, 0, 2], np.int32), group_names=("a", "b", "d"))
+    joined = replace(problem, grouping=groups)
+    assert waits(replace(timeline, problem=joined)) == []

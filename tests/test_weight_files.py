@@ -93,6 +93,12 @@ def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path
     step = decoding_step(path)
     experts = "model.layers.1.mlp.experts.gate_up_proj"
     assert dict(step.parameter_bytes or {})[experts] == 2 * 4 * 96 * 64 // 32 * 34
+    used = b"llama.expert_used_count" + struct.pack("<I", 4)
+    (many := tmp_path / "many.gguf").write_bytes(
+        path.read_bytes().replace(used + b"\2", used + b"\5")
+    )
+    with pytest.raises(WorkloadError, match="of at most the num_experts 4, got 5"):
+        decoding_step(many)
     # Files of the first months have a tensor for each expert.
     model = GgufModel(path)
     model.tensors = {
@@ -169,6 +175,18 @@ BAD_BYTES: dict[str, tuple[bytes, bytes, str]] = {
     "heads of keys": (
         *(HEADS + struct.pack("<II", 4, 2), HEADS + struct.pack("<II", 4, 2**24)),
         "at most the num_attention_heads 4",
+    ),
+    "2**60 tensors": (
+        *(b"GGUF\3\0\0\0", b"GGUF\3\0\0\0" + struct.pack("<Q", 2**60)),
+        "at most 65,536 values",
+    ),
+    "dimensions": (NORM + b"\1", NORM + b"\5", "at most 4 dimensions"),
+    "blocks": (
+        *(QUERY + struct.pack("<IQQ", 2, 64, 64), QUERY + struct.pack("<IQQ", 2, 8, 512)),
+        "in blocks of 32, got the shape 512 x 8",
+    ),
+    "blocks without tensors": (
+        *(b"llama.block_count\4\0\0\0\2", b"llama.block_count\4\0\0\0\3", "got those of 2"),
     ),
     "offset": (
         *(NORM + struct.pack("<IQI", 1, 64, 0), NORM + struct.pack("<IQI", 1, 2**62, 0)),
