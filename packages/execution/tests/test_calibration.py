@@ -24,7 +24,7 @@ OVERHEAD = [2e-6, 3e-6, 7e-6]
 def chain_step(chain: Any, inputs: tuple[torch.Tensor], **_: Any) -> Any:
     ops = nx.DiGraph()
     ops.add_node("input")
-    for number in range(chain.length):
+    for number in range(len(chain)):
         ops.add_node(number, bytes_accessed=8.0)
         ops.add_edge(number - 1 if number else "input", number, bytes=inputs[0].nbytes)
     return SimpleNamespace(graph=from_networkx(nx.relabel_nodes(ops, str)))

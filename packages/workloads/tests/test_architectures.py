@@ -46,9 +46,8 @@ def test_the_spaces_have_the_sizes_of_the_publication() -> None:
     ("choices", "message"),
     [
         ([0, 0, 0, 0], "choices: expected 23, got 4"),
-        ([4] + [0] * 22, r"choices\[0\]: expected a number from 0 to 3, got 4"),
-        ([0, 1] + [0] * 21, r"choices\[1\]: expected a number from 0 to 0, got 1"),
-        ([0] * 22 + [-1], r"choices\[22\]: expected a number from 0 to 3, got -1"),
+        ([0, 1] + [0] * 21, r"choices\[1\]: expected an index from 0 to 0, got 1"),
+        ([0] * 22 + [-1], r"choices\[22\]: expected an index from 0 to 3, got -1"),
     ],
 )
 def test_choices_that_are_none_are_refused(choices: list[int], message: str) -> None:

@@ -42,33 +42,14 @@ class LinkMeasurement:
         return (self.num_bytes[-1] - self.num_bytes[0]) / seconds if seconds > 0 else math.inf
 
 
-class Chain(nn.Module):
-    """Applies a cheap op a number of times."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-
-    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.length):
-            numbers = torch.relu(numbers)
-        return numbers
-
-
+@dataclass(frozen=True)
 class Calibration:
     """Measures the devices of this machine."""
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        make_step: Callable[..., ExecutableStep],
-        runs: int,
-        threads: int = 1,
-    ) -> None:
-        self.devices = tuple(devices)
-        self.make_step = make_step
-        self.runs = runs
-        self.threads = threads
+    devices: Sequence[str]
+    make_step: Callable[..., ExecutableStep]
+    runs: int
+    threads: int = 1
 
     def links(self, sizes: Sequence[int]) -> list[LinkMeasurement]:
         """Measure tensors of some sizes, in bytes, between each two devices, in both ways."""
@@ -111,7 +92,7 @@ class Calibration:
         Ops run on the devices in turn, so that each sends its tensor to the next device.
         """
         step = self.make_step(
-            Chain(length),
+            nn.Sequential(*[nn.ReLU()] * length),
             (torch.zeros(num_bytes // BYTES_PER_NUMBER),),
             mode="inference",
             results=[],

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.models.cell_architecture import (
@@ -21,6 +20,7 @@ from placeto_workloads.models.cell_architecture import (
     Operation,
     RecurrentCell,
     cell_with_loose_ends,
+    check_index,
 )
 from placeto_workloads.models.training_step import whole_number
 
@@ -62,16 +62,12 @@ class SearchSpace(ABC):
     def uniform(self, generator: np.random.Generator) -> Architecture:
         """Return an architecture of which each choice is equally likely."""
 
-    def check(self, choices: ArrayLike) -> None:
-        """Check the choices of one architecture, or of each row."""
-        given, limits = np.asarray(choices), np.array(self.counts)
-        if given.shape[-1] != len(limits):
-            raise WorkloadError(f"choices: expected {len(limits)}, got {given.shape[-1]}")
-        for place in np.argwhere((given < 0) | (given >= limits)).tolist()[:1]:
-            raise WorkloadError(
-                f"choices{''.join(f'[{index}]' for index in place)}: expected a number from 0 to "
-                f"{limits[place[-1]] - 1}, got {given[tuple(place)]}"
-            )
+    def check(self, choices: Sequence[int]) -> None:
+        """Check the choices of an architecture."""
+        if len(choices) != len(self.counts):
+            raise WorkloadError(f"choices: expected {len(self.counts)}, got {len(choices)}")
+        for place, (choice, count) in enumerate(zip(choices, self.counts, strict=True)):
+            check_index(f"choices[{place}]", choice, count)
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,9 @@ class ConvolutionalCell:
             raise WorkloadError("outputs: expected at least one state, got none")
         for index, block in enumerate(self.blocks):
             for side, state in (("left", block.left), ("right", block.right)):
-                _check_state(f"blocks[{index}].{side}", state, CURRENT + 1 + index)
+                check_index(f"blocks[{index}].{side}", state, CURRENT + 1 + index)
         for index, state in enumerate(self.outputs):
-            _check_state(f"outputs[{index}]", state, self.num_states)
+            check_index(f"outputs[{index}]", state, self.num_states)
 
     @property
     def num_states(self) -> int:
@@ -99,7 +99,7 @@ class RecurrentCell:
                 f"got {len(self.inputs)}"
             )
         for index, node in enumerate(self.inputs):
-            _check_state(f"inputs[{index}]", node, index + 1)
+            check_index(f"inputs[{index}]", node, index + 1)
 
     @property
     def num_nodes(self) -> int:
@@ -118,6 +118,7 @@ def cell_with_loose_ends(blocks: tuple[Block, ...]) -> ConvolutionalCell:
     return ConvolutionalCell(blocks, tuple(state for state in states if state not in read))
 
 
-def _check_state(field: str, state: int, count: int) -> None:
-    if not 0 <= state < count:
-        raise WorkloadError(f"{field}: expected an index from 0 to {count - 1}, got {state}")
+def check_index(field: str, index: int, count: int) -> None:
+    """Check an index of a state or a choice."""
+    if not 0 <= index < count:
+        raise WorkloadError(f"{field}: expected an index from 0 to {count - 1}, got {index}")
