@@ -54,79 +54,54 @@ def perceptron(*sizes: int, rows: int, activation: Callable[[], nn.Module] = nn.
     return nn.Sequential(*layers), (torch.randn(rows, sizes[0]),), torch.randn(rows, sizes[-1])
 
 
-class Block(nn.Module):
-    """A block of a network with a residual connection."""
+def block(norm: Callable[[int], nn.Module] = nn.LayerNorm) -> nn.Module:
+    """Return a block of a network with a residual connection."""
 
-    def __init__(self, size: int, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = (
-            norm(size),
-            nn.Linear(size, 4 * size),
-            nn.Linear(4 * size, size),
-        )
+    def forward(net: Any, inputs: Tensor) -> Any:
+        return inputs + net.down(F.gelu(net.up(net.norm(inputs))))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = inputs + self.down(F.gelu(self.up(self.norm(inputs))))
-        return result
+    return Net(forward, norm=norm(64), up=nn.Linear(64, 256), down=nn.Linear(256, 64))
 
 
-class Blocks(nn.Module):
-    """Blocks, of which each may compute its activations again."""
+def in_a_row(parts: Iterable[nn.Module], reentrant: bool | None) -> nn.Module:
+    """Return parts, of which each may compute its activations again."""
 
-    def __init__(self, blocks: Iterable[nn.Module], reentrant: bool | None = None) -> None:
-        super().__init__()
-        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        for block in self.blocks:
-            if self.reentrant is None:
-                hidden = block(hidden)
+    def forward(net: Any, hidden: Tensor) -> Tensor:
+        for part in net.parts:
+            if reentrant is None:
+                hidden = part(hidden)
             else:
-                hidden = checkpoint(block, hidden, use_reentrant=self.reentrant)
+                hidden = checkpoint(part, hidden, use_reentrant=reentrant)
         return hidden
 
-
-def blocks(
-    size: int,
-    rows: int,
-    reentrant: bool | None = None,
-    norm: Callable[[int], nn.Module] = nn.LayerNorm,
-    count: int = 6,
-) -> Made:
-    model = Blocks([Block(size, norm) for _ in range(count)], reentrant)
-    inputs = torch.randn(rows, size, requires_grad=reentrant is True)
-    return model, (inputs,), torch.randn(rows, size)
+    return Net(forward, parts=nn.ModuleList(parts))
 
 
-class Attention(nn.Module):
-    """Attention of several heads, fused or written out with dropout of its weights."""
+def blocks(reentrant: bool | None = None, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> Made:
+    model = in_a_row([block(norm) for _ in range(6)], reentrant)
+    inputs = torch.randn(1024, 64, requires_grad=reentrant is True)
+    return model, (inputs,), torch.randn(1024, 64)
 
-    def __init__(self, size: int, heads: int, dropout: float | None = None) -> None:
-        super().__init__()
-        self.project, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
-        self.heads, self.dropout = heads, dropout
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        batch, length, size = inputs.shape
-        shape = (batch, length, self.heads, size // self.heads)
+def attention(dropout: float | None, reentrant: bool | None = None) -> Made:
+    """Return attention of 4 heads, fused or written out with dropout of its weights."""
+
+    def forward(net: Any, inputs: Tensor) -> Tensor:
         query, key, value = (
-            part.view(shape).transpose(1, 2) for part in self.project(inputs).chunk(3, dim=-1)
+            part.view(4, 128, 4, 16).transpose(1, 2) for part in net.project(inputs).chunk(3, -1)
         )
-        if self.dropout is None:
+        if dropout is None:
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
-            scores = query @ key.transpose(-2, -1) / shape[-1] ** 0.5
-            attended = F.dropout(scores.softmax(-1), self.dropout, self.training) @ value
-        result: Tensor = inputs + self.out(attended.transpose(1, 2).reshape(batch, length, size))
+            scores = query @ key.transpose(-2, -1) / 4
+            attended = F.dropout(scores.softmax(-1), dropout, net.training) @ value
+        result: Tensor = inputs + net.out(attended.transpose(1, 2).reshape(4, 128, 64))
         return result
 
-
-def attention(
-    length: int, dropout: float | None, rows: int = 4, reentrant: bool | None = None
-) -> Made:
-    parts = [nn.Sequential(Attention(64, 4, dropout), Block(64)) for _ in range(3)]
-    inputs = torch.randn(rows, length, 64)
-    return Blocks(parts, reentrant), (inputs,), torch.randn_like(inputs)
+    layers = (Net(forward, project=nn.Linear(64, 192), out=nn.Linear(64, 64)) for _ in range(3))
+    inputs = torch.randn(4, 128, 64)
+    model = in_a_row([nn.Sequential(layer, block()) for layer in layers], reentrant)
+    return model, (inputs,), torch.randn_like(inputs)
 
 
 class ConvBlock(nn.Module):
@@ -168,7 +143,7 @@ def convolutions(frozen: bool = False, block: type[ConvBlock] = ConvBlock) -> Ma
 
 def language_model(words: int, rows: int, tied: bool) -> Made:
     """Words to scores of words, with one matrix for both or two."""
-    parts = nn.Embedding(words, 64), Block(64), nn.Linear(64, words, bias=False)
+    parts = nn.Embedding(words, 64), block(), nn.Linear(64, words, bias=False)
     if tied:
         parts[2].weight = parts[0].weight
     batch = torch.randint(words, (2, rows))
@@ -194,7 +169,7 @@ def autocast() -> Made:
             result = net.model(inputs)
         return result.float()
 
-    model, inputs, target = blocks(64, 1024)
+    model, inputs, target = blocks()
     return Net(forward, model=model), inputs, target
 
 
@@ -313,18 +288,18 @@ STEPS = {
             "dropout": lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.1)),
         }.items()
     },
-    "residual blocks": MemoryStep(lambda: blocks(64, 1024)),
-    "checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=False)),
-    "reentrant checkpointing": MemoryStep(lambda: blocks(64, 1024, reentrant=True)),
-    "torch's RMSNorm": MemoryStep(lambda: blocks(64, 1024, norm=nn.RMSNorm)),
-    "inference": MemoryStep(lambda: blocks(64, 1024), is_training=False),
+    "residual blocks": MemoryStep(blocks),
+    "checkpointing": MemoryStep(lambda: blocks(reentrant=False)),
+    "reentrant checkpointing": MemoryStep(lambda: blocks(reentrant=True)),
+    "torch's RMSNorm": MemoryStep(lambda: blocks(norm=nn.RMSNorm)),
+    "inference": MemoryStep(blocks, is_training=False),
     "inference of convolutions": MemoryStep(convolutions, is_training=False),
     "inference with variables": MemoryStep(
         lambda: convolutions(block=ConvBlockOfVariables), is_training=False
     ),
-    "attention": MemoryStep(lambda: attention(128, None)),
-    "attention with dropout": MemoryStep(lambda: attention(128, 0.1)),
-    "checkpointed attention": MemoryStep(lambda: attention(128, 0.1, reentrant=False)),
+    "attention": MemoryStep(lambda: attention(None)),
+    "attention with dropout": MemoryStep(lambda: attention(0.1)),
+    "checkpointed attention": MemoryStep(lambda: attention(0.1, reentrant=False)),
     "convolutions": MemoryStep(convolutions, F.cross_entropy),
     "frozen convolutions": MemoryStep(lambda: convolutions(frozen=True), F.cross_entropy),
     "embeddings": MemoryStep(lambda: language_model(8_000, 64, tied=False), F.cross_entropy),

@@ -1,6 +1,7 @@
 """Small models that between them do all that capture has to follow."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,20 +50,16 @@ def forward_pass(function: Callable[..., Any], *inputs: torch.Tensor) -> OpGraph
     return capture(Function(function), inputs, mode="inference")
 
 
-class ResidualBlock(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.first_norm = nn.BatchNorm2d(channels)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.second_norm = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        hidden = self.relu(self.first_norm(self.first(image)))
-        hidden = self.second_norm(self.second(hidden))
+def residual_block(channels: int) -> nn.Module:
+    def forward(net: Any, image: torch.Tensor) -> torch.Tensor:
+        hidden = net.relu(net.norms[0](net.first(image)))
+        hidden = net.norms[1](net.second(hidden))
         hidden += image
         return F.relu_(hidden)
+
+    first, second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+    norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+    return Net(forward, first=first, second=second, norms=norms, relu=nn.ReLU(inplace=True))
 
 
 def unrolled(net: Any, sequence: torch.Tensor) -> torch.Tensor:
@@ -75,17 +72,14 @@ def unrolled(net: Any, sequence: torch.Tensor) -> torch.Tensor:
     return torch.stack(scores)
 
 
-class AttentionBlock(nn.Module):
-    def __init__(self, size: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(size, 2, dropout=dropout, batch_first=True)
-        self.norm = nn.LayerNorm(size)
-        self.feed_forward = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Dropout(dropout))
+def attention_block(size: int, dropout: float) -> nn.Module:
+    def forward(net: Any, sequence: torch.Tensor) -> Any:
+        attended, _ = net.attention(sequence, sequence, sequence)
+        return net.feed_forward(net.norm(sequence + attended))
 
-    def forward(self, sequence: torch.Tensor) -> torch.Tensor:
-        attended, _ = self.attention(sequence, sequence, sequence)
-        hidden: torch.Tensor = self.feed_forward(self.norm(sequence + attended))
-        return hidden
+    feed_forward = nn.Sequential(nn.Linear(size, 2 * size), nn.GELU(), nn.Dropout(dropout))
+    attention = nn.MultiheadAttention(size, 2, dropout=dropout, batch_first=True)
+    return Net(forward, attention=attention, norm=nn.LayerNorm(size), feed_forward=feed_forward)
 
 
 def tied_language_model(words: int, size: int) -> nn.Module:
@@ -108,23 +102,19 @@ def write_in_pieces(net: Any, steps: torch.Tensor) -> torch.Tensor:
     return result
 
 
-class Recomputed(nn.Module):
-    def __init__(self, *, reentrant: bool = False) -> None:
-        super().__init__()
-        self.reentrant = reentrant
-        self.first, self.second = (
-            nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Tanh(), nn.Linear(8, 4))
-            for _ in range(2)
-        )
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        result = inputs
-        for block in (self.first, self.second):
-            if self.reentrant and not self.training:  # it warns that there are no gradients
-                result = block(result)
+def recomputed(*, reentrant: bool = False) -> nn.Module:
+    def forward(net: Any, inputs: torch.Tensor) -> Any:
+        for block in net.blocks:
+            if reentrant and not net.training:  # it warns that there are no gradients
+                inputs = block(inputs)
             else:
-                result = checkpoint(block, result, use_reentrant=self.reentrant)
-        return result
+                inputs = checkpoint(block, inputs, use_reentrant=reentrant)
+        return inputs
+
+    sizes = (nn.Linear(4, 8), nn.Dropout(), nn.Tanh(), nn.Linear(8, 4))
+    return Net(
+        forward, blocks=nn.ModuleList(nn.Sequential(*map(deepcopy, sizes)) for _ in range(2))
+    )
 
 
 def spectrum(net: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -139,7 +129,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "residual network": lambda: Case(
         nn.Sequential(
             nn.Conv2d(3, 4, 3),
-            ResidualBlock(4),
+            residual_block(4),
             nn.MaxPool2d(2),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
@@ -154,14 +144,14 @@ CASES: dict[str, Callable[[], Case]] = {
         Net(lambda net, x: net.network(x)[0], network=nn.LSTM(4, 3, num_layers=2, dropout=0.3)),
         (torch.randn(3, 2, 4),),
     ),
-    "attention block": lambda: Case(AttentionBlock(8, 0.25), (torch.randn(2, 5, 8),)),
+    "attention block": lambda: Case(attention_block(8, 0.25), (torch.randn(2, 5, 8),)),
     "tied weights": lambda: Case(tied_language_model(11, 6), (torch.randint(0, 11, (3, 5)),)),
     "writes in pieces": lambda: Case(
         Net(write_in_pieces, layer=nn.Linear(4, 3), mean=torch.zeros(3)), (torch.randn(3, 2, 4),)
     ),
-    "recomputed": lambda: Case(Recomputed(), (torch.randn(3, 4),)),
+    "recomputed": lambda: Case(recomputed(), (torch.randn(3, 4),)),
     "recomputed in a pass of its own": lambda: Case(
-        Recomputed(reentrant=True), (torch.randn(3, 4, requires_grad=True),)
+        recomputed(reentrant=True), (torch.randn(3, 4, requires_grad=True),)
     ),
     "spectrum": lambda: Case(Net(spectrum, layer=nn.Linear(8, 8)), (torch.randn(3, 8),)),
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from captured_models import CASES, AttentionBlock, Function, case, forward_pass
+from captured_models import CASES, Function, attention_block, case, forward_pass
 from placeto_capture import capture
 from placeto_graphs import OpGraph, Phase, colocate
 from replays import order_of
@@ -152,7 +152,7 @@ def test_gradient_ops_of_users_functions_are_with_their_forward_ops() -> None:
 
 
 def test_inference_is_the_forward_pass_alone() -> None:
-    block = AttentionBlock(8, dropout=0.5)
+    block = attention_block(8, dropout=0.5)
     graph = capture(block, torch.empty(2, 5, 8), mode="inference")
     assert (graph.phases == Phase.FORWARD).all()
     assert not any("bernoulli" in op_type for op_type in graph.op_types)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from captured_models import Net
 from placed_runs import begun, random_devices, results_of, sent
 from placeto_capture import CaptureError, ExecutableTraining, executable_training
 from placeto_graphs import OpGraph
@@ -43,29 +44,20 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-class Model(nn.Module):
-    """Normalises a batch, which changes buffers, and uses one weight twice, which it ties, too."""
+def model(*, has_vectors: bool = True) -> nn.Module:
+    """Return what normalises a batch, which changes buffers, and uses and ties weights twice."""
 
-    def __init__(self, *, has_vectors: bool = True) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4, bias=has_vectors)
-        self.norm = nn.BatchNorm1d(4, affine=has_vectors)
-        self.last = nn.Linear(4, 3, bias=has_vectors)
-        self.tied = nn.Linear(3, 4, bias=has_vectors)
-        self.untied = nn.Linear(3, 4, bias=has_vectors)
-        self.untied.weight = self.tied.weight
+    def forward(net: Any, inputs: torch.Tensor) -> Any:
+        hidden = net.norm(torch.tanh(net.first(net.first(inputs))))
+        narrow = net.last(hidden)
+        return (net.tied(narrow) - net.untied(narrow.sin())).square().mean()
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.norm(torch.tanh(self.first(self.first(inputs))))
-        narrow = self.last(hidden)
-        loss: torch.Tensor = (self.tied(narrow) - self.untied(narrow.sin())).square().mean()
-        return loss
-
-
-def model(*, has_vectors: bool = True) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        return Model(has_vectors=has_vectors)
+        sizes = {"first": (4, 4), "last": (4, 3), "tied": (3, 4), "untied": (3, 4)}
+        parts = {name: nn.Linear(*size, bias=has_vectors) for name, size in sizes.items()}
+        parts["untied"].weight = parts["tied"].weight
+        return Net(forward, **parts, norm=nn.BatchNorm1d(4, affine=has_vectors))
 
 
 def batches(count: int) -> torch.Tensor:
