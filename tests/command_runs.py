@@ -115,6 +115,13 @@ def blocks(page: Path, language: str = "") -> list[str]:
     return [block for of, block in fenced if of == language]
 
 
+def write_tables(page: Path) -> None:
+    """Write each TOML file that a page shows; the first line of the block is the file's name."""
+    for block in blocks(page, "toml"):
+        named = re.match(r"# (\w+\.toml)\n", block)
+        Path(named[1] if named else "unnamed.toml").write_text(block)
+
+
 def profile(num_layers: int = 10, parameter_bytes: int = 1000) -> str:
     """Return a profile in PipeDream's format, in which every third layer reads two others."""
     lines = [

@@ -14,24 +14,24 @@ from pathlib import Path
 
 import click
 import pytest
+from weight_files import CONFIGS, write_gguf
 
 import experiment_plugin  # noqa: F401
-from command_runs import blocks, succeed
+from command_runs import blocks, succeed, write_tables
 from placeto_tools.main import placeto
 from placeto_workloads import LIBRARIES
 
 SHOWING = ("README.md", "tools/README.md", "packages/*/README.md", "docs/*.md", "lab/notes/*.md")
 PAGES = sorted(page for pattern in SHOWING for page in Path().glob(pattern))
 PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
-# The tutorial has a test of its own, test_first_steps.py. What other pages show takes minutes even
-# at its shortest: comparisons of the largest models, and the check of ninety others.
+# test_first_steps.py runs what the tutorial and the guides print. What other pages show takes
+# minutes even at its shortest: comparisons of the largest models, and the check of ninety others.
 RUN = (
-    *("docs/exporting.md", "docs/measuring.md", "docs/training-large.md", "docs/models.md"),
-    *("docs/placing.md", "docs/serving.md", "docs/training.md"),
-    "tools/README.md",
+    *("docs/exporting.md", "docs/measuring.md", "docs/models.md", "docs/placing.md"),
+    *("docs/serving.md", "docs/training.md", "tools/README.md"),
 )
 # Pages whose large models my_model.py of the tutorial stands in for.
-WITH_LARGE_MODELS = ("docs/training-large.md", "docs/placing.md", "docs/training.md")
+WITH_LARGE_MODELS = ("docs/placing.md", "docs/training.md")
 LARGE_MODEL = re.compile(r"inception-v3|nmt-\d|nmt:\d+")
 SHORTER = {
     "calibrate": ["--steps=1", "--most-bytes=1000000"],
@@ -140,9 +140,9 @@ def test_the_lines_of_a_page_run(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)  # other tests have one, too
     Path("my_model.py").write_text(model)
-    for block in blocks(page, "toml"):  # a file's name is its first line
-        named = re.match(r"# (\w+\.toml)\n", block)
-        Path(named[1] if named else "unnamed.toml").write_text(block)
+    write_tables(page)
+    config = {**CONFIGS["llama"], "max_position_embeddings": 8192}
+    write_gguf(Path("model.gguf"), "llama", config)
     before = [shlex.split(line)[1:] for line in BEFORE.get(name, [])]
     if not all(is_for_here(line) for line in before):
         pytest.skip("needs a library that is not installed")

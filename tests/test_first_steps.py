@@ -1,0 +1,59 @@
+"""The tutorial, the guides and the first command of the README print what they show."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_runs import blocks, invoke, write_tables
+
+TUTORIAL = Path("docs/tutorial.md").resolve()
+GUIDES = ("README.md", "docs/serving.md", "docs/training-large.md")
+# What another run prints otherwise: seconds at the end of a line.
+SECONDS = re.compile(r" \d+\.\d+( s)?$")
+
+
+def comparable(lines: list[str]) -> list[str]:
+    """Return lines without spaces between columns, and without seconds."""
+    return [SECONDS.sub(" SECONDS", " ".join(line.split())) for line in lines]
+
+
+def print_as_shown(page: Path) -> int:
+    """Run each command of a page that shows what it prints, and return their number."""
+    shown = "".join(f"\n{block}" for block in blocks(page, "console")).replace("\\\n", " ")
+    runs = [run.splitlines() for run in shown.split("\n$ ") if run.startswith("placeto ")]
+    for command, *lines in runs:
+        result = invoke(*shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+        assert lines
+        printed = [*comparable(result.output.splitlines()), "..."]
+        assert [line for line in comparable(lines) if line not in printed] == [], result.output
+    return len(runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_prints_what_it_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    page = Path(name).resolve()
+    monkeypatch.chdir(tmp_path)
+    write_tables(page)
+    assert print_as_shown(page) >= 2
+
+
+def test_the_tutorial_does_and_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, block in zip(("my_model", "my_placer"), blocks(TUTORIAL, "python"), strict=True):
+        Path(f"{module}.py").write_text(block)
+        monkeypatch.delitem(sys.modules, module, raising=False)  # other tests may have made it
+    assert print_as_shown(TUTORIAL) == 5
+    (shown_map,) = re.findall(r"`device_map.json` is `(.+?)`", TUTORIAL.read_text())
+    assert json.loads(Path("device_map.json").read_text()) == json.loads(shown_map)
