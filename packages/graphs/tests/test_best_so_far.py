@@ -83,14 +83,6 @@ def test_the_best_and_its_curve(
     assert (best.fits, best.cost) == (costs[row][1] == 0, curve[-1][1])
 
 
-def test_memory_costs_what_the_search_says() -> None:
-    problem = two_groups()
-    evaluator = Listed(problem, [(1.0, 2 * GIGABYTE)])
-    placement = np.zeros((1, 2), np.int32)
-    best = BestSoFar(problem, seconds_per_byte=5e-9)
-    assert best.add(placement, evaluator.evaluate(placement)).tolist() == [6.0]
-
-
 @pytest.mark.parametrize(
     ("peak", "curve"),
     [
@@ -122,10 +114,12 @@ def test_the_curve_says_after_how_many_placements_walks_found_the_best(
     assert best.result(0.0).curve.tolist() == curve
 
 
-def test_placements_that_cannot_run_are_no_result() -> None:
+def test_memory_costs_what_the_search_says_and_what_cannot_run_is_no_result() -> None:
     problem = two_groups()
-    best = BestSoFar(problem)
+    evaluator = Listed(problem, [(np.inf, 0), (1.0, 2 * GIGABYTE)])
     placement = np.zeros((1, 2), np.int32)
-    best.add(placement, Listed(problem, [(np.inf, 0)]).evaluate(placement))
+    best = BestSoFar(problem, seconds_per_byte=5e-9)
+    best.add(placement, evaluator.evaluate(placement))
     with refused("evaluator: expected a placement that can run, got none"):
         best.result(0.0)
+    assert best.add(placement, evaluator.evaluate(placement)).tolist() == [6.0]

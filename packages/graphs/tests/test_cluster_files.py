@@ -150,24 +150,14 @@ def test_machines_and_their_network_are_named(read: Read) -> None:
 
 
 BACK = 'destinations = ["left"]\nbandwidth = 2e9'
+ALONE = 's = ["left"]\ndestinations = ["right"]', 's = ["a"]\ndestinations = ["a"]'
 WRONG = [
     # what to replace, by what, and the error
     (LINKED, "bandwidth = 15e9", "", "links[1].bandwidth: expected one, here or of the whole file"),
     (LINKED, 's = ["right"]', 's = ["e"]', "links[1].sources[0]: expected one of a, b, c, d, left"),
-    (LINKED, BACK, BACK.replace("left", "e"), "links[3].destinations[0]: expected one of a, b, c"),
     (LINKED, BACK, BACK.replace("left", "a"), "links: expected a link for each pair of devices, "),
-    (
-        LINKED,
-        BACK,
-        BACK.replace('"left"', '"left", "d"'),
-        "links[3]: expected each pair of devices on one link, got 'c' -> 'd', which is on links[1]",
-    ),
-    (
-        LINKED,
-        'sources = ["left"]\ndestinations = ["right"]',
-        'sources = ["a"]\ndestinations = ["a"]',
-        "links[2]: expected a pair of different devices, got none",
-    ),
+    (LINKED, BACK, BACK.replace('"left"', '"left", "d"'), "links[3]: expected each pair of device"),
+    (LINKED, *ALONE, "links[2]: expected a pair of different devices, got none"),
     (LINKED, '"pair"', '"byte"', "links[0].for_each: invalid enum value 'byte'"),
     (LINKED, '["c", "d"]', '["c", "e"]', "machines.right[1]: expected one of a, b, c, d, got 'e'"),
     (LINKED, '["c", "d"]', '["c", "b"]', "machines.right[1]: expected each device in one machine"),
@@ -175,11 +165,8 @@ WRONG = [
     (LINKED, 'name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),
     (LINKED, 'name = "ethernet"', 'name = "c bus"', "links[2].name: expected a name that tells"),
     (LINKED, HEAD, f"{HEAD}bandwidth = -1.0\n", "bandwidth: expected a number >= 0, or infinity"),
-    (LINKED, HEAD, f"{HEAD}latency = -1.0\n", "latency: expected a finite number >= 0, got -1.0"),
     (LINKED, "= 150e9", "= 1e-300", "bandwidth[0, 1]: expected at least 5.2e-290 B/s, got 1e-300"),
     (CARD, CARD, "", "object missing required field format"),
-    (CARD, "31.5e9", "1" * 5000, "expected TOML: Exceeds the limit (4300 digits)"),
-    (CARD, "placeto-cluster", "x", "format: expected 'placeto-cluster', got 'x'"),
     (CARD, "version = 3", "version = 4", "version: expected 3, got 4"),
     (CARD, "peak_flops = 82.6e12", "", "kinds.card: peak_flops: expected a number, or `like` with"),
     (CARD, CARD, f"{HEAD}devices = []", "devices: expected array of length >= 1"),
@@ -187,31 +174,17 @@ WRONG = [
     (CARD, "[kinds", 'link = "nvlink"\n[kinds', "link: expected no bandwidth beside it, got 'nvl"),
     (CARD, "1008e9", "0", "kinds.card: memory_bandwidth: expected more than 0, got 0.0"),
     (CARD, "24_000_000_000", '"24 GB"', "kinds.card: memory_bytes: expected int"),
-    (CARD, "{ float16", "{ fp16", "kinds.card: peak_flops_in: expected one of tf32, float64"),
     (CARD, "matrix_product", "matmul", "kinds.card: efficiency: expected one of convolution"),
     (CARD, "= 0.8", "= 1.5", "kinds.card: efficiency.matrix_product: expected more than 0 and at"),
-    (
-        CARD,
-        'kind = "card"',
-        'kind = "x"',
-        "devices[0].memory_bytes: expected a number, or [kinds.x",
-    ),
+    (CARD, 'kind = "card"', 'kind = "x"', "devices[0].memory_bytes: expected a number, or [kinds"),
     (OWN, '"22.5 GB"', '"22.5 Gb"', "devices[0].memory: expected a text of a number above 0 and a"),
-    (OWN, '"22.5 GB"', "22.5", "devices[0].memory: expected a text of a number above 0 and a"),
     (OWN, '"22.5 GB"', '"1 GB"\nmemory_bytes = 5', "devices[0].memory: expected no memory_bytes"),
-    (OWN, '"22.5 GB"', f'"{"9" * 30} TB"', "devices[0].memory_bytes: expected an integer from 1"),
     (OWN, "0.5", "-0.5", "kinds.rtx3090: speed: expected a finite number >= 0, got -0.5"),
     (OWN, "0.5", "1e-320", "devices[0].op_overhead: expected a finite number >= 0, got inf"),
     (OWN, "pcie-3-x4", "pcie-3-x5", "devices[1].host_link: expected one of pcie-3-x4, pcie-3-x8"),
     (OWN, HEAD, f"{HEAD}latency = 1.0\n", "latency: expected a bandwidth, or links, beside it"),
-    (OWN, HEAD, f'{HEAD}link = "lan"\n', "link: expected one of bus, nvlink, pcie"),
     (OWN, HEAD, f"{HEAD}bandwidth = 1e9\n", "devices[1].host_link: expected no bandwidth beside"),
-    (
-        OWN,
-        "[kinds",
-        '[machines]\none = ["a"]\n[kinds',
-        "machines: expected each device in one, got",
-    ),
+    (OWN, "[kinds", '[machines]\none = ["a"]\n[kinds', "machines: expected each device in one, g"),
 ]
 
 

@@ -95,22 +95,17 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     # What to change, such as an inner field or with ... to leave it out, and the error.
     ({"format": "placeto-graph"}, "format: expected 'placeto-problem', got 'placeto-graph'"),
     ({"format": ...}, "object missing required field format"),
-    ({"version": "1"}, "version: expected int, got str ('1')"),
     ({"version": 5, "novelty": 1}, "version: expected 6, got 5"),
     ({"rules": ["id", "friends"]}, "rules[1]: expected one of id, gradients, updates, single-"),
     ({"new\nname": 1}, r"object contains unknown field new\nname"),
-    ({"graph": 3}, "graph: expected object, got int (3)"),
     ({"graph.flops": ...}, "graph: object missing required field flops"),
     ({"graph.flops": [0, 1, None, 3]}, "graph.flops[2]: expected float, got null (None)"),
     ({"graph.tensor_bytes": [1, 2, 3, 2**80]}, "graph.tensor_bytes[3]: expected an integer from"),
     ({"graph.edge_tensors": [0, 1]}, "graph.edge_consumers: expected 2 ops, as many as edge_te"),
     ({"graph.measured_time": [TIMES] * 2}, "graph.measured_time[1].kind: 'k80' is there twice"),
-    ({"cluster.devices": []}, "cluster.devices: expected 1 to 1024 devices, got 0"),
     ({"cluster.bandwidth": [[1], [1, 2]]}, "cluster.bandwidth: expected rows of one length, got"),
     ({"cluster.devices": [{"name": "a", "kind": "k80"}]}, "cluster.devices[0]: object missing req"),
-    ({"cluster.link": [[-1], [0, -1]]}, "cluster.link: expected an array of one shape"),
     ({"device_column": [0, 1]}, "device_column[1]: expected one of 1 columns of compute_time"),
-    ({"device_column": [0]}, "compute_time: expected shape (4, 2), got (4, 1)"),
     (
         {"levels": [ONE_GROUP | {"group_of": [0, -(2**70)]}, TWO_GROUPS]},
         f"levels[0].group_of[1]: expected an integer from 0 to 0, got -{2**70}",
@@ -143,7 +138,6 @@ def test_a_wrong_problem_file_is_named_in_one_line(
     [
         ('"flops":', '"flops":[9,9,9,9],"flops":', "flops"),
         ('"version":', '"version":5,"version" :', "version"),
-        ('"kind":"k80","mem', '"kind":"cpu","kind":"k80","mem', "kind"),
         ('"flops":', '"flops":[9,9,9,9],"fl\\u006fps":', "flops"),
     ],
 )
@@ -163,7 +157,6 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, old: str, new: str, 
         (b"", "expected JSON: Expecting value"),
         (b"[]", "expected object, got array"),
         (b'{"format": NaN, "version": 1}', "expected JSON: NaN is no finite number"),
-        (b'{"format": 1e999, "version": 1}', "expected JSON: 1e999 is no finite number"),
         (b'{"format": "\xff", "version": 1}', "expected text in UTF-8: "),
         (b'{"graph": ' + b"[" * 100_000, "expected fewer levels of brackets"),
         (b'{"version": ' + b"1" * 5000 + b"}", "expected JSON: Exceeds the limit (4300 digits)"),
@@ -182,8 +175,6 @@ def test_what_is_not_json_is_named_in_one_line(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "expected object, got array"),
-        ('{"split": 1}', "'split': expected one of k80:0, k80:1, got 1"),
         ('{"split": "k80:2"}', "'split': expected one of k80:0, k80:1, got 'k80:2'"),
         ('{"merge": "k80:0"}', "'merge': expected the name of a group of the problem"),
         ('{"split": "k80:0", "split": "k80:1"}', "'split': expected each key of an object once"),
@@ -208,7 +199,7 @@ def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("keep", [0, 5, 20, -20, -1])
+@pytest.mark.parametrize("keep", [0, 20, -1])
 def test_a_truncated_gzip_file_is_named(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "cut.json.gz"
     save_problem(diamond_problem(), path)

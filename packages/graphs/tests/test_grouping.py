@@ -278,16 +278,6 @@ def test_merging_follows_its_definition_where_much_is_equal() -> None:
     assert num_merges > 1500
 
 
-def test_a_graph_of_many_parts_is_merged_to_the_target_number() -> None:
-    """As of counters, one per layer, that nothing but their own update reads."""
-    sizes = np.random.default_rng(0).integers(0, 100, 3000)
-    pairs = [(op, op + 1) for op in range(0, 2999, 3)]
-    graph = plain_graph([f"op{op}" for op in range(3000)], np.arange(3000), sizes, pairs)
-    for target in (1, 2, 10, 999, 1500):
-        merged = merge_and_colocate(graph, colocate(graph, rules=()), num_groups=target)
-        assert merged.num_groups == target
-
-
 @pytest.mark.parametrize(
     "edges",
     [

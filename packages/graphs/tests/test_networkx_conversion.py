@@ -95,12 +95,6 @@ def test_a_graph_by_hand(
     assert found.edges.tolist() == edges
 
 
-ATTRIBUTES = (
-    "op_type, scope, phase, flops, bytes_accessed, parameter_bytes, workspace_bytes, colocation, "
-    "dtype, groups, group_channels, measured_time, outputs, held, waits_for"
-)
-
-
 NAMED = {"outputs": {"x": 8}}
 AB, OF_FIRST = "edge 'a' -> 'b': ", "tensors: expected outputs of the first op"
 
@@ -110,34 +104,22 @@ AB, OF_FIRST = "edge 'a' -> 'b': ", "tensors: expected outputs of the first op"
     [
         (nx.Graph([(0, 1)]), "graph: expected a networkx.DiGraph, got <networkx.classes.graph.Gr"),
         (nx.DiGraph(), "op_names: expected at least one op, got none"),
-        (nx.DiGraph([(0, 1), (1, 0)]), "edges: expected no cycle, got '0' -> '1' -> '0'"),
-        (nx.DiGraph([("1", 1)]), "op_names[1]: '1' repeats op_names[0]"),
         (pair({"flops": "many"}, {}), "flops: expected numbers, got str"),
         (pair({"outputs": 3}, {}), "node 'a': outputs: expected a mapping of tensors to bytes"),
         (pair({"outputs": {"x": -1}}, {}), "node 'a': outputs['x']: bytes: expected an integer fr"),
-        (
-            pair({"waits_for": "b"}, {}),
-            "node 'a': waits_for: expected a sequence of nodes, got 'b'",
-        ),
+        (pair({"waits_for": "b"}, {}), "node 'a': waits_for: expected a sequence of nodes, got"),
         (pair({"waits_for": ["c"]}, {}), "node 'a': waits_for: expected nodes, got 'c'"),
         (pair({"held": [0]}, {}), "node 'a': held: expected outputs, got 0"),
-        (pair({"flop": 1.0}, {}), f"node 'a': expected attributes among {ATTRIBUTES}, got 'flop'"),
+        (pair({"flop": 1.0}, {}), "node 'a': expected attributes among op_type, scope, phase, fl"),
         (pair({"measured_time": {"k80": 1.0}}, {}), "node 'b': measured_time: expected times"),
         (edge({"size": 8}), f"{AB}expected attributes among bytes, tensors, got 'size'"),
         (edge({"bytes": -1}), f"{AB}bytes: expected an integer from 0"),
         (edge({"tensors": ["x"]}), f"{AB}{OF_FIRST}, which has none, got ["),
         (edge({"bytes": 8}, NAMED), f"{AB}tensors: expected a sequence of outputs of the first op"),
-        (
-            edge({"tensors": ["x"], "bytes": 9}, NAMED),
-            f"{AB}bytes: expected 8, the sum of its tensors, got 9",
-        ),
+        (edge({"tensors": ["x"], "bytes": 9}, NAMED), f"{AB}bytes: expected 8, the sum of its"),
         (edge({"tensors": ["y"]}, NAMED), f"{AB}{OF_FIRST}, got 'y'"),
         (edge({"tensors": []}, NAMED), f"{AB}{OF_FIRST}, or waits_for of the second one, got none"),
-        (
-            fork(8, 9),
-            "edge 'a' -> 'c': bytes: expected 8 as on the other edges of the first op, which makes "
-            "one tensor unless it names several in outputs and its edges in tensors, got 9",
-        ),
+        (fork(8, 9), "edge 'a' -> 'c': bytes: expected 8 as on the other edges of the first op"),
     ],
 )
 def test_what_is_wrong_is_named(graph: nx.DiGraph, message: str) -> None:

@@ -17,7 +17,6 @@ from placeto_graphs import (
     Grouping,
     PlacementProblem,
     colocate,
-    group_graph,
     grouping_of_labels,
     measured_compute_time,
     parse_cluster,
@@ -39,13 +38,6 @@ def test_the_group_graph_of_a_diamond() -> None:
     # Traffic both ways, on one edge from the group whose first op is earlier.
     assert graph.edges.tolist() == [[0, 1]]
     assert graph.edge_bytes.tolist() == [1000]
-
-
-def test_a_tensor_counts_once_per_pair_of_groups() -> None:
-    graph = diamond(edges=[[0, 1], [0, 2], [0, 3]])
-    groups = group_graph(graph, grouping([0, 1, 1, 2], *"abc"), np.ones((4, 1)))
-    assert groups.edges.tolist() == [[0, 1], [0, 2]]
-    assert groups.edge_bytes.tolist() == [100, 100]
 
 
 @given(problems())
@@ -84,12 +76,6 @@ def test_equal_partitions_give_equal_groupings(graph: Any, data: st.DataObject) 
     assert firsts == sorted(firsts)
 
 
-def test_expand_gives_each_op_the_device_of_its_group() -> None:
-    expanded = diamond_problem(grouping=TWO_GROUPS).expand(np.array([1, 0], np.int32))
-    assert expanded.tolist() == [1, 0, 0, 1]
-    assert expanded.dtype == np.int32
-
-
 def test_ops_are_groups_of_their_own_but_for_colocation_ids() -> None:
     problem = diamond_problem(graph=diamond(colocation=[-1, 5, -1, 5]))
     assert problem.grouping.group_of.tolist() == [0, 1, 2, 1]
@@ -111,17 +97,9 @@ def test_a_group_is_not_placed_where_it_cannot_run() -> None:
         problem.check_placement([0, 0, 1, 0])
 
 
-@pytest.mark.parametrize(
-    ("placement", "message"),
-    [
-        ([0, 1, 0], "placement: expected shape (4,), got (3,)"),
-        ([0, 1, 2, 0], "placement[2]: expected an integer from 0 to 1, got 2"),
-        ([0, 1, -1, 0], "placement[2]: expected an integer from 0 to 1, got -1"),
-    ],
-)
-def test_a_wrong_placement_is_named(placement: Any, message: str) -> None:
-    with refused(message):
-        diamond_problem().expand(placement)
+def test_a_wrong_placement_is_named() -> None:
+    with refused("placement: expected shape (4,), got (3,)"):
+        diamond_problem().expand([0, 1, 0])
     with refused("placements[1, 2]: expected an integer from 0 to 1, got 2"):
         diamond_problem().check_placements([[0] * 4, [0, 1, 2, 0]])
 
@@ -132,18 +110,13 @@ IDS = diamond(colocation=[-1, 5, 5, -1])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"graph": "graph"}, "graph: expected OpGraph, got 'graph'"),
         ({"cluster": "2xk80"}, "cluster: expected Cluster, got '2xk80'"),
         ({"compute_time": np.ones((4, 3))}, "compute_time: expected shape (4, 2), got (4, 3)"),
-        ({"compute_time": np.full((4, 2), np.nan)}, "compute_time[0, 0]: expected a number >= 0"),
         (
             {"compute_time": [[1, 1], [np.inf, np.inf], [1, 1], [1, 1]]},
             "compute_time: expected a device that can run every op of group 1 ('left'), got none",
         ),
-        (
-            {"grouping": grouping([0] * 3, "a")},
-            "grouping.group_of: expected the groups of 4 ops, got 3",
-        ),
+        ({"grouping": grouping([0] * 3, "a")}, "grouping.group_of: expected the groups of 4 ops"),
         (
             {"graph": IDS, "grouping": colocate(IDS, rules=())},
             "grouping.group_of[2]: expected ops 'left' and 'right' of colocation id 5 in one group",
@@ -158,7 +131,6 @@ def test_a_wrong_problem_is_named(changes: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("group_of", "names", "message"),
     [
-        ([[0, 1]], "ab", "group_of: expected shape (any,), got (1, 2)"),
         ([0, 2], "ab", "group_of[1]: expected an integer from 0 to 1, got 2"),
         ([0, 0], "ab", "group_of: expected at least one op in every group, got none in group 1"),
         ([0, 1], "aa", "group_names[1]: 'a' repeats group_names[0]"),
@@ -175,7 +147,6 @@ def test_a_wrong_grouping_is_named(group_of: Any, names: str, message: str) -> N
     [
         ([[0, 1], [1, 0]], [1, 1], "edges: expected no cycle, got one of groups [0, 1]"),
         ([[0, 1], [0, 1]], [1, 1], "edges[1]: expected each pair of groups once"),
-        ([[0, 1]], [1, 2], "edge_bytes: expected shape (1,), got (2,)"),
         ([[0, 2]], [1], "edges[0, 1]: expected an integer from 0 to 1, got 2"),
     ],
 )

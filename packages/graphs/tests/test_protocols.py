@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from example_graphs import diamond_problem, refused
@@ -65,33 +63,12 @@ def test_a_result_says_whether_it_fits_the_memory() -> None:
         result(peak_memory=[1]).fits(cluster)
 
 
-GIGABYTE = 10**9
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 100), st.integers(0, 40), st.integers(0, 40)), min_size=1),
-    st.integers(1, 20),
-)
-def test_each_gigabyte_above_the_limit_costs_two_seconds(
-    placements: list[tuple[float, int, int]], limit: int
-) -> None:
-    batch = EvaluationBatch(
-        runtime=np.array([runtime for runtime, *_ in placements]),
-        peak_memory=np.array([peaks for _, *peaks in placements]) * GIGABYTE,
-    )
-    expected = [
-        runtime + 2 * (max(peaks) - limit) if max(peaks) > limit else runtime
-        for runtime, *peaks in placements
-    ]
-    np.testing.assert_allclose(memory_penalised_runtime(batch, limit * GIGABYTE), expected)
-
-
 @pytest.mark.parametrize(
     ("peaks", "limit", "expected"),
     [
+        ([[30, 12], [9, 9]], 10, [21.0, 2.0]),  # the largest excess counts
         ([[30, 12], [9, 9]], [40, 10], [3.0, 2.0]),  # devices may have limits of their own
         ([[30, 12], [9, 9]], np.inf, [1.0, 2.0]),
-        ([[30, 12], [9, 9]], np.array(np.inf), [1.0, 2.0]),
         ([[30, 12], [9, 9]], [np.inf, 10], [3.0, 2.0]),
         # Large whole limits are not rounded.
         ([[2**53 + 1], [0]], 2**53, [2.0, 2.0]),
@@ -101,6 +78,8 @@ def test_each_gigabyte_above_the_limit_costs_two_seconds(
 def test_a_limit_by_hand(peaks: Any, limit: Any, expected: list[float]) -> None:
     batch = EvaluationBatch(runtime=np.array([1.0, 2.0]), peak_memory=np.array(peaks))
     assert memory_penalised_runtime(batch, limit, scale=1.0).tolist() == expected
+    usual = memory_penalised_runtime(batch, limit) - batch.runtime  # 2 s for each GB
+    np.testing.assert_allclose(usual, 2e-9 * (np.array(expected) - batch.runtime))
 
 
 def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None:
@@ -251,36 +230,22 @@ THREE = [[0, 1, 2]]  # groups of the sets
         (result, {"placement": [-1]}, "placement[0]: expected an integer from 0 to"),
         (result, {"runtime": np.nan}, f"runtime: {NUMBER} (it cannot run)"),
         (result, {"evaluations": -1}, "evaluations: expected an integer from 0 to"),
-        (result, {"seconds": np.inf}, "seconds: expected a finite number >= 0, got inf"),
         (result, {"curve": [[2, 1.0], [1, 0.5]]}, "curve[1, 0]: expected at least 2 placements,"),
-        (schedule, {"runtime": [0.1, np.nan]}, "runtime[1]: expected a number >= 0"),
         (schedule, {"peak_memory": [[1], [2]]}, "peak_memory: expected shape (1, any), got (2, 1)"),
         (schedule, {"start": [[0.0]] * 2}, "start: expected shape (1, any), got (2, 1)"),
         (schedule, {"start": [[0.0, -1.0]]}, "start[0, 1]: expected a finite number >= 0"),
         (schedule, {"end": [[0.1, 0.2]]}, "end: expected shape (1, 1), got (1, 2)"),
         (penalised, {"limit": -1}, f"limit: {NUMBER} (no limit), got -1.0"),
-        (penalised, {"limit": [10, np.nan]}, f"limit[1]: {NUMBER} (no limit), got nan"),
-        (penalised, {"limit": True}, "limit: expected numbers, got bool"),
         (penalised, {"limit": [40, 10, 10]}, "limit: expected shape (2,), got (3,)"),
         (penalised, {"limit": 1, "scale": np.nan}, "scale: expected a finite number >= 0, got nan"),
-        (penalised, {"limit": 1, "scale": -2.0}, "scale: expected a finite number >= 0, got -2.0"),
         (one, {"first_member": [0, 0, 1]}, "first_member: expected rising positions from 0 to 6"),
         (one, {"members": [0, 1, 2, 3, 1, 1]}, "members[5]: expected each (set, group) once, got"),
-        (
-            one,
-            {"first_member": [0], "members": []},
-            "set_of[0, 0]: expected an integer from 0 to -",
-        ),
         (one, {"set_of": [[5]]}, "set_of[0, 0]: expected an integer from 0 to 4, got 5"),
         (one, {"allowance": [[-1.0]]}, "allowance[0, 0]: expected a number >= 0"),
         (critical, {"pick": [[1.0]]}, "pick: expected numbers below 1, or infinity, got 1.0"),
         (critical, {"set_of": [[2]]}, "set_of: expected levels from 0 to 1 of critical moves, got"),
         (critical, {"set_with": [[5]]}, "set_with[0, 0]: expected an integer from 0 to 4, got 5"),
-        (
-            walked,
-            {"evaluator": BusiestDevice},
-            "pick: expected no critical moves, as the evaluator",
-        ),
+        (walked, {"evaluator": BusiestDevice}, "pick: expected no critical moves, as the evalu"),
         (walked, {"neighbours": [[0, 4]]}, "neighbours: expected numbers from 0 to 3, got 4"),
         (walked, {"set_with": THREE * 2}, "set_with: expected 4 groups, got 3"),
         (walked, {"members": [0, 1, 2, 3, 0, 4]}, "members: expected numbers from 0 to 3, got 4"),
