@@ -17,10 +17,18 @@ from placeto.placing.choices import evaluated
 from placeto.placing.evaluators import STEP
 from placeto.placing.placements import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
+from placeto.placing.searching import PortfolioSearch
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
-from placeto_baselines import LocalSearch, MultilevelSearch, RandomPlacer, SingleDevice
+from placeto_baselines import (
+    BaselineError,
+    LocalSearch,
+    MultilevelSearch,
+    RandomPlacer,
+    SingleDevice,
+    StoppedSearchError,
+)
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
@@ -107,6 +115,27 @@ def ladder() -> PlacementProblem:
         cluster=parse_cluster("2xk80"),
         compute_time=np.stack([seconds, seconds], axis=1),
     )
+
+
+def test_an_evaluator_that_fails_ends_every_part_of_the_search_alike() -> None:
+    """Each call is the last one once: on devices alone, in the chain, in a start, and after it."""
+    simulator = Simulator(ladder(), num_threads=1)
+    for last in range(30):
+        calls = iter(range(last))
+
+        def evaluate(placements: NDArray[np.int32], calls: Any = calls) -> EvaluationBatch:
+            if next(calls, None) is None:
+                raise BaselineError("the device is gone")
+            return simulator.evaluate(placements)
+
+        evaluator = SimpleNamespace(problem=simulator.problem, evaluate=evaluate)
+        with pytest.raises(BaselineError, match=r"^(evaluator: )?the device is gone") as caught:
+            PortfolioSearch(evaluations=50_000).place(evaluator.problem, evaluator)
+        assert isinstance(caught.value, StoppedSearchError) == (last > 0)
+        if isinstance(caught.value, StoppedSearchError):
+            result = caught.value.result
+            assert str(caught.value).endswith(f" gone, after {result.evaluations} placements")
+            assert simulator.evaluate(result.placement[None]).runtime[0] == result.runtime
 
 
 def test_schedules_are_passed_on_and_counted() -> None:

@@ -26,6 +26,8 @@ from placeto_graphs import (
 Candidate = TypeVar("Candidate")
 
 BEAM = 16  # sets of used devices that are kept, of each size: all of up to five devices
+WORK_OF_OP = 2.0  # sums of costs in a small part of the time in which an op is simulated
+LEAST_WORK = 4_096  # sums that take as long as the calls for any number of layers
 LIMITS = (1.0, 1.1, 1.2, 1.4, 2.0, math.inf)  # of the slowest stage, in fair shares
 MOST_OF_LIMIT = 16
 MOST_PROPOSED = 96
@@ -100,8 +102,8 @@ def best_chain(
 ) -> Stages | None:
     """Return the best stages that are found on some devices; None if no stages can run there.
 
-    What fits the memory comes first. ``starts`` are tried besides the proposed stages. At most
-    ``evaluations`` are evaluated, and a round more.
+    What fits the memory comes first. ``starts`` are tried besides the proposed stages, which take a
+    small part of the time of ``evaluations``, about the most that are evaluated.
 
     Examples
     --------
@@ -124,9 +126,13 @@ def best_chain(
     def near(stages: Stages) -> list[Stages]:
         if count >= evaluations:
             return []
-        return [each for each in neighbours(stages, devices) if chain.can_be(each, devices)]
+        found = [each for each in neighbours(stages, devices) if chain.can_be(each, devices)]
+        return found[:: -(-len(found) // (evaluations - count)) or 1]
 
-    proposed = proposed_stages(chain, devices)[: min(MOST_PROPOSED, max(1, evaluations // 4))]
+    affordable = evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
+    beam = int(np.clip(affordable / (chain.num_layers**2 + LEAST_WORK), 1, BEAM))
+    proposed = proposed_stages(chain, devices, beam)
+    proposed = proposed[: min(MOST_PROPOSED, max(1, evaluations // 4))]
     first = [*(each for each in starts if chain.can_be(each, devices)), *proposed]
     if not first:
         return None
@@ -160,7 +166,7 @@ def steepest_descent(
     return best
 
 
-def proposed_stages(chain: LayerChain, devices: Sequence[int]) -> list[Stages]:
+def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> list[Stages]:
     """Return stages for the evaluator to choose from, the most promising first.
 
     They have the least sum of seconds of all stages of which none takes longer than a limit, for
@@ -175,7 +181,7 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int]) -> list[Stages]:
     lacks = {0.0, float(lack[np.isfinite(lack)].max())}  # nothing, or as much as there is
     for limit, most in product(LIMITS, sorted(lacks)):
         limited = np.where((load <= limit * fair) & (lack <= most), load + lack, np.inf)
-        for cost, stages in fastest_stages(limited, transfer, kinds)[:MOST_OF_LIMIT]:
+        for cost, stages in fastest_stages(limited, transfer, kinds, beam)[:MOST_OF_LIMIT]:
             parts = zip(stages.devices, pairwise(stages.bounds), strict=True)
             slowest = max(load[device, begin, end] for device, (begin, end) in parts)
             named = Stages(stages.bounds, tuple(devices[each] for each in stages.devices))
@@ -215,14 +221,17 @@ class _Frontier(NamedTuple):
 
 
 def fastest_stages(
-    load: NDArray[np.float64], transfer: NDArray[np.float64], kinds: Sequence[int]
+    load: NDArray[np.float64],
+    transfer: NDArray[np.float64],
+    kinds: Sequence[int],
+    beam: int = BEAM,
 ) -> list[tuple[float, Stages]]:
     """Return the cheapest stages on each set of devices with each last one, the cheapest first.
 
     ``load``, float64[D, N + 1, N + 1], has the cost of layers i to j - 1 on each device at [i, j];
     infinity where it cannot run them. ``transfer``, float64[D, D, N + 1], has the cost of a cut
     before layer i, from one device to another. Devices of a kind are used in their order. Of many
-    devices only the most promising sets are followed, a beam.
+    devices only the most promising sets are followed, ``beam`` of each size.
     """
     rest = load[:, :, -1].min(axis=0)
     rest[-1] = 0.0
@@ -242,19 +251,19 @@ def fastest_stages(
             for used, lasts in by_used.items()
         }
         states = {}
-        for used in sorted(promise, key=promise.__getitem__)[:BEAM]:
+        for used in sorted(promise, key=promise.__getitem__)[:beam]:
             lasts = by_used[used]
             costs = np.stack([known[used, last].cost for last in lasts])
             unused = [device for device in range(len(load)) if device not in used]
-            for device in {kinds[each]: each for each in reversed(unused)}.values():
-                reached = costs + transfer[lasts, device]
-                come_from = reached.argmin(axis=0)
-                total = reached.min(axis=0)[:, None] + load[device]
-                cut = total.argmin(axis=0)
-                cost = total[cut, np.arange(len(rest))]
+            nexts = list({kinds[each]: each for each in reversed(unused)}.values())
+            reached = costs[:, None] + transfer[np.ix_(lasts, nexts)]
+            come_from = np.array(lasts)[reached.argmin(axis=0)]
+            total = reached.min(axis=0)[:, :, None] + load[nexts]
+            cuts = total.argmin(axis=1)
+            for device, sums, cut, comes in zip(nexts, total, cuts, come_from, strict=True):
+                cost = sums[cut, np.arange(len(rest))]
                 if np.isfinite(cost).any():
-                    before = np.array(lasts)[come_from[cut]]
-                    states[used | {device}, device] = _Frontier(cost, cut, before)
+                    states[used | {device}, device] = _Frontier(cost, cut, comes[cut])
         known |= states
     ends = [(float(each.cost[-1]), used, last) for (used, last), each in known.items()]
     found = []

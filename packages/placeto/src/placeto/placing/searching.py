@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +28,7 @@ from placeto_baselines import (
     MSct,
     MultilevelSearch,
     ScotchPlacer,
+    StoppedSearchError,
     best_chain,
 )
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -93,6 +93,11 @@ class PortfolioSearch:
         except (KeyboardInterrupt, SpentError):
             if not watched.evaluations:
                 raise
+        except Exception:  # one of the evaluator ends every part of the search alike
+            if not (watched.failures and watched.evaluations):
+                raise
+            failure = watched.failures[0]
+            raise StoppedSearchError(failure, watched.result()) from failure
         return replace(watched.result(), seconds=self.clock() - began)
 
     def _place(
@@ -117,8 +122,11 @@ class PortfolioSearch:
         needs_starts = problem.num_devices**problem.num_groups > ALL_TRIED
         for placer, least in PLACERS_OF_STARTS if needs_starts else ():
             if affordable >= least and not self.stopped():
-                with suppress(BaselineError):  # a library that cannot be used is no start
+                try:
                     placer.place(problem, watched, seed=seed)
+                except BaselineError:  # a library that cannot be used is no start
+                    if watched.failures:
+                        raise
         subsets = subsets_to_search(problem)
         each = affordable * SHARE_OF_SUBSETS / max(len(subsets), 1)
         fewest = max(FEWEST_EVALUATIONS, FEWEST_OF_GROUP * problem.num_groups)

@@ -31,6 +31,7 @@ SECONDS_BETWEEN_REPORTS = 0.2
 
 Report = Callable[[int, float], None]
 Batch = TypeVar("Batch", bound=EvaluationBatch)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class WatchedEvaluator:
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
         self.problem: PlacementProblem = evaluator.problem
         self._best = BestSoFar(self.problem)
+        self.failures: list[Exception] = []  # of the evaluator, the first one first
         self._evaluator = evaluator
         self._report = report
         self._limits = limits or Limits()
@@ -77,7 +79,7 @@ class WatchedEvaluator:
         if isinstance(evaluator, MoveEvaluator):
             self.walk = partial(self._walked, evaluator.walk)
         if isinstance(evaluator, CriticalEvaluator):
-            self.critical_groups = evaluator.critical_groups
+            self.critical_groups = partial(self._query, evaluator.critical_groups)
 
     @property
     def evaluations(self) -> int:
@@ -121,7 +123,7 @@ class WatchedEvaluator:
         self, evaluate: Callable[[NDArray[np.int32]], Batch], placements: NDArray[np.int32]
     ) -> Batch:
         allowed = placements[: self._allowed(len(placements))]
-        batch = evaluate(allowed)
+        batch = self._query(evaluate, allowed)
         self._best.add(allowed, batch)
         self._tell()
         if len(allowed) < len(placements):
@@ -143,12 +145,19 @@ class WatchedEvaluator:
                 raise SpentError
             of_each = ("set_of", "device", "allowance", "pick")
             moves = replace(moves, **{name: getattr(moves, name)[:, :most] for name in of_each})
-        walks = walk(placements, moves)
+        walks = self._query(walk, placements, moves)
         self._best.add_walks(walks, moves)
         self._tell()
         if allowed < wanted:
             raise SpentError
         return walks
+
+    def _query(self, function: Callable[..., Result], *arguments: object) -> Result:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self.failures.append(error)
+            raise
 
     def _allowed(self, wanted: int) -> int:
         """Return how many placements may be evaluated of so many; raise `SpentError` if none."""
