@@ -265,28 +265,27 @@ UPDATES = {
     **{f"{name}, one by one": update(name, foreach=False) for name in OPTIMIZERS},
     **{f"{name}, fused": update(name, fused=True) for name in ("Adam", "AdamW", "SGD")},
 }
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "activations": nn.ReLU,
+    "activations in place": partial(nn.ReLU, True),
+    "SiLU": nn.SiLU,
+    "Mish": nn.Mish,
+    "dropout": lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.1)),
+}
 STEPS = {
     "weights, Adam": MemoryStep(lambda: perceptron(512, 768, 512, rows=8)),
     # What is changed in place, here a gradient, is counted twice meanwhile.
     "weights, clipped AdamW": MemoryStep(
         lambda: perceptron(512, 512, 512, 512, rows=8), optimizer=clipped, within=0.1
     ),
-    "activations": MemoryStep(lambda: perceptron(*[64] * 9, rows=2048), classification),
     "squares in one op": MemoryStep(lambda: perceptron(64, 1024, rows=1024), F.mse_loss),
     "binary cross-entropy": MemoryStep(
         lambda: perceptron(64, 1024, rows=1024),
         lambda scores, target: F.binary_cross_entropy(scores.sigmoid(), target.sigmoid()),
     ),
-    "activations in place": MemoryStep(
-        lambda: perceptron(*[64] * 9, rows=2048, activation=partial(nn.ReLU, True)), classification
-    ),
     **{
         name: MemoryStep(partial(perceptron, *[64] * 9, rows=2048, activation=kind), classification)
-        for name, kind in {
-            "SiLU": nn.SiLU,
-            "Mish": nn.Mish,
-            "dropout": lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.1)),
-        }.items()
+        for name, kind in ACTIVATIONS.items()
     },
     "residual blocks": MemoryStep(blocks),
     "checkpointing": MemoryStep(lambda: blocks(reentrant=False)),

@@ -20,9 +20,9 @@ from replays import replay
 
 def attention(dropout: float = 0.0) -> nn.Module:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(
-            *net.project(x).chunk(3, dim=-1), is_causal=True, dropout_p=dropout
-        )
+        query, key, value = net.project(x).chunk(3, dim=-1)
+        attend = functional.scaled_dot_product_attention
+        return attend(query, key, value, is_causal=True, dropout_p=dropout)
 
     return Net(forward, project=nn.Linear(8, 24))
 
@@ -34,8 +34,9 @@ def biased_attention(*, masked: bool = False) -> nn.Module:
     """Return attention with a learned term for each place, or with dropout and a mask of places."""
 
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
-        attend, parts = functional.scaled_dot_product_attention, net.project(x).chunk(3, dim=-1)
-        return attend(*parts, ~net.mask, dropout_p=0.25) if masked else attend(*parts, net.bias)
+        query, key, value = net.project(x).chunk(3, dim=-1)
+        mask, dropout = (~net.mask, 0.25) if masked else (net.bias, 0.0)
+        return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
 
     bias, mask = nn.Parameter(torch.randn(1, 1, 5, 5)), torch.eye(5, dtype=torch.bool)
     return Net(forward, project=nn.Linear(8, 24), bias=bias, mask=mask)

@@ -38,7 +38,7 @@ def after_a_write(model: Any, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def by_a_random_number(model: Any, x: torch.Tensor) -> torch.Tensor:
+def by_a_random_number(model: Any, x: torch.Tensor) -> Any:
     for layer in (model.layer, model.other):
         x = layer(x) if torch.rand([]) < 0.5 else x * 2
     return x + 0 * (model.layer.weight.sum() + model.other.weight.sum())
@@ -201,8 +201,9 @@ def test_a_mask_picks_its_part_and_everything_is_the_upper_bound(name: str) -> N
     assert half.tensor_bytes.sum() < whole.graph.tensor_bytes.sum()
     with pytest.raises(CaptureError, match="or say with mask_fraction which part"):
         capture(given.model, given.inputs)
-    rows = StepSpec(*vars(example(MASKS["rows"])).values(), mode="inference", mask_fraction=0.5)
-    assert trace_step(rows).results["output.0"].size == (3, 4)
+    rows = example(MASKS["rows"])
+    step = StepSpec(rows.model, rows.inputs, mode="inference", mask_fraction=0.5)
+    assert trace_step(step).results["output.0"].size == (3, 4)
 
 
 def test_products_of_experts_count_each_row_once() -> None:

@@ -21,7 +21,7 @@ from replays import order_of
 def writes(accesses: list[tuple[int, int, bool]]) -> nn.Module:
     """Return what reads and writes some tensors in an order that is given."""
 
-    def forward(net: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(net: Any, inputs: torch.Tensor) -> Any:
         tensors = [net.weight * 1, *(inputs + number for number in range(3))]
         with torch.no_grad():
             for target, source, in_place in accesses:

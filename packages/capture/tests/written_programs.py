@@ -46,8 +46,9 @@ def dropped_attention() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Return attention between normalised words, which a GPU computes in one op each."""
 
     def forward(net: Any, words: torch.Tensor) -> torch.Tensor:
-        heads = net.project(net.norm(words)).unsqueeze(1).chunk(3, -1)
-        return nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.25, scale=0.5)
+        query, key, value = net.project(net.norm(words)).unsqueeze(1).chunk(3, -1)
+        attend = nn.functional.scaled_dot_product_attention
+        return attend(query, key, value, dropout_p=0.25, scale=0.5)
 
     model = Net(forward, norm=nn.RMSNorm(8), project=nn.Linear(8, 24))
     return model, (torch.randn(2, 5, 8),)

@@ -18,7 +18,8 @@ LIBRARY: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-
 def _attention(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]:
     """Return what attention gives, the logarithms of its sums, and the seed of its dropout."""
     query, key, value, bias, keeps_sums, *how = given
-    dropout_p, is_causal = [*how, *DEFAULTS[len(how) :]]
+    both: Any = [*how, *DEFAULTS[len(how) :]]
+    dropout_p, is_causal = both
     scores = _scores(query, key, bias, is_causal, scale)
     seed = torch.randint(2**62, ())
     kept = _kept(scores, dropout_p, seed)
