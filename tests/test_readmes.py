@@ -1,7 +1,9 @@
-"""What pages show runs: the tutorial, the tour, the pages on placers and agents, READMEs."""
+"""What pages and docstrings show runs: the tutorial, the tour, placers, agents, READMEs."""
 
+import doctest
 import importlib
 import json
+import pkgutil
 import re
 import shlex
 import sys
@@ -10,13 +12,16 @@ from typing import Any
 
 import click
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
 
 import experiment_plugin  # noqa: F401
+from baseline_problems import two_chains
 from command_runs import blocks, environment, profile, succeed, succeed_json
 from placeto_experiments.command import experiment
 from placeto_tools.main import placeto
+from plain_evaluator import PlainEvaluator
 
 TUTORIAL = Path("docs/tutorial.md").resolve()
 PLACER = Path("docs/write-a-placer.md").resolve()
@@ -154,3 +159,32 @@ def test_from_an_empty_file_to_a_row_in_the_table() -> None:
     for name in names:
         getattr(cases, name)()
     assert len(names) >= 4
+
+
+NAMES = ("placeto", *(f"placeto_{path.parent.name}" for path in PACKAGES))
+IMPORTED = {name: importlib.import_module(name) for name in NAMES if name != "placeto_placeto"}
+PROBLEM = two_chains()
+# What examples of a package use without an import.
+KNOWN: dict[str, dict[str, Any]] = {
+    name: {
+        **{each: getattr(IMPORTED[name], each) for each in IMPORTED[name].__all__},
+        name: IMPORTED[name],
+        "problem": PROBLEM,
+        "evaluator": PlainEvaluator(PROBLEM),
+    }
+    for name in ("placeto_graphs", "placeto_baselines")
+}
+KNOWN["placeto"] = KNOWN["placeto_tools"] = {"np": np}
+MODULES = [
+    module.name
+    for name, package in IMPORTED.items()
+    for module in pkgutil.walk_packages(package.__path__, f"{name}.")
+]
+
+
+@pytest.mark.parametrize("name", [*IMPORTED, *MODULES])
+def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = KNOWN.get(name.partition(".")[0])
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=known).failed == 0

@@ -1,0 +1,177 @@
+"""The repository as a whole: versions and ranges, the checks of ``./pants lint``, the site."""
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from command_runs import environment
+from fresh_environments import FOLDERS, PROJECTS
+
+
+def version_of(package: str) -> Version:
+    """Return the version that hatchling reads and users see."""
+    source = FOLDERS[package] / PROJECTS[package]["tool"]["hatch"]["version"]["path"]
+    (version,) = re.findall(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)
+    assert str(Version(version)) == version
+    return Version(version)
+
+
+def needed_by(package: str) -> list[Requirement]:
+    """Return what a package, its extras and its build need."""
+    project = PROJECTS[package]["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    stated = [*PROJECTS[package]["build-system"]["requires"], *project["dependencies"]]
+    return [*map(Requirement, [*stated, *(text for extra in extras for text in extra)])]
+
+
+def pins(*names: str) -> dict[str, str]:
+    """Return the version that these files pin of each library, and refuse a line with another."""
+    text = "".join(Path("3rdparty/python", name).read_text() for name in names)
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pairs = [line.split("==") for line in lines]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_range_admits_the_pin_or_what_is_here_and_nothing_across_a_break(package: str) -> None:
+    pinned = pins("requirements.txt", "models.txt")
+    for requirement in needed_by(package):
+        admitted = requirement.specifier
+        if requirement.name not in FOLDERS:
+            pin = pinned[canonicalize_name(requirement.name)]
+            assert admitted.contains(pin, prereleases=True), requirement
+            continue
+        here = version_of(requirement.name)
+        assert admitted.contains(here), requirement
+        later = Version(f"{here.major + 1}.0" if here.major else f"0.{here.minor + 1}")
+        assert not admitted.contains(later)
+
+
+def test_packages_meet_in_the_schema_and_few_see_several() -> None:
+    needed = {
+        package: {one.name for one in needed_by(package) if one.name in FOLDERS}
+        for package in FOLDERS
+    }
+    face, command = needed.pop("placeto"), needed.pop("placeto-tools")
+    assert not {"placeto-tools", "placeto-experiments"} & face
+    assert "placeto-experiments" not in command
+    assert needed.pop("placeto-experiments") >= {"placeto-tools"}  # a plug-in of the command
+    assert needed.pop("placeto-graphs") == set()
+    assert set(map(frozenset, needed.values())) == {frozenset({"placeto-graphs"})}
+
+
+def test_the_build_runs_pinned_tools_and_everything_installed_is_pinned() -> None:
+    settings = tomllib.loads(Path("pants.toml").read_text())
+    stated = [settings[tool] for tool in ("pytest", "mypy")]
+    texts = [text for tool in stated for text in (tool["version"], *tool["extra_requirements"])]
+    installed = {
+        (canonicalize_name(distribution.name), Version(distribution.version).public)
+        for distribution in metadata.distributions()
+        if distribution.name not in FOLDERS
+    }
+    assert ("pytest", pytest.__version__) in installed
+    run_by_pants = {(canonicalize_name(name), one) for name, one in (t.split("==") for t in texts)}
+    assert installed | run_by_pants <= pins("requirements.txt").items()
+
+
+TABLE = "| a | b |\n|---|---|\n"
+GOOD = f"""# A page
+
+A sentence of a few words: it ends here. Why? Code such as `for member in schemes: walk(member)` and
+[links](beside.md) count as words.
+
+- **An item.** {"word " * 20}.
+
+{TABLE}{"| 1 | 2 |" * 20}
+
+```
+{"beside " * 50}
+```
+"""
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the package of the checks, which Pants imports from its folder of plug-ins."""
+    monkeypatch.syspath_prepend(Path("pants-plugins").resolve())
+    for check in ("pages", "sizes"):
+        importlib.import_module(f"repository.{check}")
+    return sys.modules["repository"]
+
+
+WORDS = "word " * 26
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (GOOD, None),
+        (f"# Page\n\nWord.\nOne {WORDS}\nends.", "4: sentence: 28 words, more than 25:"),
+        ("Short. What is given is a sentence.", "1: sentence: begins with What:"),
+        ("```\ncode\n```\n\nThe placer walks\non.", "5: term: 'walks'; write: annealing chain"),
+        ("Times\nin place\nof costs.", "2: term: 'in place of'; write: instead of"),
+        (TABLE + "| 1 | 2 |\n" * 21, "1: rows: 21, more than 20"),
+        ("Text.\n\n" + "|a" * 9 + "|\n" + "|-" * 9 + "|\n", "3: columns: 9, more than 8"),
+        ("Line.\n" * 201, "201: lines: more than 200"),
+    ],
+)
+def test_each_kind_of_finding_has_its_line(checks: Any, text: str, where: str | None) -> None:
+    assert checks.pages.PAGE.fullmatch("packages/graphs/README.md")
+    assert not checks.pages.PAGE.fullmatch("docs/results/table1.md")
+    lines = checks.pages.findings("page.md", text)
+    assert [line.startswith(f"page.md:{where}") for line in lines] == [True] * bool(where)
+
+
+def test_a_room_may_have_its_number_of_lines_and_no_more(checks: Any) -> None:
+    files = {"one/a.py": b"a\nb\n", "one/deep/b.js": b"c\n", "one-more/c.py": b"d\n" * 9}
+    assert checks.sizes.too_large("# Rooms\none 3\none-more 9\nempty 0\n", files) == []
+    (line,) = checks.sizes.too_large("one 2\none-more 9\n", files)
+    assert line.startswith("one: 3 lines, more than 2: ")
+
+
+PACKAGES = ("graphs", "simulator", "policy", "baselines", "capture", "workloads", "execution")
+
+
+@pytest.mark.slow
+def test_the_site_has_every_page_and_name_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^python -m sphinx .+$", Path("docs/contributing.md").read_text(), re.M)
+    _, *options, output = shlex.split(line)
+    assert output == "dist/site"
+    command = [sys.executable, *options, str(tmp_path)]
+    # A link or a name that leads nowhere fails.
+    made = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    assert made.returncode == 0, made.stderr
+    pages = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.html")}
+
+    api = [text for page, text in pages.items() if page.match("docs/api/*")]
+    found = Counter(
+        name for text in api for name in re.findall(r'<dt class="sig[^>]* id="([\w.]+)"', text)
+    )
+    for package in ("placeto", *(f"placeto_{name}" for name in PACKAGES)):
+        exported = [f"{package}.{name}" for name in importlib.import_module(package).__all__]
+        assert {name: found[name] for name in exported} == dict.fromkeys(exported, 1)
+
+    sources = {path.relative_to("docs") for path in Path("docs").rglob("*.md")}
+    assert [page for page in sources if "docs" / page.with_suffix(".html") not in pages] == []
+    linked = set(re.findall(r"\]\(docs/([\w./-]+\.md)", Path("README.md").read_text()))
+    wanted = {page.as_posix() for page in sources if page.parts[0] != "results"}
+    assert wanted - linked == set()
+
+    loads = r'<(?:iframe|img|link|script|source)\b[^>]*?(?:src|href)="([^"]*)"'
+    loaded = {address for text in pages.values() for address in re.findall(loads, text)}
+    for sheet in tmp_path.rglob("*.css"):
+        loaded |= set(re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", sheet.read_text()))
+    assert loaded
+    assert [address for address in loaded if re.match(r"(\w+:)?//", address)] == []
