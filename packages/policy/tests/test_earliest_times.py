@@ -129,9 +129,3 @@ def test_concurrency_by_its_definition(seed: int, num_ops: int, num_groups: int)
                 if one != other:
                     expected[scale, one, other] += work[i] @ close @ work[j]
     np.testing.assert_allclose(concurrency(problem, times), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_ops_that_take_no_time_are_near_to_nothing() -> None:
-    problem = problem_with_tensors(seed=3, num_ops=6, num_groups=6)
-    problem = replace(problem, compute_time=np.zeros((6, 2)))
-    assert not concurrency(problem, earliest_times(problem)).any()

@@ -3,8 +3,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from placeto_graphs import GroupGraph, PlacementProblem
+from placeto_graphs import GroupGraph
 from placeto_policy import (
     GraphEmbedding,
     PlacementEnvironment,
@@ -27,7 +28,6 @@ NAMES: tuple[EmbeddingName, ...] = ("message-passing", "simple-partitioner", "si
 def new_embedding(
     name: EmbeddingName,
     num_devices: int,
-    *,
     rounds: int = 3,
     node_features: NodeFeaturesName = "costs",
     messages: MessageName = "residual",
@@ -36,10 +36,6 @@ def new_embedding(
         embedding=name, message_rounds=rounds, node_features=node_features, messages=messages
     )
     return GraphEmbedding(num_devices, chosen, torch.Generator().manual_seed(1))
-
-
-def edges_of(problem: PlacementProblem) -> torch.Tensor:
-    return torch.from_numpy(problem.group_graph.edges.astype(np.int64))
 
 
 @settings(max_examples=40)
@@ -64,29 +60,23 @@ def test_products_of_whole_batches_agree_with_the_formula(
     generator = np.random.default_rng(seed)
     problem = random_problem(num_groups, num_devices, generator)
     states = random_states(problem, count, generator)
-    embedding = new_embedding(
-        "message-passing",
-        num_devices,
-        rounds=rounds,
-        node_features=node_features,
-        messages=messages,
-    )
+    embedding = new_embedding("message-passing", num_devices, rounds, node_features, messages)
     assert embedding.message_passing is not None
     features = states.features(node_features)
     weights = torch.randn(count, embedding.output_width, generator=torch.Generator().manual_seed(0))
 
-    nodes = plain_messages(embedding.message_passing, features, edges_of(problem))
+    nodes = plain_messages(embedding.message_passing, features, problem.group_graph.edges)
     own = nodes[:, states.current, torch.arange(count)].T
     relations = states.graph.relations
     summaries = plain_summaries(embedding.summaries, nodes, relations, states.current)
     expected = torch.cat([own, summaries], dim=1)
-    parameters = list(embedding.parameters())
-    expected_gradients = torch.autograd.grad(
-        (expected * weights).sum(), parameters, allow_unused=True, materialize_grads=True
-    )
     result = embedding(states)
-    gradients = torch.autograd.grad(
-        (result * weights).sum(), parameters, allow_unused=True, materialize_grads=True
+    parameters = list(embedding.parameters())
+    expected_gradients, gradients = (
+        torch.autograd.grad(
+            (each * weights).sum(), parameters, allow_unused=True, materialize_grads=True
+        )
+        for each in (expected, result)
     )
 
     torch.testing.assert_close(embedding.nodes(states), nodes, rtol=1e-4, atol=1e-5)
@@ -169,17 +159,14 @@ def test_the_first_policy_is_close_to_uniform_in_large_graphs(seed: int) -> None
 
 
 def plain_messages(
-    passing: MessagePassing,
-    features: torch.Tensor,
-    edges: torch.Tensor,
+    passing: MessagePassing, features: torch.Tensor, edges: NDArray[np.int32]
 ) -> torch.Tensor:
-    """Return [2 F, G, N] for features [F, G, N] and edges int64[M, 2]."""
+    """Return [2 F, G, N] for features [F, G, N] and edges [M, 2]."""
     num_groups = features.shape[1]
     is_residual = passing.messages == "residual"
     hears = torch.zeros(num_groups, num_groups)
-    hears[edges[:, 1], edges[:, 0]] = (
-        min(1.0, num_groups / max(1, len(edges))) if is_residual else 1.0
-    )
+    factor = min(1.0, num_groups / max(1, len(edges))) if is_residual else 1.0
+    hears[edges[:, 1].tolist(), edges[:, 0].tolist()] = factor
     start = features.permute(2, 1, 0)
     results = []
     for direction, adjacency in enumerate((hears, hears.T)):
@@ -211,14 +198,6 @@ def plain_summaries(
     return torch.cat(results, dim=1)
 
 
-EMBEDDINGS = ("message-passing", "simple-partitioner", "simple-aggregator")
-
-
-def policy_of(embedding: EmbeddingName, messages: MessageName, num_devices: int) -> PlacementPolicy:
-    network = Settings(embedding=embedding, messages=messages, message_rounds=3, hidden_units=16)
-    return learned(PlacementPolicy(num_devices, network, seed=1))
-
-
 def learned(policy: PlacementPolicy) -> PlacementPolicy:
     """Return a policy with biases as any training leaves them: a group more would be seen."""
     generator = torch.Generator().manual_seed(2)
@@ -232,7 +211,7 @@ def learned(policy: PlacementPolicy) -> PlacementPolicy:
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4),
     st.integers(1, 3),
-    st.sampled_from(EMBEDDINGS),
+    st.sampled_from(NAMES),
     st.sampled_from(["plain", "residual"]),
     st.integers(0, 2**32 - 1),
 )
@@ -248,7 +227,8 @@ def test_side_by_side_or_one_after_the_other_devices_are_as_probable(
         random_states(random_problem(num_groups, num_devices, generator), count, generator)
         for num_groups, count in sizes
     ]
-    policy = policy_of(embedding, messages, num_devices)
+    network = Settings(embedding=embedding, messages=messages, message_rounds=3, hidden_units=16)
+    policy = learned(PlacementPolicy(num_devices, network, seed=1))
     with torch.no_grad():
         together = policy.side_by_side([part.graph for part in parts], [len(p) for p in parts])
         found = together(parts)
@@ -267,15 +247,11 @@ def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) ->
         PlacementEnvironment.for_policy(ListSchedule(random_problem(size, 2, generator)), network)
         for size in (5, 12, 12, 3)
     ]
-    counts = (1, 3, 2, 1)
-
-    def begin() -> None:
-        for environment, count in zip(environments, counts, strict=True):
-            environment.reset(num_episodes=count)
-
-    begin()
-    alone = [run_episodes(policy, environment, greedy) for environment in environments]
-    begin()
+    alone = []
+    for environment, count in zip(environments, (1, 3, 2, 1), strict=True):
+        environment.reset(num_episodes=count)
+        alone.append(run_episodes(policy, environment, greedy))
+        environment.reset(num_episodes=count)
     together = run_side_by_side(policy, environments, [greedy] * len(environments))
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_array_equal(one.final, other.final)

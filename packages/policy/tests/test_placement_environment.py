@@ -199,12 +199,13 @@ def test_an_evaluator_that_returns_nonsense(fields: dict[str, object], message: 
 def test_actions_that_are_not_possible() -> None:
     environment = PlacementEnvironment(ListSchedule(partly_possible()))
     environment.reset(num_episodes=2)
-    with pytest.raises(PolicyError, match="expected 2 devices from 0 to 1"):
-        environment.step(np.array([1, 2]))
-    with pytest.raises(PolicyError, match="expected 2 devices from 0 to 1"):
-        environment.step(np.array([1]))
-    with pytest.raises(PolicyError, match=r"actions\[1\]: expected a device that can run group 0"):
-        environment.step(np.array([1, 0]))
+    for actions, message in (
+        ([1, 2], "expected 2 devices from 0 to 1"),
+        ([1], "expected 2 devices from 0 to 1"),
+        ([1, 0], r"actions\[1\]: expected a device that can run group 0"),
+    ):
+        with pytest.raises(PolicyError, match=message):
+            environment.step(np.array(actions))
     for _ in range(3):
         environment.step(np.array([1, 1]))
     with pytest.raises(PolicyError, match="expected at most 3 steps"):
@@ -217,8 +218,7 @@ def test_actions_that_are_not_possible() -> None:
         ({"order": "backwards"}, "order: expected one of 'topological', 'random' or an array"),
         ({"start": "somewhere"}, "start: expected one of 'single', 'random' or an array"),
         ({"order": np.array([0, 1, 1])}, "order: expected each of 3 groups once"),
-        ({"order": np.array([0, 1])}, r"order: expected integers of shape \(3,\) or \(2, 3\)"),
-        ({"start": np.array([0.0, 1.0, 1.0])}, "start: expected integers"),
+        ({"start": np.array([0.0, 1.0, 1.0])}, r"start: expected integers of shape \(3,\) or"),
         ({"order": "random"}, "generators: expected one for each of 2 episodes, got 0"),
         ({"start": "random"}, "generators: expected one for each of 2 episodes, got 0"),
     ],

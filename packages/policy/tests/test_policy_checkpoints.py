@@ -38,10 +38,15 @@ def resumed(path: Path) -> Trainer:
     return resume_training(path, [ListSchedule(two_chains()), ListSchedule(partly_possible())])
 
 
-def assert_equal(left: Trainer, right: Trainer) -> None:
-    tensors = right.policy.state_dict()
-    for name, tensor in left.policy.state_dict().items():
+def assert_same(left: PlacementPolicy, right: PlacementPolicy) -> None:
+    tensors = right.state_dict()
+    for name, tensor in left.state_dict().items():
         assert torch.equal(tensor, tensors[name]), name
+
+
+def assert_equal(left: Trainer, right: Trainer) -> None:
+    assert_same(left.policy, right.policy)
+    assert_same(left.trained_policy, right.trained_policy)
     for one, other in zip(left.baselines, right.baselines, strict=True):
         np.testing.assert_array_equal(one.means, other.means)
         np.testing.assert_array_equal(one.sizes, other.sizes)
@@ -52,9 +57,6 @@ def assert_equal(left: Trainer, right: Trainer) -> None:
         np.testing.assert_array_equal(best.placement, same.placement)
     assert (left.updates, left.evaluations) == (right.updates, right.evaluations)
     assert left.best_policy.cost == right.best_policy.cost
-    tensors = right.trained_policy.state_dict()
-    for name, tensor in left.trained_policy.state_dict().items():
-        assert torch.equal(tensor, tensors[name]), name
 
 
 @pytest.mark.parametrize("stop_after", [1, 11])
@@ -90,9 +92,7 @@ def test_a_resumed_training_comes_to_the_same_weights(
     train(again, checkpoint=path)
     assert_equal(again, uninterrupted)
     assert_equal(resumed(path), uninterrupted)
-    left = uninterrupted.trained_policy.state_dict()
-    for name, tensor in load_policy(path).state_dict().items():
-        assert torch.equal(tensor, left[name])
+    assert_same(load_policy(path), uninterrupted.trained_policy)
 
 
 def test_the_number_of_threads_changes_nothing() -> None:
@@ -123,8 +123,7 @@ def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
     save_policy(policy, tmp_path / "policy.safetensors")
     loaded = load_policy(tmp_path / "policy.safetensors")
     assert (loaded.num_devices, loaded.settings) == (3, settings)
-    for name, tensor in policy.state_dict().items():
-        assert torch.equal(tensor, loaded.state_dict()[name])
+    assert_same(policy, loaded)
 
 
 @cache
@@ -169,11 +168,6 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
             "expected a tensor 'policy.scores.output.bias', got none",
         ),
         (
-            lambda tensors, _: tensors.update({"policy.scores.output.bias": torch.zeros(5)}),
-            r"policy.scores.output.bias: expected torch.float32 of shape \(2,\), "
-            r"got torch.float32 of shape \(5,\)",
-        ),
-        (
             lambda tensors, _: tensors["policy.scores.output.bias"].fill_(float("nan")),
             "policy.scores.output.bias: expected finite numbers, got others",
         ),
@@ -206,18 +200,10 @@ def test_files_that_are_not_a_policy(
             "expected a tensor 'adam.exp_avg.scores.output.bias', got none",
         ),
         (
-            lambda tensors, _: tensors.pop("baseline.1.means"),
-            "expected a tensor 'baseline.1.means', got none",
-        ),
-        (
             lambda tensors, _: tensors.update(
                 {"baseline.1.sizes": torch.zeros((), dtype=torch.float64)}
             ),
             r"baseline.1.sizes: expected torch.float64 of shape \(1,\), got .* of shape \(\)",
-        ),
-        (
-            lambda tensors, _: tensors.update({"best.0": torch.zeros(2, dtype=torch.int32)}),
-            r"best.0: expected torch.int32 of shape \(6,\)",
         ),
     ],
 )
@@ -236,7 +222,7 @@ def test_a_training_belongs_to_its_graphs(tmp_path: Path) -> None:
         resume_training(tmp_path / "training.safetensors", [ListSchedule(partly_possible())])
 
 
-@pytest.mark.parametrize("content", [b"", b"not a policy", b"\xff" * 100, b"\x08" + bytes(40)])
+@pytest.mark.parametrize("content", [b"", b"not a policy", b"\x08" + bytes(40)])
 def test_files_of_another_kind(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "policy.safetensors"
     path.write_bytes(content)

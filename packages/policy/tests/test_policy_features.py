@@ -14,7 +14,7 @@ from placeto_policy.earliest import NEAR
 from placeto_policy.states import LOADS, load_width
 from placeto_policy.topology import Topology, topology_of_groups
 from random_states import random_problem
-from scheduled_problems import partly_possible, problem_of
+from scheduled_problems import problem_of
 
 SEEDS = st.integers(0, 10**6)
 SIZES = st.integers(1, 10)
@@ -164,14 +164,6 @@ def test_loads_are_sums_over_the_other_groups_of_a_device(
                 expected[state, column] += part
                 expected[state, column + 1] += part * visited[state, u]
     np.testing.assert_allclose(states.loads(), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_group_that_some_devices_cannot_run_takes_the_mean_of_the_others() -> None:
-    """A chain of three seconds, the first of which only one device can run."""
-    topology = topology_of(partly_possible())
-    expected = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0]]) / 3
-    torch.testing.assert_close(topology.path_features, expected)
-    torch.testing.assert_close(topology.shares, torch.full((3,), 1 / 3))
 
 
 def test_nothing_is_divided_by_zero() -> None:

@@ -27,7 +27,7 @@ from placeto_policy import (
 )
 from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
 from placeto_policy.settings import RewardName
-from placeto_policy.trainer import TimeStepBaseline, add_gradient, discounted_returns
+from placeto_policy.trainer import TimeStepBaseline, add_gradient
 from placeto_policy.workers import Processes
 from random_states import random_problem
 from scheduled_problems import (
@@ -92,12 +92,6 @@ def test_workers_take_one_graph_after_the_other() -> None:
         trainer.updates += 1
 
 
-def test_returns_are_discounted() -> None:
-    rewards = np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 8.0]])
-    assert discounted_returns(rewards, 1.0).tolist() == [[7, 6, 4], [8, 8, 8]]
-    assert discounted_returns(rewards, 0.5).tolist() == [[3, 4, 4], [2, 4, 8]]
-
-
 def test_learning_rate_and_entropy_weight_decay_linearly() -> None:
     settings = Settings(updates=5, learning_rate_start=1e-2, learning_rate_end=2e-3)
     trainer = Trainer([ListSchedule(two_chains())], settings)
@@ -114,17 +108,6 @@ def test_the_gradient_is_clipped() -> None:
     averages = [state["exp_avg"] for state in trainer.optimizer.state.values()]
     norm = float(torch.cat([average.flatten() for average in averages]).norm())
     assert norm == pytest.approx(0.1 * 1e-3, rel=1e-3)  # 1 - beta_1 of Adam
-
-
-def test_rewards_in_another_unit_of_time_give_the_same_training() -> None:
-    trainers = []
-    for unit in (1.0, 1e-3):
-        problem = problem_of(nx.DiGraph([("a", "b"), ("a", "c")]), seconds=unit)
-        trainers.append(Trainer([ListSchedule(problem)], Settings(), seed=2))
-        for _ in range(3):
-            trainers[-1].update()
-    for left, right in zip(*(trainer.policy.parameters() for trainer in trainers), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-5)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_policy_as_it_was(

@@ -21,32 +21,17 @@ from placeto_policy import (
 )
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.example import BusiestDevice
-from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
+from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from random_states import random_problem
 from scheduled_problems import K80_BYTES, ListSchedule, two_chains
 
 SCHEDULE: NodeFeaturesName = "costs-times-and-schedule"
-REWARDS: tuple[RewardName, ...] = ("intermediate", "terminal", "counterfactual")
-OF_REWARD = {
-    reward: Settings(node_features=SCHEDULE, device_features="loads", hidden_units=8, reward=reward)
-    for reward in REWARDS
-}
 
 
 class Scheduled(BusiestDevice):
-    """Notes which placements were evaluated, and gives each group a memory of its own."""
-
-    def __init__(self, problem: PlacementProblem) -> None:
-        super().__init__(problem)
-        self.evaluated: list[NDArray[np.int32]] = []
-        self.scheduled: list[NDArray[np.int32]] = []
-
-    def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        self.scheduled.append(placements.copy())
-        return super().schedule(placements)
+    """Gives each group a memory of its own."""
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        self.evaluated.append(placements.copy())
         batch = super().evaluate(placements)
         here = placements[:, :, None] == np.arange(self.problem.num_devices)
         gigabytes = np.arange(1, self.problem.num_groups + 1)
@@ -104,7 +89,7 @@ class OnlyEvaluates:
 
 def test_an_evaluator_without_a_schedule_is_refused() -> None:
     evaluator = OnlyEvaluates(two_chains())
-    policy = PlacementPolicy(2, OF_REWARD["terminal"])
+    policy = PlacementPolicy(2, Settings(node_features=SCHEDULE))
     with pytest.raises(PolicyError, match=re.escape("a SchedulingEvaluator")):
         PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
     with pytest.raises(PolicyError, match="got OnlyEvaluates; 'costs-and-times' needs none"):
