@@ -31,13 +31,8 @@ _PER_OP = {  # field of OpGraph: attribute of a node, default
     "group_channels": ("group_channels", 0),
 }
 
-_OF_NODE = (
-    *(attribute for attribute, _ in _PER_OP.values()),
-    "measured_time",
-    "outputs",
-    "held",
-    "waits_for",
-)
+_OF_NODE = [attribute for attribute, _ in _PER_OP.values()]
+_OF_NODE += ["measured_time", "outputs", "held", "waits_for"]
 _OF_EDGE = ("bytes", "tensors")
 _Tensor = tuple[int, Any]  # the op that makes it, and what it is called
 _ONLY = object()  # what the one output of an op is called that names none

@@ -57,14 +57,7 @@ class _Description(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def save_policy(policy: PlacementPolicy, path: Path) -> None:
-    """Write a policy to a file.
-
-    Parameters
-    ----------
-    policy
-        Policy.
-    path
-        File, which is replaced as a whole.
+    """Write a policy to a file, which is replaced as a whole.
 
     Examples
     --------
@@ -82,11 +75,6 @@ def load_policy(path: Path) -> PlacementPolicy:
     For a training it is the policy that the training leaves if it ends now; see
     `Settings.selection`.
 
-    Parameters
-    ----------
-    path
-        File.
-
     Raises
     ------
     PolicyError
@@ -102,14 +90,9 @@ def load_policy(path: Path) -> PlacementPolicy:
 
 
 def save_training(trainer: Trainer, path: Path) -> None:
-    """Write the state of a training, from which `resume_training` resumes it.
+    """Write the state of a training to a file, which is replaced as a whole.
 
-    Parameters
-    ----------
-    trainer
-        Training. All its processes have the same state; the first one writes.
-    path
-        File, which is replaced as a whole.
+    `resume_training` resumes it. All its processes have the same state; the first one writes.
 
     Examples
     --------
@@ -166,15 +149,7 @@ def resume_training(
 
     With the same number of processes it reaches the same weights as without an interruption, to the
     last bit. All random streams begin in each update, from the seed, the update and the worker.
-
-    Parameters
-    ----------
-    path
-        File.
-    evaluators
-        Evaluators of the training, in the same order.
-    processes, validation
-        Processes and evaluators; see `Trainer`.
+    The evaluators are those of the training, in the same order.
 
     Raises
     ------
@@ -299,13 +274,10 @@ def _weights(policy: PlacementPolicy, tensors: Tensors, prefix: str) -> Tensors:
 
 
 def _tensor(tensors: Tensors, name: str, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a file if it has the shape and type of another one, and is finite."""
     if name not in tensors:
         raise PolicyError(f"expected a tensor {name!r}, got none")
-    return check_like(name, tensors[name], like)
-
-
-def check_like(name: str, tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor if it has the shape and type of another one, and is finite."""
+    tensor = tensors[name]
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
         raise PolicyError(
             f"{name}: expected {like.dtype} of shape {tuple(like.shape)}, "

@@ -310,17 +310,7 @@ class PlacementEnvironment:
         return self._looked[1]
 
     def step(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """Move the current group of each episode to a device.
-
-        Parameters
-        ----------
-        actions : int[B]
-            Devices.
-
-        Returns
-        -------
-        float64[B]
-            Rewards, in seconds.
+        """Move the current groups to devices, int[B]; return float64[B], the rewards in seconds.
 
         Raises
         ------
@@ -441,16 +431,9 @@ def _rows(
 
 
 def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Settings) -> int:
-    """Return the largest number of evaluations of an episode.
+    """Return the largest number of evaluations of an episode with a reward of `Settings`.
 
-    Parameters
-    ----------
-    problem
-        Problem of G groups on D devices.
-    reward
-        Kind of reward; see `Settings`.
-    policy
-        Settings of the policy, whose features may take evaluations.
+    The features of the policy, by its settings, may take evaluations, too.
 
     Examples
     --------
@@ -472,7 +455,7 @@ def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Sett
 def training_evaluations(problem: PlacementProblem, settings: Settings, policy: Settings) -> int:
     """Return the largest number of evaluations of a training on one problem.
 
-    The features of the policy, by its settings, may take evaluations, too.
+    For the policy see `most_evaluations`.
     """
     episodes = settings.updates * settings.workers
     validations = sum(map(settings.validates_after, range(1, settings.updates + 1)))

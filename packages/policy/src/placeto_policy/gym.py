@@ -15,13 +15,9 @@ def gym_environment(
     """Return an environment in which an agent for Gymnasium can learn to place a problem.
 
     Needs the extra ``gym``. ``gymnasium.make`` knows it by
-    ``"placeto_policy.gymnasium_environment:placeto/Placement-v0"``, with the same arguments.
-
-    Parameters
-    ----------
-    problem, evaluator, **options
-        Arguments of `placeto_policy.gymnasium_environment.GymnasiumEnvironment`, which describes
-        observations and rewards.
+    ``"placeto_policy.gymnasium_environment:placeto/Placement-v0"``, with the same arguments: those
+    of `placeto_policy.gymnasium_environment.GymnasiumEnvironment`, which describes observations and
+    rewards.
 
     Raises
     ------

@@ -63,17 +63,8 @@ class PlacementPolicy(nn.Module):
     def forward(self, states: States | Sequence[States]) -> torch.Tensor:
         """Return float32[N, D], the log-probability of each device in each of N states.
 
-        A device that cannot run the current group has probability 0.
-
-        Parameters
-        ----------
-        states
-            States of one graph, or of several graphs in sequence, all with D devices.
-
-        Raises
-        ------
-        PolicyError
-            When a problem has another number of devices.
+        A device that cannot run the current group has probability 0. States are of one graph, or of
+        several in sequence. A problem with another number of devices raises a `PolicyError`.
         """
         parts = [states] if isinstance(states, States) else states
         return torch.cat([self.on_graph(part.graph)(part) for part in parts])

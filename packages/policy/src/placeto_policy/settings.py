@@ -234,13 +234,10 @@ PRESETS: Mapping[str, Settings] = {
 def preset(name: str) -> Settings:
     """Return hyperparameters that belong together.
 
-    Parameters
-    ----------
-    name
-        ``"default"``: the best values on all graphs that were tried. ``"general"``: for policies of
-        any number and kind of devices. ``"fine-tuning"``: to train such a policy further, with
-        smaller steps and less exploration. ``"paper"``: the method of Addanki et al. 2019, with the
-        messages of its published code.
+    ``"default"``: the best values on all graphs that were tried. ``"general"``: for policies of any
+    number and kind of devices. ``"fine-tuning"``: to train such a policy further, with smaller
+    steps and less exploration. ``"paper"``: the method of Addanki et al. 2019, with the messages of
+    its published code.
 
     Raises
     ------

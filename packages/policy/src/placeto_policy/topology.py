@@ -120,11 +120,6 @@ class Topology:
 def topology_of(problem: PlacementProblem) -> Topology:
     """Return the features of a problem.
 
-    Parameters
-    ----------
-    problem
-        Problem of G groups on D devices.
-
     Examples
     --------
     >>> from placeto_policy.example import two_chains

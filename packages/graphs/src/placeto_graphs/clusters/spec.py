@@ -15,7 +15,9 @@ from placeto_graphs.clusters.devices import (
     SLOTS,
     WAYS,
     WITHIN,
+    DeviceFields,
     Ways,
+    decoded_devices,
 )
 from placeto_graphs.errors import GraphError, one_of, shown
 from placeto_graphs.schema.arrays import text
@@ -69,16 +71,8 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
     """
     machines = _machines(spec)
     kinds = [kind for machine in machines for kind in machine]
-    devices = [
-        Device(
-            name=f"{kind}:{kinds[:index].count(kind)}",
-            kind=kind,
-            memory_bytes=DEVICE_KINDS[kind].memory_bytes,
-            op_overhead=DEVICE_KINDS[kind].op_overhead,
-            transfer_overhead=DEVICE_KINDS[kind].transfer_overhead,
-        )
-        for index, kind in enumerate(kinds)
-    ]
+    names = [f"{kind}:{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)]
+    devices = decoded_devices(list(map(DeviceFields, names, kinds)), kinds=())
     machine_of = np.repeat(np.arange(len(machines)), [len(machine) for machine in machines])
     return joined(devices, machine_of, [WAYS[kind] for kind in kinds], link=link)
 

@@ -111,6 +111,7 @@ def _graph(file: _File) -> OpGraph:
         if op_of_id.setdefault(node.id, op) != op:
             raise GraphError(f"nodes[{op}].id: {node.id} repeats nodes[{op_of_id[node.id]}].id")
     costs: dict[int, float] = {}  # of the tensor of each op that has one
+    sizes: dict[int, int] = {}  # in bytes
     edges: dict[tuple[int, int], None] = {}
     for number, edge in enumerate(file.edges):
         with within(f"edges[{number}]."):
@@ -123,7 +124,7 @@ def _graph(file: _File) -> OpGraph:
                     f"cost: expected {costs[source]} as of the other edges of node "
                     f"{edge.sourceId}, got {edge.cost}"
                 )
-            _whole_bytes("cost", edge.cost * MILLISECOND * BANDWIDTH)
+            sizes[source] = _whole_bytes("cost", edge.cost * MILLISECOND * BANDWIDTH)
             edges[source, reader] = None
     tensor_of_op = {op: tensor for tensor, op in enumerate(costs)}
     ids: dict[int | None, int] = {None: FREE}  # of colours
@@ -136,10 +137,7 @@ def _graph(file: _File) -> OpGraph:
         ),
         colocation=np.array([ids.setdefault(node.colorClass, len(ids) - 1) for node in nodes]),
         tensor_producer=np.array([*costs], np.int32),
-        tensor_bytes=np.array(
-            [_whole_bytes("cost", cost * MILLISECOND * BANDWIDTH) for cost in costs.values()],
-            np.int64,
-        ),
+        tensor_bytes=np.array([*sizes.values()], np.int64),
         edges=np.array([(tensor_of_op[op], reader) for op, reader in edges]).reshape(-1, 2),
     )
 

@@ -18,16 +18,9 @@ from placeto_graphs.schema.problem import PlacementProblem
 def save_placement(
     placement: NDArray[np.int32], problem: PlacementProblem, path: str | os.PathLike[str]
 ) -> None:
-    """Write a placement to a JSON file of group names and device names, at once or not at all.
+    """Write a placement int32[G] to a JSON file of group names and device names.
 
-    Parameters
-    ----------
-    placement : int32[G]
-        The device of each group.
-    problem
-        The problem that it places.
-    path
-        The file; an existing one is replaced.
+    The file is written at once or not at all; an existing one is replaced.
 
     Examples
     --------
@@ -51,12 +44,7 @@ def save_placement(
 
 
 def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> NDArray[np.int32]:
-    """Read a placement of a problem from a JSON file that names each group once, and its device.
-
-    Returns
-    -------
-    int32[G]
-        The device of each group.
+    """Read a placement int32[G] of a problem from a JSON file of group names and device names.
 
     Examples
     --------
@@ -75,20 +63,10 @@ def load_placement_of_any_level(
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Read a placement of a problem at whichever of its levels, or one that is said op by op.
 
-    Parameters
-    ----------
-    path
-        A JSON file of names and device names. Names are those of the groups of one level, or those
-        of all ops.
-    problem
-        Problem that it places, at any level.
-
-    Returns
-    -------
-    PlacementProblem, int32[G]
-        The problem at the level of the placement, and the device of each group. Op by op, that is
-        the coarsest level that keeps no two ops together which are apart in the file, or else the
-        problem in which each op is a group of its own, but for colocation ids.
+    The JSON file has the names of the groups of one level, or those of all ops, and device names.
+    The result is the problem at the level of the placement, and the device of each group, int32[G].
+    Op by op, that is the coarsest level that keeps no two ops together which are apart in the file,
+    or else the problem in which each op is a group of its own, but for colocation ids.
 
     Examples
     --------

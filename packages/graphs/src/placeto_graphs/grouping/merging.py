@@ -31,18 +31,9 @@ def merge_and_colocate(
     less than ``min_output_bytes``. A group without neighbours, such as a counter that nothing else
     reads, joins the next group without neighbours.
 
-    Time and memory grow nearly linearly with ops and edges.
-
-    Parameters
-    ----------
-    graph
-        The graph of ops.
-    grouping
-        The groups to start from, such as those of `colocate`; ops that are together stay together.
-    num_groups
-        Number N of groups to stop at; by default 1.
-    min_output_bytes
-        Cost C from which on a group is left alone; by default none is.
+    It starts from groups such as those of `colocate`; ops that are together stay together. Unless
+    given, ``num_groups`` is 1, and no cost is too high. Time and memory grow nearly linearly with
+    ops and edges.
 
     Raises
     ------

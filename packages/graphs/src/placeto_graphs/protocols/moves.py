@@ -231,13 +231,10 @@ def _pairs_to_pick(
 def check_moves(
     problem: PlacementProblem, placements: NDArray[np.int32], moves: Moves
 ) -> NDArray[np.bool_]:
-    """Return bool[S, D], true where a group of a set cannot run; refuse moves of another problem.
+    """Return bool[S, D], true where a group of a set cannot run.
 
-    Raises
-    ------
-    GraphError
-        When the moves are of another number of walks, or of groups or devices that the problem
-        does not have.
+    Moves of another number of walks, or of groups or devices that the problem does not have, raise
+    a `GraphError`.
     """
     if len(placements) != moves.num_walks:
         raise GraphError(

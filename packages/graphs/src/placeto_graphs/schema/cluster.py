@@ -41,8 +41,7 @@ PRECISIONS = (
 )
 """What a device may have a peak for besides float32: dtypes of torch, and TensorFloat-32."""
 
-_ONE_BUS_EACH: Any = None
-_ALL_IN_ONE: Any = None
+_DEFAULT: Any = None
 Named = TypeVar("Named", "Device", "DeviceKind")
 
 
@@ -242,9 +241,9 @@ class Cluster(Record):
     devices: tuple[Device, ...]
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
-    link: NDArray[np.int32] = _ONE_BUS_EACH
-    link_names: tuple[str, ...] = _ONE_BUS_EACH
-    machine: NDArray[np.int32] = _ALL_IN_ONE
+    link: NDArray[np.int32] = _DEFAULT
+    link_names: tuple[str, ...] = _DEFAULT
+    machine: NDArray[np.int32] = _DEFAULT
     queue: str = DEFAULT_QUEUE
     kinds: tuple[DeviceKind, ...] = ()
 

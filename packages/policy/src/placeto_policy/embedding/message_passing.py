@@ -123,16 +123,10 @@ class PooledSummaries(nn.Module):
     def forward(
         self, nodes: torch.Tensor, sets: torch.Tensor, group_counts: torch.Tensor
     ) -> torch.Tensor:
-        """Return float32[N, S W].
+        """Return float32[N, S W] for nodes float32[W, G, N] of N states.
 
-        Parameters
-        ----------
-        nodes : float32[W, G, N]
-            Features of the nodes of N states.
-        sets : int8[N, G]
-            Set of each node, relative to the current one. Other numbers are no set.
-        group_counts : float32[N] or float32[1]
-            Number of groups of each state.
+        Sets int8[N, G] are those of each node, relative to the current one; other numbers are no
+        set. The number of groups of each state is float32[N] or float32[1].
         """
         width, num_groups, count = nodes.shape
         each = torch.addmm(
@@ -157,16 +151,8 @@ class GraphEmbedding(nn.Module):
     The summaries are of three sets of groups (Addanki et al. 2019, section 3.2): those that can
     reach the current one, those that it can reach, and the others. Section 4.3 has two ablations:
     ``"simple-partitioner"`` has no message passing. ``"simple-aggregator"`` is one summary of all
-    nodes, without edges; the current node is marked by its flag alone.
-
-    Parameters
-    ----------
-    num_devices
-        Number of devices, D.
-    settings
-        Hyperparameters of the network.
-    generator
-        Generator of the first weights.
+    nodes, without edges; the current node is marked by its flag alone. The generator is that of the
+    first weights.
 
     Examples
     --------

@@ -152,14 +152,8 @@ def nearness(states: States, there: torch.Tensor) -> torch.Tensor:
 def pair_numbers(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D, 19], the features of each pair that need no weights.
 
-    Parameters
-    ----------
-    states
-        N states of one graph.
-    there : float32[N, D, G]
-        Groups of each device; see `groups_there`.
-    held : float32[N, D]
-        Fraction of each device's memory that they fill.
+    The groups of each device are `groups_there`, and ``held`` float32[N, D] is the fraction of the
+    device's memory that they fill.
     """
     topology, costs = states.graph, costs_of(states.graph)
     near = there @ topology.near_to(states.current).swapaxes(1, 2)
