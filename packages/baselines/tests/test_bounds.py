@@ -10,15 +10,6 @@ from numpy.typing import NDArray
 
 from baseline_problems import cluster, gpus, op_graph, problem_of, random_problems
 from placeto_baselines import BaselineError, bound_parts, least_excess, lower_bound
-from placeto_baselines.bounds import fork_join
-from placeto_baselines.bounds.fork_join import (
-    LARGEST_REGION,
-    LEVELS,
-    Lags,
-    RelaxedOps,
-    region_lags,
-    relax_ops,
-)
 from placeto_baselines.bounds.memory import most_held
 from placeto_baselines.bounds.work import longest_paths, work_programme
 from placeto_baselines.search.local_search import all_placements
@@ -224,49 +215,6 @@ def test_sets_of_groups_bound_many_groups_nearly_as_well(memory: int) -> None:
     best = programme.bound(*programme.solver_multipliers())
     of_sets = programme.bound(*programme.multipliers_of_sets(120))
     assert 0.98 * best <= of_sets <= best * (1 + 1e-9)
-
-
-def lags_of(problem: PlacementProblem, band: int = 3) -> tuple[RelaxedOps, Lags]:
-    ops = relax_ops(problem, longest_paths(problem))
-    return ops, region_lags(ops, band, LARGEST_REGION, LEVELS)
-
-
-def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:
-    ops, _ = lags_of(gpus([0] * 3, [(2, 1), (1, 0)], groups=[0, 1, 2]))
-    assert ops.offsets.tolist() == [0, 0, 1, 2]
-    assert ops.producers.tolist() == [0, 1]
-    assert ops.group.tolist() == [2, 1, 0]
-
-
-def test_lags_tell_one_device_from_two() -> None:
-    chain: dict[str, Any] = {"edges": [(0, 1), (1, 2)], "tensor_bytes": [4, 7, 1]}
-    _, lags = lags_of(gpus([1] * 3, overhead=0.5, **chain))
-    assert lags.together[0, 1:].tolist() == [0.5, 0.5 + 1 + 0.5]
-    assert lags.apart[0, 1:].tolist() == [4.0, 4 + 1 + 0.5]
-    _, of_one_group = lags_of(gpus([1] * 3, overhead=0.5, groups=[0, 1, 0], **chain))
-    assert of_one_group.apart[0, 2] == np.inf
-    _, free = lags_of(BY_HAND["going elsewhere and back is faster than waiting"][0])
-    assert free.together[0, 2] == 1.0
-    # Apart, one device is 3 s from the join, and the other 1 s from the fork: (20 + 3 + 1) / 2.
-    uneven = fork_and_join(4, 5, 1)
-    graph = replace(uneven.graph, tensor_bytes=np.array([1, 3, 3, 3, 3, 0]))
-    assert lags_of(replace(uneven, graph=graph), band=6)[1].apart[0, 5] == pytest.approx(12.0)
-
-
-@pytest.mark.parametrize("band", [2, 3, 5])
-def test_regions_that_are_too_far_apart_bring_less_but_no_wrong_bound(
-    band: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared = 0
-    for problem in random_problems(30):
-        _, near = lags_of(problem, band)
-        _, far = lags_of(problem, problem.graph.num_ops + band)
-        known = near.together >= 0
-        compared += int(known.sum())
-        assert np.array_equal(near.together[known], far.together[:, :band][known])
-    assert compared > 20
-    monkeypatch.setattr(fork_join, "BAND", band)
-    assert bound_parts(fork_and_join(4, 5.0, 1))["fork-join"] < 13.0
 
 
 LAYERS = 4

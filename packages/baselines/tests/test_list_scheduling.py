@@ -7,7 +7,7 @@ from baseline_problems import cluster, gpus, op_graph, problem_of, random_proble
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MTopo
 from placeto_baselines.devices import accelerated, allowed_devices
 from placeto_baselines.scheduling.baechi import favourite_children, with_favourites
-from placeto_baselines.scheduling.list_schedulers import ListScheduler, first_gap
+from placeto_baselines.scheduling.list_schedulers import ListScheduler
 from placeto_baselines.scheduling.timetable import TaskGraph, Timetable
 from placeto_graphs import PlacementProblem
 from plain_evaluator import PlainEvaluator
@@ -142,21 +142,6 @@ def test_the_critical_path_goes_first() -> None:
     # The long chain 0, 2, 3 gets the faster device, though op 1 comes before its end.
     problem = gpus([[2, 1]] * 4, [(0, 2), (2, 3)])
     assert CriticalPathPlacer().schedule(problem).device.tolist() == [1, 0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("earliest", "seconds", "expected"),
-    [
-        (0.0, 1.0, (0, 0.0)),
-        (0.5, 1.5, (0, 0.5)),
-        (1.5, 1.0, (1, 5.0)),  # does not fit any more into the first one
-        (2.0, 0.0, (1, 5.0)),  # which is over
-        (5.5, 1.0, (2, 9.0)),
-        (20.0, 99.0, (2, 20.0)),
-    ],
-)
-def test_the_first_gap(earliest: float, seconds: float, expected: tuple[int, float]) -> None:
-    assert first_gap([(0.0, 2.0), (5.0, 6.0), (9.0, np.inf)], earliest, seconds) == expected
 
 
 def test_heft_inserts_ops_into_gaps() -> None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from baseline_problems import gpus, random_problem, two_chains
 from placeto_baselines import BaselineError, LocalSearch, exhaustive_search
-from placeto_baselines.devices import random_placements
 from placeto_baselines.search import local_search
 from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
@@ -126,19 +125,6 @@ def test_annealing_cools(seed: int) -> None:
     assert all(placement in seen[:60] for placement in ([0, 0], [0, 1], [1, 0], [1, 1]))
     # In the end no move is accepted: each is one from where annealing has got to.
     assert {sum(placement) for placement in seen[-30:]} == {1}
-
-
-@pytest.mark.usefixtures("tries_moves_alone")
-def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, starts = gpus([1, 1]), []
-
-    def counted(*given: Any) -> NDArray[np.int32]:
-        starts.append(given)
-        return random_placements(*given)
-
-    monkeypatch.setattr(local_search, "random_placements", counted)
-    LocalSearch(budget=400, restarts=4, annealing=0.9).place(problem, PlainEvaluator(problem))
-    assert len(starts) == 5  # 1 evaluation, 90 of annealing and about 5 of climbing each
 
 
 @pytest.mark.parametrize(

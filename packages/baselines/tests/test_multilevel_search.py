@@ -381,16 +381,6 @@ def test_what_was_found_is_kept_at_ctrl_c_and_when_the_evaluator_fails(
     assert result.evaluations <= after
 
 
-def test_it_says_how_far_it_is() -> None:
-    reports: list[tuple[int, float]] = []
-    placer = MultilevelSearch(evaluations=1000, report=lambda *report: reports.append(report))
-    result = placer.place(ladder(40), BusiestDevice(ladder(40)))
-    assert reports[-1] == (result.evaluations, result.runtime)
-    counts, costs = zip(*reports, strict=True)
-    assert list(counts) == sorted(counts)
-    assert list(costs) == sorted(costs, reverse=True)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

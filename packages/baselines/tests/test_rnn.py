@@ -123,21 +123,6 @@ def test_what_cannot_run_does_not_count() -> None:
     assert all(map(torch.equal, before, trainer.model.parameters()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_two_chains_are_learned(seed: int) -> None:
-    problem = chains(3)
-    settings = dataclasses.replace(SMALL, hidden_size=32, evaluations=1000, learning_rate=0.01)
-    evaluator = PlainEvaluator(problem)
-    policy, trials = train_policy([evaluator], settings, seed)
-    assert evaluator.evaluated == trials[0].result().evaluations == 1000
-    # Not only found by chance: it is what the policy thinks best.
-    placement = policy.placements(problem, 1, seed=0)[0]
-    assert PlainEvaluator(problem).evaluate(placement[None]).runtime[0] == 1.5
-    assert placement[0::2].tolist() in ([0, 0, 0], [1, 1, 1])
-    assert placement[0] != placement[1]
-
-
 def test_a_policy_is_trained_on_a_set_and_applied_to_another() -> None:
     evaluators = [PlainEvaluator(problem) for problem in unequal_problems()]
     settings = dataclasses.replace(SMALL, graphs_per_update=2, evaluations=25)

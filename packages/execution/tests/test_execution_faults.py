@@ -186,27 +186,6 @@ def test_an_interrupt_in_the_middle_of_a_step() -> None:
         assert not multiprocessing.active_children()
 
 
-INTERRUPTED = """
-import multiprocessing, numpy as np, os, signal, sys
-sys.path.insert(0, {tests!r})
-from numeric_step import NumericStep, cpus, random_problem
-from placeto_execution import Executor
-
-problem = random_problem(0, 20, 2, "fifo")
-os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))
-try:
-    Executor(problem, NumericStep(problem.graph), cpus(2)).execute(np.array([0, 1] * 10, np.int32))
-except KeyboardInterrupt:
-    print("interrupted", multiprocessing.active_children())
-"""
-
-
-def test_an_interrupt_within_a_fork() -> None:
-    code = INTERRUPTED.format(tests=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("interrupted []\n", "")
-
-
 def none_left(_name: str) -> int:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

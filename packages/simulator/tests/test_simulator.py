@@ -13,23 +13,18 @@ from numpy.typing import NDArray
 from placeto_graphs import (
     Cluster,
     Device,
-    Evaluator,
     GraphError,
     Grouping,
     OpGraph,
     PlacementProblem,
-    SchedulingEvaluator,
     from_networkx,
 )
 from placeto_simulator import SimulationError, Simulator
 from placeto_simulator.batches import loops_of
-from placeto_simulator.event_loop import FEW
 from simulated_problems import (
     Placed,
     difference,
-    main,
     placed_problems,
-    random_problem,
 )
 
 
@@ -219,13 +214,6 @@ def test_a_held_tensor_stays_until_the_step_ends_on_the_device_that_made_it() ->
         assert Simulator(problem).evaluate(placements).peak_memory.tolist() == peaks
 
 
-def test_a_simulator_is_an_evaluator() -> None:
-    simulator: Evaluator = Simulator(two_chains())
-    assert isinstance(simulator, Evaluator)
-    assert isinstance(simulator, SchedulingEvaluator)
-    assert simulator.problem.num_groups == 4
-
-
 def test_placements_that_may_not_be_written_to_compile_nothing_anew() -> None:
     placements = np.array([[0, 1, 1, 0]], np.int32)
     frozen = placements.copy()
@@ -234,12 +222,6 @@ def test_placements_that_may_not_be_written_to_compile_nothing_anew() -> None:
     assert simulator.evaluate(frozen) == simulator.evaluate(placements)
     evaluate: Any = loops_of("fifo").evaluate
     assert len(evaluate.signatures) == 1
-
-
-def test_an_empty_batch_has_no_results() -> None:
-    found = Simulator(two_chains()).evaluate(np.empty((0, 4), np.int32))
-    assert found.runtime.shape == (0,)
-    assert found.peak_memory.shape == (0, 2)
 
 
 def test_one_simulator_serves_several_threads() -> None:
@@ -363,18 +345,6 @@ def test_a_step_in_which_not_every_op_is_done_is_no_runtime() -> None:
         simulator.timeline(placements[0])
 
 
-def test_the_campaign_compares_problems_and_finds_what_differs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["--problems", "20", "--seed", "3"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("seed 3\n")
-    assert printed.endswith("20 problems: no difference\n")
-    monkeypatch.setattr("placeto_simulator.reference._peak", lambda held, _: held + 1)
-    assert main(["--problems", "20", "--seed", "3"]) == 1
-    assert "problem 0, placement [" in capsys.readouterr().out
-
-
 def test_backward_comes_first_and_the_earliest_micro_batch_of_it() -> None:
     """While `a` runs, two forward ops, then two backward ones and an update come to wait."""
     count = 6
@@ -419,19 +389,6 @@ def test_backward_that_comes_during_an_overhead_is_still_the_first() -> None:
     # Op 2 waits since 0 s; op 3, backward, since 2 s, in the overhead of op 0.
     timeline = Simulator(problem).timeline(np.array([0, 1, 0, 0], np.int32))
     assert timeline.op_start.tolist() == [0.0, 0.0, 6.0, 3.0]
-
-
-def test_random_problems_have_ties_overheads_and_things_of_no_length_together() -> None:
-    """What an early pick could get wrong has to be drawn at all, and few resources and many."""
-    generator = np.random.default_rng(0)
-    together = many = 0
-    for _ in range(200):
-        problem = random_problem(generator)
-        overheads = any(device.op_overhead > 0 for device in problem.cluster.devices)
-        together += overheads and bool((problem.compute_time == 0).any(axis=0).any())
-        many += problem.num_devices + problem.cluster.num_links > FEW
-    assert together > 100
-    assert 50 < many < 150
 
 
 def test_a_wrong_placement_is_named() -> None:

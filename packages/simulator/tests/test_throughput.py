@@ -200,14 +200,6 @@ def test_what_one_device_does_for_a_sample_is_its_simulated_step() -> None:
     assert ThroughputEvaluator(problem).evaluate(alone).runtime[0] == step + 0.5 == 6.0
 
 
-def test_a_tensor_leaves_once_and_comes_in_once() -> None:
-    chains = two_chains()
-    shared = replace(chains.graph, edges=np.array([[0, 2], [0, 3], [0, 1]], np.int32))
-    evaluator = ThroughputEvaluator(replace(chains, graph=shared))
-    loads = evaluator.loads(np.array([[0, 0, 1, 1]], np.int32))
-    assert loads.tolist() == [[2.5 + 1, 2.5 + 1]]
-
-
 def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() -> None:
     evaluator = ThroughputEvaluator(two_chains())
     assert isinstance(evaluator, MoveEvaluator)

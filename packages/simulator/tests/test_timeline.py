@@ -2,11 +2,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from test_simulator import two_chains
 
-from placeto_graphs import GraphError
 from placeto_simulator import Simulator, Timeline
 from simulated_problems import Placed, in_weights, placed_problems
 
@@ -86,11 +84,6 @@ def test_a_timeline_by_hand() -> None:
     times, held = timeline.memory(1)
     assert times.tolist() == [0, 1, 2.125, 2.5, 3.125, 4.625, 5.625]
     assert held.tolist() == [0, 10, 17, 37, 20, 20, 0]
-
-
-def test_a_wrong_placement_is_named() -> None:
-    with pytest.raises(GraphError, match="expected an integer from 0 to 1, got 5"):
-        Simulator(two_chains()).timeline(np.array([0, 0, 1, 5], np.int32))
 
 
 @given(placed_problems())

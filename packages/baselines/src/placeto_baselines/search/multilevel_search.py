@@ -41,7 +41,6 @@ SHARE_OF_CRITICAL = 0.6  # of the moves, where the evaluator says which groups a
 USUAL_UPHILL = 0.01  # part of the cost, where no move uphill was seen
 RISE_OF_PENALTY = 2.0  # for memory, at each level at the end of which nothing fits
 
-Report = Callable[[int, float], None]
 # First and last temperature, in units of the mean cost of a random uphill move.
 Temperatures = tuple[float, float]
 
@@ -73,8 +72,6 @@ class MultilevelSearch:
     bound
         Seconds that no placement beats, such as `lower_bound` says: a placement that fits the
         memory and reaches them ends the search.
-    report
-        Function that gets the number of evaluations and the lowest cost, seconds, between rounds.
     clock
         Function that returns the time in seconds; ``time.process_time`` leaves out what other
         processes take.
@@ -113,7 +110,6 @@ class MultilevelSearch:
         evaluations: int | None = None,
         *,
         bound: float = 0.0,
-        report: Report | None = None,
         clock: Callable[[], float] = time.perf_counter,
         chains: int = 1,
     ) -> None:
@@ -127,7 +123,6 @@ class MultilevelSearch:
         self.seconds = seconds
         self.evaluations = evaluations
         self.bound = bound
-        self.report = report
         self.clock = clock
         self.chains = chains
 
@@ -296,8 +291,6 @@ class _Search:
             self.placements[:chains] = walked.placement
             if self.seconds < math.inf:
                 self._pace(self.settings.clock() - began)
-            if self.settings.report:
-                self.settings.report(self.trials.count, self.trials.best.cost)
         if not self.trials.best.fits:
             self.seconds_per_byte *= RISE_OF_PENALTY
 
