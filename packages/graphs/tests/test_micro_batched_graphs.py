@@ -18,7 +18,6 @@ from placeto_graphs import (
     Phase,
     PlacementProblem,
     from_networkx,
-    micro_batch_of,
     micro_batched,
     micro_batched_problem,
     parse_cluster,
@@ -375,18 +374,12 @@ def test_names_stay_unique() -> None:
     assert len(set(twice.op_names)) == twice.num_ops
 
 
-@pytest.mark.parametrize("edges", ["a@0-a@1-8", "a@9-b-8", f"a-b@{10**20}-8"])
-def test_names_that_end_in_numbers_are_no_micro_batches(edges: str) -> None:
-    graph = step_of(edges)
-    assert micro_batch_of(graph).tolist() == [-1, -1]
-    # What has such a name in a step that is divided, weights and the update, is in none of them.
-    own: dict[str, Any] = {"layer@7": {"parameter_bytes": 4}}
-    named = training_step("layer@7-layer-0", **own)
-    names = tuple(name.replace("update", "update@9") for name in named.op_names)
-    whole = micro_batched(replace(named, op_names=names), 3)
-    assert set(micro_batch_of(whole).tolist()) == {-1, 0, 1, 2}
+def test_names_that_end_in_numbers_are_no_micro_batches() -> None:
+    own = {"layer@7": WEIGHTS}
+    whole = micro_batched(training_step("layer@7-layer-0", **own), 3)
     once = np.array(["@@" not in name for name in whole.op_names])
-    assert ((micro_batch_of(whole) < 0) == once).all()
+    assert ((whole.micro_batch < 0) == once).all()
+    assert set(whole.micro_batch.tolist()) == {-1, 0, 1, 2}
 
 
 def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_it() -> None:
@@ -432,7 +425,7 @@ def test_no_placement_waits_in_circles(
     rows = np.isfinite(problem.group_graph.compute_time)
     placement = [data.draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in rows]
     for schedule in ("gpipe", "1f1b"):
-        if micro_batch_of(whole.graph).max() > 0:
+        if whole.graph.micro_batch.max() > 0:
             scheduled(whole, schedule, np.array(placement, np.int32))
 
 

@@ -35,7 +35,6 @@ from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nes
 from placeto_graphs.grouping.reachability import Reachability, reachability
 from placeto_graphs.micro_batches.schedules import (
     SCHEDULES,
-    micro_batch_of,
     pipeline_stages,
     scheduled,
 )
@@ -125,7 +124,6 @@ __all__ = [
     "measured_compute_time",
     "memory_penalised_runtime",
     "merge_and_colocate",
-    "micro_batch_of",
     "micro_batched",
     "micro_batched_problem",
     "names_of_rules",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.schema.arrays import integer
-from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE, ONCE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.topology import compress_rows
 
@@ -29,6 +29,7 @@ _PER_OP = {  # field of OpGraph: attribute of a node, default
     "dtype": ("dtype", ""),
     "groups": ("groups", 1),
     "group_channels": ("group_channels", 0),
+    "micro_batch": ("micro_batch", ONCE),
 }
 
 _OF_NODE = [attribute for attribute, _ in _PER_OP.values()]
@@ -44,8 +45,8 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
 
     A node has the attributes ``op_type``, ``scope``, ``phase``, ``flops``, ``bytes_accessed``,
     ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``dtype``, ``groups``,
-    ``group_channels``, ``measured_time`` (kind to seconds), ``outputs`` (tensor to its bytes, in
-    order), ``held`` (the outputs that stay until the step ends) and ``waits_for`` (names of ops).
+    ``group_channels``, ``micro_batch``, ``measured_time`` (kind to seconds), ``outputs`` (tensor to
+    its bytes, in order), ``held`` (outputs that stay until the step ends) and ``waits_for`` (ops).
     An edge stands for all tensors that one op reads from another. ``bytes`` is their sum, and
     ``tensors`` has their numbers.
 

@@ -56,6 +56,7 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     dtype: list[str] | None = None
     groups: list[int] | None = None
     group_channels: list[int] | None = None
+    micro_batch: list[int] | None = None
     waits: list[tuple[int, int]] | None = None
     held_tensors: list[int] | None = None
 

@@ -7,9 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.grouping.reachability import reached
-from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase
-
-ONCE = -1  # the micro-batch of an op that runs once
+from placeto_graphs.schema.op_graph import FREE_TYPE, ONCE, OpGraph, Phase
 
 
 def ops_of_batch(graph: OpGraph) -> NDArray[np.bool_]:

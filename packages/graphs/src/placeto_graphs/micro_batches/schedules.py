@@ -1,6 +1,5 @@
 """Schedules of pipelines, as waits between the micro-batches of a step."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +7,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError, one_of
 from placeto_graphs.grouping.reachability import reached
-from placeto_graphs.micro_batches.steps import SUM_TYPE
-from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
 SCHEDULES = GPIPE, ONE_F_ONE_B = ("gpipe", "1f1b")
@@ -46,7 +44,7 @@ def scheduled(
     [('c@0', 'b@1'), ('c@1', 'b@1')]
     """
     one_of("schedule", schedule, SCHEDULES)
-    graph, number = problem.graph, micro_batch_of(problem.graph)
+    graph, number = problem.graph, problem.graph.micro_batch
     count = int(number.max(initial=-1)) + 1
     if count < 2:
         raise GraphError("schedule: expected a step in micro-batches, got one without")
@@ -95,7 +93,7 @@ def pipeline_stages(
     """
     graph, devices, size = problem.graph, problem.expand(placement), problem.num_devices
     seconds = problem.compute_time[np.arange(graph.num_ops), devices]
-    of_part = (graph.phases == Phase.FORWARD) & (micro_batch_of(graph) <= 0)
+    of_part = (graph.phases == Phase.FORWARD) & (graph.micro_batch <= 0)
     ops = np.flatnonzero(of_part & (seconds > 0))
     here, groups, index = devices[ops], problem.grouping.group_of[ops], graph.topological_index[ops]
     load = np.bincount(here, seconds[ops], size)
@@ -113,19 +111,3 @@ def pipeline_stages(
     stage_of_group = np.maximum(stage_of_device[placement], 0)
     stage_of_group[rank] = np.searchsorted(ends, middle, side="right")
     return stage_of_device, stage_of_group
-
-
-def micro_batch_of(graph: OpGraph) -> NDArray[np.int64]:
-    """Return int64[V], the micro-batch that the name of an op has, as ``conv@3``; else -1.
-
-    It is -1 for all ops if the step is not in micro-batches, which have all numbers from 0, and
-    between which nothing flows but sums.
-    """
-    found = [re.search(r"(@+)([0-9]{1,9})$", name) for name in graph.op_names]
-    signs = max((match[1] for match in found if match), default="")  # of the last division
-    number = np.array([int(m[2]) if m and m[1] == signs else -1 for m in found], np.int64)
-    made, read = number[graph.edge_producers], number[graph.edge_consumers]
-    others = graph.edge_consumers[(made >= 0) & (read >= 0) & (made != read)]
-    are_named_so = len(np.unique(number[number >= 0])) == number.max(initial=-1) + 1
-    only_sums = all(graph.op_types[op] == SUM_TYPE for op in others.tolist())
-    return number if are_named_so and only_sums else np.full_like(number, -1)

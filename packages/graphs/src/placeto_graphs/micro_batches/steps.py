@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.micro_batches.layout import (
-    ONCE,
     Layout,
     gradients_and_terms,
     layout_of,
@@ -19,7 +18,7 @@ from placeto_graphs.micro_batches.layout import (
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.cluster import BACKWARD_FIRST
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import OpGraph, Phase
+from placeto_graphs.schema.op_graph import ONCE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
 SUM_TYPE = "placeto.add_gradients"
@@ -177,6 +176,7 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         dtype=tuple(texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()])),
         groups=of_ops(graph.groups, none + 1),
         group_channels=of_ops(graph.group_channels, none),
+        micro_batch=layout.micro_batch.astype(np.int32),
         tensor_producer=layout.tensor_producer,
         tensor_bytes=np.append(graph.tensor_bytes, sizes)[layout.source_tensor],
         held_tensors=_held(graph, layout),

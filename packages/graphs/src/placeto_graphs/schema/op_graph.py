@@ -29,6 +29,7 @@ from placeto_graphs.topology import (
 )
 
 FREE = -1  # the colocation id of an op that may go anywhere
+ONCE = -1  # the micro-batch of an op that runs once
 FREE_TYPE = "placeto.free"
 """Type of ops that only keep what they read, where that was made."""
 MAX_CYCLE_SHOWN = 6
@@ -92,6 +93,8 @@ class OpGraph(Record):
         Number of groups of a convolution's channels; 1, the default, for every other op.
     group_channels : int32[V]
         Number of input channels of each group of a convolution; 0, the default, for every other op.
+    micro_batch : int32[V]
+        Micro-batch of each op, from 0; -1, the default, for one that runs once (`micro_batched`).
     waits : int32[W, 2]
         Rows of (op, op that has to be done before it), each at most once, kept in ascending order;
         none unless given. The host issues ops in order: such an edge has no tensor, so no transfer
@@ -134,6 +137,7 @@ class OpGraph(Record):
     dtype: tuple[str, ...] = _DEFAULT
     groups: NDArray[np.int32] = _DEFAULT
     group_channels: NDArray[np.int32] = _DEFAULT
+    micro_batch: NDArray[np.int32] = _DEFAULT
     waits: NDArray[np.int32] = _DEFAULT
     held_tensors: NDArray[np.int32] = _DEFAULT
 
@@ -155,6 +159,7 @@ class OpGraph(Record):
         self._check("dtype", texts, count, empty=True, usual=[""] * count)
         self._check("groups", int_array, np.int32, (count,), minimum=1, usual=none + 1)
         self._check("group_channels", int_array, np.int32, (count,), usual=none)
+        self._check("micro_batch", int_array, np.int32, (count,), minimum=ONCE, usual=none + ONCE)
         self._check("tensor_producer", int_array, np.int32, (None,), maximum=count - 1)
         self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
         last = self.num_tensors - 1

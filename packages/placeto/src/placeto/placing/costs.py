@@ -17,7 +17,6 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     memory_penalised_runtime,
-    micro_batch_of,
     micro_batched_problem,
     names_of_rules,
     scheduled,
@@ -93,7 +92,7 @@ def remedy_text(
     if not (problem.graph.phases == Phase.BACKWARD).any():
         return "; a smaller batch or context needs less memory"
     tried = ""
-    is_divided = micro_batch_of(problem.graph).max(initial=0) > 0
+    is_divided = problem.graph.micro_batch.max() > 0
     if evaluator.simulates:
         if is_divided:
             option, other = "--schedule 1f1b", scheduled(problem, "1f1b", result.placement)
@@ -111,7 +110,7 @@ def remedy_text(
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:
     """Return how to make a problem file with finer groups; an empty text if it has them."""
-    in_micro_batches = problem.cluster.queue == "backward-first"  # its groups follow no rules
+    in_micro_batches = problem.graph.micro_batch.max() >= 0  # its groups follow no rules
     if problem.rules is not None or problem.hierarchy is not None or in_micro_batches:
         return ""
     rules = " ".join(f"--rule {name}" for name in names_of_rules(DEFAULT_RULES) or ())

@@ -22,7 +22,6 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     load_placement_of_any_level,
-    micro_batch_of,
     pipeline_stages,
     scheduled,
 )
@@ -98,8 +97,8 @@ def resolve_placement(
 
 def sent_back_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
     """Return that a stage of a pipeline sends forward tensors to an earlier one; else nothing."""
-    graph, number = problem.graph, micro_batch_of(problem.graph)
-    if number.max(initial=0) < 1:
+    graph, number = problem.graph, problem.graph.micro_batch
+    if number.max() < 1:
         return ""
     devices = problem.expand(placement)
     stages = pipeline_stages(problem, placement)[0][devices]
