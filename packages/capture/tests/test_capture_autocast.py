@@ -154,10 +154,10 @@ def test_the_same_flops_and_half_the_bytes_in_bfloat16() -> None:
 
 def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:
     def product(rows: torch.Tensor) -> torch.Tensor:
-        return torch.mm(rows, rows.T, out_dtype=torch.float32)
+        return torch.mm(rows, rows.T, out_dtype=torch.float32) + rows[:, :3]
 
     graph = forward_pass(product, ROWS.bfloat16())
-    assert products(graph) == {"aten.mm bfloat16"}
+    assert graph.dtype[-2:] == ("bfloat16", "bfloat16")
     assert graph.tensor_bytes[-1] == 3 * 3 * 4
 
 
