@@ -160,6 +160,11 @@ def test_each_layer_and_step_computes_within_its_module() -> None:
     assert len(steps) == len(set(steps)) == 3 * (2 + 2 + 3 + 1 + 1)
 
 
+def test_sizes_of_nmt_are_checked() -> None:
+    with pytest.raises(WorkloadError, match="units: expected an integer from 1 to"):
+        nmt(units=0)
+
+
 def recurrent_cell_by_hand(
     cell: RecurrentCell, layer: RecurrentLayer, word: Tensor, state: Tensor
 ) -> Tensor:
