@@ -44,7 +44,7 @@ def scheduled(
     [('c@0', 'b@1'), ('c@1', 'b@1')]
     """
     one_of("schedule", schedule, SCHEDULES)
-    graph, number = problem.graph, problem.graph.micro_batch
+    graph, number = problem.graph, problem.graph.micro_batch.astype(np.int64)
     count = int(number.max(initial=-1)) + 1
     if count < 2:
         raise GraphError("schedule: expected a step in micro-batches, got one without")
