@@ -113,7 +113,7 @@ cluster_option = click.option(
     "--cluster",
     metavar="SPEC|FILE",
     help="Devices: a text such as 2xk80 or 1xcpu+4xk80, or a TOML file.  [default: those of the "
-    "source, else 2xk80]",
+    "model, else 2xk80]",
 )
 micro_batches_option = click.option(
     "--micro-batches",
@@ -137,7 +137,7 @@ grouping_options = gathered(
         "rules",
         type=NearestChoice([*NAMED_RULES, "none"]),
         multiple=True,
-        help="Rule for ops that stay together; may be repeated.  [default: those of the source]",
+        help="Rule for ops that stay together; may be repeated.  [default: those of the model]",
     ),
     click.option(
         "--scope-pattern",
@@ -151,7 +151,7 @@ grouping_options = gathered(
         "--groups",
         "num_groups",
         type=click.IntRange(min=1),
-        help="Number of groups at which merging stops.  [default: that of the source, else 128]",
+        help="Number of groups at which merging stops.  [default: that of the model, else 128]",
     ),
     click.option(
         "--min-output-bytes",

@@ -174,14 +174,14 @@ def run_generalise(family: str, plan: Plan) -> Experiment:
 
 
 @experiment.command("traversal", cls=Command)
-@click.argument("source", default="inception-v3")
+@click.argument("source", metavar="[MODEL]", default="inception-v3")
 @experiment_options("traversal")
 def run_traversal(source: str, plan: Plan) -> Experiment:
-    """Place SOURCE in unseen orders of visiting its groups.
+    """Place MODEL in unseen orders of visiting its groups.
 
     The policies are trained on other random orders.
 
-    SOURCE is a source of `placeto build`, by default inception-v3.
+    MODEL is a model of `placeto build`, by default inception-v3.
 
     \b
     placeto experiment traversal inception-v3 -o results/traversal
@@ -204,12 +204,12 @@ def run_architectures(family: str, plan: Plan) -> Experiment:
 
 
 @experiment.command("rewards", cls=Command)
-@click.argument("source", default="nmt:0")
+@click.argument("source", metavar="[MODEL]", default="nmt:0")
 @experiment_options("rewards", without=["--rnn-hparam"])
 def run_rewards(source: str, plan: Plan) -> Experiment:
-    """Compare intermediate with terminal rewards on SOURCE.
+    """Compare intermediate with terminal rewards on MODEL.
 
-    SOURCE is a source of `placeto build`, by default nmt:0, the first graph of the family nmt.
+    MODEL is a model of `placeto build`, by default nmt:0, the first graph of the family nmt.
 
     \b
     placeto experiment rewards nmt:0 -o results/rewards --seeds 5

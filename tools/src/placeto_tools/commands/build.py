@@ -17,13 +17,13 @@ from placeto_tools.tables import show_report
 
 
 @click.command(cls=Command)
-@click.argument("source")
+@click.argument("source", metavar="MODEL")
 @problem_options
 @result_options("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
 def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> None:
     """Make a problem file from a model and devices.
 
-    By default the problem has two K80 GPUs and 128 groups. SOURCE is one of these:
+    By default the problem has two K80 GPUs and 128 groups. MODEL is one of these:
 
     \b
     inception-v3       a registered model; `placeto models` lists them

@@ -60,7 +60,7 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 
 
 @click.command(cls=Command)
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, required=True, metavar="MODEL...")
 @click.option(
     "--gpus",
     type=click.IntRange(min=1, max=1024),
@@ -68,7 +68,7 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     help="Number of GPUs; may be repeated.  [default: 2]",
 )
 @click.option(
-    "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the source, else k80]"
+    "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the model, else k80]"
 )
 @click.option(
     "--cluster",
@@ -165,7 +165,7 @@ def compare(
     searches, then trainings, then your own placers; the table grows meanwhile. Ctrl-C stops with
     the table so far. The same command with the same -o folder resumes.
 
-    SOURCES are those of `placeto build`, and folders of their files. Each has the objective of its
+    MODELS are those of `placeto build`, and folders of their files. Each has the objective of its
     kind: throughput for inputs of dnn-partitioning, else latency. CPU only has a row of its own,
     on one CPU; the other placers use the GPUs. A placer that fails is left out, and the exit code
     is 1.

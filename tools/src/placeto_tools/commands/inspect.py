@@ -43,7 +43,7 @@ def inspect(
 ) -> None:
     """Show the ops, bytes, groups, memory and lower bound of a problem.
 
-    PROBLEM is a problem file, or any other SOURCE of `placeto build` with its options. The time of
+    PROBLEM is a problem file, or any other MODEL of `placeto build` with its options. The time of
     an op is that on its fastest device. No placement has a simulated runtime below the lower bound.
     If no placement fits the memory, a line says so.
 

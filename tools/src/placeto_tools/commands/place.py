@@ -127,7 +127,7 @@ def place(
     A placement that fits the memory ranks above a faster one that does not. If none fits, the best
     one that does not is written, and the exit code is 3.
 
-    PROBLEM is a problem file, or any other SOURCE of `placeto build` with its options. If it is not
+    PROBLEM is a problem file, or any other MODEL of `placeto build` with its options. If it is not
     a problem file, give the same options to every command that uses the placement.
 
     \b

@@ -79,12 +79,14 @@ _step_command(
 
 
 @plot.command("curves", cls=Command)
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "sources", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @partial(decorated, decorators=picture_options)
 def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None) -> None:
     """Draw learning curves: the best runtime so far by number of evaluations.
 
-    SOURCES are folders of `placeto train` or `placeto compare`.
+    FOLDERs are those of `placeto train` or `placeto compare`.
 
     \b
     placeto plot curves run -o curves.png

@@ -25,7 +25,7 @@ from placeto_tools.tables import show_report, table_of
 
 
 @click.command(cls=Command)
-@click.argument("source")
+@click.argument("source", metavar="MODEL")
 @devices_options
 @steps_option(20)
 @problem_options
@@ -40,7 +40,7 @@ def profile(
 ) -> None:
     """Measure each op of a step on this machine.
 
-    By default it measures 20 steps on two CPUs and writes the times into a problem file. SOURCE is
+    By default it measures 20 steps on two CPUs and writes the times into a problem file. MODEL is
     one of `placeto build` that has a model. One device of each kind runs whole steps; devices of
     one kind get equal times. The time of an op is the mean of its measured times, without the
     lowest and the highest fifth. The time between ops is shared equally by the ops.

@@ -27,7 +27,7 @@ from placeto_tools.tables import show_report, table_of
 
 
 @click.command(cls=Command)
-@click.argument("source")
+@click.argument("source", metavar="MODEL")
 @click.argument("placement")
 @devices_options
 @click.option(
@@ -35,7 +35,7 @@ from placeto_tools.tables import show_report, table_of
     "problem_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Problem file of this source, by `placeto build` or `placeto profile`, with devices, "
+    help="Problem file of this model, by `placeto build` or `placeto profile`, with devices, "
     "times and groups; instead of --cluster, --link, --groups and other options of groups.  "
     "[default: none]",
 )
@@ -63,7 +63,7 @@ def run(
 ) -> None:
     """Run a placed step on devices of this machine.
 
-    By default it measures 20 steps on two CPUs, and shows measured and simulated times. SOURCE is
+    By default it measures 20 steps on two CPUs, and shows measured and simulated times. MODEL is
     one of `placeto build` that has a model; give the sizes that its problem was built with. Inputs
     are random, and so are weights that the source does not have. PLACEMENT is as in `placeto
     simulate`.

@@ -44,7 +44,7 @@ def simulate(
 ) -> None:
     """Simulate a step: runtime, memory, busy devices, critical path.
 
-    PROBLEM is a problem file, or any other SOURCE of `placeto build` with its options. PLACEMENT is
+    PROBLEM is a problem file, or any other MODEL of `placeto build` with its options. PLACEMENT is
     a placement file, a device that gets all ops (k80:0), or a placer that trains no policy.
 
     \b

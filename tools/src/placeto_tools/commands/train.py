@@ -99,7 +99,7 @@ def train(
 ) -> None:
     """Train a policy on one or several problems.
 
-    PROBLEMS are problem files, or other SOURCES of `placeto build` with its options. They have
+    PROBLEMS are problem files, or other MODELs of `placeto build` with its options. They have
     equally many devices, except with --preset general or --from pretrained. By default a new policy
     learns with the updates of the preset, in one process.
 
