@@ -19,7 +19,7 @@ from placeto_graphs import (
     micro_batched_problem,
     parse_cluster,
 )
-from placeto_policy import PlacementPolicy, States, preset, topology_of
+from placeto_policy import PlacementPolicy, PolicyError, States, preset, topology_of
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.states import NOWHERE
@@ -276,6 +276,13 @@ def diamond(cluster: Cluster) -> PlacementProblem:
 
 
 FOUR = parse_cluster("4xv100", link="pcie")
+
+
+def test_states_of_groups_alone_are_refused() -> None:
+    states = random_states(diamond(FOUR), 1, np.random.default_rng(0))
+    alone = replace(states, topology=replace(states.graph, device_costs=None))
+    with pytest.raises(PolicyError, match="expected those of a problem, got those of groups alone"):
+        PlacementPolicy(settings=GENERAL)(alone)
 
 
 def test_micro_batches_make_the_paths_of_groups_long() -> None:
