@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     Cluster,
+    Grouping,
     PlacementProblem,
     from_networkx,
     micro_batched_problem,
     parse_cluster,
 )
 from placeto_policy import PlacementPolicy, PolicyError, States, preset, topology_of
+from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.states import NOWHERE
@@ -276,6 +278,13 @@ def diamond(cluster: Cluster) -> PlacementProblem:
 
 
 FOUR = parse_cluster("4xv100", link="pcie")
+
+
+def test_a_tensor_counts_once_for_each_group_that_reads_it() -> None:
+    grouping = Grouping(group_of=[0, 1, 1, 1], group_names=("a", "readers"))  # type: ignore[arg-type]
+    sent, tensors = traffic(replace(diamond(FOUR), grouping=grouping))
+    assert sent.tolist() == [[0, 2_000_000], [0, 0]]
+    assert tensors.tolist() == [[0, 1], [0, 0]]
 
 
 def test_states_of_groups_alone_are_refused() -> None:
