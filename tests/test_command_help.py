@@ -126,6 +126,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("simulate problem.json random --measured 9", "expected everything on one device, got "),
         ("place problem.json --placer heft --policy run -o a.json", "excludes --placer"),
         ("place problem.json --placer heft --seconds 1 -o a.json", "--seconds: needs one of"),
+        ("place problem.json --placer heft --seed 3 -o a.json", "--seed: needs one of"),
         ("place problem.json --rollouts 2 -o a.json", "--rollouts: needs --policy"),
         ("place problem.json --placer placeto --max-evaluations 178 -o a.json", "at least 179"),
         ("place problem.json --start pretrained --objective throughput -o a.json", "--start pre"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from command_runs import build_profile, check_picture, profile, succeed, succeed_json
 from placeto.placing.explanation import Wait, waits
+from placeto.texts import bytes_text
 from placeto_baselines import Heft
 from placeto_graphs import (
     Grouping,
@@ -55,6 +56,8 @@ def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
     seconds = [step["seconds"] for step in path["longest"]]
     assert len(seconds) == 3
     assert seconds == sorted(seconds, reverse=True)
+    text = succeed("simulate", problem, tmp_path / "placement.json")
+    assert all(bytes_text(peak) in text for peak in expected.peak_memory[0].tolist())
     trace = tmp_path / "trace.json"
     trace.touch()
     succeed("simulate", problem, "v100:0", "--trace", trace, "--force")

@@ -38,17 +38,19 @@ from placeto.trials.trials import (
     placing,
 )
 from placeto_baselines import RnnSettings
+from placeto_experiments.paper import tasks
 from placeto_experiments.paper.pages import Summary
 from placeto_experiments.paper.tasks import (
     Bound,
     FixedOrders,
     PlaceAtRandom,
+    PlaceInOrder,
     problem_in_order,
     random_order,
 )
 from placeto_graphs import PlacementProblem, load_problem, save_problem
 from placeto_graphs.testing import example_problem
-from placeto_policy import Settings
+from placeto_policy import PlacementPolicy, Settings
 from placeto_simulator import Simulator
 
 GRAPH = Graph("x")
@@ -356,3 +358,13 @@ def test_the_rnn_reads_the_groups_in_the_order_that_placeto_visits_them() -> Non
     placement = np.random.default_rng(0).integers(0, 2, (1, problem.num_groups)).astype(np.int32)
     runtime = Simulator(problem, 1).runtimes(placement)
     assert Simulator(other, 1).runtimes(placement[:, order]) == runtime
+
+
+def test_a_policy_places_by_the_number_of_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
+    policy = PlacementPolicy(2, Settings(hidden_units=8, message_rounds=1))
+    seen: list[list[int]] = []
+    monkeypatch.setattr(tasks, "run_greedily", lambda _, run: seen.append(run.order[0].tolist()))
+    result = PlaceInOrder(policy, 5).place(simulator.problem, simulator)
+    assert result.runtime == simulator.runtimes(result.placement[None])[0]
+    assert seen == [random_order(simulator.problem.num_groups, 5).tolist()]
