@@ -20,10 +20,11 @@ from placeto_graphs import (
     micro_batched_problem,
     parse_cluster,
 )
-from placeto_policy import PlacementPolicy, PolicyError, States, preset, topology_of
+from placeto_policy import PlacementPolicy, PolicyError, Settings, States, preset, topology_of
 from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
+from placeto_policy.episodes import greedy, run_episodes
 from placeto_policy.states import NOWHERE
 from random_states import random_problem, random_states
 from scheduled_problems import ListSchedule
@@ -292,6 +293,16 @@ def test_states_of_groups_alone_are_refused() -> None:
     alone = replace(states, topology=replace(states.graph, device_costs=None))
     with pytest.raises(PolicyError, match="expected those of a problem, got those of groups alone"):
         PlacementPolicy(settings=GENERAL)(alone)
+
+
+def test_policies_of_pairs_are_for_any_devices_and_evaluate_last_placements_alone() -> None:
+    policy = PlacementPolicy(7, replace(Settings(embedding="pairs"), hidden_units=16))
+    assert policy.num_devices is None
+    evaluator = ListSchedule(diamond(FOUR))
+    environment = PlacementEnvironment.for_policy(evaluator, policy.settings, reward="terminal")
+    environment.reset(num_episodes=1)
+    run_episodes(policy, environment, greedy)
+    assert evaluator.placements_seen == 1
 
 
 def test_micro_batches_make_the_paths_of_groups_long() -> None:
