@@ -230,17 +230,17 @@ def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.M
     """Of three pairs one is searched, and nothing behind it; what was found is kept."""
     seconds = [[float(1 + d) for d in range(3)]] * 14
     problem = Chain(seconds, 0, [0.25] * 3, [1e6] * 3, [14] * 3).problem()
-    before = MultilevelSearch.place
+    before = MultilevelSearch._search
 
-    def place(self: MultilevelSearch, *args: Any, **named: Any) -> PlacementResult:
-        self.report = lambda *_: os.kill(os.getpid(), signal.SIGINT)
-        return before(self, *args, **named)
+    def searched(self: MultilevelSearch, *args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        before(self, *args)
 
     def interrupted(*_: object) -> float:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(MultilevelSearch, "place", place)
+        patched.setattr(MultilevelSearch, "_search", searched)
         result, _, choices = search(problem, 100_000)
     assert [choice.devices for choice in choices if choice.how == SEARCHED] == [(0, 1)]
     assert result.evaluations < 2_000  # a search takes 8,000

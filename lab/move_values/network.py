@@ -11,7 +11,6 @@ from torch import nn
 
 from move_values.features import FEATURES
 from placeto_graphs import write_atomically
-from placeto_policy.checkpoint import check_like
 from placeto_policy.errors import PolicyError
 
 FORMAT, VERSION = "placeto-move-values", "1"  # the version counts up with changes of features
@@ -128,6 +127,10 @@ def load_move_values(path: str | os.PathLike[str]) -> MoveValues:
         odd = sorted(tensors.keys() ^ state.keys())[0]
         raise PolicyError(f"{shown}: {odd}: expected the tensors {', '.join(state)}")
     for name, like in state.items():
-        check_like(f"{shown}: {name}", tensors[name], like)
+        tensor = tensors[name]
+        if (tensor.shape, tensor.dtype) != (like.shape, like.dtype) or not tensor.isfinite().all():
+            raise PolicyError(
+                f"{shown}: {name}: expected finite {like.dtype} of shape {tuple(like.shape)}"
+            )
     values.load_state_dict(tensors)
     return values

@@ -254,7 +254,8 @@ def test_a_step_by_hand() -> None:
 
 def test_the_sum_of_a_gradient_is_added_up_in_order_held_and_waited_for() -> None:
     graph = training_step(update={"waits_for": ("gradient",)})
-    held = np.flatnonzero(np.isin(graph.tensor_producer, [graph.op_names.index("gradient"), 3]))
+    by = [graph.op_names.index("gradient"), 3]
+    held = np.flatnonzero(np.isin(graph.tensor_producer, by)).astype(np.int32)
     assert graph.op_names[3] == "layer"
     whole = micro_batched(replace(graph, held_tensors=held), 3)
     network = to_networkx(whole)
@@ -375,7 +376,7 @@ def test_names_stay_unique() -> None:
 
 
 def test_names_that_end_in_numbers_are_no_micro_batches() -> None:
-    own = {"layer@7": WEIGHTS}
+    own: dict[str, Any] = {"layer@7": WEIGHTS}
     whole = micro_batched(training_step("layer@7-layer-0", **own), 3)
     once = np.array(["@@" not in name for name in whole.op_names])
     assert ((whole.micro_batch < 0) == once).all()
