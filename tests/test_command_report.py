@@ -157,7 +157,9 @@ def test_times_are_the_simulators(tmp_path: Path) -> None:
         assert placer["title"] == name
         assert placer["runtime"] == expected["runtime"]
         assert len(placer["step"]["transfer_end"]) == expected["transfers"]
-        assert placer["busy"] == [device["busy"] for device in expected["devices"]]
+        busy = [device["busy"] * placer["runtime"] for device in expected["devices"]]
+        assert placer["busy"] == pytest.approx(busy)
+        assert np.add(placer["busy"], placer["waiting"]) == pytest.approx(placer["runtime"])
         path = expected["critical_path"]
         assert len(placer["step"]["path_ops"]) == path["ops"]
         assert len(placer["step"]["path_transfers"]) == path["transfers"]

@@ -58,7 +58,7 @@ def test_a_step_of_decoding_reads_the_bytes_of_the_file(
     path = tmp_path / "small.gguf"
     written = write_gguf(path, "llama", config)
     source = load_source(str(path), SourceOptions(mode="decode", context=200))
-    assert source.name == "small-decode"
+    assert (source.name, source.graph.tokens) == ("small-decode", 1)
     graph = source.graph
     held = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
     assert {name: held[name] for name in written} == written

@@ -73,6 +73,7 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         measured_time={kind: np.array(draw(arrays(seconds, count))) for kind in kinds},
         waits=np.array(waits, np.int32).reshape(-1, 2),
         held_tensors=np.array(held, np.int32),
+        tokens=draw(st.integers(0, 3)),
         **columns,
     )
 

@@ -12,8 +12,9 @@ from torch import nn
 
 from placeto.errors import InputError
 from placeto.placing.placers import make_placer
+from placeto.placing.reports import flops_of_precisions
 from placeto.problems.making import make_problem, read_problem, read_to_train_on, runnable_source
-from placeto.problems.options import SourceOptions, read_cluster
+from placeto.problems.options import ProblemOptions, SourceOptions, read_cluster
 from placeto.problems.sources import load_source, source_model
 from placeto.trials.placing_tasks import on_a_cpu
 from placeto_capture import cost_model
@@ -58,6 +59,20 @@ def test_a_model_has_its_rules_and_a_part_of_its_batch() -> None:
     assert 6 in shapes[0]
     assert 2 in shapes[1]
     assert 6 not in shapes[1]
+
+
+def test_gpus_are_of_a_kind_and_autocast_decides_the_precision(tmp_path: Path) -> None:
+    sizes, path = {"units": 8, "vocabulary_size": 10, "steps": 2}, tmp_path / "problem.json"
+    problem = read_problem("nmt-2", sizes=sizes, gpus=3, gpu_kind="v100", autocast="bfloat16")
+    assert problem.cluster == parse_cluster("3xv100")
+    assert flops_of_precisions(problem.graph)["bfloat16"] > 0.5
+    assert list(flops_of_precisions(read_problem("nmt-2", sizes=sizes).graph)) == ["float32"]
+    save_problem(problem, path)
+    assert read_problem(path, gpus=4, link="pcie").cluster == parse_cluster("4xv100", link="pcie")
+    with pytest.raises(InputError, match=r"^--cluster: excludes --gpus and --gpu-kind$"):
+        ProblemOptions("2xk80", gpus=2)
+    with pytest.raises(InputError, match=r"^--autocast: expected none for the file "):
+        read_problem(path, autocast="float16")
 
 
 @pytest.mark.parametrize(

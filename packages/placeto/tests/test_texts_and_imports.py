@@ -15,7 +15,7 @@ import placeto
 from placeto.errors import not_among
 from placeto.outputs import file_name, json_text
 from placeto.placing.costs import bound_text, overflow_text, too_large_text
-from placeto.placing.reports import busy_receivers
+from placeto.placing.reports import bottleneck_text, busy_receivers, rate_text
 from placeto.problems.options import group_counts
 from placeto.progress import clock, how_far, left_text
 from placeto.texts import (
@@ -24,13 +24,13 @@ from placeto.texts import (
     cost_text,
     counted,
     flops_text,
-    rate_text,
     seconds_text,
     share_text,
 )
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 from placeto_simulator import Simulator
 
+DECODING = from_networkx(nx.DiGraph([("a", "b")]))
 V100S = parse_cluster("2xv100")
 UNIT = "MB sent"
 
@@ -46,9 +46,11 @@ UNIT = "MB sent"
             (2152.3, "2,152 s"), (1.5612, "1.561 s"), (0.0123, "12.30 ms"), (25e-6, "25.00 µs"),
             (3e-9, "3 ns"),
         )),
-        *((rate_text, (value,), text) for value, text in (
-            (0.025, " (40 steps/s)"), (1.5, " (0.6667 steps/s)"), (0.0, ""),
+        *((rate_text, (replace(DECODING, tokens=tokens), value), text) for tokens, value, text in (
+            (0, 0.025, " (40 steps/s)"), (0, 1.5, " (0.6667 steps/s)"), (2, 0.0, ""),
+            (2, 0.025, " (80 tokens/s; -41 to +15 % from published rates)"),
         )),
+        (rate_text, (replace(DECODING, phases=[0, 1]), 1.0), ""),
         (cost_text, (0.0123,), "12.30 ms"),
         (cost_text, (1234.5, UNIT), "1,234 MB sent"),
         *((change_text, (value,), text) for value, text in (
@@ -110,8 +112,13 @@ def test_a_device_that_receives_more_than_a_slot_carries_is_named(
     )
     place = dict(zip("abc", sender, strict=True)) | {"reader": 3}
     placement = np.array([place[name] for name in problem.grouping.group_names], np.int32)
-    said = busy_receivers(Simulator(problem).timeline(placement))
+    timeline = Simulator(problem).timeline(placement)
+    said = busy_receivers(timeline)
     assert len(said) == remarks
+    assert bottleneck_text(timeline).partition(" is")[0] == ("the link rtx3090:0 bus to rtx3090:3")
+    assert ": busy 100.0 % of the step, and no device more than 0.0 %" in bottleneck_text(timeline)
+    computing = replace(problem, compute_time=np.full((4, 4), 100.0))
+    assert bottleneck_text(Simulator(computing).timeline(placement)) == ""
     for line in said:
         assert line.startswith("rtx3090:3 receives 94.5 GB over 3 links, for which one takes 3.0")
 

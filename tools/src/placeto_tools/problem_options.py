@@ -26,9 +26,11 @@ def _choice(
     mode: str,
     context: int | None,
     weight_bits: int | None,
+    autocast: str | None,
 ) -> SourceOptions:
     parsed = parse_sizes(sizes, batch_size, sequence_length)
-    return SourceOptions(parsed, family_seed, trust, mask_fraction, mode, context, weight_bits)
+    inference = mode, context, weight_bits
+    return SourceOptions(parsed, family_seed, trust, mask_fraction, *inference, autocast)
 
 
 source_options = gathered(
@@ -94,6 +96,12 @@ source_options = gathered(
         help="Number of bits of each weight of linear layers and experts in prefill and decode; "
         "with their scales, 4 and 8 take 4.5 and 8.5.  [default: that of the dtype]",
     ),
+    click.option(
+        "--autocast",
+        type=NearestChoice(["bfloat16", "float16"]),
+        help="Precision of the forward pass and the loss, as in torch.autocast.  [default: that of "
+        "the model]",
+    ),
 )
 
 
@@ -114,6 +122,14 @@ cluster_option = click.option(
     metavar="SPEC|FILE",
     help="Devices: a text such as 2xk80 or 1xcpu+4xk80, or a TOML file.  [default: those of the "
     "model, else 2xk80]",
+)
+gpus_option = click.option(
+    "--gpus",
+    type=click.IntRange(min=1, max=1024),
+    help="Number of GPUs, instead of --cluster.  [default: 2]",
+)
+gpu_kind_option = click.option(
+    "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the model, else k80]"
 )
 micro_batches_option = click.option(
     "--micro-batches",
@@ -167,6 +183,8 @@ grouping_options = gathered(
 problem_options = gathered(
     "asked",
     ProblemOptions,
+    gpus_option,
+    gpu_kind_option,
     cluster_option,
     link_option,
     source_options,

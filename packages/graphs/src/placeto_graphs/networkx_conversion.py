@@ -61,7 +61,7 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     # networkx takes longer to import than all the rest of this package.
     import networkx as nx  # noqa: PLC0415
 
-    result = nx.DiGraph()
+    result = nx.DiGraph(tokens=graph.tokens)
     columns = {
         attribute: np.asarray(getattr(graph, field), dtype=object)
         for field, (attribute, _) in _PER_OP.items()
@@ -188,6 +188,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
         "measured_time": _measured_time(graph),
         "waits": waits,
         "held_tensors": [index[tensor] for tensor in held],
+        "tokens": graph.graph.get("tokens"),
     }
     return OpGraph(**fields)
 

@@ -44,11 +44,6 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns"
 
 
-def rate_text(seconds: float) -> str:
-    """Return the steps per second of a duration, in brackets."""
-    return f" ({1 / seconds:,.4g} steps/s)" if seconds else ""
-
-
 def cost_text(cost: float, unit: str = SECONDS) -> str:
     """Return a cost with its unit: seconds, unless an evaluator of the user has another one."""
     return seconds_text(cost) if unit == SECONDS else f"{cost:,.4g} {unit}"

@@ -49,7 +49,7 @@ from placeto_tools.options import (
     output_option,
 )
 from placeto_tools.plots.curves import comparison_figure
-from placeto_tools.problem_options import grouping_options, source_options
+from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison_outputs import REPORT, write_best
 from placeto_tools.reports.page import MISSING, has_library
@@ -67,9 +67,7 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     multiple=True,
     help="Number of GPUs; may be repeated.  [default: 2]",
 )
-@click.option(
-    "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the model, else k80]"
-)
+@gpu_kind_option
 @click.option(
     "--cluster",
     "clusters",

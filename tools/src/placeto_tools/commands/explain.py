@@ -14,7 +14,7 @@ from placeto.placing.explanation import (
     seconds_on_path,
     waits,
 )
-from placeto.placing.reports import busy_receivers
+from placeto.placing.reports import bottleneck_text, busy_receivers
 from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
@@ -54,7 +54,8 @@ def explain(named: Named, group: str | None, as_json: bool) -> None:
         report = asdict(explain_group(simulator, found, timeline, number))
         tables = _tables_of_one(report)
     report["busy_receivers"] = busy_receivers(timeline)
-    show_report(report, *tables, *report["busy_receivers"], as_json=as_json)
+    report["bottleneck"] = bottleneck_text(timeline)
+    show_report(report, *tables, *report["busy_receivers"], report["bottleneck"], as_json=as_json)
 
 
 def _report_of_all(

@@ -25,14 +25,15 @@ from placeto.placing.placements import (
     PlaceSettings,
 )
 from placeto.placing.placers import PLACERS, placer_spec
-from placeto.placing.reports import is_inference
+from placeto.placing.reports import bottleneck_text, rate_text
 from placeto.placing.schedules import place_scheduled, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.texts import SECONDS, bytes_text, counted, rate_text
+from placeto.texts import SECONDS, bytes_text, counted
 from placeto.training.run_folder import read_policy
 from placeto_baselines import least_excess
 from placeto_graphs import save_placement
+from placeto_simulator import Simulator
 from placeto_tools.options import (
     PLACER_NAME,
     Command,
@@ -195,8 +196,7 @@ def place(
         show_json(report)
     else:
         said = "" if priced_by.simulates else f"{priced_by.objective} "
-        is_rate = is_inference(read.graph) and priced_by.unit == SECONDS
-        rate = rate_text(result.runtime) if is_rate else ""
+        rate = rate_text(read.graph, result.runtime) if priced_by.unit == SECONDS else ""
         peaks = ", ".join(map(bytes_text, report["peak_memory"]))
         click.echo(
             f"{output}: {placed.placer}, {said}{priced_by.text(result.runtime)}{rate}"
@@ -211,8 +211,11 @@ def place(
             show(choices_table(read, result, placed.choices, priced_by))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
-    if warning := sent_back_text(read, result.placement):
-        click.echo(warning, err=True)
+    for line in (
+        sent_back_text(read, result.placement),
+        priced_by.simulates and bottleneck_text(Simulator(read, 1).timeline(result.placement)),
+    ):
+        click.echo(f"{line}\n" if line else "", err=True, nl=False)
     if not fits:
         why = too_large_text(read) + remedy_text(read, result, priced_by)
         click.echo(f"no placement found fits the memory{why}", err=True)

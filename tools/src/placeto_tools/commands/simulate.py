@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from placeto.errors import writing
-from placeto.placing.reports import speed_of_kind, timeline_report
-from placeto.texts import TextTable, bytes_text, counted, rate_text, seconds_text
+from placeto.placing.reports import rate_text, speed_of_kind, timeline_report
+from placeto.texts import TextTable, bytes_text, counted, seconds_text
 from placeto_simulator import Simulator
 from placeto_tools.options import Command, Positive, json_option, overwrite_option, trace_option
 from placeto_tools.problem_options import Named, placed_options
@@ -64,15 +64,20 @@ def simulate(
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
-    show_report(report, *_tables(report), *report["busy_receivers"], speed, as_json=as_json)
+    show_report(
+        report,
+        *_tables(report, rate_text(read.graph, timeline.runtime)),
+        *report["busy_receivers"],
+        speed,
+        as_json=as_json,
+    )
 
 
-def _tables(report: dict[str, Any]) -> list[TextTable]:
+def _tables(report: dict[str, Any], rate: str) -> list[TextTable]:
     path, used = report["critical_path"], [row for row in report["links"] if row["transfers"]]
     busiest = sorted(used, key=lambda row: -row["busy"])[:NUM_LINKS]
     hidden = f"; the busiest {NUM_LINKS} of {len(used)} in use" if len(used) > NUM_LINKS else ""
     verdict = "" if report["fits"] else ", out of memory"
-    rate = rate_text(report["runtime"]) if report["inference"] else ""
     return [
         table_of(
             f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; "

@@ -59,6 +59,7 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     micro_batch: list[int] | None = None
     waits: list[tuple[int, int]] | None = None
     held_tensors: list[int] | None = None
+    tokens: int | None = None
 
 
 class _Device(DeviceFields, forbid_unknown_fields=True, kw_only=True):

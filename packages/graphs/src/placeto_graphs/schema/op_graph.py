@@ -17,6 +17,7 @@ from placeto_graphs.schema.arrays import (
     check_rows_differ,
     float_array,
     int_array,
+    integer,
     sorted_rows,
     text,
     texts,
@@ -103,6 +104,8 @@ class OpGraph(Record):
         Tensors that stay on their producer's device until the step ends, as the batch and the
         outputs do that a training loop keeps; each once, kept in ascending order; none unless
         given.
+    tokens : int
+        Number of tokens that the step makes, if it is one of decoding; else 0.
 
     Examples
     --------
@@ -140,6 +143,7 @@ class OpGraph(Record):
     micro_batch: NDArray[np.int32] = _DEFAULT
     waits: NDArray[np.int32] = _DEFAULT
     held_tensors: NDArray[np.int32] = _DEFAULT
+    tokens: int = 0
 
     def __post_init__(self) -> None:
         self._check("op_names", texts, unique=True)
@@ -169,6 +173,7 @@ class OpGraph(Record):
         self._check("held_tensors", sorted_rows, "tensor")
         self._check("waits", int_array, np.int32, (None, 2), maximum=count - 1, usual=[])
         self._check("waits", sorted_rows, "(op, op before it)")
+        self._check("tokens", integer, usual=0)
         _ = self.topological_order
 
     def __repr__(self) -> str:

@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import cost_of_result, fits
+from placeto.placing.costs import MOST_SHOWN, cost_of_result, fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.texts import bytes_text, seconds_text
+from placeto.texts import bytes_text, seconds_text, share_text
 from placeto_baselines import least_excess
 from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
 
 Report = dict[str, Any]
 NUM_LARGEST = 10
+MOST_OF_A_STEP = 0.5  # from which on a link may be called the bottleneck
+DECODE_ERROR = "-41 to +15 % from published rates"  # see docs/fidelity.md
 
 
 def timeline_report(
@@ -38,7 +40,8 @@ def timeline_report(
     longest = sorted(path, key=lambda step: step.start - step.end)[:num_longest]
     return {
         "runtime": timeline.runtime,
-        "inference": is_inference(problem.graph),
+        "inference": not problem.graph.phases.any(),
+        "tokens": problem.graph.tokens,
         "penalised_runtime": cost_of_result(problem, timeline),
         "fits": fits(problem, peak),
         "transfers": len(timeline.transfer_start),
@@ -92,6 +95,22 @@ def busy_receivers(timeline: Timeline) -> list[str]:
     ]
 
 
+def bottleneck_text(timeline: Timeline) -> str:
+    """Name a link that is busy for most of the step, and longer than any device; else nothing."""
+    cluster, busy = timeline.problem.cluster, timeline.link_busy
+    if busy.max(initial=0.0) <= max(MOST_OF_A_STEP, timeline.device_busy.max()):
+        return ""
+    link = int(busy.argmax())
+    used = np.unique(timeline.transfer_destination[timeline.transfer_link == link]).tolist()
+    there = ", ".join(cluster.device_names[each] for each in used[:MOST_SHOWN])
+    more = ", ..." if len(used) > MOST_SHOWN else ""
+    return (
+        f"the link {cluster.link_names[link]} to {there}{more} is the bottleneck: busy "
+        f"{share_text(busy[link])} of the step, and no device more than "
+        f"{share_text(timeline.device_busy.max())}"
+    )
+
+
 def _path_step(timeline: Timeline, step: PathStep) -> Report:
     graph, cluster = timeline.problem.graph, timeline.problem.cluster
     if step.kind == "op":
@@ -105,9 +124,23 @@ def _path_step(timeline: Timeline, step: PathStep) -> Report:
     return {**named, "start": step.start, "seconds": seconds}
 
 
-def is_inference(graph: OpGraph) -> bool:
-    """Return True if a step has neither a backward pass nor updates."""
-    return not graph.phases.any()
+def flops_of_precisions(graph: OpGraph) -> dict[str, float]:
+    """Return the share of the FLOPs in each precision, of ops whose precision is known."""
+    names, of_op = np.unique(graph.dtype, return_inverse=True)
+    flops = np.bincount(of_op, graph.flops, len(names))
+    known = {
+        str(name): float(sum_) for name, sum_ in zip(names, flops, strict=True) if name and sum_
+    }
+    return {name: count / sum(known.values()) for name, count in known.items()}
+
+
+def rate_text(graph: OpGraph, seconds: float) -> str:
+    """Return the steps or tokens per second of a step of inference, in brackets."""
+    if graph.phases.any() or not seconds:
+        return ""
+    if not graph.tokens:
+        return f" ({1 / seconds:,.4g} steps/s)"
+    return f" ({graph.tokens / seconds:,.4g} tokens/s; {DECODE_ERROR})"
 
 
 def speed_of_kind(

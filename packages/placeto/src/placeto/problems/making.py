@@ -126,11 +126,12 @@ def read_source(text: str, asked: ProblemOptions) -> Source:
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
     """Return the problem of a source, with the devices and groups of the options."""
-    devices = asked.devices
-    if asked.link and devices is None:
-        if source.problem is not None:
+    devices, is_given = asked.devices, asked.gpus or asked.gpu_kind
+    if devices is None and (is_given or asked.link):
+        if source.problem is not None and not is_given:
             raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
-        devices = parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}", link=asked.link)
+        spec = f"{asked.gpus or DEFAULT_NUM_GPUS}x{asked.gpu_kind or source.kind}"
+        devices = parse_cluster(spec, link=asked.link)
     return make_problem(source, devices, asked.grouping)
 
 
@@ -146,8 +147,9 @@ def read_problem(
     cluster
         Devices: a spec, a TOML file or a `placeto_graphs.Cluster`; by default those of the source.
     **options
-        Options of ``placeto build``: ``link``, ``micro_batches``, and those of `SourceOptions` and
-        `GroupingOptions`, such as ``sizes={"batch_size": 8}``, ``mode="decode"`` or ``num_groups``.
+        Options of ``placeto build``: ``link``, ``micro_batches``, ``gpus``, ``gpu_kind``, and
+        those of `SourceOptions` and `GroupingOptions`, such as ``sizes={"batch_size": 8}``,
+        ``mode="decode"`` or ``num_groups``.
 
     Raises
     ------
@@ -211,7 +213,8 @@ def step_on(model: SourceModel, devices: "RealDevices") -> ExecutableStep:
     """Return the step of a model with the kernels of devices, ready to run."""
     from placeto_capture import StepSpec  # noqa: PLC0415 (torch takes seconds to import)
 
-    step = StepSpec(**model.make("cpu")._asdict(), target=devices.target)
+    made = model.make("cpu")._asdict()
+    step = StepSpec(**made, target=devices.target, autocast=model.dtype)
     return executable(step, devices.threads)
 
 
@@ -228,6 +231,8 @@ def runnable_problem(
     On CPUs alone the cluster is by default one of as many. If times are about to be measured, ops
     take none until then, so that devices may be of kinds that no cost model knows.
     """
+    if asked.gpus or asked.gpu_kind:
+        raise InputError("--gpus: expected --cluster, whose devices are those of --devices")
     if asked.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
     problem = None if problem_file is None else load_problem(problem_file)

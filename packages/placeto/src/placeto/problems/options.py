@@ -30,7 +30,7 @@ ClusterName = str | os.PathLike[str] | Cluster  # a spec, a file, or the cluster
 Rule = Callable[[OpGraph], Grouping]
 
 DEFAULT_NUM_GROUPS = 128
-TRAINING = "training"
+TRAINING, DECODE = "training", "decode"
 # Number of granularities in which a policy learns each of several graphs.
 GRANULARITIES_OF_MANY = 4
 # Numbers of groups at the other granularities of a graph: least and most, as fractions of the usual
@@ -88,6 +88,7 @@ class SourceOptions:
     mode: str = TRAINING  # or a step of inference, see `placeto_workloads.inference_step`
     context: int | None = None  # tokens of the cache of such a step
     weight_bits: int | None = None  # of each weight of such a step; None for those of its dtype
+    autocast: str | None = None  # dtype of torch.autocast around the forward pass
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,14 @@ class ProblemOptions:
     choice: SourceOptions = field(default_factory=SourceOptions)
     micro_batches: int = 1  # number of parts of its batch in which a step runs
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
+    gpus: int | None = (
+        None  # instead of the devices: so many GPUs of the kind that suits the source
+    )
+    gpu_kind: str | None = None  # or of this one
+
+    def __post_init__(self) -> None:
+        if self.cluster and (self.gpus or self.gpu_kind):
+            raise InputError("--cluster: excludes --gpus and --gpu-kind")
 
     @classmethod
     def of(
@@ -106,12 +115,15 @@ class ProblemOptions:
         cluster: ClusterName | None = None,
         link: str | None = None,
         micro_batches: int = 1,
+        gpus: int | None = None,
+        gpu_kind: str | None = None,
         **options: Any,
     ) -> "ProblemOptions":
         """Return options of which those of the source and of the groups are given by name."""
         of_groups = [field.name for field in fields(GroupingOptions) if field.name in options]
         grouping = GroupingOptions(**{name: options.pop(name) for name in of_groups})
-        return cls(cluster, link, SourceOptions(**options), micro_batches, grouping)
+        choice = SourceOptions(**options)
+        return cls(cluster, link, choice, micro_batches, grouping, gpus, gpu_kind)
 
     @cached_property
     def devices(self) -> Cluster | None:

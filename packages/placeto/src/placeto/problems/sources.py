@@ -17,7 +17,7 @@ import msgspec
 
 from placeto.errors import InputError, check_once, not_among
 from placeto.problems.factories import defaults_of, find_factory, made_step
-from placeto.problems.options import TRAINING, Rule, SourceOptions
+from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions
 from placeto_graphs import (
     DEFAULT_RULES,
     OpGraph,
@@ -81,6 +81,15 @@ class SourceModel:
     is_part: bool = True  # as of `Source`
     cached: Callable[[Target], OpGraph] | None = None  # its graph, where such graphs are kept
     library_name: str = ""  # of a model of a library
+    autocast: str | None = None  # as of `SourceOptions`
+    tokens: int = 0  # that a step makes
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of autocast, if there is one."""
+        import torch  # noqa: PLC0415 (it takes seconds)
+
+        return self.autocast and getattr(torch, self.autocast, self.autocast)
 
     def source(self, target: Target) -> Source:
         """Return the graph of the model for the kernels of a target, and what suits it."""
@@ -89,11 +98,15 @@ class SourceModel:
         from placeto_workloads.libraries.loading import OWN_FUNCTION  # noqa: PLC0415
 
         try:
-            graph = self.cached(target) if self.cached else capture_step(self.make("meta"), target)
+            if self.cached:
+                graph = self.cached(target)
+            else:
+                graph = capture_step(self.make("meta"), target, autocast=self.dtype)
         except CaptureError as error:  # mostly one of the model's own
             if not self.library_name:
                 raise
             raise CaptureError(f"{self.library_name}: {error}; {OWN_FUNCTION}") from error
+        graph = replace(graph, tokens=self.tokens) if self.tokens else graph
         return Source(self.name, graph, None, self.rules, self.num_groups, is_part=self.is_part)
 
 
@@ -106,8 +119,10 @@ def load_source(
     """Return the graph of a source, with its defaults; a model is captured with a micro-batch."""
     choice = choice or SourceOptions()
     if is_graph_file(text):
-        if choice.mask_fraction is not None:
-            raise InputError(f"--mask-fraction: expected none for the file {text}")
+        for option in ("mask_fraction", "autocast"):
+            if getattr(choice, option) is not None:
+                name = option.replace("_", "-")
+                raise InputError(f"--{name}: expected none for the file {text}")
         _check_choice(text, choice, has_inference=False)
         source = _of_file(Path(text), choice.sizes)
     else:
@@ -135,11 +150,15 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
             raise InputError(f"--set {name}: expected a size of {text}")
     model = find(text, choice, micro_batches)
     fraction = choice.mask_fraction
-    if fraction is None:
+    if fraction is None and choice.autocast is None:
         return model
+    changed = {} if fraction is None else {"mask_fraction": fraction}
     make = model.make
     return replace(
-        model, make=lambda device: make(device)._replace(mask_fraction=fraction), cached=None
+        model,
+        make=lambda device: make(device)._replace(**changed),
+        cached=None,
+        autocast=choice.autocast,
     )
 
 
@@ -257,6 +276,7 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
             f"{name}-{choice.mode}",
             lambda device: inference_step(text, device=device, **values),
             library_name=text,
+            tokens=values.get("batch_size", 1) if choice.mode == DECODE else 0,
         )
     values = _of_part(text, choice.sizes, defaults_of(LIBRARIES[library]), micro_batches)
     return SourceModel(
