@@ -28,7 +28,7 @@ from fresh_environments import (
 PINNED = ("torch", "torchvision")
 MODELS = ("diffusers", "timm")  # libraries that bring others, some of them large
 INSTALLED = (
-    *("placeto-capture[onnx]", "placeto-policy[gym]", "placeto-tools[report]"),
+    *("placeto-capture[onnx]", "placeto-policy[gym]", "placeto-tools"),
     *("placeto-experiments", "placeto-workloads[transformers]"),
 )
 # Besides what READMEs show, commands of which each runs one library more.

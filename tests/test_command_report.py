@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
-from command_runs import build_profile, fail, succeed
+from command_runs import build_profile, succeed
 from placeto_graphs import (
     PlacementProblem,
     from_networkx,
     parse_cluster,
     save_problem,
 )
-from placeto_tools.reports import page as page_module
 from placeto_tools.reports.page import embedded_json
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -164,18 +163,6 @@ def test_times_are_the_simulators(tmp_path: Path) -> None:
         assert len(placer["step"]["path_ops"]) == path["ops"]
         assert len(placer["step"]["path_transfers"]) == path["transfers"]
         assert max(placer["step"]["op_end"]) == pytest.approx(expected["runtime"], rel=1e-6)
-
-
-def test_without_the_library_a_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = build_profile(tmp_path)
-    monkeypatch.setattr(page_module, "LIBRARY", "no_such_library")
-    line = fail("report", problem, "v100:0", "-o", tmp_path / "report.html")
-    assert "placeto-tools[report]" in line
-    compare = ["compare", problem, "--placers=single", "-o", tmp_path / "results"]
-    assert "placeto-tools[report]" in succeed(*compare)
-    assert not (tmp_path / "results" / "report.html").exists()
 
 
 # What Bokeh holds of the plots in a place: of the graph its groups, of the steps their bars.

@@ -15,7 +15,7 @@ from placeto.outputs import file_name, write_json
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
-from placeto.problems.making import DEFAULT_NUM_GPUS, kinds_text, problem_of
+from placeto.problems.making import kinds_text, problem_of
 from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
@@ -52,7 +52,6 @@ from placeto_tools.plots.curves import comparison_figure
 from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison_outputs import REPORT, write_best
-from placeto_tools.reports.page import MISSING, has_library
 from placeto_tools.tables import show, show_json
 
 SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
@@ -246,7 +245,7 @@ def compare(
         if output:
             write_json(output / RESULTS, document)
             stopped = isinstance(failed, StoppedRunError)
-            write_best(comparison, folder, page=has_library() and not stopped)
+            write_best(comparison, folder, page=not stopped)
     if as_json:
         show_json(document)
     elif document.problems:
@@ -265,8 +264,6 @@ def _report_line(output: Path, comparison: Comparison) -> str | None:
     if not any(evaluator.simulates for evaluator in comparison.evaluators.values()):
         names = " and ".join(comparison.evaluators)
         return f"no {REPORT}: it shows when ops run, which {names} does not say"
-    if not has_library():
-        return MISSING
     return str(output / REPORT) if (output / REPORT).exists() else None
 
 
@@ -339,18 +336,17 @@ def _problems(
     grouping: GroupingOptions,
 ) -> Iterator[tuple[str, PlacementProblem]]:
     """Yield what a cluster is called in short, and the problem on it."""
-    if source.problem is not None and not (gpus or gpu_kind or clusters):
-        problem = problem_of(source, ProblemOptions(link=link, grouping=grouping))
-        yield kinds_text(problem.cluster), problem
-        return
-    kind = gpu_kind or source.kind
-    given = clusters or [f"{count}x{kind}" for count in gpus or (DEFAULT_NUM_GPUS,)]
-    specs = list(dict.fromkeys(given))  # each once
+    specs = list(dict.fromkeys(clusters))  # each once
     short = [Path(spec).stem if spec.endswith(".toml") else spec for spec in specs]
     for spec, stem in zip(specs, short, strict=True):
         name = stem if short.count(stem) == 1 else spec  # files of two folders may have one name
         asked = ProblemOptions(spec, link, grouping=grouping)
         yield f"{name} {link}" if link else name, problem_of(source, asked)
+    for count in dict.fromkeys(gpus or (None,) * (not clusters)):
+        asked = ProblemOptions(None, link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
+        problem = problem_of(source, asked)
+        name = kinds_text(problem.cluster)
+        yield f"{name} {link}" if link else name, problem
 
 
 def _page(comparison: Comparison, results: Results) -> Page:

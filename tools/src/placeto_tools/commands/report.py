@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from placeto.errors import InputError
 from placeto.outputs import write_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
@@ -15,7 +14,7 @@ from placeto_tools.options import Command, output_option, overwrite_option
 from placeto_tools.problem_options import problem_options, resolved, schedule_option
 from placeto_tools.progress import showing_progress
 from placeto_tools.reports.contents import Shown, problem_report
-from placeto_tools.reports.page import MISSING, has_library, report_page
+from placeto_tools.reports.page import report_page
 
 
 @click.command(cls=Command)
@@ -40,8 +39,6 @@ def report(
     \b
     placeto report problem.json.gz placement.json k80:0 -o report.html
     """
-    if not has_library():
-        raise InputError(MISSING)
     with showing_progress(problem) as progress:
         read = problem_of(read_source(problem, asked), asked)
         found = [resolved(text, read, schedule, progress) for text in placements]

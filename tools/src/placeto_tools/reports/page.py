@@ -4,28 +4,17 @@ import html
 import shlex
 import sys
 from importlib import resources
-from importlib.util import find_spec
 from typing import Any
 
-from placeto.errors import InputError
 from placeto.outputs import json_text
 from placeto_tools import __version__
 
 Report = dict[str, Any]
-LIBRARY = "bokeh"
-MISSING = "report.html: needs Bokeh, which draws it: pip install 'placeto-tools[report]'"
-
-
-def has_library() -> bool:
-    """Return whether the library that draws is installed."""
-    return find_spec(LIBRARY) is not None
 
 
 def report_page(title: str, problems: list[Report]) -> str:
     """Return the page of what `problem_report` returned for each problem."""
-    if not has_library():
-        raise InputError(MISSING)
-    from bokeh.resources import Resources  # noqa: PLC0415 (of an extra)
+    from bokeh.resources import Resources  # noqa: PLC0415 (it takes a while)
 
     library = Resources(mode="inline", components=["bokeh", "bokeh-api"], log_level="error")
     parts = {
