@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from placeto.progress import clock
 from placeto.texts import counted
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
 from placeto.trials.running import conduct
@@ -23,11 +24,12 @@ from placeto_experiments.paper.plan import (
     numbers_of,
 )
 from placeto_experiments.paper.rewards import rewards
-from placeto_experiments.paper.table1 import table1
+from placeto_experiments.paper.table1 import seconds_of_trainings, table1
 from placeto_experiments.paper.traversal import traversal
 from placeto_tools.groups import Group
 from placeto_tools.options import (
     KEY_VALUE,
+    PLACER_NAME,
     Command,
     Decorator,
     NearestChoice,
@@ -218,16 +220,27 @@ def run_rewards(source: str, plan: Plan) -> Experiment:
 
 
 @experiment.command("table1", cls=Command)
+@click.option(
+    "--placer",
+    "own",
+    type=PLACER_NAME,
+    multiple=True,
+    metavar="NAME",
+    help="Placer of your own beside the others, package.module:Class; may be repeated.",
+)
 @experiment_options("table1", without=["--gpus"])
-def run_table1(plan: Plan) -> Experiment:
+def run_table1(own: tuple[str, ...], plan: Plan) -> Experiment:
     """Place the models of the paper's table 1 with every placer.
 
-    The models are Inception-V3, NMT and NASNet in the paper's sizes, on two and four K80s.
+    The models are Inception-V3, NMT and NASNet in the paper's sizes, on two and four K80s. A first
+    line says about how long the trainings take.
 
     \b
     placeto experiment table1 -o results/table1 --jobs 2
     """
-    return table1(plan)
+    seconds = seconds_of_trainings(plan)
+    click.echo(f"trainings of about {clock(seconds)} (h:mm:ss) over --jobs cores", err=True)
+    return table1(plan, own)
 
 
 # The experiments with the most wanted numbers come first.

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from math import isinf, isnan, nan
 
-from placeto.placing.placers import PLACERS
+from placeto.placing.placers import PLACERS, placer_spec
 from placeto.texts import share_text
 from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
 from placeto.trials.comparison import (
@@ -40,13 +40,31 @@ ROWS = (
     ("nasnet", 4),
 )
 SEARCHES = ("paper", "placeto", "pretrained", "rnn", "local-search", "multilevel")
-RUNTIMES = {**TABLE_1, "paper": PLACERS["paper"].title}
 SEARCHED = ("paper", "placeto", "pretrained", "rnn")
+# Of the placers that train, on Inception-V3 and two GPUs (README.md).
+SECONDS_OF_EVALUATION = {"paper": 4.3e-4, "placeto": 7.2e-4, "rnn": 8.5e-3}
 STEPS = 4  # of NMT at the scale smoke
 
 
-def table1(plan: Plan) -> Experiment:
-    """Return the experiment."""
+def seconds_of_trainings(plan: Plan) -> float:
+    """Return about how many CPU seconds the trainings take, from their budgets."""
+    budgets = _budgets(plan)
+    each = sum((budgets[name] or 0) * seconds for name, seconds in SECONDS_OF_EVALUATION.items())
+    return each * len(ROWS) * len(plan.seeds)
+
+
+def _budgets(plan: Plan) -> dict[str, int | None]:
+    evaluations = plan.evaluations
+    budgets = {
+        name: budget and min(budget, evaluations)
+        for name, budget in chosen_budgets(PLACERS).items()
+    }
+    budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
+    return budgets | {"paper": PAPER_EVALUATIONS * evaluations}
+
+
+def table1(plan: Plan, own: Sequence[str] = ()) -> Experiment:
+    """Return the experiment, also with placers of a user's own."""
     problems = [
         Problem(stem=f"{model}-{gpus}xk80", source=model, cluster=f"{gpus}xk80")
         for model, gpus in ROWS
@@ -54,22 +72,17 @@ def table1(plan: Plan) -> Experiment:
     makers = {
         one.stem: source_maker(one.source, plan, one.cluster, steps=STEPS) for one in problems
     }
-    evaluations = plan.evaluations
-    budgets = {
-        name: budget and min(budget, evaluations)
-        for name, budget in chosen_budgets(PLACERS).items()
-    }
-    budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
-    budgets["paper"] = PAPER_EVALUATIONS * evaluations
+    budgets = _budgets(plan) | dict.fromkeys(own, plan.evaluations)
     comparison = Comparison(
         problems,
         makers,
-        PLACERS,
+        {**PLACERS, **{name: placer_spec(name) for name in own}},
         plan.seeds,
         budgets,
         settings=plan.settings,
         rnn_settings=plan.rnn_settings,
     )
+    comparison.try_own()
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",
@@ -109,13 +122,13 @@ def _runtime_table(
     fitted: Mapping[str, Collection[str]],
 ) -> str:
     """Return the runtimes of the paper and of the simulator, a row each for each problem."""
-    found = runtime_table(list(reports.values()), RUNTIMES)
+    found = runtime_table(list(reports.values()))
     rows = []
     for name, own in zip(reports, found.rows, strict=True):
         paper = papers[name].runtimes
         seconds = {one: "OOM" if known is None else f"{known:g}" for one, known in paper.items()}
-        rows.append([papers[name].title, *(seconds.get(placer, "") for placer in RUNTIMES)])
-        marks = [FITTED_MARK if placer in fitted[name] else "" for placer in RUNTIMES]
+        rows.append([papers[name].title, *(seconds.get(placer, "") for placer in TABLE_1)])
+        marks = [FITTED_MARK if placer in fitted[name] else "" for placer in TABLE_1]
         rows.append([a + b for a, b in zip(own, ["", *marks], strict=True)])
     return table("|".join(found.columns), rows)
 

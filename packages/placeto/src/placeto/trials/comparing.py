@@ -49,6 +49,7 @@ from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
 CASE = "case"
+OF_PAPER = {"paper", "rnn"}  # placers that train as the paper's do
 
 
 def compare(
@@ -326,6 +327,7 @@ class Comparison:
             seeds = self.seeds if spec.random else [0]
             records = [results.find(name, problem, seed) for seed in seeds]
             errors = [record.error for record in records if isinstance(record, Failed)]
+            budget = self.budgets[name] or 0
             runs = Runs(
                 name=name,
                 title=spec.title,
@@ -334,6 +336,7 @@ class Comparison:
                 error=errors[0] if errors else None,
                 failed=len(errors),
                 seeds=len(seeds),
+                below=budget if name in OF_PAPER and budget < (spec.full_budget or 0) else None,
             )
             found += [runs] if runs.runs or errors else []
         return found

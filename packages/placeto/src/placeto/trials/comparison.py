@@ -45,13 +45,14 @@ SEARCH_COLUMNS = (
     "placer was as fast as the RNN at its best; never, if half of the runs never were."
 )
 Curves = dict[str, list[NDArray[np.float64]]]  # [K, 2] of each seed
-TABLE_1 = {  # titles of the placers in table 1 of the paper, by name
+TABLE_1 = {  # titles of the placers that table 1 of the paper is about, by name
     CPU: "CPU only",
     "single": "single GPU",
     "expert": "expert",
     "scotch": "Scotch",
     "rnn": "RNN",
     "placeto": "Placeto (default configuration)",
+    "paper": "Placeto (paper configuration)",
 }
 
 
@@ -98,9 +99,9 @@ def typical(placer: Runs, field: str) -> float:
 
 
 def runtime_table(problems: Sequence[Problem], placers: Mapping[str, str] = TABLE_1) -> TextTable:
-    """Return the runtimes of some placers, as in table 1 of Addanki et al. (2019)."""
+    """Return the runtimes of some placers, a row for each problem."""
     return TextTable(
-        "Simulated seconds of a step, as in table 1 of Addanki et al. (2019)",
+        "Simulated seconds of a step; those of Addanki et al. (2019): `placeto experiment table1`",
         ["problem", *(f">{title}" for title in placers.values())],
         [
             [problem.title, *(_runtime(problem.find(name)) for name in placers)]
@@ -114,7 +115,7 @@ def search_table(
 ) -> TextTable:
     """Return evaluations and seconds of some placers, a row for each problem and placer."""
     return TextTable(
-        "Search of these placements, as in table 1 of Addanki et al. (2019)",
+        "Search of these placements",
         [
             *("problem", "placer", ">runtime, s", ">reduction", ">evaluations", ">RNN / placer"),
             *(">CPU seconds", ">as fast as the RNN"),
@@ -357,6 +358,8 @@ def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
     done = len(runs) + placer.failed
     if placer.failed:
         over_seeds.append(f"{placer.failed} of {done} failed")
+    if placer.below:
+        over_seeds.append(f"budget below the paper's: {placer.below:,}")
     if done < placer.seeds:
         over_seeds.append(f"{done} of {placer.seeds} seeds")
     if len(fitting) > 1:

@@ -102,6 +102,7 @@ class Runs(msgspec.Struct, frozen=True):
     failed: int = 0  # number of runs that did not succeed
     seeds: int = 1  # number of runs when all are done
     searches: bool = False  # whether it ends with its budget alone
+    below: int | None = None  # its budget, if it trains with less than the paper's
 
     @property
     def best(self) -> Placed | None:
