@@ -149,12 +149,12 @@ def place(
         check_heeded([placer_spec(placer)], "--placer", **given)
     with showing_progress(problem):
         source = read_source(problem, asked)
+        read = problem_of(source, asked)
     priced_by = evaluator_spec(objective or source.evaluator)
-    if start == PRETRAINED and not priced_by.simulates:
-        raise InputError(f"--start {PRETRAINED}: excludes --objective {priced_by.name}")
-    if schedule and not priced_by.simulates:
-        raise InputError(f"--schedule: excludes --objective {priced_by.name}")
-    read = problem_of(source, asked)
+    of_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
+    for option, is_given in of_steps.items():
+        if is_given and not priced_by.simulates:
+            raise InputError(f"{option}: excludes --objective {priced_by.name}")
     hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
     settings = PlaceSettings(
         seconds=seconds,
@@ -173,8 +173,11 @@ def place(
     read, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
         save_placement(result.placement, read, output)
-    excess = least_excess(read) if priced_by.simulates else 0
     fits = result.fits(read.cluster)
+    with showing_progress() as progress:
+        progress.update("memory that every placement needs ...")
+        excess = least_excess(read) if priced_by.simulates else 0
+        why = "" if fits else too_large_text(read) + remedy_text(read, result, priced_by)
     report = {
         "output": str(output),
         "placer": placed.placer,
@@ -217,6 +220,5 @@ def place(
     ):
         click.echo(f"{line}\n" if line else "", err=True, nl=False)
     if not fits:
-        why = too_large_text(read) + remedy_text(read, result, priced_by)
         click.echo(f"no placement found fits the memory{why}", err=True)
         sys.exit(DOES_NOT_FIT)
