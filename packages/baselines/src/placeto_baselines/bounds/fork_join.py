@@ -64,12 +64,12 @@ def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
     """
     ops = relax_ops(problem, paths)
     lags = region_lags(ops, min(BAND, problem.graph.num_ops), LARGEST_REGION, LEVELS)
-    head = heads(ops, lags)
-    tail = heads(ops.reversed(), lags.reversed())[::-1].copy()
+    head = heads(ops, lags, problem.num_groups)
+    tail = heads(ops.reversed(), lags.reversed(), problem.num_groups)[::-1].copy()
     # Some of the tails, evenly over all ops.
     parts = np.linspace(0, 1, min(len(tail), MAX_WINDOW_ENDS))
     ends = np.unique(np.quantile(tail, parts, method="lower"))
-    return window_bound(ops, head, tail, np.argsort(-head), ends)
+    return window_bound(ops, head, tail, np.argsort(-head), ends, problem.num_groups)
 
 
 def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
@@ -183,6 +183,7 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
     return lags
 
 
+# Whole rows and largest values are loops here: NumPy's have errors that take seconds to compile.
 # It returns nothing: Numba calls Python to make a tuple, where Ctrl-C is a segmentation fault.
 @compiled_with_arrays
 def fill_lags(
@@ -271,9 +272,11 @@ def split_lag(
     for level in range(levels - 1, -1, -1):
         if level < levels - 1:
             share[level] += share[level + 1]
-            least[:, level] = np.minimum(least[:, level], least[:, level + 1])
+            for end in range(4):
+                least[end, level] = min(least[end, level], least[end, level + 1])
         if share[level] > 0:
-            into_near, into_far, out_near, out_far = least[:, level]
+            into_near, into_far = least[0, level], least[1, level]
+            out_near, out_far = least[2, level], least[3, level]
             longest = into_far + out_far
             if shared:
                 first, second = into_near + out_near, longest
@@ -303,7 +306,7 @@ def least_length(
 
 
 @compiled_with_arrays
-def heads(ops: RelaxedOps, lags: Lags) -> NDArray[np.float64]:
+def heads(ops: RelaxedOps, lags: Lags, num_groups: int) -> NDArray[np.float64]:
     """Return float64[V], seconds before which no op starts.
 
     Proof, by induction in the order of ops. Op ``v`` starts a lag after each op on which it depends
@@ -318,7 +321,6 @@ def heads(ops: RelaxedOps, lags: Lags) -> NDArray[np.float64]:
     num_ops, band = lags.together.shape
     head = np.zeros(num_ops)
     needed_by = np.full(num_ops, -1)
-    num_groups = ops.group.max() + 1
     group_seconds, group_head = np.zeros(num_groups), np.zeros(num_groups)
     for v in range(num_ops):
         group_seconds[:], group_head[:] = 0.0, np.inf
@@ -351,6 +353,7 @@ def window_bound(
     tail: NDArray[np.float64],
     order: NDArray[np.int64],
     ends: NDArray[np.float64],
+    num_groups: int,
 ) -> float:
     """Return least seconds of the step, from the ops that must run in windows of time.
 
@@ -360,8 +363,9 @@ def window_bound(
     also gives a bound. The ``order`` int64[V] is that of falling heads; ``ends`` float64[W] are the
     values of ``s`` that are tried, and ``t`` are all heads.
     """
-    bound = (head + ops.seconds + tail).max()
-    num_groups = ops.group.max() + 1
+    bound = 0.0
+    for op in order:
+        bound = max(bound, head[op] + ops.seconds[op] + tail[op])
     for end in ends:
         share = 0.0
         group_seconds = np.zeros(num_groups)
@@ -372,4 +376,4 @@ def window_bound(
                 group_seconds[group] += ops.seconds[op] + ops.rest[op]
                 longest = max(share, group_seconds[group]) - ops.overhead
                 bound = max(bound, head[op] + longest + end)
-    return float(bound)
+    return bound
