@@ -104,7 +104,7 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
 
     usual = chosen(name)
     values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-hparam": "hidden_size=8"}
-    values |= {"--hparam": "hidden_units=8", "--placer": "placeto_baselines:Heft"}
+    values |= {"--hparam": "hidden_units=8", "--own-placer": "placeto_baselines:Heft"}
     others = {"--output", "--scale", "--force", "--jobs", "--debug"}
     params = experiment_group.commands[name].params
     options = {param.opts[-1] for param in params if isinstance(param, click.Option)} - others
@@ -281,14 +281,16 @@ def finished(experiment: Experiment) -> dict[str, Record]:
 
 
 def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
-    plan, own = chosen_plan("table1", "small", seeds=1), "placeto_baselines:Heft"
-    assert seconds_of_trainings(plan) == pytest.approx(6 * (215 + 72 + 170))
+    plan = chosen_plan("table1", "small", seeds=1, evaluations=50_000)
+    own = "placeto_baselines:Heft"
+    assert seconds_of_trainings(plan) == pytest.approx(6 * (107.5 + 36 + 170))
     experiment = table1(plan, [own])
     records = finished(experiment)
     page = "\n\n".join(experiment.page(Results(records)).parts)
     assert page.count(f"\n| {own} |") == 6
     assert page.count("budget below the paper's: 20,000 |") == 6  # of the RNN
-    assert page.count("below the paper's") == 6
+    assert page.count("budget below the paper's: 250,000 |") == 6
+    assert page.count("below the paper's") == 12
     rows = rows_of("\n\n".join(experiment.page(Results(records)).parts), "## Runtimes")
     found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
     both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))

@@ -12,12 +12,19 @@ from torch import nn
 
 from placeto.errors import InputError
 from placeto.placing.placers import make_placer
-from placeto.placing.reports import flops_of_precisions
-from placeto.problems.making import make_problem, read_problem, read_to_train_on, runnable_source
+from placeto.placing.reports import precision_text
+from placeto.problems.making import (
+    make_problem,
+    read_problem,
+    read_to_train_on,
+    runnable_problem,
+    runnable_source,
+)
 from placeto.problems.options import ProblemOptions, SourceOptions, read_cluster
 from placeto.problems.sources import load_source, source_model
 from placeto.trials.placing_tasks import on_a_cpu
 from placeto_capture import cost_model
+from placeto_execution.devices import RealDevices
 from placeto_graphs import (
     DEVICE_KINDS,
     GraphError,
@@ -65,14 +72,19 @@ def test_gpus_are_of_a_kind_and_autocast_decides_the_precision(tmp_path: Path) -
     sizes, path = {"units": 8, "vocabulary_size": 10, "steps": 2}, tmp_path / "problem.json"
     problem = read_problem("nmt-2", sizes=sizes, gpus=3, gpu_kind="v100", autocast="bfloat16")
     assert problem.cluster == parse_cluster("3xv100")
-    assert flops_of_precisions(problem.graph)["bfloat16"] > 0.5
-    assert list(flops_of_precisions(read_problem("nmt-2", sizes=sizes).graph)) == ["float32"]
+    assert re.fullmatch(r"\d\d\.\d % of FLOPs in bfloat16", precision_text(problem.graph))
+    usual = read_problem("nmt-2", sizes=sizes).graph
+    assert precision_text(usual) == "100.0 % of FLOPs in float32"
+    assert precision_text(replace(usual, flops=None)) == ""
     save_problem(problem, path)
     assert read_problem(path, gpus=4, link="pcie").cluster == parse_cluster("4xv100", link="pcie")
     with pytest.raises(InputError, match=r"^--cluster: excludes --gpus and --gpu-kind$"):
         ProblemOptions("2xk80", gpus=2)
     with pytest.raises(InputError, match=r"^--autocast: expected none for the file "):
         read_problem(path, autocast="float16")
+    devices = RealDevices(("cpu:0", "cpu:1"))
+    with pytest.raises(InputError, match=r"^--gpus: expected --cluster, whose devices are those"):
+        runnable_problem(source_model("nmt-2", SMALL), ProblemOptions(gpus=2), devices)
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def run_rewards(source: str, plan: Plan) -> Experiment:
 
 @experiment.command("table1", cls=Command)
 @click.option(
-    "--placer",
+    "--own-placer",
     "own",
     type=PLACER_NAME,
     multiple=True,

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from placeto.errors import writing
-from placeto.placing.reports import flops_of_precisions
+from placeto.placing.reports import precision_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import JSON_SUFFIXES
-from placeto.texts import counted, share_text
+from placeto.texts import counted
 from placeto_graphs import save_problem
 from placeto_tools.options import Command, result_options
 from placeto_tools.problem_options import problem_options
@@ -52,19 +52,8 @@ def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> No
     with writing(output):
         save_problem(problem, output)
     ops, groups = problem.graph.num_ops, problem.num_groups
-    devices = problem.cluster.device_names
-    precisions = flops_of_precisions(problem.graph)
-    most = max(precisions, key=lambda name: precisions[name], default="")
-    of_flops = f", {share_text(precisions[most])} of FLOPs in {most}" if most else ""
-    show_report(
-        {
-            "output": str(output),
-            "ops": ops,
-            "groups": groups,
-            "devices": devices,
-            "precisions": precisions,
-        },
-        f"{output}: {counted(ops, 'op')} in {counted(groups, 'group')} on {', '.join(devices)}"
-        f"{of_flops}",
-        as_json=as_json,
-    )
+    devices, precision = problem.cluster.device_names, precision_text(problem.graph)
+    report = {"output": str(output), "ops": ops, "groups": groups, "devices": devices}
+    line = f"{output}: {counted(ops, 'op')} in {counted(groups, 'group')} on {', '.join(devices)}"
+    said = f"{line}, {precision}" if precision else line
+    show_report(report | {"precision": precision}, said, as_json=as_json)

@@ -338,14 +338,15 @@ def _problems(
     """Yield what a cluster is called in short, and the problem on it."""
     specs = list(dict.fromkeys(clusters))  # each once
     short = [Path(spec).stem if spec.endswith(".toml") else spec for spec in specs]
-    for spec, stem in zip(specs, short, strict=True):
-        name = stem if short.count(stem) == 1 else spec  # files of two folders may have one name
-        asked = ProblemOptions(spec, link, grouping=grouping)
-        yield f"{name} {link}" if link else name, problem_of(source, asked)
-    for count in dict.fromkeys(gpus or (None,) * (not clusters)):
-        asked = ProblemOptions(None, link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
+    options = [ProblemOptions(spec, link, grouping=grouping) for spec in specs] or [
+        ProblemOptions(link=link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
+        for count in dict.fromkeys(gpus or (None,))
+    ]
+    for number, asked in enumerate(options):
         problem = problem_of(source, asked)
         name = kinds_text(problem.cluster)
+        if specs:  # files of two folders may have one name
+            name = short[number] if short.count(short[number]) == 1 else specs[number]
         yield f"{name} {link}" if link else name, problem
 
 

@@ -64,13 +64,8 @@ def simulate(
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
-    show_report(
-        report,
-        *_tables(report, rate_text(read.graph, timeline.runtime)),
-        *report["busy_receivers"],
-        speed,
-        as_json=as_json,
-    )
+    tables = _tables(report, rate_text(read.graph, timeline.runtime))
+    show_report(report, *tables, *report["busy_receivers"], speed, as_json=as_json)
 
 
 def _tables(report: dict[str, Any], rate: str) -> list[TextTable]:

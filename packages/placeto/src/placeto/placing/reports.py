@@ -1,6 +1,6 @@
 """Reports of a problem and of a simulated step: plain values in SI units."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.placing.costs import MOST_SHOWN, cost_of_result, fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.texts import bytes_text, seconds_text, share_text
+from placeto.texts import bytes_text, counted, seconds_text, share_text
 from placeto_baselines import least_excess
 from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
@@ -102,10 +102,10 @@ def bottleneck_text(timeline: Timeline) -> str:
         return ""
     link = int(busy.argmax())
     used = np.unique(timeline.transfer_destination[timeline.transfer_link == link]).tolist()
-    there = ", ".join(cluster.device_names[each] for each in used[:MOST_SHOWN])
-    more = ", ..." if len(used) > MOST_SHOWN else ""
+    there = ", ".join(cluster.device_names[each] for each in used)
+    there = there if len(used) <= MOST_SHOWN else counted(len(used), "device")
     return (
-        f"the link {cluster.link_names[link]} to {there}{more} is the bottleneck: busy "
+        f"the link {cluster.link_names[link]} to {there} is the bottleneck: busy "
         f"{share_text(busy[link])} of the step, and no device more than "
         f"{share_text(timeline.device_busy.max())}"
     )
@@ -124,23 +124,22 @@ def _path_step(timeline: Timeline, step: PathStep) -> Report:
     return {**named, "start": step.start, "seconds": seconds}
 
 
-def flops_of_precisions(graph: OpGraph) -> dict[str, float]:
-    """Return the share of the FLOPs in each precision, of ops whose precision is known."""
-    names, of_op = np.unique(graph.dtype, return_inverse=True)
-    flops = np.bincount(of_op, graph.flops, len(names))
-    known = {
-        str(name): float(sum_) for name, sum_ in zip(names, flops, strict=True) if name and sum_
-    }
-    return {name: count / sum(known.values()) for name, count in known.items()}
+def precision_text(graph: OpGraph) -> str:
+    """Return the precision of most FLOPs, and their share; nothing if it is not known."""
+    flops = Counter[str]()
+    for dtype, count in zip(graph.dtype, graph.flops.tolist(), strict=True):
+        flops[dtype] += count
+    most = max(flops, key=lambda dtype: flops[dtype])
+    known = most and flops[most]
+    return f"{share_text(flops[most] / flops.total())} of FLOPs in {most}" if known else ""
 
 
 def rate_text(graph: OpGraph, seconds: float) -> str:
     """Return the steps or tokens per second of a step of inference, in brackets."""
     if graph.phases.any() or not seconds:
         return ""
-    if not graph.tokens:
-        return f" ({1 / seconds:,.4g} steps/s)"
-    return f" ({graph.tokens / seconds:,.4g} tokens/s; {DECODE_ERROR})"
+    unit = f"tokens/s; {DECODE_ERROR}" if graph.tokens else "steps/s"
+    return f" ({(graph.tokens or 1) / seconds:,.4g} {unit})"
 
 
 def speed_of_kind(

@@ -214,7 +214,7 @@ def step_on(model: SourceModel, devices: "RealDevices") -> ExecutableStep:
     from placeto_capture import StepSpec  # noqa: PLC0415 (torch takes seconds to import)
 
     made = model.make("cpu")._asdict()
-    step = StepSpec(**made, target=devices.target, autocast=model.dtype)
+    step = StepSpec(**made, target=devices.target, autocast=model.autocast)
     return executable(step, devices.threads)
 
 

@@ -100,30 +100,22 @@ class ProblemOptions:
     choice: SourceOptions = field(default_factory=SourceOptions)
     micro_batches: int = 1  # number of parts of its batch in which a step runs
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
-    gpus: int | None = (
-        None  # instead of the devices: so many GPUs of the kind that suits the source
-    )
-    gpu_kind: str | None = None  # or of this one
+    gpus: int | None = None  # number of GPUs, instead of the devices
+    gpu_kind: str | None = None  # of these; by default that of the source
 
     def __post_init__(self) -> None:
         if self.cluster and (self.gpus or self.gpu_kind):
             raise InputError("--cluster: excludes --gpus and --gpu-kind")
 
     @classmethod
-    def of(
-        cls,
-        cluster: ClusterName | None = None,
-        link: str | None = None,
-        micro_batches: int = 1,
-        gpus: int | None = None,
-        gpu_kind: str | None = None,
-        **options: Any,
-    ) -> "ProblemOptions":
+    def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":
         """Return options of which those of the source and of the groups are given by name."""
-        of_groups = [field.name for field in fields(GroupingOptions) if field.name in options]
-        grouping = GroupingOptions(**{name: options.pop(name) for name in of_groups})
-        choice = SourceOptions(**options)
-        return cls(cluster, link, choice, micro_batches, grouping, gpus, gpu_kind)
+        of_source, of_groups = (
+            {each.name: options.pop(each.name) for each in fields(kind) if each.name in options}
+            for kind in (SourceOptions, GroupingOptions)
+        )
+        choice, grouping = SourceOptions(**of_source), GroupingOptions(**of_groups)
+        return cls(cluster, choice=choice, grouping=grouping, **options)
 
     @cached_property
     def devices(self) -> Cluster | None:

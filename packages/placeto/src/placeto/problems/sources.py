@@ -81,15 +81,8 @@ class SourceModel:
     is_part: bool = True  # as of `Source`
     cached: Callable[[Target], OpGraph] | None = None  # its graph, where such graphs are kept
     library_name: str = ""  # of a model of a library
-    autocast: str | None = None  # as of `SourceOptions`
+    autocast: Any = None  # a dtype of torch
     tokens: int = 0  # that a step makes
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of autocast, if there is one."""
-        import torch  # noqa: PLC0415 (it takes seconds)
-
-        return self.autocast and getattr(torch, self.autocast, self.autocast)
 
     def source(self, target: Target) -> Source:
         """Return the graph of the model for the kernels of a target, and what suits it."""
@@ -101,7 +94,7 @@ class SourceModel:
             if self.cached:
                 graph = self.cached(target)
             else:
-                graph = capture_step(self.make("meta"), target, autocast=self.dtype)
+                graph = capture_step(self.make("meta"), target, autocast=self.autocast)
         except CaptureError as error:  # mostly one of the model's own
             if not self.library_name:
                 raise
@@ -119,10 +112,10 @@ def load_source(
     """Return the graph of a source, with its defaults; a model is captured with a micro-batch."""
     choice = choice or SourceOptions()
     if is_graph_file(text):
-        for option in ("mask_fraction", "autocast"):
-            if getattr(choice, option) is not None:
-                name = option.replace("_", "-")
-                raise InputError(f"--{name}: expected none for the file {text}")
+        of_models = {"mask-fraction": choice.mask_fraction, "autocast": choice.autocast}
+        for option, given in of_models.items():
+            if given is not None:
+                raise InputError(f"--{option}: expected none for the file {text}")
         _check_choice(text, choice, has_inference=False)
         source = _of_file(Path(text), choice.sizes)
     else:
@@ -152,13 +145,12 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     fraction = choice.mask_fraction
     if fraction is None and choice.autocast is None:
         return model
-    changed = {} if fraction is None else {"mask_fraction": fraction}
-    make = model.make
+    import torch  # noqa: PLC0415 (it takes seconds)
+
+    changed: dict[str, Any] = {} if fraction is None else {"mask_fraction": fraction}
+    make, dtype = model.make, choice.autocast and getattr(torch, choice.autocast, choice.autocast)
     return replace(
-        model,
-        make=lambda device: make(device)._replace(**changed),
-        cached=None,
-        autocast=choice.autocast,
+        model, make=lambda device: make(device)._replace(**changed), cached=None, autocast=dtype
     )
 
 
