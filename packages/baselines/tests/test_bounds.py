@@ -10,6 +10,14 @@ from numpy.typing import NDArray
 
 from baseline_problems import cluster, gpus, op_graph, problem_of, random_problems
 from placeto_baselines import BaselineError, bound_parts, least_excess, lower_bound
+from placeto_baselines.bounds.fork_join import (
+    LARGEST_REGION,
+    LEVELS,
+    Lags,
+    RelaxedOps,
+    region_lags,
+    relax_ops,
+)
 from placeto_baselines.bounds.memory import most_held
 from placeto_baselines.bounds.work import longest_paths, work_programme
 from placeto_baselines.search.local_search import all_placements
@@ -67,6 +75,10 @@ BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
     "a path that must change devices": (
         gpus([[1, N], [N, 2], [3, N]], [(0, 1), (1, 2)], tensor_bytes=[5, 7, 1]),
         *("path", 1 + 5 + 2 + 7 + 3, 18),
+    ),
+    "ops of a group on one device, though each is faster on another": (
+        gpus([[1, 3], [3, 1]] * 2, [(0, 1), (1, 2), (2, 3)], tensor_bytes=[0] * 4, groups=[0] * 4),
+        *("path", 8, 8),
     ),
     "transfers in opposite directions": (OPPOSITE, "path", 1 + 5 + 1, 7),
     "transfers in opposite directions that share a link": (
@@ -332,3 +344,30 @@ def test_ops_without_time_hold_nothing() -> None:
     assert most_held(graph, np.zeros(10, bool)) is None
     problem = problem_of(graph, cluster(["k80"] * 2, memory=1), np.zeros((10, 2)))
     assert least_excess(problem) == 7  # of the weights, which are on one device
+
+
+def lags_of(problem: PlacementProblem, band: int = 3) -> tuple[RelaxedOps, Lags]:
+    ops = relax_ops(problem, longest_paths(problem))
+    return ops, region_lags(ops, band, LARGEST_REGION, LEVELS)
+
+
+def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:
+    ops, _ = lags_of(gpus([0] * 3, [(2, 1), (1, 0)], groups=[0, 1, 2]))
+    assert ops.offsets.tolist() == [0, 0, 1, 2]
+    assert ops.producers.tolist() == [0, 1]
+    assert ops.group.tolist() == [2, 1, 0]
+
+
+def test_lags_tell_one_device_from_two() -> None:
+    chain: dict[str, Any] = {"edges": [(0, 1), (1, 2)], "tensor_bytes": [4, 7, 1]}
+    _, lags = lags_of(gpus([1] * 3, overhead=0.5, **chain))
+    assert lags.together[0, 1:].tolist() == [0.5, 0.5 + 1 + 0.5]
+    assert lags.apart[0, 1:].tolist() == [4.0, 4 + 1 + 0.5]
+    _, of_one_group = lags_of(gpus([1] * 3, overhead=0.5, groups=[0, 1, 0], **chain))
+    assert of_one_group.apart[0, 2] == np.inf
+    _, free = lags_of(BY_HAND["going elsewhere and back is faster than waiting"][0])
+    assert free.together[0, 2] == 1.0
+    # Apart, one device is 3 s from the join, and the other 1 s from the fork: (20 + 3 + 1) / 2.
+    uneven = fork_and_join(4, 5, 1)
+    graph = replace(uneven.graph, tensor_bytes=np.array([1, 3, 3, 3, 3, 0]))
+    assert lags_of(replace(uneven, graph=graph), band=6)[1].apart[0, 5] == pytest.approx(12.0)

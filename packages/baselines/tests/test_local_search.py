@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from baseline_problems import gpus, random_problem, two_chains
 from placeto_baselines import BaselineError, LocalSearch, exhaustive_search
+from placeto_baselines.devices import random_placements
 from placeto_baselines.search import local_search
 from placeto_graphs import EvaluationBatch
 from plain_evaluator import PlainEvaluator
@@ -167,3 +168,16 @@ def test_too_many_placements_are_refused() -> None:
     huge = gpus([1] * 20_000)
     with pytest.raises(BaselineError, match=r"got 10\^6021 \(20000 groups on 2 devices\)$"):
         exhaustive_search(huge, PlainEvaluator(huge))
+
+
+@pytest.mark.usefixtures("tries_moves_alone")
+def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, starts = gpus([1, 1]), []
+
+    def counted(*given: Any) -> NDArray[np.int32]:
+        starts.append(given)
+        return random_placements(*given)
+
+    monkeypatch.setattr(local_search, "random_placements", counted)
+    LocalSearch(budget=400, restarts=4, annealing=0.9).place(problem, PlainEvaluator(problem))
+    assert len(starts) == 5  # 1 evaluation, 90 of annealing and about 5 of climbing each

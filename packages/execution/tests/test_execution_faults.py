@@ -259,3 +259,24 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
         os.kill(bystander, signal.SIGKILL)
     assert errors.read_text() == ""
     assert [path.name for path in tmp_path.iterdir()] == ["errors.txt"]
+
+
+INTERRUPTED = """
+import multiprocessing, numpy as np, os, signal, sys
+sys.path.insert(0, {tests!r})
+from numeric_step import NumericStep, cpus, random_problem
+from placeto_execution import Executor
+
+problem = random_problem(0, 20, 2, "fifo")
+os.register_at_fork(before=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    Executor(problem, NumericStep(problem.graph), cpus(2)).execute(np.array([0, 1] * 10, np.int32))
+except KeyboardInterrupt:
+    print("interrupted", multiprocessing.active_children())
+"""
+
+
+def test_an_interrupt_within_a_fork() -> None:
+    code = INTERRUPTED.format(tests=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted []\n", "")
