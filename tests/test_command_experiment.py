@@ -303,6 +303,6 @@ def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
     assert [row[7] for row in rows[::2]] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
     assert all(marks == fitted.get(name.partition(" on ")[0], none) for name, marks in found)
     some = {name: record for name, record in records.items() if "inception" not in name}
-    page = experiment.page(Results(some)).parts
-    first, second, *_ = rows_of("\n\n".join(page), "## Runtimes")
+    page = "\n\n".join(experiment.page(Results(some)).parts)
+    first, second, *_ = rows_of(page, "## Runtimes")
     assert (first[0], second[0]) == ("*paper*: NMT, 2 K80s", "nmt-2 on 2xk80")

@@ -396,7 +396,7 @@ def test_layers_of_library_models_hold_each_parameter_once(name: str) -> None:
     assert len(tied) == (name != "mixtral")
     stacks = layer_stacks(chain.scopes)
     assert [len(stack) for stack in stacks.values()] == [2] * len(stacks)
-    assert set(chain.layers).issuperset(*stacks.values())
+    assert set(chain.layers) >= set().union(*stacks.values())
     half = len(chain.layers) // 2
     later = chain.layers[half:]
     devices = [int(layer in later) for layer in chain.scopes.outermost(chain.layers)]

@@ -121,7 +121,7 @@ def test_from_an_empty_file_to_a_row_in_the_table() -> None:
     lines = "".join([*blocks(PLACER), *blocks(PLACER, "sh")]).splitlines()
     small = (re.sub(r"inception-v3 nmt-2|nmt-2", "nmt-2.txt", line) for line in lines)
     first, second, _ = (shlex.split(line)[1:] for line in small)
-    (problem,) = succeed_json(*first, "--seeds=2", "--seconds=0.2")["problems"]
+    (problem,) = succeed_json(*first, "--seeds=2", "--max-evaluations=200")["problems"]
     found = {one["name"]: one["runs"] for one in problem["placers"]}
     own = found[f"{NAME}:CoordinateDescent"]
     assert len(own) == 2

@@ -50,7 +50,7 @@ UNIT = "MB sent"
             (0, 0.025, " (40 steps/s)"), (0, 1.5, " (0.6667 steps/s)"), (2, 0.0, ""),
             (2, 0.025, " (80 tokens/s; -41 to +15 % from published rates)"),
         )),
-        (rate_text, (replace(DECODING, phases=[0, 1]), 1.0), ""),
+        (rate_text, (replace(DECODING, phases=np.array([0, 1], np.int8)), 1.0), ""),
         (cost_text, (0.0123,), "12.30 ms"),
         (cost_text, (1234.5, UNIT), "1,234 MB sent"),
         *((change_text, (value,), text) for value, text in (
