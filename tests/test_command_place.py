@@ -29,8 +29,8 @@ from placeto_graphs.testing import example_problem
 from placeto_simulator import Simulator
 
 
-def with_memory(memory_bytes: int) -> PlacementProblem:
-    problem = example_problem()
+def with_memory(memory_bytes: int, problem: PlacementProblem | None = None) -> PlacementProblem:
+    problem = problem or example_problem()
     devices = tuple(replace(each, memory_bytes=memory_bytes) for each in problem.cluster.devices)
     return replace(problem, cluster=replace(problem.cluster, devices=devices))
 
@@ -166,6 +166,11 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> N
         chain = succeed_json(*simulate, tmp_path / "chain.json")
         peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
     assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])
+    save_problem(with_memory(12_000, pipeline.problem()), path)
+    place[2] = "--schedule=gpipe"
+    error = invoke(*place, "-o", output).stderr
+    assert "; with --schedule 1f1b this one fits; more" in error
+    save_problem(pipeline.problem(), path)
     back = {"forward0.0": "gpu0", "forward1.0": "gpu0", "forward2.0": "gpu1", "forward3.0": "gpu0"}
     (tmp_path / "chain.json").write_text(json.dumps(back))
     error = invoke(*simulate, tmp_path / "chain.json").stderr

@@ -1,6 +1,7 @@
 """``placeto place``."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -170,6 +171,7 @@ def place(
     )
     with showing_progress() as progress:
         placed = place_scheduled(read, schedule, settings, progress)
+    unscheduled = replace(placed.problem, graph=read.graph)  # without the waits of a schedule
     read, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
         save_placement(result.placement, read, output)
@@ -177,7 +179,7 @@ def place(
     with showing_progress() as progress:
         progress.update("memory that every placement needs ...")
         excess = least_excess(read) if priced_by.simulates else 0
-        why = "" if fits else too_large_text(read) + remedy_text(read, result, priced_by)
+        why = "" if fits else too_large_text(read) + remedy_text(unscheduled, result, priced_by)
     report = {
         "output": str(output),
         "placer": placed.placer,
