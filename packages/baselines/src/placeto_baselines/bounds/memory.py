@@ -1,7 +1,6 @@
 """Memory that every placement needs: of one device for a group, and of all devices together."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -148,9 +147,10 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
     itself[tried, word] = np.uint64(1) << bit.astype(np.uint64)
     before, after = graph.precedences.T
     later, done = itself.copy(), itself.copy()  # than each, and before each
-    for rows in rows_in_order(graph):
+    in_order = rows_in_order(graph)
+    for rows in in_order:
         np.bitwise_or.at(later, after[rows], later[before[rows]])
-    for rows in rows_in_order(graph, backwards=True):
+    for rows in reversed(in_order):
         np.bitwise_or.at(done, before[rows], done[after[rows]])
     needed = np.zeros((graph.num_tensors, itself.shape[1]), np.uint64)
     np.bitwise_or.at(needed, graph.edges[:, 0], later[graph.edge_consumers])
@@ -167,20 +167,23 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
     return HeldTensors(int(tried[best]), tensors)
 
 
-def rows_in_order(
-    graph: OpGraph, most: int | None = None, *, backwards: bool = False
-) -> Iterator[NDArray[np.int64]]:
-    """Yield rows of ``precedences`` that depend on earlier ones only, at most so many at once."""
-    before, after = graph.precedences.T
+def rows_in_order(graph: OpGraph, most: int | None = None) -> list[NDArray[np.int64]]:
+    """Return rows of ``precedences`` that depend on earlier ones alone, at most so many at once.
+
+    So they also do in reverse: an op is deeper than all before it.
+    """
+    after = graph.precedences[:, 1]
     depth = np.zeros(graph.num_ops, np.int64)
     in_order = np.argsort(graph.topological_index[after], kind="stable")
     for op, reader in graph.precedences[in_order].tolist():
         depth[reader] = max(depth[reader], depth[op] + 1)
-    level = -depth[before] if backwards else depth[after]
-    order = np.argsort(level, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(level[order])) + 1):
-        step = most or max(len(rows), 1)
-        yield from (rows[first : first + step] for first in range(0, len(rows), step))
+    order = np.argsort(depth[after], kind="stable")
+    step = most or max(len(order), 1)
+    return [
+        rows[first : first + step]
+        for rows in np.split(order, np.flatnonzero(np.diff(depth[after[order]])) + 1)
+        for first in range(0, len(rows), step)
+    ]
 
 
 def _alive_in_order(graph: OpGraph, size: NDArray[np.int64]) -> NDArray[np.int64]:

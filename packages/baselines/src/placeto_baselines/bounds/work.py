@@ -62,13 +62,13 @@ def longest_paths(problem: PlacementProblem) -> Paths:
         between[:, devices, devices] = rest[before[rows]]
         return np.where(in_a_group[rows, None, None] & elsewhere, np.inf, between)
 
-    most = 1 + MOST_AT_ONCE // problem.num_devices**2
+    in_order = rows_in_order(graph, 1 + MOST_AT_ONCE // problem.num_devices**2)
     end = seconds.copy()
-    for rows in rows_in_order(graph, most):
+    for rows in in_order:
         arrival = (end[before[rows], :, None] + passing(rows)).min(axis=1)
         np.maximum.at(end, after[rows], arrival + seconds[after[rows]])
     tail = np.where(np.isfinite(seconds), 0.0, np.inf)
-    for rows in rows_in_order(graph, most, backwards=True):
+    for rows in reversed(in_order):
         left = passing(rows) + seconds[after[rows], None] + tail[after[rows], None]
         np.maximum.at(tail, before[rows], left.min(axis=2))
     return Paths(seconds, end, tail)
