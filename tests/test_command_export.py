@@ -31,7 +31,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from command_runs import build_profile, fail, succeed
+from command_runs import build_profile, fail, succeed, with_memory
 from placeto.errors import InputError
 from placeto.exporting.device_map import device_map, whole_modules
 from placeto.exporting.formats import FORMATS, dot_text, graphml_text
@@ -155,11 +155,6 @@ def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing() -> None:
     only_cpu = replace(problem, compute_time=seconds)
     with pytest.raises(InputError, match=r"a GPU that can run all of the module of last\.weight,"):
         device_map(only_cpu, np.zeros(problem.num_groups, np.int32))
-
-
-def with_memory(problem: PlacementProblem, num_bytes: int) -> PlacementProblem:
-    devices = (replace(each, memory_bytes=num_bytes) for each in problem.cluster.devices)
-    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 
 @pytest.mark.parametrize("form", ["accelerate", "torch"])

@@ -12,7 +12,7 @@ import pytest
 from gpipe_pipelines import Pipeline
 
 import placeto
-from command_runs import SMALL_NMT, fail, invoke, succeed, succeed_json, write_module
+from command_runs import SMALL_NMT, fail, invoke, succeed, succeed_json, with_memory, write_module
 from placeto.errors import InputError
 from placeto_graphs import (
     PlacementProblem,
@@ -29,18 +29,12 @@ from placeto_graphs.testing import example_problem
 from placeto_simulator import Simulator
 
 
-def with_memory(memory_bytes: int, problem: PlacementProblem | None = None) -> PlacementProblem:
-    problem = problem or example_problem()
-    devices = tuple(replace(each, memory_bytes=memory_bytes) for each in problem.cluster.devices)
-    return replace(problem, cluster=replace(problem.cluster, devices=devices))
-
-
 @pytest.mark.parametrize("placer", ["--max-evaluations=50", "--placer=heft"])
 def test_a_placement_that_does_not_fit_is_written_and_has_an_exit_code(
     tmp_path: Path, placer: str
 ) -> None:
     path, output = tmp_path / "problem.json", tmp_path / "placement.json"
-    save_problem(with_memory(1), path)
+    save_problem(with_memory(example_problem(), 1), path)
     result = invoke("place", path, placer, "--json", "-o", output)
     assert result.exit_code == 3, result.output
     assert not json.loads(result.stdout)["fits"]
@@ -58,7 +52,7 @@ def test_what_would_need_less_memory_is_tried(tmp_path: Path) -> None:
     ops.add_edges_from([("weights", "layer"), ("batch", "layer"), ("gradient", "update")])
     path, output = tmp_path / "problem.json", tmp_path / "placement.json"
     for memory, tried in ((10**9, "lacks 7.0 GB less"), (2 * 10**9, "fits")):
-        cluster = with_memory(memory).cluster
+        cluster = with_memory(example_problem(), memory).cluster
         seconds = np.array([[np.inf, 1, np.inf]] * 5)
         problem = PlacementProblem(graph=from_networkx(ops), cluster=cluster, compute_time=seconds)
         save_problem(problem, path)
@@ -80,7 +74,7 @@ def test_a_file_without_rules_says_how_to_make_one_with_finer_groups(tmp_path: P
 
 def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
     path, output = tmp_path / "problem.json", tmp_path / "placement.json"
-    save_problem(with_memory(10**12), path)
+    save_problem(with_memory(example_problem(), 10**12), path)
     place: list[object] = ["place", path, "--max-evaluations=2000", "--force", "-o", output]
     report = succeed_json(*place)
     names = load_problem(path).cluster.device_names
@@ -166,7 +160,7 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> N
         chain = succeed_json(*simulate, tmp_path / "chain.json")
         peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
     assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])
-    save_problem(with_memory(12_000, pipeline.problem()), path)
+    save_problem(with_memory(pipeline.problem(), 12_000), path)
     place[2] = "--schedule=gpipe"
     error = invoke(*place, "-o", output).stderr
     assert "; with --schedule 1f1b this one fits; more" in error

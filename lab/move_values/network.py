@@ -11,6 +11,7 @@ from torch import nn
 
 from move_values.features import FEATURES
 from placeto_graphs import write_atomically
+from placeto_policy.checkpoint import named, weights_like
 from placeto_policy.errors import PolicyError
 
 FORMAT, VERSION = "placeto-move-values", "1"  # the version counts up with changes of features
@@ -109,28 +110,18 @@ def load_move_values(path: str | os.PathLike[str]) -> MoveValues:
     OSError
         When the file cannot be read.
     """
-    shown = os.fspath(path)
     with open(path, "rb"):
         pass  # a file that cannot be read is the system's error, not the format's
-    try:
-        with safe_open(shown, framework="pt") as file:
-            found = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{shown}: expected a {FORMAT} file: {error}") from None
-    for field, expected in (("format", FORMAT), ("version", VERSION)):
-        if found.get(field) != expected:
-            raise PolicyError(f"{shown}: {field}: expected {expected!r}, got {found.get(field)!r}")
-    values = MoveValues()
-    state = values.state_dict()
-    if tensors.keys() != state.keys():
-        odd = sorted(tensors.keys() ^ state.keys())[0]
-        raise PolicyError(f"{shown}: {odd}: expected the tensors {', '.join(state)}")
-    for name, like in state.items():
-        tensor = tensors[name]
-        if (tensor.shape, tensor.dtype) != (like.shape, like.dtype) or not tensor.isfinite().all():
-            raise PolicyError(
-                f"{shown}: {name}: expected finite {like.dtype} of shape {tuple(like.shape)}"
-            )
-    values.load_state_dict(tensors)
+    with named(path):
+        try:
+            with safe_open(os.fspath(path), framework="pt") as file:
+                found = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, UnicodeDecodeError) as error:
+            raise PolicyError(f"expected a {FORMAT} file: {error}") from None
+        for field, expected in (("format", FORMAT), ("version", VERSION)):
+            if found.get(field) != expected:
+                raise PolicyError(f"{field}: expected {expected!r}, got {found.get(field)!r}")
+        values = MoveValues()
+        values.load_state_dict(weights_like(values, tensors, ""))
     return values

@@ -82,7 +82,7 @@ def load_policy(path: Path) -> PlacementPolicy:
     OSError
         When the file cannot be read.
     """
-    with _named(path):
+    with named(path):
         description, tensors = _read(path)
         progress = description.training
         best = progress and progress.least_cost is not None
@@ -158,7 +158,7 @@ def resume_training(
     OSError
         When the file cannot be read.
     """
-    with _named(path):
+    with named(path):
         description, tensors = _read(path)
         progress = description.training
         if progress is None:
@@ -202,7 +202,7 @@ def _restore(trainer: Trainer, progress: _Progress, tensors: Tensors) -> None:
             trainer.best[index] = Best(graph.best_lacks_memory, graph.best_cost, placement)
     if progress.least_cost is not None:
         trainer.best_policy.cost = progress.least_cost
-        trainer.best_policy.weights = _weights(trainer.policy, tensors, BEST_POLICY)
+        trainer.best_policy.weights = weights_like(trainer.policy, tensors, BEST_POLICY)
 
 
 def _features(policy: PlacementPolicy) -> int:
@@ -225,7 +225,7 @@ def _write(path: Path, description: _Description, tensors: Tensors) -> None:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def named(path: Path) -> Iterator[None]:
     """Let errors begin with the name of the file."""
     try:
         yield
@@ -260,12 +260,13 @@ def _restored_policy(description: _Description, tensors: Tensors, prefix: str) -
             f"features: expected a policy that was trained with version {_features(policy)} of "
             f"its features, got {description.features}: train it again"
         )
-    policy.load_state_dict(_weights(policy, tensors, prefix))
+    policy.load_state_dict(weights_like(policy, tensors, prefix))
     return policy
 
 
-def _weights(policy: PlacementPolicy, tensors: Tensors, prefix: str) -> Tensors:
-    state = policy.state_dict()
+def weights_like(network: torch.nn.Module, tensors: Tensors, prefix: str) -> Tensors:
+    """Return the tensors of a file that are all of a network; others of this prefix are refused."""
+    state = network.state_dict()
     given = [name for name in tensors if name.startswith(prefix)]
     unknown = [name for name in given if name.removeprefix(prefix) not in state]
     if unknown:
