@@ -41,7 +41,7 @@ ROWS = (
 )
 SEARCHES = ("paper", "placeto", "pretrained", "rnn", "local-search", "multilevel")
 SEARCHED = ("paper", "placeto", "pretrained", "rnn")
-# Of the placers that train, on Inception-V3 and two GPUs (README.md).
+# Of the placers that train, on Inception-V3 and two GPUs; a slow core takes twice as long.
 SECONDS_OF_EVALUATION = {"paper": 4.3e-4, "placeto": 7.2e-4, "rnn": 8.5e-3}
 STEPS = 4  # of NMT at the scale smoke
 
