@@ -98,6 +98,11 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
     num_links = int(link.max()) + 1
     unique = st.lists(names, min_size=num_links, max_size=num_links, unique=True)
     pairs = arrays(arrays(st.one_of(st.floats(1e-3, 1e12), st.just(np.inf)), count), count)
+    drawn = draw(arrays(st.integers(0, count - 1), count))
+    machine = np.unique(drawn, return_inverse=True)[1]  # each number is there
+    machines = len(set(drawn))
+    others = names.filter(lambda name: name not in device_names)
+    own = st.lists(others, min_size=machines, max_size=machines, unique=True)
     sizes = st.integers(1, 2**62)
     devices = [
         Device(name, draw(names), draw(sizes), draw(seconds), draw(seconds))
@@ -109,10 +114,8 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
-        # Files number machines without gaps.
-        machine=np.unique(draw(arrays(st.integers(0, count - 1), count)), return_inverse=True)[
-            1
-        ].astype(np.int32),
+        machine=machine.astype(np.int32),
+        machine_names=draw(st.one_of(st.none(), own)),
         queue=draw(st.sampled_from(["fifo", "backward-first"])),
         kinds=tuple(draw(st.lists(device_kinds(), max_size=2, unique_by=lambda kind: kind.name))),
     )

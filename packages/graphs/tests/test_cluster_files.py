@@ -71,6 +71,7 @@ def test_two_machines_by_hand(read: Read) -> None:
     assert cluster.bandwidth[2].tolist() == [2e9, 2e9, np.inf, 15e9]
     assert cluster.latency[0].tolist() == [0, 2e-6, 0, 0]
     assert cluster.machine.tolist() == [0, 0, 1, 1]
+    assert cluster.machine_names == ("left", "right")
 
 
 def test_a_link_takes_the_bandwidth_and_the_latency_of_the_file(read: Read) -> None:
@@ -141,12 +142,24 @@ def test_a_kind_like_another_differs_in_what_it_says(read: Read) -> None:
 
 def test_machines_and_their_network_are_named(read: Read) -> None:
     machines = '[machines]\none = ["a", "c"]\ntwo = ["b"]\n'
-    text = OWN.replace(HEAD, f'{HEAD}link = "ethernet-2.5g"\n').replace(
+    text = OWN.replace(HEAD, f'{HEAD}link = "pcie-shared+ethernet-2.5g"\n').replace(
         "[kinds", f"{machines}[kinds"
     )
     cluster = read(text)
+    assert cluster.machine_names == ("one", "two")
     assert cluster.bandwidth[0].tolist() == [np.inf, 2.5e9 / 8, 25.1e9]
-    assert cluster.link_names[cluster.link[1, 2]] == "machine 1 network"
+    assert cluster.link_names == ("one network", "two network", "one PCIe")
+    assert cluster.link_names[cluster.link[1, 2]] == "two network"
+
+
+def test_a_device_in_no_machine_is_in_one_of_its_own(read: Read) -> None:
+    left, right = 'left = ["a", "b"]\n', 'right = ["c", "d"]\n'
+    apart = LINKED.replace(left, "").replace('"left"', '"b", "a"')
+    cluster = read(apart)
+    assert cluster.machine_names == ("right", "machine of a", "machine of b")
+    assert cluster.machine.tolist() == [1, 2, 0, 0]
+    without = apart.replace(f"[machines]\n{right}", "").replace('"right"', '"c", "d"')
+    assert read(without).machine_names == ("machine 0",)
 
 
 BACK = 'destinations = ["left"]\nbandwidth = 2e9'
@@ -162,6 +175,7 @@ WRONG = [
     (LINKED, '["c", "d"]', '["c", "e"]', "machines.right[1]: expected one of a, b, c, d, got 'e'"),
     (LINKED, '["c", "d"]', '["c", "b"]', "machines.right[1]: expected each device in one machine"),
     (LINKED, "left = ", "d = ", "machines: expected names that no device has, got 'd'"),
+    (LINKED, '["c", "d"]', "[]", "machines.right: expected a device, got none"),
     (LINKED, 'name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),
     (LINKED, 'name = "ethernet"', 'name = "c bus"', "links[2].name: expected a name that tells"),
     (LINKED, HEAD, f"{HEAD}bandwidth = -1.0\n", "bandwidth: expected a number >= 0, or infinity"),

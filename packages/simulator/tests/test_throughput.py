@@ -68,8 +68,9 @@ def in_machines(problem: PlacementProblem, seed: int) -> PlacementProblem:
     devices = tuple(
         replace(d, kind=kind) for d, kind in zip(problem.cluster.devices, kinds, strict=True)
     )
-    machine = generator.integers(0, min(3, count), count, np.int32)
-    return replace(problem, cluster=replace(problem.cluster, devices=devices, machine=machine))
+    machine = np.unique(generator.integers(0, 3, count), return_inverse=True)[1].astype(np.int32)
+    machines = {"machine": machine, "machine_names": None}
+    return replace(problem, cluster=replace(problem.cluster, devices=devices, **machines))
 
 
 @given(placed_problems(), st.integers(0, 2**32 - 1))

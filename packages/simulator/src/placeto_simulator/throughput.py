@@ -194,7 +194,7 @@ def _nets_of(problem: PlacementProblem) -> Nets:
     compute = np.where(np.isinf(problem.compute_time), 0.0, problem.busy_time)
     sizes = graph.tensor_bytes.astype(np.float64)
     num_bytes = np.array([sizes[tensors].sum() for tensors in tensors_of.values()])
-    ways, machine, card = _ways_of(problem.cluster)
+    ways, card = _ways_of(problem.cluster)
     of_bytes = num_bytes.sum() * sum(way.sum() for way in ways.values())
     total = max(compute.sum() + of_bytes, 1e-300)
     # A power of two, so that what float64 adds up exactly is exact here, too.
@@ -220,19 +220,17 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         nets=np.array([net for nets in touched for net in nets], np.int32),
         num_bytes=num_bytes,
         **{name: way / seconds_per_tick for name, way in ways.items()},
-        machine=machine,
+        machine=problem.cluster.machine,
         card=card,
         seconds_per_tick=seconds_per_tick,
     )
 
 
-def _ways_of(
-    cluster: Cluster,
-) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int32], NDArray[np.int32]]:
-    """Return the ways of a byte as `Nets` has them, in seconds, and its machines and cards."""
+def _ways_of(cluster: Cluster) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int32]]:
+    """Return the ways of a byte as `Nets` has them, in seconds, and its cards."""
     seconds, count = 1 / cluster.bandwidth, cluster.num_devices
-    machine = np.unique(cluster.machine, return_inverse=True)[1].astype(np.int32)
-    devices = [np.flatnonzero(machine == number) for number in range(machine.max() + 1)]
+    machines = range(len(cluster.machine_names))
+    devices = [np.flatnonzero(cluster.machine == machine) for machine in machines]
     hosts = [[d for d in each.tolist() if cluster.devices[d].is_cpu] for each in devices]
     leaves, enters = np.zeros((2, count))
     for inside, host in zip(devices, hosts, strict=True):
@@ -248,7 +246,7 @@ def _ways_of(
         link[here, there] = cluster.link[ends].flat[0]
     card = count + np.unique(link, return_inverse=True)[1].reshape(link.shape)
     ways = {"leaves": leaves, "enters": enters, "crosses": crosses}
-    return ways, machine, card.astype(np.int32)
+    return ways, card.astype(np.int32)
 
 
 def _held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:

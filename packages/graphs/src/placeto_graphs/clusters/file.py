@@ -25,7 +25,14 @@ from placeto_graphs.clusters.spec import joined
 from placeto_graphs.errors import GraphError, one_of, shown, within
 from placeto_graphs.files.storage import checked, opened_toml, write_atomically
 from placeto_graphs.schema.arrays import above_0, number
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE, FREE, NO_LINK, Cluster, is_cpu
+from placeto_graphs.schema.cluster import (
+    DEFAULT_QUEUE,
+    FREE,
+    NO_LINK,
+    Cluster,
+    is_cpu,
+    usual_machine_names,
+)
 
 CLUSTER_FORMAT = "placeto-cluster"
 VERSION = 3
@@ -80,9 +87,10 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     if costs.shape[1] != 1 or _cluster(document) != cluster:  # not one equal bus for each device
         document.bandwidth, document.latency = None, 0.0
         document.links = _encoded_links(cluster)
-        for machine in np.unique(cluster.machine).tolist() if cluster.machine.any() else ():
-            inside = np.flatnonzero(cluster.machine == machine)
-            document.machines[f"machine {machine}"] = [cluster.device_names[i] for i in inside]
+        if cluster.machine_names != usual_machine_names(1):
+            for machine, name in enumerate(cluster.machine_names):
+                inside = np.flatnonzero(cluster.machine == machine)
+                document.machines[name] = [cluster.device_names[device] for device in inside]
     write_atomically(path, tomli_w.dumps(msgspec.to_builtins(document)).encode())
 
 
@@ -119,8 +127,9 @@ def _cluster(document: _ClusterFile) -> Cluster:
             given = "links" if has_links else "bandwidth"
             raise GraphError(f"{field}: expected no {given} beside it, got {shown(name)}")
     if has_links:
-        machine = np.unique(_machines(document, members), return_inverse=True)[1].astype(np.int32)
-        return Cluster(**same, **_links(document, names, members), machine=machine)
+        machine, machine_names = _machines(document, members)
+        links = _links(document, names, members)
+        return Cluster(**same, **links, machine=machine, machine_names=machine_names)
     return Cluster(
         **same,
         bandwidth=np.full((len(names), len(names)), document.bandwidth),
@@ -132,23 +141,32 @@ def _joints(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> dic
     """Return what joins devices as `parse_cluster` does: machines, and ways of their kinds."""
     if document.latency:
         raise GraphError("latency: expected a bandwidth, or links, beside it, got none")
-    machines = _machines(document, members)
-    if (machines < 0).any():
-        apart = document.devices[int(np.argmax(machines < 0))].name
+    machines, names = _machines(document, members)
+    if document.machines and len(names) > len(document.machines):
+        apart = document.devices[machines.index(len(document.machines))].name
         raise GraphError(f"machines: expected each device in one, got {shown(apart)} in none")
     ways = [_ways(index, device, document) for index, device in enumerate(document.devices)]
-    return {"machines": machines, "ways": ways, "link": document.link}
+    return {"machines": machines, "machine_names": names, "ways": ways, "link": document.link}
 
 
-def _machines(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> NDArray[np.int64]:
-    """Return the machine of each device, another number below 0 for each that is in none.
+def _machines(
+    document: _ClusterFile, members: Mapping[str, Sequence[int]]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Return the number of the machine of each device, and their names.
 
-    Without any machines, one holds all devices.
+    A device in none is one of its own. Without any machines, one holds all devices.
     """
-    machines = -np.arange(1, len(document.devices) + 1) * bool(document.machines)
-    for index, machine in enumerate(document.machines):
-        machines[members[machine]] = index
-    return machines
+    if not document.machines:
+        return [0] * len(document.devices), usual_machine_names(1)
+    names, machines = list(document.machines), [-1] * len(document.devices)
+    for machine, name in enumerate(names):
+        for device in members[name]:
+            machines[device] = machine
+    for index, device in enumerate(document.devices):
+        if machines[index] < 0:
+            machines[index] = len(names)
+            names.append(f"machine of {device.name}")
+    return machines, tuple(names)
 
 
 def _ways(index: int, device: _Device, document: _ClusterFile) -> Ways:
@@ -217,6 +235,8 @@ def _members(names: Sequence[str], machines: Mapping[str, Sequence[str]]) -> dic
     for machine, inside in machines.items():
         if machine in members:
             raise GraphError(f"machines: expected names that no device has, got {shown(machine)}")
+        if not inside:
+            raise GraphError(f"machines.{machine}: expected a device, got none")
         members[machine] = []
         for index, name in enumerate(inside):
             place = f"machines.{machine}[{index}]"

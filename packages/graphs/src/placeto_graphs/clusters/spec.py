@@ -28,6 +28,7 @@ from placeto_graphs.schema.cluster import (
     Cluster,
     Device,
     DeviceKind,
+    usual_machine_names,
 )
 
 # So many devices of a kind, or machines; and a + that stands in no brackets.
@@ -74,12 +75,14 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
     names = [f"{kind}:{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)]
     devices = decoded_devices(list(map(DeviceFields, names, kinds)), kinds=())
     machine_of = np.repeat(np.arange(len(machines)), [len(machine) for machine in machines])
-    return joined(devices, machine_of, [WAYS[kind] for kind in kinds], link=link)
+    machine_names = usual_machine_names(len(machines))
+    return joined(devices, machine_of, machine_names, [WAYS[kind] for kind in kinds], link=link)
 
 
 def joined(
     devices: Sequence[Device],
     machines: ArrayLike,
+    machine_names: Sequence[str],
     ways: Sequence[Ways],
     *,
     link: str | None = None,
@@ -146,19 +149,20 @@ def joined(
         bandwidth=bandwidth,
         latency=latency,
         link=links,
-        link_names=tuple(_link_name(key, devices) for key in used.tolist()),
+        link_names=tuple(_link_name(key, devices, machine_names) for key in used.tolist()),
         machine=machine,
+        machine_names=tuple(machine_names),
         queue=queue,
         kinds=tuple(kinds),
     )
 
 
-def _link_name(key: int, devices: Sequence[Device]) -> str:
+def _link_name(key: int, devices: Sequence[Device], machine_names: Sequence[str]) -> str:
     kind, number = divmod(key, len(devices))
     if kind == 0:
         return f"{devices[number].name} bus"
     if kind < 3:
-        return f"machine {number} {'network' if kind == 1 else 'PCIe'}"
+        return f"{machine_names[number]} {'network' if kind == 1 else 'PCIe'}"
     return f"{devices[kind - 3].name} -> {devices[number].name} NVLink"
 
 

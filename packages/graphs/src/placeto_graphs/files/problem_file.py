@@ -75,6 +75,7 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
     link: list[list[int]] | None = None
     link_names: list[str] | None = None
     machine: list[int] | None = None
+    machine_names: list[str] | None = None
     queue: str = DEFAULT_QUEUE
     kinds: dict[str, Any] | None = None
 
@@ -116,16 +117,8 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
         numbers.setdefault(column.tobytes(), len(numbers)) for column in problem.compute_time.T
     ]
     first_devices = [device_column.index(number) for number in range(len(numbers))]
-    in_cluster = {
-        "devices": cluster.devices,
-        "bandwidth": cluster.bandwidth,
-        "latency": cluster.latency,
-        "link": cluster.link,
-        "link_names": cluster.link_names,
-        "machine": cluster.machine if cluster.machine.any() else None,
-        "queue": None if cluster.queue == DEFAULT_QUEUE else cluster.queue,
-        "kinds": encoded_kinds(cluster.kinds),
-    }
+    in_cluster = {name: getattr(cluster, name) for name in _Cluster.__struct_fields__}
+    in_cluster["kinds"] = encoded_kinds(cluster.kinds)
     levels = hierarchy and [
         _encoded_grouping(level, finer)
         for level, finer in zip(hierarchy, [*hierarchy[1:], None], strict=True)

@@ -212,7 +212,10 @@ class Cluster(Record):
     link_names : L of text
         Unique names. By default ``"DEVICE bus"`` for each outgoing bus, else ``"link NUMBER"``.
     machine : int32[D]
-        The number of the machine that each device is in; by default one holds all.
+        The number of the machine that each device is in; each of 0 to M - 1 is there. By default
+        one machine holds all devices.
+    machine_names : M of text
+        Unique names, which no device has. By default ``"machine NUMBER"``.
     queue : text
         Order in which a device runs the ops that wait for it. ``"fifo"``: first in, first out, as
         in the paper. ``"backward-first"``: ops of the update, then backward, then forward ones, and
@@ -244,6 +247,7 @@ class Cluster(Record):
     link: NDArray[np.int32] = _DEFAULT
     link_names: tuple[str, ...] = _DEFAULT
     machine: NDArray[np.int32] = _DEFAULT
+    machine_names: tuple[str, ...] = _DEFAULT
     queue: str = DEFAULT_QUEUE
     kinds: tuple[DeviceKind, ...] = ()
 
@@ -266,6 +270,11 @@ class Cluster(Record):
         self._check("link_names", _checked_link_names, self.link, self.device_names)
         most, one = count - 1, np.zeros(count, np.int32)
         self._check("machine", int_array, np.int32, (count,), minimum=0, maximum=most, usual=one)
+        machines = _without_gaps("machine", self.machine)
+        usual = usual_machine_names(machines)
+        self._check("machine_names", texts, machines, unique=True, usual=usual)
+        for name in set(self.machine_names).intersection(self.device_names):
+            raise GraphError(f"machine_names: expected names that no device has, got {shown(name)}")
         one_of("queue", text("queue", self.queue), QUEUES)
         self._check("kinds", _records, DeviceKind)
 
@@ -333,6 +342,22 @@ def _outgoing_buses(count: int) -> NDArray[np.int32]:
     return link
 
 
+def usual_machine_names(count: int) -> tuple[str, ...]:
+    """Return names of machines that have no others."""
+    return tuple(f"machine {number}" for number in range(count))
+
+
+def _without_gaps(field: str, numbers: NDArray[np.int32]) -> int:
+    """Return how many numbers there are; refuse them if one between them is missing."""
+    used = np.unique(numbers)
+    gaps = np.flatnonzero(used != np.arange(len(used)))
+    if gaps.size:
+        raise GraphError(
+            f"{field}: expected every number from 0 to {used[-1]}, got none that is {gaps[0]}"
+        )
+    return len(used)
+
+
 def _checked_link(field: str, given: Any, count: int) -> NDArray[np.int32]:
     given = _outgoing_buses(count) if given is None else given
     most = max(count * (count - 1) - 1, NO_LINK)
@@ -343,12 +368,7 @@ def _checked_link(field: str, given: Any, count: int) -> NDArray[np.int32]:
             f"{field}[{source}, {destination}]: expected {expected}, "
             f"got {link[source, destination]}"
         )
-    used = np.unique(link[link != NO_LINK])
-    gaps = np.flatnonzero(used != np.arange(len(used)))
-    if gaps.size:
-        raise GraphError(
-            f"{field}: expected every number from 0 to {used[-1]}, got none that is {gaps[0]}"
-        )
+    _without_gaps(field, link[link != NO_LINK])
     return link
 
 

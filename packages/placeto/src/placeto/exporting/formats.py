@@ -96,7 +96,7 @@ def _vllm(
         machine = cluster.machine[device]
         if not cluster.devices[device].is_cpu:
             here = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
-            numbers.setdefault(f"machine {machine}", []).append(here.index(device))
+            numbers.setdefault(cluster.machine_names[machine], []).append(here.index(device))
     visible = {
         machine: f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"
         for machine, own in numbers.items()

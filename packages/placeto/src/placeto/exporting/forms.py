@@ -154,7 +154,7 @@ def price(
 
 def check_one_machine(cluster: Cluster, library: str) -> None:
     """Refuse devices of several machines, of which a library uses one."""
-    count = len(np.unique(cluster.machine))
+    count = len(cluster.machine_names)
     if count > 1:
         raise InputError(
             f"PROBLEM: expected devices of one machine, as {library} uses those of one, got {count}"
