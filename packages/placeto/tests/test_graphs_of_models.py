@@ -11,10 +11,13 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 
 from placeto import family_graph, load_model_graph
 from placeto.problems import models
 from placeto.problems.models import cache_folder, cached_graph
+from placeto.problems.options import SourceOptions
+from placeto.problems.sources import source_model
 from placeto_graphs import DEFAULT_RULES, OpGraph, colocate, from_networkx
 from placeto_workloads import MODELS, WorkloadError, family
 
@@ -167,20 +170,28 @@ SMALL_FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def forget_how_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> OpGraph:
+    def fail(*_: object, **_how: object) -> OpGraph:
         raise AssertionError("expected no capture")
 
     monkeypatch.setattr("placeto.problems.models.capture_step", fail)
 
 
 def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = load_model_graph("nmt-2", **SMALL_NMT)
+    def mixed(fraction: float | None = None) -> OpGraph:
+        choice = SourceOptions(SMALL_NMT, mask_fraction=fraction, autocast="bfloat16")
+        return source_model("nmt-2", choice).source("gpu").graph
+
+    graphs = [load_model_graph("nmt-2", **SMALL_NMT), mixed()]
     forget_how_to_capture(monkeypatch)
-    assert load_model_graph("nmt-2", **SMALL_NMT) == graph
+    assert [load_model_graph("nmt-2", **SMALL_NMT), mixed()] == graphs
+    assert "bfloat16" in {*graphs[1].dtype} - {*graphs[0].dtype}
+    with pytest.raises(AssertionError, match="expected no capture"):
+        mixed(0.5)
     for name, target, sizes in (
         ("nmt-4", "gpu", SMALL_NMT),
         ("nmt-2", "cpu", SMALL_NMT),
         ("nmt-2", "gpu", {**SMALL_NMT, "units": 7}),
+        ("nmt-2", "gpu", {**SMALL_NMT, "autocast": torch.float16}),
     ):
         with pytest.raises(AssertionError, match="expected no capture"):
             load_model_graph(name, target, **sizes)  # type: ignore[arg-type]
@@ -226,8 +237,11 @@ def test_a_family_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> Non
     forget_how_to_capture(monkeypatch)
     assert family_graph(member) == graph
     same_sizes = replace(other, sizes=member.sizes)  # but another cell
+    for asked, how in ((same_sizes, {}), (member, {"autocast": torch.float16})):
+        with pytest.raises(AssertionError, match="expected no capture"):
+            family_graph(asked, **how)
     with pytest.raises(AssertionError, match="expected no capture"):
-        family_graph(same_sizes)
+        family_graph(member, "cpu")
 
 
 @pytest.mark.slow

@@ -27,7 +27,9 @@ MOST_BYTES = 2 * 10**9  # of all graphs
 SOURCES = ("placeto_capture.costs", "placeto_capture.tracing", "placeto_workloads.models")
 
 
-def load_model_graph(name: str, target: Target = "gpu", /, **sizes: int) -> OpGraph:
+def load_model_graph(
+    name: str, target: Target = "gpu", /, *, autocast: torch.dtype | None = None, **sizes: int
+) -> OpGraph:
     """Return the graph of one training step of a registered model, with Adam.
 
     It is captured once and kept in the user's cache folder: ``$PLACETO_CACHE_DIR/graphs``, else
@@ -38,8 +40,8 @@ def load_model_graph(name: str, target: Target = "gpu", /, **sizes: int) -> OpGr
     ----------
     name
         One of `placeto_workloads.MODELS`.
-    target
-        Device whose kernels run, ``"gpu"`` or ``"cpu"``, as `placeto_capture.capture` takes it.
+    target, autocast
+        As of `placeto_capture.capture`.
     **sizes
         Other sizes than the published ones; ``placeto_workloads.MODELS[name].sizes`` lists them.
 
@@ -59,15 +61,26 @@ def load_model_graph(name: str, target: Target = "gpu", /, **sizes: int) -> OpGr
     """
     if name in MODELS:
         sizes = checked_sizes(name, MODELS[name].sizes, sizes)
-    return cached_graph(
+    return _cached_step(
         name,
-        {**sizes, "target": target},
-        lambda: capture_step(training_step(name, device="meta", seed=0, **sizes), target),
+        sizes,
+        lambda: training_step(name, device="meta", seed=0, **sizes),
+        target=target,
+        autocast=autocast,
     )
 
 
-def family_graph(member: FamilyMember) -> OpGraph:
+def family_graph(
+    member: FamilyMember, target: Target = "gpu", *, autocast: torch.dtype | None = None
+) -> OpGraph:
     """Return the graph of a training step of a family graph, from the cache if it was captured.
+
+    Parameters
+    ----------
+    member
+        The family graph.
+    target, autocast
+        As of `placeto_capture.capture`.
 
     Examples
     --------
@@ -78,9 +91,17 @@ def family_graph(member: FamilyMember) -> OpGraph:
     128
     """
     parameters: dict[str, Any] = {**member.sizes, "architecture": member.architecture}
-    return cached_graph(
-        f"family-{member.family}", parameters, lambda: capture_step(member.training_step())
-    )
+    name, make = f"family-{member.family}", member.training_step
+    return _cached_step(name, parameters, make, target=target, autocast=autocast)
+
+
+def _cached_step(
+    name: str,
+    parameters: Mapping[str, object],
+    make: Callable[[], TrainingStep],
+    **how: Any,
+) -> OpGraph:
+    return cached_graph(name, {**parameters, **how}, lambda: capture_step(make(), **how))
 
 
 def capture_step(

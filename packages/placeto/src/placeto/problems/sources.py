@@ -79,7 +79,7 @@ class SourceModel:
     rules: tuple[Rule, ...] = DEFAULT_RULES
     num_groups: int | None = None
     is_part: bool = True  # as of `Source`
-    cached: Callable[[Target], OpGraph] | None = None  # its graph, where such graphs are kept
+    cached: Callable[[Target, Any], OpGraph] | None = None  # its graph, where such are kept
     library_name: str = ""  # of a model of a library
     autocast: Any = None  # a dtype of torch
     tokens: int = 0  # that a step makes
@@ -92,7 +92,7 @@ class SourceModel:
 
         try:
             if self.cached:
-                graph = self.cached(target)
+                graph = self.cached(target, self.autocast)
             else:
                 graph = capture_step(self.make("meta"), target, autocast=self.autocast)
         except CaptureError as error:  # mostly one of the model's own
@@ -142,16 +142,16 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
     model = find(text, choice, micro_batches)
-    fraction = choice.mask_fraction
-    if fraction is None and choice.autocast is None:
-        return model
-    import torch  # noqa: PLC0415 (it takes seconds)
+    if choice.mask_fraction is not None:
+        make, fraction = model.make, choice.mask_fraction
+        model = replace(
+            model, make=lambda device: make(device)._replace(mask_fraction=fraction), cached=None
+        )
+    if choice.autocast is not None:
+        import torch  # noqa: PLC0415 (it takes seconds)
 
-    changed: dict[str, Any] = {} if fraction is None else {"mask_fraction": fraction}
-    make, dtype = model.make, choice.autocast and getattr(torch, choice.autocast, choice.autocast)
-    return replace(
-        model, make=lambda device: make(device)._replace(**changed), cached=None, autocast=dtype
-    )
+        model = replace(model, autocast=getattr(torch, choice.autocast, choice.autocast))
+    return model
 
 
 def _check_choice(
@@ -207,7 +207,7 @@ def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceM
         name,
         lambda device: training_step(name, device=device, **sizes),
         rules=MODELS[name].colocation_rules,
-        cached=lambda target: load_model_graph(name, target, **sizes),
+        cached=lambda target, autocast: load_model_graph(name, target, autocast=autocast, **sizes),
     )
 
 
@@ -246,7 +246,7 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
         lambda device: member.training_step(device=device),
         rules=chosen.colocation_rules,
         num_groups=chosen.num_groups,
-        cached=lambda _target: family_graph(member),
+        cached=lambda target, autocast: family_graph(member, target, autocast=autocast),
     )
 
 
