@@ -173,6 +173,24 @@ def test_nothing_slow_is_imported_before_it_is_needed() -> None:
     assert printed_by(code).endswith("\n[]\n")
 
 
+def test_a_model_is_placed_without_pytorch_once_it_was_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
+    code = (
+        "import sys; from placeto_tools.main import placeto\n"
+        "placeto(sys.argv[1:], standalone_mode=False)\n"
+        "print({'networkx', 'torch'} & {*sys.modules})"
+    )
+    sizes = ["--batch-size=2", "--set=steps=2", "--set=units=4", "--set=vocabulary_size=9"]
+    imported = []
+    for time in range(2):
+        output = ["-o", str(tmp_path / f"{time}.json")]
+        printed = printed_by(code, "place", "nmt-2", *sizes, "--max-evaluations", "1", *output)
+        imported.append(printed.splitlines()[-1])
+    assert ("torch" in imported[0], imported[1]) == (True, "set()")
+
+
 def test_ctrl_c_is_no_traceback_while_the_command_is_imported() -> None:
     code = (
         "import os, sys\n"

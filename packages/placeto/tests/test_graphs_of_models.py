@@ -62,7 +62,7 @@ def test_a_graph_is_made_once_for_each_name_parameter_and_version(
     assert cached_graph("path", {"length": 4}, making(GRAPH)) is GRAPH
     with monkeypatch.context() as other:
         if version:
-            other.setattr("torch.__version__", version)
+            other.setattr(models, "version", lambda _: version)
         assert cached_graph(name, parameters, making(OTHER_GRAPH)) == OTHER_GRAPH
     assert cached_graph("path", {"length": 4}, never) == GRAPH
 
@@ -173,7 +173,8 @@ def forget_how_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **_how: object) -> OpGraph:
         raise AssertionError("expected no capture")
 
-    monkeypatch.setattr("placeto.problems.models.capture_step", fail)
+    for module in ("models", "sources"):
+        monkeypatch.setattr(f"placeto.problems.{module}.capture_step", fail)
 
 
 def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,20 +196,6 @@ def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(AssertionError, match="expected no capture"):
             load_model_graph(name, target, **sizes)  # type: ignore[arg-type]
-
-
-def test_published_sizes_given_or_left_out_are_the_same_graph(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def note(name: str, parameters: dict[str, object], _make: object) -> None:
-        asked.append((name, parameters))
-
-    monkeypatch.setattr("placeto.problems.models.cached_graph", note)
-    load_model_graph("nmt-2")
-    load_model_graph("nmt-2", batch_size=128, units=np.int64(2400))  # type: ignore[arg-type]
-    assert repr(asked[0]) == repr(asked[1])
 
 
 def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:

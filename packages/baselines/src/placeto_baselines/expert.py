@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +12,9 @@ from placeto_baselines.devices import NOWHERE, majority, repaired
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.trials import RulePlacer
 from placeto_graphs import Phase, PlacementProblem
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 ENTRY, EXIT = "entry", "exit"
 
@@ -151,8 +154,10 @@ def _with_neighbours(problem: PlacementProblem, given: NDArray[np.int64]) -> NDA
     return np.where(device_of == NOWHERE, 0, device_of)
 
 
-def forward_graph(problem: PlacementProblem) -> nx.DiGraph:
+def forward_graph(problem: PlacementProblem) -> "nx.DiGraph":
     """Return the groups and the edges between them over which forward ops send tensors."""
+    import networkx as nx  # noqa: PLC0415 (it takes a while, as below)
+
     graph, group_of = problem.graph, problem.grouping.group_of
     is_forward = graph.phases == Phase.FORWARD
     both = is_forward[graph.edge_producers] & is_forward[graph.edge_consumers]
@@ -166,7 +171,7 @@ def forward_graph(problem: PlacementProblem) -> nx.DiGraph:
     return result
 
 
-def parallel_branches(graph: nx.DiGraph) -> list[list[set[int]]]:
+def parallel_branches(graph: "nx.DiGraph") -> list[list[set[int]]]:
     """Return the fork-join regions of a graph, each as its parallel branches.
 
     A fork is a node with several successors. Its join is the first node that all paths from it pass
@@ -174,6 +179,8 @@ def parallel_branches(graph: nx.DiGraph) -> list[list[set[int]]]:
     two. A region has two branches or more. Regions within a branch of another are part of that
     branch; of regions that overlap the first counts. Separate parts of a graph are branches, too.
     """
+    import networkx as nx  # noqa: PLC0415
+
     if not len(graph):
         return []
     closed = nx.DiGraph(graph.edges)

@@ -6,15 +6,20 @@
 - `executable_step` and `executable_training` make a step that runs op by op.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.execution.traced_step import executable_step
-from placeto_capture.execution.training import ExecutableTraining, executable_training
-from placeto_capture.programs.step import program_step
-from placeto_capture.tracing.capture import capture, capture_function, capture_step
-from placeto_capture.tracing.devices import Target
-from placeto_capture.tracing.step_spec import StepSpec
-from placeto_capture.tracing.trace import Updates
+
+if TYPE_CHECKING:
+    from placeto_capture.execution.traced_step import executable_step
+    from placeto_capture.execution.training import ExecutableTraining, executable_training
+    from placeto_capture.programs.step import program_step
+    from placeto_capture.tracing.capture import capture, capture_function, capture_step
+    from placeto_capture.tracing.devices import Target
+    from placeto_capture.tracing.step_spec import StepSpec
+    from placeto_capture.tracing.trace import Updates
 
 __version__ = "0.3.0"
 
@@ -34,3 +39,20 @@ __all__ = [
     "executable_training",
     "program_step",
 ]
+_MODULES = {
+    "execution.traced_step": ("executable_step",),
+    "execution.training": ("ExecutableTraining", "executable_training"),
+    "programs.step": ("program_step",),
+    "tracing.capture": ("capture", "capture_function", "capture_step"),
+    "tracing.devices": ("Target",),
+    "tracing.step_spec": ("StepSpec",),
+    "tracing.trace": ("Updates",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: costs need no PyTorch, which takes seconds."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -156,6 +155,8 @@ class _Compiler:
 
     def order(self) -> list[int]:
         """Return all events by their starts, each after what it needs (Kahn's algorithm)."""
+        import networkx as nx  # noqa: PLC0415 (names of devices, which options take, need none)
+
         schedule, num_ops = self.schedule, self.graph.num_ops
         starts = np.concatenate([schedule.op_start, schedule.transfer_start])
         ends = np.concatenate([schedule.op_end, schedule.transfer_end])

@@ -3,39 +3,39 @@
 Each is a factory of a training step: a model, example inputs, and how outputs become a loss.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.families.family import Family, FamilyMember, family, family_names
-from placeto_workloads.families.search_spaces import (
-    ArchitectureSampler,
-    ConvolutionalSpace,
-    RecurrentSpace,
-    SearchSpace,
-    UniformSampler,
-)
-from placeto_workloads.families.trajectory import ControllerSampler
-from placeto_workloads.libraries.transformers_inference import inference_step
-from placeto_workloads.models.cell_architecture import (
-    Activation,
-    Block,
-    ConvolutionalArchitecture,
-    ConvolutionalCell,
-    Operation,
-    RecurrentCell,
-    cell_with_loose_ends,
-)
-from placeto_workloads.models.cell_network import enas_image_network
-from placeto_workloads.models.enas_recurrent import enas_language_model
-from placeto_workloads.models.inception_v3 import inception_v3
-from placeto_workloads.models.nasnet import NASNET_A, nasnet
-from placeto_workloads.models.nmt import nmt
-from placeto_workloads.models.training_step import TrainingStep
-from placeto_workloads.registry import (
-    LIBRARIES,
-    MODELS,
-    RegisteredModel,
-    library_step,
-    training_step,
-)
+from placeto_workloads.registry import MODELS, RegisteredModel, training_step
+
+if TYPE_CHECKING:
+    from placeto_workloads.families.family import Family, FamilyMember, family, family_names
+    from placeto_workloads.families.search_spaces import (
+        ArchitectureSampler,
+        ConvolutionalSpace,
+        RecurrentSpace,
+        SearchSpace,
+        UniformSampler,
+    )
+    from placeto_workloads.families.trajectory import ControllerSampler
+    from placeto_workloads.libraries.steps import LIBRARIES, library_step
+    from placeto_workloads.libraries.transformers_inference import inference_step
+    from placeto_workloads.models.cell_architecture import (
+        Activation,
+        Block,
+        ConvolutionalArchitecture,
+        ConvolutionalCell,
+        Operation,
+        RecurrentCell,
+        cell_with_loose_ends,
+    )
+    from placeto_workloads.models.cell_network import enas_image_network
+    from placeto_workloads.models.enas_recurrent import enas_language_model
+    from placeto_workloads.models.inception_v3 import inception_v3
+    from placeto_workloads.models.nasnet import NASNET_A, nasnet
+    from placeto_workloads.models.nmt import nmt
+    from placeto_workloads.models.training_step import TrainingStep
 
 __version__ = "0.3.0"
 
@@ -72,3 +72,39 @@ __all__ = [
     "nmt",
     "training_step",
 ]
+_MODULES = {
+    "families.family": ("Family", "FamilyMember", "family", "family_names"),
+    "families.search_spaces": (
+        "ArchitectureSampler",
+        "ConvolutionalSpace",
+        "RecurrentSpace",
+        "SearchSpace",
+        "UniformSampler",
+    ),
+    "families.trajectory": ("ControllerSampler",),
+    "libraries.steps": ("LIBRARIES", "library_step"),
+    "libraries.transformers_inference": ("inference_step",),
+    "models.cell_architecture": (
+        "Activation",
+        "Block",
+        "ConvolutionalArchitecture",
+        "ConvolutionalCell",
+        "Operation",
+        "RecurrentCell",
+        "cell_with_loose_ends",
+    ),
+    "models.cell_network": ("enas_image_network",),
+    "models.enas_recurrent": ("enas_language_model",),
+    "models.inception_v3": ("inception_v3",),
+    "models.nasnet": ("NASNET_A", "nasnet"),
+    "models.nmt": ("nmt",),
+    "models.training_step": ("TrainingStep",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: `MODELS` need no PyTorch, which takes seconds."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

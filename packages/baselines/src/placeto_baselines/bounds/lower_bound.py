@@ -5,8 +5,6 @@ from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from placeto_baselines.bounds.memory import HeldTensors
 from placeto_baselines.bounds.work import Paths, WorkProgramme, longest_paths, work_programme
@@ -114,6 +112,10 @@ def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramm
     placement; the greatest over all parts counts. Either way the penalty of the least excess of all
     placements is due.
     """
+    # scipy takes half a second to import.
+    from scipy.sparse import csr_array  # noqa: PLC0415
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
     groups = problem.group_graph
     joined = csr_array(
         (np.ones(groups.num_edges), (groups.edges[:, 0], groups.edges[:, 1])),

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import block_array, csr_array, diags_array, eye_array, hstack
 
 from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs, rows_in_order
 from placeto_baselines.devices import op_seconds
@@ -192,12 +190,16 @@ class WorkProgramme:
         largest memory: the solver's tolerances are absolute. Where such a second is nothing beside
         what too many bytes cost, it is longer.
         """
+        from scipy import optimize, sparse  # noqa: PLC0415 (they take half a second to import)
+
         groups, devices = np.nonzero(np.isfinite(self.work))
         num_groups, num_devices = self.work.shape
         needs = self.needs
         parts, ones = np.arange(len(groups)), np.ones((len(groups), 1))
-        of_group = csr_array((ones[:, 0], (groups, parts)))
-        of_device = csr_array((ones[:, 0], (devices, parts)), shape=(num_devices, len(parts)))
+        of_group = sparse.csr_array((ones[:, 0], (groups, parts)))
+        of_device = sparse.csr_array(
+            (ones[:, 0], (devices, parts)), shape=(num_devices, len(parts))
+        )
         byte = float(needs.memory.max())
         shortest = self.scale * byte / LARGEST_COST
         longest = float(max(self.path[groups, devices].max(), self.overhead.max()))
@@ -206,14 +208,14 @@ class WorkProgramme:
         work = of_device * (self.work[groups, devices] / second)
         path = of_group * (self.path[groups, devices] / second)
         resident = of_device * (needs.resident[groups] / byte)
-        running = diags_array(needs.running[groups, devices] / byte)
+        running = sparse.diags_array(needs.running[groups, devices] / byte)
         lack = of_group * (needs.lack[groups, devices] / byte)
         each_group, each_device = -ones[:num_groups], -np.ones((num_devices, 1))
-        matrix = block_array(
+        matrix = sparse.block_array(
             [
                 [work, each_device, None, None],
                 [path, each_group, None, None],
-                [resident, None, None, -eye_array(num_devices)],
+                [resident, None, None, -sparse.eye_array(num_devices)],
                 [running, None, -ones, of_device.T],
                 [lack, None, each_group, None],
             ],
@@ -228,12 +230,12 @@ class WorkProgramme:
         ]
         costs = np.zeros(matrix.shape[1])
         costs[len(parts)], costs[len(parts) + 1] = 1.0, self.scale * byte / second
-        unused = csr_array((num_groups, num_devices + 2))
-        solution = linprog(
+        unused = sparse.csr_array((num_groups, num_devices + 2))
+        solution = optimize.linprog(
             costs,
             A_ub=matrix,
             b_ub=np.concatenate(limits),
-            A_eq=hstack([of_group, unused]),
+            A_eq=sparse.hstack([of_group, unused]),
             b_eq=np.ones(num_groups),
             method="highs",
         )

@@ -2,8 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import block_array, csr_array, diags_array, eye_array
 
 from placeto_baselines.devices import NOWHERE, accelerated, allowed_devices
 from placeto_baselines.errors import BaselineError
@@ -268,6 +266,8 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
     and ``j`` is the favourite child of ``i`` where ``x[i, j] < 1/2`` (Hanen and Munier 1995; Jeon
     et al. 2020). The last two make it one at most. Times are means over devices.
     """
+    from scipy import optimize, sparse  # noqa: PLC0415 (they take half a second to import)
+
     edges = [
         (task, reader, sent)
         for task, readers in enumerate(tasks.successors)
@@ -282,12 +282,12 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
     seconds = tasks.mean_seconds / unit
     num_tasks, num_edges = len(seconds), len(edges)
     ones, numbers = np.ones(num_edges), np.arange(num_edges)
-    of_parent = csr_array((ones, (parents, numbers)), shape=(num_tasks, num_edges))
-    of_child = csr_array((ones, (children, numbers)), shape=(num_tasks, num_edges))
-    matrix = block_array(
+    of_parent = sparse.csr_array((ones, (parents, numbers)), shape=(num_tasks, num_edges))
+    of_child = sparse.csr_array((ones, (children, numbers)), shape=(num_tasks, num_edges))
+    matrix = sparse.block_array(
         [
-            [diags_array(communication / unit), (of_parent - of_child).T, None],
-            [None, eye_array(num_tasks), -np.ones((num_tasks, 1))],
+            [sparse.diags_array(communication / unit), (of_parent - of_child).T, None],
+            [None, sparse.eye_array(num_tasks), -np.ones((num_tasks, 1))],
             [-of_parent, None, None],
             [-of_child, None, None],
         ],
@@ -302,7 +302,7 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
     costs = np.zeros(matrix.shape[1])
     costs[-1] = 1.0
     bounds = [(0, 1)] * num_edges + [(0, None)] * (num_tasks + 1)
-    solution = linprog(
+    solution = optimize.linprog(
         costs, A_ub=matrix, b_ub=np.concatenate(limits), bounds=bounds, method="highs"
     )
     if solution.status != 0:

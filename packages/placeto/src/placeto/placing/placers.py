@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from placeto.errors import InputError, not_among
@@ -309,6 +308,8 @@ def _place_a_few_ops(name: str, evaluator: EvaluatorSpec) -> None:
 @cache
 def _of_a_few_ops(evaluator: EvaluatorSpec) -> Evaluator:
     """Return an evaluator of two chains of three ops, on a CPU and two GPUs."""
+    import networkx as nx  # noqa: PLC0415 (a placement by the usual search needs none)
+
     chains = nx.DiGraph()
     for chain in "ab":
         nx.add_path(chains, [f"{chain}{position}" for position in range(3)], bytes=1000)

@@ -28,6 +28,7 @@ from placeto.problems.sources import (
     load_source,
     source_model,
 )
+from placeto_capture import cost_models
 from placeto_graphs import (
     Cluster,
     ExecutableStep,
@@ -65,8 +66,6 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
     """Return float64[V, D], the seconds of each op: measured if known, else of a cost model."""
     if all(device.kind in graph.measured_time for device in cluster.devices):
         return measured_compute_time(graph, cluster)
-    from placeto_capture import cost_models  # noqa: PLC0415 (torch takes seconds to import)
-
     kinds = dict.fromkeys(device.kind for device in cluster.devices)
     described = {kind.name: kind for kind in cluster.kinds}
     seconds = cost_models(graph, [described.get(kind, kind) for kind in kinds])

@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from placeto_capture import Target, capture
 from placeto_graphs import GraphError, OpGraph, load_graph, save_graph
-from placeto_workloads import MODELS, FamilyMember, TrainingStep, training_step
-from placeto_workloads.registry import checked_sizes
+from placeto_workloads import training_step
+
+if TYPE_CHECKING:
+    import torch
+
+    from placeto_capture import Target
+    from placeto_workloads import FamilyMember, TrainingStep
 
 FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
 MOST_BYTES = 2 * 10**9  # of all graphs
@@ -28,7 +31,7 @@ SOURCES = ("placeto_capture.costs", "placeto_capture.tracing", "placeto_workload
 
 
 def load_model_graph(
-    name: str, target: Target = "gpu", /, *, autocast: torch.dtype | None = None, **sizes: int
+    name: str, target: "Target" = "gpu", /, *, autocast: "torch.dtype | None" = None, **sizes: int
 ) -> OpGraph:
     """Return the graph of one training step of a registered model, with Adam.
 
@@ -59,8 +62,6 @@ def load_model_graph(
     >>> "encoder.layer1.step3" in graph.scopes
     True
     """
-    if name in MODELS:
-        sizes = checked_sizes(name, MODELS[name].sizes, sizes)
     return _cached_step(
         name,
         sizes,
@@ -71,7 +72,7 @@ def load_model_graph(
 
 
 def family_graph(
-    member: FamilyMember, target: Target = "gpu", *, autocast: torch.dtype | None = None
+    member: "FamilyMember", target: "Target" = "gpu", *, autocast: "torch.dtype | None" = None
 ) -> OpGraph:
     """Return the graph of a training step of a family graph, from the cache if it was captured.
 
@@ -98,17 +99,17 @@ def family_graph(
 def _cached_step(
     name: str,
     parameters: Mapping[str, object],
-    make: Callable[[], TrainingStep],
+    make: "Callable[[], TrainingStep]",
     **how: Any,
 ) -> OpGraph:
     return cached_graph(name, {**parameters, **how}, lambda: capture_step(make(), **how))
 
 
 def capture_step(
-    step: TrainingStep,
-    target: Target = "gpu",
+    step: "TrainingStep",
+    target: "Target" = "gpu",
     *,
-    autocast: torch.dtype | None = None,
+    autocast: "torch.dtype | None" = None,
 ) -> OpGraph:
     """Return the graph of a training step, with Adam unless it has another optimizer.
 
@@ -127,6 +128,8 @@ def capture_step(
     >>> "aten.addmm" in capture_step(step).op_types
     True
     """
+    from placeto_capture import capture  # noqa: PLC0415 (torch takes seconds to import)
+
     return capture(**step._asdict(), target=target, autocast=autocast)
 
 
@@ -145,7 +148,7 @@ def cached_graph(
     described = {
         "name": name,
         "parameters": {key: repr(value) for key, value in parameters.items()},
-        "torch": str(torch.__version__),
+        "torch": version("torch"),
         "source": _source_digest(),
     }
     key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]

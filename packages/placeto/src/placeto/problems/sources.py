@@ -17,7 +17,9 @@ import msgspec
 
 from placeto.errors import InputError, check_once, not_among
 from placeto.problems.factories import defaults_of, find_factory, made_step
+from placeto.problems.models import capture_step, family_graph, load_model_graph
 from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions
+from placeto_capture import CaptureError
 from placeto_graphs import (
     DEFAULT_RULES,
     OpGraph,
@@ -30,6 +32,7 @@ from placeto_graphs import (
     rules_of_names,
 )
 from placeto_graphs.files.storage import read_bytes
+from placeto_workloads import MODELS, training_step
 
 if TYPE_CHECKING:
     from placeto_workloads import TrainingStep
@@ -86,10 +89,6 @@ class SourceModel:
 
     def source(self, target: Target) -> Source:
         """Return the graph of the model for the kernels of a target, and what suits it."""
-        from placeto.problems.models import capture_step  # noqa: PLC0415 (torch takes seconds)
-        from placeto_capture import CaptureError  # noqa: PLC0415
-        from placeto_workloads.libraries.loading import OWN_FUNCTION  # noqa: PLC0415
-
         try:
             if self.cached:
                 graph = self.cached(target, self.autocast)
@@ -98,6 +97,8 @@ class SourceModel:
         except CaptureError as error:  # mostly one of the model's own
             if not self.library_name:
                 raise
+            from placeto_workloads.libraries.loading import OWN_FUNCTION  # noqa: PLC0415 (torch)
+
             raise CaptureError(f"{self.library_name}: {error}; {OWN_FUNCTION}") from error
         graph = replace(graph, tokens=self.tokens) if self.tokens else graph
         return Source(self.name, graph, None, self.rules, self.num_groups, is_part=self.is_part)
@@ -196,13 +197,10 @@ def _is_of_weights(text: str) -> bool:
 
 
 def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
-    from placeto.problems.models import load_model_graph  # noqa: PLC0415 (torch takes seconds)
-    from placeto_workloads import MODELS, training_step  # noqa: PLC0415
-
     given = _whole_numbers(choice.sizes)
     if name not in MODELS:
         raise _no_source(name, MODELS)
-    sizes = _of_part(name, given, MODELS[name].sizes, micro_batches)
+    sizes = _of_part(name, given, lambda: MODELS[name].sizes, micro_batches)
     return SourceModel(
         name,
         lambda device: training_step(name, device=device, **sizes),
@@ -230,8 +228,7 @@ def _no_source(name: str, models: Collection[str]) -> InputError:
 
 
 def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
-    from placeto.problems.models import family_graph  # noqa: PLC0415 (torch takes seconds)
-    from placeto_workloads import family  # noqa: PLC0415
+    from placeto_workloads import family  # noqa: PLC0415 (torch takes seconds)
 
     given = _whole_numbers(choice.sizes)
     name, _, number = text.partition(":")
@@ -240,7 +237,7 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
     if (wanted := f"{name}-{int(number):02}") not in graphs:
         raise InputError(f"{text}: expected a graph from 0 to {len(graphs) - 1}")
     whole = graphs[wanted]
-    member = replace(whole, sizes=_of_part(wanted, whole.sizes, {}, micro_batches))
+    member = replace(whole, sizes=_of_part(wanted, whole.sizes, dict, micro_batches))
     return SourceModel(
         wanted,
         lambda device: member.training_step(device=device),
@@ -270,7 +267,7 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
             library_name=text,
             tokens=values.get("batch_size", 1) if choice.mode == DECODE else 0,
         )
-    values = _of_part(text, choice.sizes, defaults_of(LIBRARIES[library]), micro_batches)
+    values = _of_part(text, choice.sizes, lambda: defaults_of(LIBRARIES[library]), micro_batches)
     return SourceModel(
         name, lambda device: library_step(text, device=device, **values), library_name=text
     )
@@ -292,7 +289,7 @@ def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceMod
 
 def _factory(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     factory = find_factory(text)
-    values = _of_part(text, choice.sizes, defaults_of(factory), micro_batches)
+    values = _of_part(text, choice.sizes, lambda: defaults_of(factory), micro_batches)
     return SourceModel(text.rpartition(":")[2], lambda _device: made_step(text, factory, values))
 
 
@@ -351,12 +348,15 @@ class _Head(msgspec.Struct):
 
 
 def _of_part(
-    text: str, given: Mapping[str, Any], usual: Mapping[str, Any], micro_batches: int
+    text: str,
+    given: Mapping[str, Any],
+    usual: Callable[[], Mapping[str, Any]],
+    micro_batches: int,
 ) -> dict[str, Any]:
     """Return the given sizes, with that of a micro-batch as the batch size if there are several."""
     if micro_batches == 1:
         return dict(given)
-    batch_size = {**usual, **given}.get("batch_size")
+    batch_size = {**usual(), **given}.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
             f"--micro-batches: needs --batch-size, as {text} has no default batch_size"

@@ -18,12 +18,8 @@ from placeto_workloads.families.trajectory import ControllerSampler
 from placeto_workloads.models.cell_network import enas_image_network
 from placeto_workloads.models.enas_recurrent import enas_language_model
 from placeto_workloads.models.nmt import nmt
-from placeto_workloads.models.training_step import TrainingStep, default_sizes
-from placeto_workloads.registry import (
-    RULES_OF_UNROLLED_NETWORKS,
-    ColocationRule,
-    checked_sizes,
-)
+from placeto_workloads.models.training_step import TrainingStep, checked_sizes, default_sizes
+from placeto_workloads.registry import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 
 NUM_MEMBERS = 32
 MOST_REPEATED = 1_000  # draws in a row

@@ -107,6 +107,18 @@ def default_sizes(
     }
 
 
+def checked_sizes(
+    owner: str, defaults: Mapping[str, int], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the defaults with the given sizes in their place."""
+    for name in given:
+        if name not in defaults:
+            raise WorkloadError(
+                f"{owner}: expected sizes among {', '.join(defaults)}, got {name!r}"
+            )
+    return {name: whole_number(name, given.get(name, defaults[name])) for name in defaults}
+
+
 class _NoNetworkError(Exception):
     """The sizes of a factory make no network."""
 
