@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,6 +33,9 @@ progress.SECONDS_UNTIL_FIRST_LINE = 600.0  # tests on a busy machine see the sam
 PATIENCE = 120.0  # seconds, for another process to get somewhere
 # Not imported, because that changes the command.
 PAUSED_COMMAND = Path(__file__).resolve().with_name("paused_command.py")
+# What another run prints otherwise: seconds at the end of a line.
+SECONDS = re.compile(r" \d+\.\d+( s)?$")
+PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
 SMALL_NMT = [
     "--batch-size=4",
     *("--set=steps=3", "--set=units=8", "--set=vocabulary_size=20", "--groups=8"),
@@ -122,6 +126,24 @@ def write_tables(page: Path) -> None:
     for block in blocks(page, "toml"):
         named = re.match(r"# (\w+\.toml)\n", block)
         Path(named[1] if named else "unnamed.toml").write_text(block)
+
+
+def comparable(lines: list[str]) -> list[str]:
+    """Return lines without spaces between columns, and without seconds."""
+    return [SECONDS.sub(" SECONDS", " ".join(line.split())) for line in lines]
+
+
+def print_as_shown(page: Path) -> int:
+    """Run each command of a page that shows what it prints, and return their number."""
+    shown = "".join(f"\n{block}" for block in blocks(page, "console")).replace("\\\n", " ")
+    runs = [run.splitlines() for run in shown.split("\n$ ") if PROGRAM.match(run)]
+    for command, *lines in runs:
+        result = invoke(*shlex.split(PROGRAM.sub("", command)))
+        assert result.exit_code == 0, result.output
+        assert lines
+        printed = [*comparable(result.output.splitlines()), "..."]
+        assert [line for line in comparable(lines) if line not in printed] == [], result.output
+    return len(runs)
 
 
 def profile(num_layers: int = 10, parameter_bytes: int = 1000) -> str:

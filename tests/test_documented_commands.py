@@ -17,13 +17,12 @@ import pytest
 from weight_files import CONFIGS, write_gguf
 
 import experiment_plugin  # noqa: F401
-from command_runs import blocks, succeed, write_tables
+from command_runs import PROGRAM, blocks, succeed, write_tables
 from placeto_tools.main import placeto
 from placeto_workloads import LIBRARIES
 
 SHOWING = ("README.md", "tools/README.md", "packages/*/README.md", "docs/*.md", "lab/notes/*.md")
 PAGES = sorted(page for pattern in SHOWING for page in Path().glob(pattern))
-PROGRAM = re.compile(r"^(?:\$ )?(?:\./pants run tools:placeto -- |placeto )")
 # test_first_steps.py runs what the tutorial and the guides print. What other pages show takes
 # minutes even at its shortest: comparisons of the largest models, and the check of ninety others.
 RUN = (
@@ -103,8 +102,8 @@ def stand_in(argument: str, model: str) -> str:
 def shortened(arguments: list[str]) -> list[str]:
     """Return the arguments with those behind them that make the run a short one."""
     shorter = SHORTER.get(arguments[0], [])
-    if "--seconds" in arguments:  # excludes a number of evaluations
-        shorter = [*(one for one in shorter if "evaluations" not in one), "--seconds=0.2"]
+    if "--seconds" in arguments:
+        shorter = [*shorter, "--seconds=0.2"]
     names = (argument.partition("=")[0] for argument in arguments)
     sized = [f"{name}={SMALL[name]}" if name in SMALL else "" for name in names]
     return [small or given for small, given in zip(sized, arguments, strict=True)] + shorter
