@@ -24,6 +24,7 @@ exclude_patterns = [".git", "dist", "**/__pycache__"]
 templates_path = ["site"]
 
 html_theme = "alabaster"
+html_theme_options = {"sidebar_includehidden": False}
 html_additional_pages = {"index": "redirect.html"}
 html_copy_source = False
 html_show_sourcelink = False
