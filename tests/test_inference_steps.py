@@ -286,4 +286,4 @@ def test_the_command_builds_steps_of_inference(tmp_path: Path) -> None:
     assert "mode: expected a model of transformers for decode" in refused
     for source in ("nmt-2", str(file)):
         refused = fail("build", *output, source, "--mode=decode")
-        assert f"--mode: expected training for {source}; a model of transformers" in refused
+        assert f"--mode: expected training for {source}; name a GGUF or" in refused

@@ -190,7 +190,7 @@ WRONG = [
     (CARD, "24_000_000_000", '"24 GB"', "kinds.card: memory_bytes: expected int"),
     (CARD, "matrix_product", "matmul", "kinds.card: efficiency: expected one of convolution"),
     (CARD, "= 0.8", "= 1.5", "kinds.card: efficiency.matrix_product: expected more than 0 and at"),
-    (CARD, 'kind = "card"', 'kind = "x"', "devices[0].memory_bytes: expected a number, or [kinds"),
+    (CARD, 'kind = "card"', 'kind = "cart"', "devices[0].kind: expected card, another known "),
     (OWN, '"22.5 GB"', '"22.5 Gb"', "devices[0].memory: expected a text of a number above 0 and a"),
     (OWN, '"22.5 GB"', '"1 GB"\nmemory_bytes = 5', "devices[0].memory: expected no memory_bytes"),
     (OWN, "0.5", "-0.5", "kinds.rtx3090: speed: expected a finite number >= 0, got -0.5"),

@@ -186,7 +186,7 @@ def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) 
         ("nmt-2", SourceOptions(trust=True), "--trust: needs an exported program (.pt2), got"),
         ("nmt-2", SourceOptions(family_seed=3), "--family-seed: needs a graph of a family such"),
         ("nmt-2", SourceOptions(context=9), "--context: needs --mode prefill or --mode decode"),
-        ("nmt-2", SourceOptions(mode="decode"), "--mode: expected training for nmt-2; a model of"),
+        ("nmt-2", SourceOptions(mode="decode"), "--mode: expected training for nmt-2; name a GGU"),
         ("a.json", SourceOptions(family_seed=3), "--family-seed: needs a graph of a family such"),
         ("a.json", SourceOptions(mask_fraction=0.5), "--mask-fraction: expected none for the file"),
     ],

@@ -38,13 +38,13 @@ source_options = gathered(
     _choice,
     click.option(
         "--batch-size",
-        type=int,
+        type=click.IntRange(min=1),
         help="Number of examples in a step; short for --set batch_size=N.  "
         "[default: that of the model]",
     ),
     click.option(
         "--sequence-length",
-        type=int,
+        type=click.IntRange(min=1),
         help="Number of tokens in an example; short for --set sequence_length=N.  "
         "[default: that of the model]",
     ),

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +167,10 @@ def decoded_devices(
             given["memory_bytes"] = _given_memory(device.memory, device.memory_bytes)
             for field, value in given.items():
                 if value is None and device.kind not in known:
+                    near = get_close_matches(device.kind, known, n=1) or list(known)
                     raise GraphError(
-                        f"{field}: expected a number, or [kinds.{device.kind}] with that of the "
-                        "kind, got none"
+                        f"kind: expected {near[0]}, another known kind, [kinds.{device.kind}], or "
+                        f"a number for {field}, got {shown(device.kind)}"
                     )
                 if value is None:
                     given[field] = getattr(known[device.kind], field)

@@ -174,8 +174,8 @@ def _check_choice(
                 raise InputError(f"--{option}: needs --mode prefill or --mode decode")
     elif not has_inference:
         raise InputError(
-            f"--mode: expected {TRAINING} for {text}; a model of transformers "
-            f"(transformers:llama) has steps of {choice.mode}"
+            f"--mode: expected {TRAINING} for {text}; name a GGUF or safetensors file, or after "
+            "transformers: a model_type (llama) or the path of a config.json: nothing is downloaded"
         )
     elif micro_batches != 1:
         raise InputError(f"--micro-batches: expected 1 with --mode {choice.mode}")
