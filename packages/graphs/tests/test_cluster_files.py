@@ -45,7 +45,7 @@ BUSES = parse_cluster("8xa100")
     ("cluster", "entries"),
     [
         (parse_cluster("2x(2xp40)"), 4 + 2),
-        (parse_cluster("2x(1xcpu+2xa100)"), 2 * (1 + 2 * 2 + 3)),
+        (parse_cluster("2x(1xcpu+2xa100)"), 2 * (1 + 2 * 2 + 4)),
         (BUSES, 0),
         (replace(BUSES, queue="backward-first"), 0),
         (replace(BUSES, link_names=tuple(f"switch {bus}" for bus in range(8))), 8),
@@ -97,7 +97,7 @@ def test_a_card_is_described_once_for_all_its_devices(read: Read) -> None:
     first, second = cluster.devices
     assert (first.memory_bytes, first.op_overhead) == (24_000_000_000, h100.op_overhead)
     assert (second.memory_bytes, second.op_overhead) == (20_000_000_000, 2e-6)
-    assert first.transfer_overhead == second.transfer_overhead == 0
+    assert first.transfer_overhead == second.transfer_overhead == h100.transfer_overhead == 2.75e-6
     without_peaks = read(CARD.replace("peak_flops_in", "# "))
     assert dict(without_peaks.kinds[0].peak_flops_in) == {}
 

@@ -45,15 +45,14 @@ def _given_memory(memory: Any, memory_bytes: int | None) -> int | None:
 class Ways:
     """How a device of a kind reaches its peers, devices of the same kind, and the machine's memory.
 
-    Bandwidths are bytes per second; a latency is the seconds of a copy on top of its bytes.
+    Bandwidths are bytes per second.
     """
 
     host_bandwidth: float
     card_bandwidth: float = math.inf  # to another card, through the memory of the host
-    host_latency: float = 0.0
+    host_latency: float = 0.0  # seconds; messages to other machines wait for it
     peer_bandwidth: float = 0.0  # 0: peers are reached through the host
     pair_bandwidth: float = math.inf  # part of it that one peer gets; all of it through a switch
-    peer_latency: float = 0.0
     has_nvlink: bool = False  # to its peers
     is_machine: bool = False  # of its own, as a Mac, which takes no further devices
 

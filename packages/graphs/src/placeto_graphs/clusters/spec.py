@@ -99,8 +99,8 @@ def joined(
         cards = zip(devices, ways, strict=True)
         ways = [way if device.is_cpu else way.in_slot(within) for device, way in cards]
     columns = np.array([astuple(way) for way in ways]).T
-    to_host, to_card, host_latency, to_peer, to_pair, peer_latency = columns[:6]
-    has_nvlink, is_machine = columns[6:].astype(np.bool_)
+    to_host, to_card, host_latency, to_peer, to_pair = columns[:5]
+    has_nvlink, is_machine = columns[5:].astype(np.bool_)
 
     # Ordered pairs of devices, bool[D, D]. Processors are joined whatever joins the GPUs.
     apart = ~np.eye(count, dtype=np.bool_)
@@ -137,17 +137,12 @@ def joined(
     each = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
     bandwidth = np.where(pairs, each[:, None], bandwidth)
 
-    # What a kind with an overhead after each transfer sends has no latency on the way to the host:
-    # it is counted once. A network is not part of what was measured as that overhead.
-    overhead = np.array([device.transfer_overhead for device in devices])
-    both_hosts = host_latency[:, None] + host_latency
-    both_hosts = np.where(overhead[:, None] == 0, both_hosts, 0.0)
-    on_network = network.latency + (both_hosts if network.through_hosts else 0.0)
-    latency = np.where(direct, peer_latency, np.where(together, both_hosts, on_network))
+    # Copies within a machine do not overlap: their sources have an overhead after each.
+    hosts = np.add.outer(host_latency, host_latency) * network.through_hosts
     return Cluster(
         devices=tuple(devices),
         bandwidth=bandwidth,
-        latency=latency,
+        latency=np.where(together, 0.0, network.latency + hosts),
         link=links,
         link_names=tuple(_link_name(key, devices, machine_names) for key in used.tolist()),
         machine=machine,
