@@ -46,14 +46,16 @@ class Setting:
     ----------
     devices, link
         As `parse_cluster` takes them.
-    bandwidth, latency
-        Bytes per second and seconds of all links, instead of those of a named one.
+    bandwidth, latency, overhead
+        Bytes per second of all links, seconds of a message, and of a copy, instead of those of a
+        named one.
     """
 
     devices: str
     link: str | None = None
     bandwidth: float | None = None
     latency: float = 0.0
+    overhead: float = 0.0
 
     @property
     def cluster(self) -> Cluster:
@@ -64,6 +66,7 @@ class Setting:
         shape = cluster.bandwidth.shape
         return replace(
             cluster,
+            devices=tuple(replace(one, transfer_overhead=self.overhead) for one in cluster.devices),
             bandwidth=np.full(shape, self.bandwidth),
             latency=np.full(shape, self.latency),
         )

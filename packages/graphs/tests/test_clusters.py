@@ -99,9 +99,9 @@ def test_only_messages_between_machines_have_a_latency() -> None:
     links = "infiniband-edr", "ethernet-100g"  # from GPU to GPU, or through both hosts
     latency = [parse_cluster("2x(1xv100)", link=link).latency[0, 1] for link in links]
     assert latency == pytest.approx([9.6e-6, 10e-6 + 2 * 11e-6])
-    unequal = parse_cluster("1x(1xk80)+1x(1xh100)+1x(1xm1)", link="thunderbolt-4").latency
-    assert unequal[0] == pytest.approx([0, 308.25e-6, 300e-6])
-    assert unequal[1] == pytest.approx([308.25e-6, 0, 308.25e-6])
+    unequal = parse_cluster("1x(1xk80)+1x(1xh100)+1x(1xm1)+1x(1xt4+1xcpu)").latency * 1e6
+    assert unequal[1] == pytest.approx([18.25, 0, 18.25, 25.65, 18.25])
+    assert unequal[3] == pytest.approx([17.4, 25.65, 17.4, 0, 0])
 
 
 def test_machines_are_joined_by_the_network_card_of_the_source() -> None:
