@@ -172,7 +172,7 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
     assert succeed_json("simulate", path, "snail:0")["runtime"] > expected
     devices.write_text(SNAILS.replace("[kinds.snail]", "[kinds.slug]"))
     line = fail("inspect", f"{factory}:make", f"--cluster={devices}")
-    assert f"{devices}: devices[0].memory_bytes: expected a number, or [kinds.sn" in line
+    assert f"{devices}: devices[0].kind: expected cpu, another known kind, [kinds.sn" in line
 
 
 def test_rules_and_merging_are_the_users_and_stay_with_a_problem(tmp_path: Path) -> None:

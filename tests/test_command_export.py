@@ -255,7 +255,7 @@ def test_names_that_xml_cannot_hold_are_refused() -> None:
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:
     profile, output = build_profile(tmp_path), tmp_path / "map.json"
     for options, error in (
-        (["acelerate", "-o", output], "expected accelerate, or another of accelerate, torch, "),
+        (["acelerate", "-o", output], "expected accelerate, or another of torch, vllm, "),
         (["dot", "-o", output], "expected a name that ends in .dot or .gv"),
         (["accelerate", "--force"], "--force: needs -o"),
         (["dot", "--objective=throughput"], "--objective: excludes --to dot"),

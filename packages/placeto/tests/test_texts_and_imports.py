@@ -38,7 +38,8 @@ UNIT = "MB sent"
 @pytest.mark.parametrize(
     ("text", "arguments", "expected"),
     [
-        (not_among, ("graph-ml", ["dot", "graphml"]), "expected graphml, or another of dot, gra"),
+        (not_among, ("graph-ml", ["dot", "graphml"]), "expected graphml, or another of dot, got"),
+        (not_among, ("dott", ["dot"]), "expected dot, got 'dott'"),
         (not_among, ("xyz", ["dot", "graphml"]), "expected one of dot, graphml, got 'xyz'"),
         (counted, (1, "module"), "1 module"),
         (counted, (1200, "module"), "1,200 modules"),

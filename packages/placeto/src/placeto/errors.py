@@ -37,8 +37,10 @@ def writing(what: Any) -> Iterator[None]:
 def not_among(value: str, known: Collection[str]) -> str:
     """Return the error of an unknown name: the names to choose from, the nearest first."""
     near = get_close_matches(value, known, n=1)
-    first = f"{near[0]}, or another" if near else "one"
-    return f"expected {first} of {', '.join(known)}, got {value!r}"
+    others = ", ".join(name for name in known if name not in near)
+    first = "" if near else "one of "
+    choice = ", or another of ".join(filter(None, [*near, others]))
+    return f"expected {first}{choice}, got {value!r}"
 
 
 def check_once(names: Iterable[str], option: str = "") -> None:

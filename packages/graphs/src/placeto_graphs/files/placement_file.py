@@ -77,16 +77,16 @@ def load_placement_of_any_level(
     PlacementProblem(ops=128, groups=32, devices=3)
     """
     with opened_json(path) as data:
-        names = set(convert(data, dict[str, Any]))
-        if names == set(problem.graph.op_names) != set(problem.grouping.group_names):
-            ops = _placement_of(data, problem, problem.graph.op_names, "op")
-            return _at_coarsest_level(problem, ops)
-        if names != set(problem.grouping.group_names):
-            for number, level in enumerate(problem.levels):
-                if names == set(level.group_names):
-                    problem = problem.at_level(number)
-                    break
-        return problem, _placement_of(data, problem, problem.grouping.group_names, "group")
+        given = set(convert(data, dict[str, Any]))
+        groups, ops = problem.grouping.group_names, problem.graph.op_names
+        levels = [level.group_names for level in problem.levels]
+        nearest = min(
+            (groups, ops, *levels), key=lambda names: len(given.symmetric_difference(names))
+        )
+        if nearest == ops != groups:
+            return _at_coarsest_level(problem, _placement_of(data, problem, ops, "op"))
+        found = problem if nearest == groups else problem.at_level(levels.index(nearest))
+        return found, _placement_of(data, found, nearest, "group")
 
 
 def _placement_of(

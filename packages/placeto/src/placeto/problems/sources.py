@@ -44,6 +44,7 @@ DEFAULT_KIND = "k80"
 OF_A_STEP, OF_A_PIPELINE = "latency", "throughput"
 GRAPH_FORMAT = "placeto-graph"
 JSON_SUFFIXES = (".json", ".json.gz")
+PROFILE_SUFFIXES = (".txt", ".txt.gz")
 EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"([\w-]*)"')  # of the files of this project
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
@@ -309,6 +310,11 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
     for size in sizes:
         raise InputError(f"--set {size}: expected no sizes for the file {path}")
     if not path.name.endswith(JSON_SUFFIXES):
+        if path.is_file() and not path.name.endswith(PROFILE_SUFFIXES):
+            raise InputError(
+                f"{path}: expected a model, a problem or graph (.json, .json.gz), or a profile of "
+                "PipeDream (.txt)"
+            )
         graph = load_pipedream_profile(path)
         return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
     head = _Head("unknown")  # what is no JSON object is left to the reader of problems
