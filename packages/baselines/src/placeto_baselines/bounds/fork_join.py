@@ -19,7 +19,7 @@ LARGEST_REGION = 60  # ops in a region: larger ones brought nothing on any probl
 LEVELS = 16  # thresholds by which the ops of a region are left out
 MAX_WINDOW_ENDS = 400
 
-compiled_with_arrays = partial(compiled, allocates=True)
+called_by_compiled = partial(compiled, called_by_python=False)
 
 
 class RelaxedOps(NamedTuple):
@@ -69,7 +69,7 @@ def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
     # Some of the tails, evenly over all ops.
     parts = np.linspace(0, 1, min(len(tail), MAX_WINDOW_ENDS))
     ends = np.unique(np.quantile(tail, parts, method="lower"))
-    return window_bound(ops, head, tail, np.argsort(-head), ends, problem.num_groups)
+    return window_bound(ops, head, tail, np.argsort(-head), ends, np.empty(problem.num_groups))
 
 
 def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
@@ -179,47 +179,54 @@ def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) ->
     """
     shape = len(ops.seconds), band
     lags = Lags(np.full(shape, -1.0), np.full(shape, -1.0))
-    fill_lags(ops, *lags, largest_region, levels)
+    fill_lags(ops, *lags, np.empty(largest_region, np.int64), np.empty((5, levels)))
     return lags
 
 
 # Whole rows and largest values are loops here: NumPy's have errors that take seconds to compile.
 # It returns nothing: Numba calls Python to make a tuple, where Ctrl-C is a segmentation fault.
-@compiled_with_arrays
+@compiled
 def fill_lags(
     ops: RelaxedOps,
     together: NDArray[np.float64],
     apart: NDArray[np.float64],
-    largest_region: int,
-    levels: int,
+    between: NDArray[np.int64],
+    of_levels: NDArray[np.float64],
 ) -> None:
-    """Write the lags of `region_lags`, both of which are -1 where none is known."""
+    """Write the lags of `region_lags`, both of which are -1 where none is known.
+
+    The last two are room for the ops of a region, and for `split_lag`.
+    """
     num_ops, band = together.shape
-    between = np.empty(largest_region, np.int64)
+    # Each constant that `split_lag` is given would compile it once more.
+    nothing, is_shared = np.int64(0), np.bool_(True)
     for a in range(num_ops - 1, -1, -1):
         for v in range(a + 1, min(num_ops, a + band)):
             near, far = path_lags(ops, together, apart, a, v)
             if near < 0:
                 continue
-            size = 0
+            size = nothing
             for u in range(a + 1, v):
                 inside = together[a, u - a] >= 0 and together[u, v - u] >= 0
                 if inside and ops.share[u] > 0:
-                    if size == largest_region:
-                        size = 0
+                    if size == len(between):
+                        size = nothing
                         break
                     between[size] = u
                     size += 1
             if size > 1:
-                region = between[:size]
-                near = split_lag(ops, together, apart, a, v, region, near, levels, True)
+                near = split_lag(
+                    ops, together, apart, a, v, between, size, near, of_levels, is_shared
+                )
                 if far < np.inf:
-                    far = split_lag(ops, together, apart, a, v, region, far, levels, False)
+                    far = split_lag(
+                        ops, together, apart, a, v, between, size, far, of_levels, not is_shared
+                    )
             together[a, v - a] = min(near, far)
             apart[a, v - a] = far
 
 
-@compiled
+@called_by_compiled
 def path_lags(
     ops: RelaxedOps, together: NDArray[np.float64], apart: NDArray[np.float64], a: int, v: int
 ) -> tuple[float, float]:
@@ -242,7 +249,7 @@ def path_lags(
     return near, far
 
 
-@compiled_with_arrays
+@called_by_compiled
 def split_lag(
     ops: RelaxedOps,
     together: NDArray[np.float64],
@@ -250,17 +257,23 @@ def split_lag(
     a: int,
     v: int,
     region: NDArray[np.int64],
+    size: int,
     lag: float,
-    levels: int,
+    of_levels: NDArray[np.float64],
     shared: bool,
 ) -> float:
     """Return the lag that a region makes, or the one given where that is longer.
 
-    ``shared`` says whether the two ends share a device.
+    ``shared`` says whether the two ends share a device. Of each level are the least lags into the
+    region and out of it, near and far, and the share.
     """
-    share = np.zeros(levels)
-    least = np.full((4, levels), np.inf)  # into the region and out of it, near and far
-    for u in region:
+    least, share, levels = of_levels, of_levels[4], of_levels.shape[1]
+    for level in range(levels):
+        share[level] = 0.0
+        for end in range(4):
+            least[end, level] = np.inf
+    for number in range(size):
+        u = region[number]
         detour = apart[a, u - a] + apart[u, v - u]
         level = int(levels * detour / lag) if detour < lag else levels - 1
         level = min(level, levels - 1)
@@ -287,7 +300,7 @@ def split_lag(
     return lag
 
 
-@compiled
+@called_by_compiled
 def least_length(
     ops: RelaxedOps, share: float, first: float, second: float, others: float
 ) -> float:
@@ -305,7 +318,6 @@ def least_length(
     return least
 
 
-@compiled_with_arrays
 def heads(ops: RelaxedOps, lags: Lags, num_groups: int) -> NDArray[np.float64]:
     """Return float64[V], seconds before which no op starts.
 
@@ -318,12 +330,25 @@ def heads(ops: RelaxedOps, lags: Lags, num_groups: int) -> NDArray[np.float64]:
 
     The same ops backwards in time give tails: seconds from the end of an op to the end of the step.
     """
-    num_ops, band = lags.together.shape
-    head = np.zeros(num_ops)
-    needed_by = np.full(num_ops, -1)
-    group_seconds, group_head = np.zeros(num_groups), np.zeros(num_groups)
+    head, needed_by = np.zeros(len(ops.seconds)), np.full(len(ops.seconds), -1)
+    fill_heads(ops, lags.together, head, needed_by, *np.empty((2, num_groups)))
+    return head
+
+
+@compiled
+def fill_heads(
+    ops: RelaxedOps,
+    together: NDArray[np.float64],
+    head: NDArray[np.float64],
+    needed_by: NDArray[np.int64],
+    group_seconds: NDArray[np.float64],
+    group_head: NDArray[np.float64],
+) -> None:
+    """Write the heads of `heads`, which are 0 until then; the last three are room."""
+    num_ops, band = together.shape
     for v in range(num_ops):
-        group_seconds[:], group_head[:] = 0.0, np.inf
+        for group in range(len(group_head)):
+            group_seconds[group], group_head[group] = 0.0, np.inf
         share, least = 0.0, np.inf
         needed_by[v] = v
         for u in range(v, -1, -1):
@@ -335,7 +360,7 @@ def heads(ops: RelaxedOps, lags: Lags, num_groups: int) -> NDArray[np.float64]:
                 continue
             lag = 0.0
             if v - u < band:
-                lag = lags.together[u, v - u]
+                lag = together[u, v - u]
             head[v] = max(head[v], head[u] + ops.seconds[u] + lag)
             group = ops.group[u]
             share, least = share + ops.share[u], min(least, head[u])
@@ -343,17 +368,16 @@ def heads(ops: RelaxedOps, lags: Lags, num_groups: int) -> NDArray[np.float64]:
             group_head[group] = min(group_head[group], head[u])
             alone = group_head[group] + group_seconds[group]
             head[v] = max(head[v], max(least + share, alone) - ops.overhead)
-    return head
 
 
-@compiled_with_arrays
+@compiled
 def window_bound(
     ops: RelaxedOps,
     head: NDArray[np.float64],
     tail: NDArray[np.float64],
     order: NDArray[np.int64],
     ends: NDArray[np.float64],
-    num_groups: int,
+    group_seconds: NDArray[np.float64],
 ) -> float:
     """Return least seconds of the step, from the ops that must run in windows of time.
 
@@ -361,14 +385,15 @@ def window_bound(
     heads ``>= t`` and tails ``>= s`` run within ``T - t - s`` seconds. Their shares fit into these,
     except for one overhead of each device, and so do the seconds of any one group. Each op alone
     also gives a bound. The ``order`` int64[V] is that of falling heads; ``ends`` float64[W] are the
-    values of ``s`` that are tried, and ``t`` are all heads.
+    values of ``s`` that are tried, and ``t`` are all heads; ``group_seconds`` float64[G] are room.
     """
     bound = 0.0
     for op in order:
         bound = max(bound, head[op] + ops.seconds[op] + tail[op])
     for end in ends:
         share = 0.0
-        group_seconds = np.zeros(num_groups)
+        for each in range(len(group_seconds)):
+            group_seconds[each] = 0.0
         for op in order:
             if tail[op] >= end:
                 group = ops.group[op]
