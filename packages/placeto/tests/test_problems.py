@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 from placeto.errors import InputError
+from placeto.placing.placements import PlaceSettings
 from placeto.placing.placers import make_placer
 from placeto.placing.reports import precision_text
 from placeto.problems.making import (
@@ -82,6 +83,14 @@ def test_gpus_are_of_a_kind_and_autocast_decides_the_precision(tmp_path: Path) -
         ProblemOptions("2xk80", gpus=2)
     with pytest.raises(InputError, match=r"^--autocast: expected none for the file "):
         read_problem(path, autocast="float16")
+    with pytest.raises(
+        InputError, match=r"^options: expected gpus, or another of cluster, .*'gpu'$"
+    ):
+        read_problem(path, gpu=4)
+    with pytest.raises(InputError, match=r"^micro_batches: expected at least 1, got 0$"):
+        read_problem(path, micro_batches=0)
+    with pytest.raises(InputError, match=r"^max_evaluations: expected at least 1, got 0$"):
+        PlaceSettings(max_evaluations=0)
     devices = RealDevices(("cpu:0", "cpu:1"))
     with pytest.raises(InputError, match=r"^--gpus: expected --cluster, whose devices are those"):
         runnable_problem(source_model("nmt-2", SMALL), ProblemOptions(gpus=2), devices)

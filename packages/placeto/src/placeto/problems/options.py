@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placeto.errors import InputError
+from placeto.errors import InputError, not_among
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
@@ -106,10 +106,18 @@ class ProblemOptions:
     def __post_init__(self) -> None:
         if self.cluster and (self.gpus or self.gpu_kind):
             raise InputError("--cluster: excludes --gpus and --gpu-kind")
+        if self.micro_batches < 1:
+            raise InputError(f"micro_batches: expected at least 1, got {self.micro_batches}")
 
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":
         """Return options of which those of the source and of the groups are given by name."""
+        known = [
+            each.name for kind in (cls, SourceOptions, GroupingOptions) for each in fields(kind)
+        ]
+        for name in options:
+            if name not in known:
+                raise InputError(f"options: {not_among(name, known)}")
         of_source, of_groups = (
             {each.name: options.pop(each.name) for each in fields(kind) if each.name in options}
             for kind in (SourceOptions, GroupingOptions)
