@@ -69,8 +69,9 @@ def in_machines(problem: PlacementProblem, seed: int) -> PlacementProblem:
         replace(d, kind=kind) for d, kind in zip(problem.cluster.devices, kinds, strict=True)
     )
     machine = np.unique(generator.integers(0, 3, count), return_inverse=True)[1].astype(np.int32)
-    machines = {"machine": machine, "machine_names": None}
-    return replace(problem, cluster=replace(problem.cluster, devices=devices, **machines))
+    names = tuple(f"machine {number}" for number in range(machine.max() + 1))
+    cluster = replace(problem.cluster, devices=devices, machine=machine, machine_names=names)
+    return replace(problem, cluster=cluster)
 
 
 @given(placed_problems(), st.integers(0, 2**32 - 1))

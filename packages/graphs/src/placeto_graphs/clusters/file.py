@@ -127,8 +127,9 @@ def _cluster(document: _ClusterFile) -> Cluster:
             given = "links" if has_links else "bandwidth"
             raise GraphError(f"{field}: expected no {given} beside it, got {shown(name)}")
     if has_links:
-        machine, machine_names = _machines(document, members)
+        machines, machine_names = _machines(document, members)
         links = _links(document, names, members)
+        machine = np.array(machines, np.int32)
         return Cluster(**same, **links, machine=machine, machine_names=machine_names)
     return Cluster(
         **same,
@@ -160,8 +161,8 @@ def _machines(
         return [0] * len(document.devices), usual_machine_names(1)
     names, machines = list(document.machines), [-1] * len(document.devices)
     for machine, name in enumerate(names):
-        for device in members[name]:
-            machines[device] = machine
+        for index in members[name]:
+            machines[index] = machine
     for index, device in enumerate(document.devices):
         if machines[index] < 0:
             machines[index] = len(names)
