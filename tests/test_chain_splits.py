@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -20,8 +21,9 @@ from placeto.placing.choices import ALONE, CHAIN, SEARCHED, Choice, choices_tabl
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
-from placeto_baselines import MultilevelSearch
+from placeto_baselines import LayerChain, MultilevelSearch
 from placeto_baselines.bounds import fork_join
+from placeto_baselines.search.chains import proposed_stages
 from placeto_graphs import (
     Cluster,
     Device,
@@ -29,6 +31,7 @@ from placeto_graphs import (
     PlacementResult,
     from_networkx,
 )
+from placeto_simulator import Simulator
 
 WEIGHTS = 10**9  # bytes of a layer
 
@@ -189,6 +192,32 @@ def test_devices_are_filled_in_their_order(
     assert filled["in-order"].placement.tolist() == in_order
     assert filled["balanced"].placement.tolist() == balanced
     assert filled["in-order"].runtime == 5 + 0.5 * (len(set(in_order)) - 1)
+
+
+@pytest.mark.parametrize(("fit", "is_told"), [(65, True), (64, False)])
+def test_a_chain_of_layers_that_devices_in_order_beat_is_not_told(fit: int, is_told: bool) -> None:
+    """Layers are two ops, the first one alone: of 128 ops the fast device holds 65, or 63."""
+    problem = Chain([[1.0, 2.0]] * 128, 0, [0.0] * 2, [1e6] * 2, [fit, 128]).problem()
+    _, _, choices = search(replace(problem, rules=()), 400)
+    assert (CHAIN in {choice.how for choice in choices}) == is_told
+
+
+@pytest.mark.parametrize(("micro_batches", "first"), [(1, 1), (8, 3)])
+def test_stages_are_proposed_beside_a_large_layer_and_by_micro_batches(
+    micro_batches: int, first: int
+) -> None:
+    """A layer takes 8 s, the other ten 1 s each; a transfer takes 4 s."""
+    seconds = [[8.0] * 6, *[[1.0] * 6] * 10]
+    problem = Chain(seconds, 0, [2.0] * 6, [1e6] * 6, [11] * 6).problem()
+    graph = replace(problem.graph, micro_batch=np.arange(11) % micro_batches)
+    problem = replace(problem, graph=graph)
+    chain = LayerChain(problem, Simulator(problem), np.arange(11))
+    found = proposed_stages(chain, range(6), 16)
+    assert len(found[0].devices) == first
+    stages = [
+        [end - begin + 7 * (begin == 0) for begin, end in pairwise(each.bounds)] for each in found
+    ]
+    assert min(map(max, stages)) == 8
 
 
 @pytest.mark.parametrize(

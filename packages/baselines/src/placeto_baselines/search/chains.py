@@ -28,12 +28,13 @@ Candidate = TypeVar("Candidate")
 BEAM = 16  # sets of used devices that are kept, of each size: all of up to five devices
 WORK_OF_OP = 2.0  # sums of costs in a small part of the time in which an op is simulated
 LEAST_WORK = 4_096  # sums that take as long as the calls for any number of layers
-LIMITS = (1.0, 1.1, 1.2, 1.4, 2.0, math.inf)  # of the slowest stage, in fair shares
+LIMITS = (1.0, 1.1, 1.2, 1.4, 2.0, math.inf)  # of the slowest stage, in the least that it can take
 MOST_OF_LIMIT = 16
 MOST_PROPOSED = 96
 DESCENTS = 6  # that begin at proposed stages
 MOST_ROUNDS = 20
 MOST_EVALUATIONS = 2_000
+SHARE_IN_TURN = 0.8  # of a step: weights are updated on all devices at once
 LEAST_GAIN = 1e-3  # of a stage more: simulated transfers of few bytes cost less than real ones
 STEPS = (1, 2, 4, 8)  # by which a cut moves
 
@@ -171,21 +172,24 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> lis
 
     They have the least sum of seconds of all stages of which none takes longer than a limit, for
     several limits, used devices and last devices, and with and without a penalty for memory. A step
-    without micro-batches takes about the sum, one with many about as long as the slowest stage.
+    in m micro-batches takes about the m-th part of the sum, and else as long as the slowest stage.
     """
     load, lack, transfer = chain_costs(chain, devices)
     alone = np.maximum(load[:, 0, -1], np.finfo(float).tiny)
     fair = 1 / max((1 / alone).sum(), np.finfo(float).tiny)
+    fair = max(fair, float(np.diagonal(load, 1, 1, 2).min(axis=0).max()))  # or the largest layer
+    in_turn = SHARE_IN_TURN / (chain.problem.graph.micro_batch.max(initial=0) + 1)
+    paid = load + lack
     kinds = _kinds(chain.problem, devices)
     found: dict[Stages, float] = {}
     lacks = {0.0, float(lack[np.isfinite(lack)].max())}  # nothing, or as much as there is
     for limit, most in product(LIMITS, sorted(lacks)):
-        limited = np.where((load <= limit * fair) & (lack <= most), load + lack, np.inf)
+        limited = np.where((load <= limit * fair) & (lack <= most), paid, np.inf)
         for cost, stages in fastest_stages(limited, transfer, kinds, beam)[:MOST_OF_LIMIT]:
             parts = zip(stages.devices, pairwise(stages.bounds), strict=True)
-            slowest = max(load[device, begin, end] for device, (begin, end) in parts)
+            slowest = max(paid[device, begin, end] for device, (begin, end) in parts)
             named = Stages(stages.bounds, tuple(devices[each] for each in stages.devices))
-            found[named] = cost / 4 + slowest
+            found[named] = in_turn * cost + (1 - in_turn) * slowest
     return sorted(found, key=found.__getitem__)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.exporting.layers import order_of_groups
-from placeto.placing.costs import SIMULATION_ERROR, fits
+from placeto.placing.costs import SIMULATION_ERROR, fits, rank_of_result
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -161,6 +161,17 @@ def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> Placement
     elsewhere = np.ones(problem.num_devices, np.bool_)
     elsewhere[list(devices)] = False
     return replace(problem, compute_time=np.where(elsewhere, np.inf, problem.compute_time))
+
+
+def worth_telling(problem: PlacementProblem, choices: list[Choice]) -> list[Choice]:
+    """Return choices, without a chain of layers that a device alone or several in order beat."""
+    simple = [each for each in choices if each.how in (ALONE, IN_ORDER, BALANCED)]
+    least = min((rank_of_result(problem, each.result) for each in simple), default=(True, math.inf))
+    return [
+        each
+        for each in choices
+        if each.how != CHAIN or rank_of_result(problem, each.result) <= least
+    ]
 
 
 def choices_report(

@@ -43,6 +43,11 @@ def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline)
     return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0])
 
 
+def rank_of_result(problem: PlacementProblem, found: PlacementResult) -> tuple[bool, float]:
+    """Return whether a placement lacks memory, and what it costs; the least rank is the best."""
+    return not found.fits(problem.cluster), cost_of_result(problem, found)
+
+
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:
     """Return whether no device holds more bytes than it has."""
     return bool((np.asarray(peak_memory) <= problem.cluster.memory_bytes).all())

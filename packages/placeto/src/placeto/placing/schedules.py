@@ -1,6 +1,7 @@
 """Placements of pipelines that run by a schedule, whose waits depend on the stages."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,8 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import evaluated
-from placeto.placing.costs import cost_of_result
+from placeto.placing.choices import evaluated, worth_telling
+from placeto.placing.costs import rank_of_result
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
 from placeto.placing.placers import PLACERS
@@ -54,7 +55,7 @@ def place_scheduled(
     choices = [replace(choice, result=priced(choice.result)) for choice in placed.choices]
     best = min(
         [priced(placed.result), *(choice.result for choice in choices)],
-        key=lambda result: (not result.fits(free.cluster), cost_of_result(free, result)),
+        key=partial(rank_of_result, free),
     )
     counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
     return replace(
@@ -62,7 +63,7 @@ def place_scheduled(
         problem=scheduled(free, schedule, best.placement),
         result=replace(best, **counts),
         bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
-        choices=choices,
+        choices=worth_telling(free, choices),
     )
 
 

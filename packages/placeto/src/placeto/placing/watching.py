@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import cost_of_result
+from placeto.placing.costs import rank_of_result
 from placeto.progress import cpu_seconds
 from placeto_graphs import (
     BestSoFar,
@@ -106,7 +106,7 @@ class WatchedEvaluator:
 
         If that is nothing, it is what its placement costs.
         """
-        rank = not result.fits(self.problem.cluster), cost_of_result(self.problem, result)
+        rank = rank_of_result(self.problem, result)
         count = max(self.evaluations, 1)
         return replace(
             result,
