@@ -72,39 +72,26 @@ __all__ = [
     "nmt",
     "training_step",
 ]
-_MODULES = {
-    "families.family": ("Family", "FamilyMember", "family", "family_names"),
-    "families.search_spaces": (
-        "ArchitectureSampler",
-        "ConvolutionalSpace",
-        "RecurrentSpace",
-        "SearchSpace",
-        "UniformSampler",
-    ),
-    "families.trajectory": ("ControllerSampler",),
-    "libraries.steps": ("LIBRARIES", "library_step"),
-    "libraries.transformers_inference": ("inference_step",),
-    "models.cell_architecture": (
-        "Activation",
-        "Block",
-        "ConvolutionalArchitecture",
-        "ConvolutionalCell",
-        "Operation",
-        "RecurrentCell",
-        "cell_with_loose_ends",
-    ),
-    "models.cell_network": ("enas_image_network",),
-    "models.enas_recurrent": ("enas_language_model",),
-    "models.inception_v3": ("inception_v3",),
-    "models.nasnet": ("NASNET_A", "nasnet"),
-    "models.nmt": ("nmt",),
-    "models.training_step": ("TrainingStep",),
-}
+_MODULES = (
+    "models.training_step",
+    "models.cell_architecture",
+    "models.cell_network",
+    "models.enas_recurrent",
+    "models.inception_v3",
+    "models.nasnet",
+    "models.nmt",
+    "families.search_spaces",
+    "families.trajectory",
+    "families.family",
+    "libraries.steps",
+    "libraries.transformers_inference",
+)
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: `MODELS` need no PyTorch, which takes seconds."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    for module in _MODULES if name in __all__ else ():
+        found = import_module(f"{__name__}.{module}")
+        if hasattr(found, name):
+            return getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
