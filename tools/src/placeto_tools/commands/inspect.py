@@ -90,7 +90,7 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
         ),
         TextTable(
             f"Links (the first; {hidden_links:,} more)" if hidden_links > 0 else "Links",
-            ["link", "from", "to", ">per second", ">latency"],
+            ["link", "from", "to", ">per second", ">latency", ">overhead"],
             [_link_row(row) for row in links[:NUM_LINKS]],
         ),
     ]
@@ -98,7 +98,8 @@ def _tables(report: dict[str, Any]) -> list[TextTable]:
 
 def _link_row(row: dict[str, Any]) -> list[str]:
     ends = _names(row["sources"]), _names(row["destinations"])
-    return [row["link"], *ends, _range(row["bandwidth"], bytes_text), _range(row["latency"])]
+    times = _range(row["latency"]), _range(row["overhead"])
+    return [row["link"], *ends, _range(row["bandwidth"], bytes_text), *times]
 
 
 def _names(names: list[str]) -> str:

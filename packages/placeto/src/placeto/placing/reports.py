@@ -223,6 +223,7 @@ def _totals(problem: PlacementProblem, ops: Sequence[int] | NDArray[np.intp]) ->
 def _links(cluster: Cluster) -> list[Report]:
     """Return what each link carries, and how fast: the least and the most of its pairs."""
     names = cluster.device_names
+    overheads = np.array([device.transfer_overhead for device in cluster.devices])
     reports = []
     for name, pairs in zip(cluster.link_names, cluster.link_pairs, strict=True):
         bandwidth, latency = cluster.bandwidth[tuple(pairs.T)], cluster.latency[tuple(pairs.T)]
@@ -234,6 +235,7 @@ def _links(cluster: Cluster) -> list[Report]:
                 "destinations": [names[device] for device in np.unique(pairs[:, 1]).tolist()],
                 "bandwidth": [bandwidth.min(), bandwidth.max()],
                 "latency": [float(latency.min()), float(latency.max())],
+                "overhead": [overheads[pairs[:, 0]].min(), overheads[pairs[:, 0]].max()],
             }
         )
     return reports
