@@ -142,7 +142,9 @@ def test_python_and_the_command_give_one_placement(
         placeto.place(*model, cluster=devices, seconds=float("nan"), quiet=True)
 
 
-def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> None:
+def test_a_pipeline_is_placed_and_simulated_by_its_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, output = tmp_path / "problem.json", tmp_path / "placement.json"
     pipeline = Pipeline(4, 12, 2.0, transfer_seconds=1e-6)
     save_problem(pipeline.problem(), path)
@@ -160,6 +162,17 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(tmp_path: Path) -> N
         chain = succeed_json(*simulate, tmp_path / "chain.json")
         peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
     assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])
+    answers = iter([importlib.import_module("placeto.placing.schedules").evaluated])
+
+    def interrupted(*asked: Any) -> Any:
+        for evaluate in answers:
+            return evaluate(*asked)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placeto.placing.schedules.evaluated", interrupted)
+    report = succeed_json(*place, "-o", output)
+    assert report["runtime"] == succeed_json(*simulate, output)["runtime"]
+    monkeypatch.undo()
     save_problem(with_memory(pipeline.problem(), 12_000), path)
     place[2] = "--schedule=gpipe"
     error = invoke(*place, "-o", output).stderr

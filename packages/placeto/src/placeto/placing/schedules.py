@@ -1,5 +1,6 @@
 """Placements of pipelines that run by a schedule, whose waits depend on the stages."""
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import evaluated, worth_telling
+from placeto.placing.choices import Choice, evaluated, worth_telling
 from placeto.placing.costs import rank_of_result
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
@@ -37,10 +38,11 @@ def place_scheduled(
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
     The search has the waits of one chain of layers; what it found then gets those of its own
-    stages.
+    stages. Ctrl-C then leaves out choices.
     """
     if schedule is None:
         return place_problem(problem, settings, progress)
+    progress.update("chain of layers ...")
     chain = LayerChain(problem, settings.evaluator.make(problem, 1), layers_of_groups(problem)[0])
     start = chain_placement(chain, range(problem.num_devices), EVALUATIONS_OF_START)
     if start is None:  # each group on the first device that can run it
@@ -52,9 +54,14 @@ def place_scheduled(
         own = scheduled(free, schedule, result.placement)
         return evaluated(settings.evaluator.make(own, 1), result.placement)
 
-    choices = [replace(choice, result=priced(choice.result)) for choice in placed.choices]
+    progress.update("schedule of each choice ...")
+    found = priced(placed.result)
+    choices: list[Choice] = []
+    with suppress(KeyboardInterrupt):  # the search has its result
+        for choice in placed.choices:
+            choices += [replace(choice, result=priced(choice.result))]
     best = min(
-        [priced(placed.result), *(choice.result for choice in choices)],
+        [found, *(choice.result for choice in choices)],
         key=partial(rank_of_result, free),
     )
     counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
