@@ -209,7 +209,7 @@ def test_stages_are_proposed_beside_a_large_layer_and_by_micro_batches(
     """A layer takes 8 s, the other ten 1 s each; a transfer takes 4 s."""
     seconds = [[8.0] * 6, *[[1.0] * 6] * 10]
     problem = Chain(seconds, 0, [2.0] * 6, [1e6] * 6, [11] * 6).problem()
-    graph = replace(problem.graph, micro_batch=np.arange(11) % micro_batches)
+    graph = replace(problem.graph, micro_batch=np.arange(11, dtype=np.int32) % micro_batches)
     problem = replace(problem, graph=graph)
     chain = LayerChain(problem, Simulator(problem), np.arange(11))
     found = proposed_stages(chain, range(6), 16)

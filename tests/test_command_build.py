@@ -173,6 +173,7 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
     devices.write_text(SNAILS.replace("[kinds.snail]", "[kinds.slug]"))
     line = fail("inspect", f"{factory}:make", f"--cluster={devices}")
     assert f"{devices}: devices[0].kind: expected cpu, another known kind, [kinds.sn" in line
+    assert f"{devices}: expected a model, a problem or graph" in fail("inspect", devices)
 
 
 def test_rules_and_merging_are_the_users_and_stay_with_a_problem(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
-    sizes = {"steps": 8, "batch_size": 2, "units": 4, "vocabulary_size": 9}
+    sizes: dict[str, Any] = {"steps": 8, "batch_size": 2, "units": 4, "vocabulary_size": 9}
     graph = load_model_graph("nmt-2", **sizes)
     by_rules = colocate(graph, MODELS["nmt-2"].colocation_rules)
     assert by_rules.num_groups > 4 * colocate(graph, DEFAULT_RULES).num_groups
@@ -207,11 +207,12 @@ def test_the_rules_of_a_model_leave_its_time_steps_apart() -> None:
 
 
 def test_what_makes_no_graph_is_refused_and_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
-    for name, sizes, error in (
+    refused: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("inception-v3", {"image_size": 10}, r"image_size=10, .*sizes that make a network, got"),
         ("resnet", {}, "expected one of "),
         ("nmt-2", {"layers": 3}, "expected sizes among "),
-    ):
+    )
+    for name, sizes, error in refused:
         with pytest.raises(WorkloadError, match=error):
             load_model_graph(name, **sizes)
     assert not (tmp_path / "graphs").exists()
@@ -224,13 +225,14 @@ def test_a_family_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> Non
     forget_how_to_capture(monkeypatch)
     assert family_graph(member) == graph
     same_sizes = replace(other, sizes=member.sizes)  # but another cell
-    for ask in (
-        lambda: family_graph(same_sizes),
-        lambda: family_graph(member, "cpu"),
-        lambda: family_graph(member, autocast=torch.float16),
-    ):
+    others: tuple[dict[str, Any], ...] = (
+        {"member": same_sizes},
+        {"member": member, "target": "cpu"},
+        {"member": member, "autocast": torch.float16},
+    )
+    for asked in others:
         with pytest.raises(AssertionError, match="expected no capture"):
-            ask()
+            family_graph(**asked)
 
 
 @pytest.mark.slow

@@ -257,10 +257,10 @@ def split_lag(
     a: int,
     v: int,
     region: NDArray[np.int64],
-    size: int,
+    size: np.int64,
     lag: float,
     of_levels: NDArray[np.float64],
-    shared: bool,
+    shared: bool | np.bool_,
 ) -> float:
     """Return the lag that a region makes, or the one given where that is longer.
 
