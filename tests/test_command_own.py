@@ -191,6 +191,20 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
     found = placeto.compare(problems, chosen, evaluator=f"{own}:MaxLoad:factor=2", quiet=True)
     costs = [[run.runtime for run in one.runs] for each in found.problems for one in each.placers]
     assert costs == [[16.0], [8.0], [], [20.0], [12.0], []]
+    for given, line in (
+        (
+            {"problems": list(problems.values())},
+            "problems: expected problems of `read_problem`",
+        ),
+        ({"problems": {"even": "even.json"}}, r"problems: .* got even <class 'str'>"),
+        ({"problems": {}}, "problems: expected at least 1, got 0"),
+        ({"placers": []}, "placers: expected at least 1, got 0"),
+        ({"seeds": 0}, "seeds: expected at least 1, got 0"),
+        ({"max_evaluations": 0}, "max_evaluations: expected at least 1, got 0"),
+    ):
+        asked: dict[str, Any] = {"problems": problems, "placers": ["single"], **given}
+        with pytest.raises(InputError, match=line):
+            placeto.compare(**asked)
     place = ["place", "uneven.json", "--max-evaluations=100", f"--objective={own}:MaxLoad"]
     assert succeed(*place, "-o", "p.json").startswith("p.json: multilevel, largest load 5 $;")
 

@@ -87,3 +87,9 @@ def _names_a_file(error: BaseException) -> bool:
 
 def _is_of_a_package(error: BaseException) -> bool:
     return re.match(r"placeto(_\w+)?\.", type(error).__module__) is not None
+
+
+def check_count(name: str, number: int | None) -> None:
+    """Refuse a number below 1."""
+    if number is not None and number < 1:
+        raise InputError(f"{name}: expected at least 1, got {number}")

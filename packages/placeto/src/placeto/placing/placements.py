@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeto.errors import InputError
+from placeto.errors import check_count
 from placeto.placing.choices import Choice
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.placers import (
@@ -72,8 +72,7 @@ class PlaceSettings:
     keeps_groups: bool = False  # whether a search stays at the level of the problem
 
     def __post_init__(self) -> None:
-        if self.max_evaluations is not None and self.max_evaluations < 1:
-            raise InputError(f"max_evaluations: expected at least 1, got {self.max_evaluations}")
+        check_count("max_evaluations", self.max_evaluations)
 
 
 @dataclass(frozen=True, eq=False)

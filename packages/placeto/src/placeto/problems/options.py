@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placeto.errors import InputError, not_among
+from placeto.errors import InputError, check_count, not_among
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
@@ -106,8 +106,7 @@ class ProblemOptions:
     def __post_init__(self) -> None:
         if self.cluster and (self.gpus or self.gpu_kind):
             raise InputError("--cluster: excludes --gpus and --gpu-kind")
-        if self.micro_batches < 1:
-            raise InputError(f"micro_batches: expected at least 1, got {self.micro_batches}")
+        check_count("micro_batches", self.micro_batches)
 
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":

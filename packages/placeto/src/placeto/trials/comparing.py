@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from placeto.errors import RunError, StoppedRunError
+from placeto.errors import InputError, RunError, StoppedRunError, check_count
 from placeto.outputs import Picture, file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec, placer_spec
@@ -79,7 +79,8 @@ def compare(
     Raises
     ------
     InputError
-        If there is no such placer or evaluator. An error of a placer is in its `Runs`.
+        If there is no such placer or evaluator, or nothing to compare. An error of a placer is in
+        its `Runs`.
 
     Examples
     --------
@@ -89,6 +90,15 @@ def compare(
     >>> [(runs.name, runs.best.fits) for runs in report.problems[0].placers]
     [('single', True), ('heft', True)]
     """
+    given: Any = problems
+    for name, problem in given.items() if isinstance(given, Mapping) else [("", given)]:
+        if not isinstance(problem, PlacementProblem):
+            raise InputError(
+                f"problems: expected problems of `read_problem` by name, got {name} {type(problem)}"
+            )
+    counts = {"problems": len(problems), "placers": len(placers), "seeds": seeds, "jobs": jobs}
+    for name, number in {**counts, "max_evaluations": max_evaluations}.items():
+        check_count(name, number)
     specs = {name: placer_spec(name) for name in placers}
     priced_by = evaluator_spec(evaluator)
     stems: dict[str, str] = {}
