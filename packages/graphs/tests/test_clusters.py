@@ -88,20 +88,22 @@ def test_the_published_constants_of_a_k80_and_its_host() -> None:
     assert not published.latency.any()
 
 
-def test_only_messages_between_machines_have_a_latency() -> None:
-    """A copy within a machine takes the time per copy of its source, as was measured."""
+def test_a_copy_takes_time_beside_its_bytes_and_keeps_its_link_busy() -> None:
+    """As was measured of each kind; a K80 and its host have the published overhead alone."""
     kinds = {"cpu": 25, "k80": 25, "p100": 1.35, "v100-32gb": 2.65, "a100": 2.85, "h200": 2.75}
     kinds |= {"rtx3090": 14.8, "cpu-ddr4-2ch": 7.4}
     cluster = parse_cluster("+".join(f"1x{kind}" for kind in kinds))
     overhead = [device.transfer_overhead * 1e6 for device in cluster.devices]
     assert overhead == pytest.approx(list(kinds.values()))
-    assert not cluster.latency.any()
+    to_host = np.array([0, 0, 11, 11, 11.75, 8.25, 7.4, 0])
+    apart = 1 - np.eye(len(kinds))
+    assert cluster.latency * 1e6 == pytest.approx(np.add.outer(to_host, to_host) * apart)
     links = "infiniband-edr", "ethernet-100g"  # from GPU to GPU, or through both hosts
     latency = [parse_cluster("2x(1xv100)", link=link).latency[0, 1] for link in links]
     assert latency == pytest.approx([9.6e-6, 10e-6 + 2 * 11e-6])
     unequal = parse_cluster("1x(1xk80)+1x(1xh100)+1x(1xm1)+1x(1xt4+1xcpu)").latency * 1e6
     assert unequal[1] == pytest.approx([18.25, 0, 18.25, 25.65, 18.25])
-    assert unequal[3] == pytest.approx([17.4, 25.65, 17.4, 0, 0])
+    assert unequal[3] == pytest.approx([17.4, 25.65, 17.4, 0, 7.4])
 
 
 def test_machines_are_joined_by_the_network_card_of_the_source() -> None:
@@ -154,27 +156,28 @@ def test_links_keep_to_their_machines(
             assert cluster.bandwidth[one, other] == min(card, 25.1e9)
 
 
-# GB/s of one GPU to another, as p2pBandwidthLatencyTest was published, and whether several peers
-# share them. Eight GPUs have no more NVLinks than four.
+# GB/s of one GPU to another, and us of a small copy, as p2pBandwidthLatencyTest was published, and
+# whether several peers share them. Eight GPUs have no more NVLinks than four.
 @pytest.mark.parametrize(
-    ("spec", "link", "pair", "is_switch"),
+    ("spec", "link", "pair", "latency", "is_switch"),
     [
-        ("4xv100", None, 47.9, False),
-        ("8xv100", None, 3 * 47.9 / 7, False),
-        ("8xv100", "bus", 3 * 47.9, True),  # the switch of a DGX-2
-        ("4xa100", "nvlink", 273 / 3, False),
-        ("8xh100", None, 376, True),
-        ("8xh100", "pcie", 37.2, True),
-        ("2xt4", "pcie-5-x16", 11.4, True),
-        ("2xrtx5090", "pcie-5-x8", 37.2 / 2, True),
+        ("4xv100", None, 47.9, 2.65, False),
+        ("8xv100", None, 3 * 47.9 / 7, 2.65, False),
+        ("8xv100", "bus", 3 * 47.9, 2.65, True),  # the switch of a DGX-2
+        ("4xa100", "nvlink", 273 / 3, 2.85, False),
+        ("8xh100", None, 376, 2.75, True),
+        ("8xh100", "pcie", 37.2, 16.5, True),
+        ("2xt4", "pcie-5-x16", 11.4, 14.8, True),
+        ("2xrtx5090", "pcie-5-x8", 37.2 / 2, 14.8, True),
     ],
 )
 def test_gpus_reach_others_as_fast_as_was_measured(
-    spec: str, link: str | None, pair: float, is_switch: bool
+    spec: str, link: str | None, pair: float, latency: float, is_switch: bool
 ) -> None:
     cluster = parse_cluster(spec, link=link)
     sent = ~np.eye(cluster.num_devices, dtype=bool)
     assert cluster.bandwidth[sent] / 1e9 == pytest.approx(pair)
+    assert cluster.latency[sent] * 1e6 == pytest.approx(latency)
     one, other = cluster.device_names[:2]
     expected = f"{one} bus" if is_switch else f"{one} -> {other} NVLink"
     assert link_name(cluster, one, other) == expected

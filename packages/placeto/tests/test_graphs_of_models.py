@@ -211,6 +211,7 @@ def test_what_makes_no_graph_is_refused_and_leaves_nothing_in_the_cache(tmp_path
         ("inception-v3", {"image_size": 10}, r"image_size=10, .*sizes that make a network, got"),
         ("resnet", {}, "expected one of "),
         ("nmt-2", {"layers": 3}, "expected sizes among "),
+        ("nmt-2", {**SMALL_NMT, "target": "cpu"}, "expected sizes among "),
     )
     for name, sizes, error in refused:
         with pytest.raises(WorkloadError, match=error):

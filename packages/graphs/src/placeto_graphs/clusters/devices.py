@@ -50,7 +50,7 @@ class Ways:
 
     host_bandwidth: float
     card_bandwidth: float = math.inf  # to another card, through the memory of the host
-    host_latency: float = 0.0  # seconds; messages to other machines wait for it
+    host_latency: float = 0.0  # seconds of a copy to the host's memory, on top of its bytes
     peer_bandwidth: float = 0.0  # 0: peers are reached through the host
     pair_bandwidth: float = math.inf  # part of it that one peer gets; all of it through a switch
     has_nvlink: bool = False  # to its peers
@@ -150,7 +150,8 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
     speed: float = 1.0
 
 
-LIKE_AN_H100 = "h100"  # what a description leaves out of a kind that is not in the catalogue
+# What a description leaves out of a kind that is not in the catalogue: an H100 on PCI Express.
+UNKNOWN_KIND = replace(DEVICE_KINDS["h100"], transfer_overhead=_row("card")["transfer_overhead"])
 NEEDED = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
 
 
@@ -200,7 +201,7 @@ def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
     if kind.like is not None:
         one_of("like", kind.like, DEVICE_KINDS)
     known = name if kind.like is None else kind.like
-    usual = DEVICE_KINDS.get(known, DEVICE_KINDS[LIKE_AN_H100])
+    usual = DEVICE_KINDS.get(known, UNKNOWN_KIND)
     given = msgspec.structs.asdict(kind) | {
         "name": name,
         "memory_bytes": _given_memory(kind.memory, kind.memory_bytes),

@@ -137,12 +137,14 @@ def joined(
     each = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
     bandwidth = np.where(pairs, each[:, None], bandwidth)
 
-    # Copies within a machine do not overlap: their sources have an overhead after each.
-    hosts = np.add.outer(host_latency, host_latency) * network.through_hosts
+    # A copy within a machine arrives its overhead later, so that its link is free no sooner.
+    overhead = np.array([device.transfer_overhead for device in devices])
+    hosts = np.add.outer(host_latency, host_latency)
+    inside = np.where(direct, overhead[:, None], hosts)
     return Cluster(
         devices=tuple(devices),
         bandwidth=bandwidth,
-        latency=np.where(together, 0.0, network.latency + hosts),
+        latency=np.where(together, inside, network.latency + hosts * network.through_hosts),
         link=links,
         link_names=tuple(_link_name(key, devices, machine_names) for key in used.tolist()),
         machine=machine,

@@ -273,7 +273,8 @@ class Cluster(Record):
         machines = _without_gaps("machine", self.machine)
         usual = usual_machine_names(machines)
         self._check("machine_names", texts, machines, unique=True, usual=usual)
-        for name in set(self.machine_names).intersection(self.device_names):
+        own = set(self.machine_names).difference(usual)
+        for name in own.intersection(self.device_names):
             raise GraphError(f"machine_names: expected names that no device has, got {shown(name)}")
         one_of("queue", text("queue", self.queue), QUEUES)
         self._check("kinds", _records, DeviceKind)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import Choice, evaluated, worth_telling
+from placeto.placing.choices import Choice, evaluated
 from placeto.placing.costs import rank_of_result
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
@@ -70,7 +70,7 @@ def place_scheduled(
         problem=scheduled(free, schedule, best.placement),
         result=replace(best, **counts),
         bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
-        choices=worth_telling(free, choices),
+        choices=choices,
     )
 
 

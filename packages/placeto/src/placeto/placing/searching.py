@@ -17,7 +17,6 @@ from placeto.placing.choices import (
     placements_without_search,
     restricted,
     subsets_to_search,
-    worth_telling,
 )
 from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
 from placeto_baselines import (
@@ -120,7 +119,6 @@ class PortfolioSearch:
             if best is not None and np.ptp(best) > 0:
                 devices = tuple(np.unique(best).tolist())
                 self.choices.append(Choice(devices, CHAIN, evaluated(watched, best)))
-                self.choices = worth_telling(problem, self.choices)
         needs_starts = problem.num_devices**problem.num_groups > ALL_TRIED
         for placer, least in PLACERS_OF_STARTS if needs_starts else ():
             if affordable >= least and not self.stopped():

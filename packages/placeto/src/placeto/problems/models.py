@@ -102,7 +102,8 @@ def _cached_step(
     make: "Callable[[], TrainingStep]",
     **how: Any,
 ) -> OpGraph:
-    return cached_graph(name, {**parameters, **how}, lambda: capture_step(make(), **how))
+    asked = {"sizes": sorted(parameters.items()), **how}
+    return cached_graph(name, asked, lambda: capture_step(make(), **how))
 
 
 def capture_step(

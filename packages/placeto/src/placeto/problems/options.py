@@ -112,7 +112,10 @@ class ProblemOptions:
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":
         """Return options of which those of the source and of the groups are given by name."""
         known = [
-            each.name for kind in (cls, SourceOptions, GroupingOptions) for each in fields(kind)
+            each.name
+            for kind in (cls, SourceOptions, GroupingOptions)
+            for each in fields(kind)
+            if each.name not in ("cluster", "choice", "grouping")
         ]
         for name in options:
             if name not in known:

@@ -301,7 +301,11 @@ _KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]
     (PROGRAM, _program, ("trust",)),
     (MEMBER, _member, ("name", "sampler", "seed")),
     (FACTORY, _factory, ()),
-    (re.compile(".*", re.DOTALL), _registered, ("device",)),
+    (
+        re.compile(".*", re.DOTALL),
+        _registered,
+        ("autocast", "device", "name", "seed", "target"),
+    ),
 )
 
 

@@ -90,12 +90,7 @@ def compare(
     >>> [(runs.name, runs.best.fits) for runs in report.problems[0].placers]
     [('single', True), ('heft', True)]
     """
-    given: Any = problems
-    for name, problem in given.items() if isinstance(given, Mapping) else [("", given)]:
-        if not isinstance(problem, PlacementProblem):
-            raise InputError(
-                f"problems: expected problems of `read_problem` by name, got {name} {type(problem)}"
-            )
+    _check_problems(problems)
     counts = {"problems": len(problems), "placers": len(placers), "seeds": seeds, "jobs": jobs}
     for name, number in {**counts, "max_evaluations": max_evaluations}.items():
         check_count(name, number)
@@ -135,6 +130,14 @@ def compare(
     if error and (isinstance(error, StoppedRunError) or not any(failures)):
         raise error
     return report
+
+
+def _check_problems(given: Any) -> None:
+    values = given.values() if isinstance(given, Mapping) else [given]
+    wrong = [value for value in values if not isinstance(value, PlacementProblem)]
+    if wrong or not isinstance(given, Mapping):
+        kind = type([*wrong, given][0]).__name__
+        raise InputError(f"problems: expected problems of `read_problem` by name, got {kind}")
 
 
 @dataclass(frozen=True)
