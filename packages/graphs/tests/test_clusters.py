@@ -29,6 +29,7 @@ def test_by_default_each_device_has_a_bus_for_all_that_it_sends_to_others() -> N
     assert not cluster().bandwidth.flags.writeable
     assert cluster().link.tolist() == [[-1, 0], [1, -1]]
     assert cluster().link_names == ("a bus", "b bus")
+    assert cluster(devices=[device(name="a"), device(name="machine 0")]).num_devices == 2
     assert [pairs.tolist() for pairs in cluster().link_pairs] == [[[0, 1]], [[1, 0]]]
     alone = parse_cluster("1xk80")
     assert (alone.link.tolist(), alone.link_names, alone.link_pairs) == ([[-1]], (), [])

@@ -84,7 +84,7 @@ def test_gpus_are_of_a_kind_and_autocast_decides_the_precision(tmp_path: Path) -
     with pytest.raises(InputError, match=r"^--autocast: expected none for the file "):
         read_problem(path, autocast="float16")
     with pytest.raises(
-        InputError, match=r"^options: expected gpus, or another of cluster, .*'gpu'$"
+        InputError, match=r"^options: expected gpus, or another of link, .*'gpu'$"
     ):
         read_problem(path, gpu=4)
     with pytest.raises(InputError, match=r"^micro_batches: expected at least 1, got 0$"):
@@ -185,6 +185,8 @@ def test_a_file_that_can_run_code_is_loaded_where_it_is_trusted(tmp_path: Path) 
             for text, name in (
                 ("model.onnx", "trust"),
                 ("nmt-2", "device"),
+                ("nmt-2", "seed"),
+                ("nmt-2", "target"),
                 ("nmt:2", "name"),
                 ("nmt:2", "seed"),
                 ("timm:resnet18", "device"),
