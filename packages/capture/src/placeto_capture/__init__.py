@@ -50,6 +50,10 @@ _MODULES = {
 }
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: costs need no PyTorch, which takes seconds."""
     for module, names in _MODULES.items():

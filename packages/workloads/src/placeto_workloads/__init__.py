@@ -88,6 +88,10 @@ _MODULES = (
 )
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: `MODELS` need no PyTorch, which takes seconds."""
     for module in _MODULES if name in __all__ else ():
