@@ -83,9 +83,7 @@ def test_gpus_are_of_a_kind_and_autocast_decides_the_precision(tmp_path: Path) -
         ProblemOptions("2xk80", gpus=2)
     with pytest.raises(InputError, match=r"^--autocast: expected none for the file "):
         read_problem(path, autocast="float16")
-    with pytest.raises(
-        InputError, match=r"^options: expected gpus, or another of link, .*'gpu'$"
-    ):
+    with pytest.raises(InputError, match=r"^options: expected gpus, or another of link, .*'gpu'$"):
         read_problem(path, gpu=4)
     with pytest.raises(InputError, match=r"^micro_batches: expected at least 1, got 0$"):
         read_problem(path, micro_batches=0)
