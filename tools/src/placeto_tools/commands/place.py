@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
-from placeto.placing.choices import choices_report, choices_table, used_devices, worth_telling
+from placeto.placing.choices import choices_report, choices_table, used_devices
 from placeto.placing.costs import (
     bound_text,
     cost_of_result,
@@ -175,7 +175,7 @@ def place(
     read, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
         save_placement(result.placement, read, output)
-    fits, choices = result.fits(read.cluster), worth_telling(read, placed.choices)
+    fits = result.fits(read.cluster)
     with showing_progress() as progress:
         progress.update("memory that every placement needs ...")
         excess = least_excess(read) if priced_by.simulates else 0
@@ -195,7 +195,7 @@ def place(
         **({"least_excess": excess} if priced_by.simulates else {}),
         **({"lower_bound": bound} if bound else {}),
         "devices": used_devices(read, result.placement),
-        "choices": choices_report(read, result, choices),
+        "choices": choices_report(read, result, placed.choices),
     }
     if as_json:
         show_json(report)
@@ -212,8 +212,8 @@ def place(
             text = bound_text(bound, excess, f" in {counted(read.num_groups, 'group')}")
             more = 100 * (cost_of_result(read, result) / bound - 1)
             click.echo(f"{text}; this one takes {more:.1f} % more")
-        if choices:
-            show(choices_table(read, result, choices, priced_by))
+        if placed.choices:
+            show(choices_table(read, result, placed.choices, priced_by))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
     for line in (

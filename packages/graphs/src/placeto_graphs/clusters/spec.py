@@ -137,7 +137,7 @@ def joined(
     each = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
     bandwidth = np.where(pairs, each[:, None], bandwidth)
 
-    # A copy within a machine arrives its overhead later, so that its link is free no sooner.
+    # What is measured as the time per copy keeps its link busy, and also delays the copy itself.
     overhead = np.array([device.transfer_overhead for device in devices])
     hosts = np.add.outer(host_latency, host_latency)
     inside = np.where(direct, overhead[:, None], hosts)

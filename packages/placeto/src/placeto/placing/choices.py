@@ -177,7 +177,7 @@ def worth_telling(problem: PlacementProblem, choices: list[Choice]) -> list[Choi
 def choices_report(
     problem: PlacementProblem, result: PlacementResult, choices: list[Choice]
 ) -> list[dict[str, object]]:
-    """Return each choice with its cost, also as a multiple of that of the result."""
+    """Return each choice worth telling with its cost, also as a multiple of the result's."""
     names = problem.cluster.device_names
     return [
         {
@@ -187,7 +187,7 @@ def choices_report(
             "relative": choice.result.runtime / result.runtime if result.runtime else math.nan,
             "fits": fits(problem, choice.result.peak_memory),
         }
-        for choice in choices
+        for choice in worth_telling(problem, choices)
     ]
 
 
@@ -202,10 +202,10 @@ def choices_table(
     choices: list[Choice],
     evaluator: EvaluatorSpec,
 ) -> TextTable:
-    """Return the costs of the choices as a table; its title names the used devices."""
+    """Return the costs of choices worth telling as a table; its title names the used devices."""
     names = problem.cluster.device_names
     rows = []
-    for choice in choices:
+    for choice in worth_telling(problem, choices):
         devices = "+".join(names[device] for device in choice.devices)
         label = {
             ALONE: f"{devices} alone",
