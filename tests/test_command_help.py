@@ -55,11 +55,13 @@ def test_a_help_has_short_sentences_and_options_that_are_nouns_with_a_default(na
     assert more
     paragraphs = re.split(r"\n\s*\n", command.help or "")
     prose = [" ".join(text.split()) for text in paragraphs if not text.strip().startswith("\b")]
+    context = click.Context(command, **placeto.context_settings)
     for option in options(command):
         text = option.help or ""
         assert re.match(r"[A-Z].*(\.|\])$", text), (option.opts, text)
         assert text.split()[0] not in NO_NOUN, (option.opts, text)
-        has_default = option.show_default or "[default: " in text or "[required]" in text
+        known = "default" in option.get_help_extra(context)
+        has_default = known or "[default: " in text or "[required]" in text
         assert has_default or option.required or option.is_flag or option.multiple, option.opts
         prose.append(text.partition("  [")[0])
     for sentence in (each for text in prose for each in re.split(r"(?<=[.!?]) +(?=[A-Z])|;", text)):

@@ -144,6 +144,7 @@ class Commands(Group):
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "auto_envvar_prefix": "PLACETO",
+        "show_default": True,
     },
     epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 placed (`place` alone), "
     "but nothing fits the memory, 130 stopped.",

@@ -186,14 +186,15 @@ def check_force(option: str, output: object, *, force: bool) -> None:
         raise InputError(f"--force: needs {option}")
 
 
+def number_option(*names: str, least: int = 1, most: int | None = None, **named: Any) -> Decorator:
+    """Return an option with a whole number in a range, ends included."""
+    return click.option(*names, type=click.IntRange(least, most), **named)
+
+
 def steps_option(default: int) -> Decorator:
     """Return the option ``--steps`` of a command that measures."""
-    return click.option(
-        "--steps",
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
-        help="Number of measured steps; one more runs before them.",
+    return number_option(
+        "--steps", default=default, help="Number of measured steps; one more runs before them."
     )
 
 
@@ -241,19 +242,9 @@ trace_option = output_option(
     names=("--trace",),
     required=False,
 )
-seed_option = click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of every random choice.",
-)
-jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of trials that run at once, each on one core.",
+seed_option = number_option("--seed", least=0, default=0, help="Seed of every random choice.")
+jobs_option = number_option(
+    "--jobs", default=1, help="Number of trials that run at once, each on one core."
 )
 preset_option = click.option(
     "--preset",
@@ -275,15 +266,8 @@ devices_options = gathered(
     click.option(
         "--devices",
         default=DEFAULT_DEVICES,
-        show_default=True,
         metavar="NAME,NAME,...",
         help="Devices of this machine: cpu:NUMBER, a process on that core, or cuda:NUMBER.",
     ),
-    click.option(
-        "--threads",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="Number of threads of an op on a CPU.",
-    ),
+    number_option("--threads", default=1, help="Number of threads of an op on a CPU."),
 )

@@ -12,7 +12,14 @@ from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, 
 from placeto.problems.sources import parse_sizes
 from placeto.progress import Progress
 from placeto_graphs import NAMED_RULES, SCHEDULES, PlacementProblem
-from placeto_tools.options import KEY_VALUE, NearestChoice, Positive, gathered, link_option
+from placeto_tools.options import (
+    KEY_VALUE,
+    NearestChoice,
+    Positive,
+    gathered,
+    link_option,
+    number_option,
+)
 from placeto_tools.progress import showing_progress
 
 
@@ -36,15 +43,13 @@ def _choice(
 source_options = gathered(
     "choice",
     _choice,
-    click.option(
+    number_option(
         "--batch-size",
-        type=click.IntRange(min=1),
         help="Number of examples in a step; short for --set batch_size=N.  "
         "[default: that of the model]",
     ),
-    click.option(
+    number_option(
         "--sequence-length",
-        type=click.IntRange(min=1),
         help="Number of tokens in an example; short for --set sequence_length=N.  "
         "[default: that of the model]",
     ),
@@ -57,13 +62,7 @@ source_options = gathered(
         "library, a value of its configuration; of a factory, an argument. Values are JSON or "
         "text. May be repeated.",
     ),
-    click.option(
-        "--family-seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Seed of the 32 graphs of a family.",
-    ),
+    number_option("--family-seed", least=0, default=0, help="Seed of the 32 graphs of a family."),
     click.option(
         "--trust",
         is_flag=True,
@@ -79,13 +78,11 @@ source_options = gathered(
         "--mode",
         type=NearestChoice([TRAINING, "prefill", "decode"]),
         default=TRAINING,
-        show_default=True,
         help="Step to capture. Models of transformers also have inference with a key-value cache: "
         "prefill, a prompt that fills it, and decode, one token with a full cache.",
     ),
-    click.option(
+    number_option(
         "--context",
-        type=click.IntRange(min=1),
         metavar="TOKENS",
         help="Number of tokens in the cache of prefill and decode.  [default: 2048, or the maximum "
         "of the configuration if that is less]",
@@ -123,19 +120,15 @@ cluster_option = click.option(
     help="Devices: a text such as 2xk80 or 1xcpu+4xk80, or a TOML file.  [default: those of the "
     "model, else 2xk80]",
 )
-gpus_option = click.option(
-    "--gpus",
-    type=click.IntRange(min=1, max=1024),
-    help="Number of GPUs, instead of --cluster.  [default: 2]",
+gpus_option = number_option(
+    "--gpus", most=1024, help="Number of GPUs, instead of --cluster.  [default: 2]"
 )
 gpu_kind_option = click.option(
     "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the model, else k80]"
 )
-micro_batches_option = click.option(
+micro_batches_option = number_option(
     "--micro-batches",
-    type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of micro-batches of a step, as in GPipe. A model is captured with a micro-batch "
     "as its batch; the ops of a file are divided.",
 )
@@ -163,15 +156,13 @@ grouping_options = gathered(
         help="Regular expression: ops whose scopes begin with the same match stay together, too; "
         "may be repeated.",
     ),
-    click.option(
+    number_option(
         "--groups",
         "num_groups",
-        type=click.IntRange(min=1),
         help="Number of groups at which merging stops.  [default: that of the model, else 128]",
     ),
-    click.option(
+    number_option(
         "--min-output-bytes",
-        type=click.IntRange(min=1),
         metavar="BYTES",
         help="Size of outputs, in bytes, from which on a group is not merged.  [default: none]",
     ),

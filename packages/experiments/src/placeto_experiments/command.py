@@ -37,6 +37,7 @@ from placeto_tools.options import (
     force_option,
     jobs_option,
     link_option,
+    number_option,
     output_option,
     preset_option,
 )
@@ -51,17 +52,11 @@ scale_option = click.option(
     "--scale",
     type=NearestChoice(SCALE_NAMES),
     default="small",
-    show_default=True,
     help="Size of the experiment: smoke, a minute; small, some hours; full, days.",
 )
 CHOICES: Mapping[str, Decorator] = {
-    "--gpus": click.option(
-        "--gpus",
-        "num_gpus",
-        type=click.IntRange(min=1, max=1024),
-        default=DEFAULT_GPUS,
-        show_default=True,
-        help="Number of GPUs.",
+    "--gpus": number_option(
+        "--gpus", "num_gpus", most=1024, default=DEFAULT_GPUS, help="Number of GPUs."
     ),
     "--link": link_option,
     "--preset": preset_option,
@@ -90,10 +85,8 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
         output_option("Folder of the experiment: a new one, or one to resume."),
         scale_option,
         *(
-            click.option(
-                f"--{number.replace('_', '-')}",
-                type=click.IntRange(min=1),
-                help=f"{help_text}  [default: of the scale]",
+            number_option(
+                f"--{number.replace('_', '-')}", help=f"{help_text}  [default: of the scale]"
             )
             for number, help_text in NUMBERS.items()
             if usual[number] or number == "groups"

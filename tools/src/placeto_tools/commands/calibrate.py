@@ -14,6 +14,7 @@ from placeto_graphs import save_cluster
 from placeto_tools.options import (
     Command,
     devices_options,
+    number_option,
     result_options,
     steps_option,
 )
@@ -26,11 +27,10 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 @click.command(cls=Command)
 @devices_options
 @steps_option(7)
-@click.option(
+@number_option(
     "--most-bytes",
-    type=click.IntRange(min=4),
+    least=4,
     default=SIZES[-1],
-    show_default=True,
     metavar="BYTES",
     help="Size of the largest transferred tensor, in bytes.",
 )

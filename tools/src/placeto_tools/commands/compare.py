@@ -46,6 +46,7 @@ from placeto_tools.options import (
     jobs_option,
     json_option,
     link_option,
+    number_option,
     output_option,
 )
 from placeto_tools.plots.curves import comparison_figure
@@ -60,11 +61,8 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
 
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1, required=True, metavar="MODEL...")
-@click.option(
-    "--gpus",
-    type=click.IntRange(min=1, max=1024),
-    multiple=True,
-    help="Number of GPUs; may be repeated.  [default: 2]",
+@number_option(
+    "--gpus", most=1024, multiple=True, help="Number of GPUs; may be repeated.  [default: 2]"
 )
 @gpu_kind_option
 @click.option(
@@ -84,9 +82,8 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     "after colons, as in package.module:Class:depth=3.  [default: all of these names]",
 )
 @evaluator_option
-@click.option(
+@number_option(
     "--max-evaluations",
-    type=click.IntRange(min=1),
     help="Maximum number of evaluations of each placer.  [default: that of the placer, as in "
     "`placeto place`]",
 )
@@ -96,9 +93,8 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     help="CPU seconds of each placer, instead of evaluations. Searches use all of them; trainings "
     "keep their number of evaluations, and stop there.  [default: no limit]",
 )
-@click.option(
+@number_option(
     "--rnn-max-evaluations",
-    type=click.IntRange(min=1),
     help="Maximum number of evaluations of the RNN alone, which takes longer for each.  "
     "[default: --max-evaluations, else that of the placer]",
 )
@@ -111,17 +107,12 @@ PAPERS = {"placeto", "rnn"}  # which the paper's table is about
     )
     + ".",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of seeds of each placer that draws random numbers.",
+@number_option(
+    "--seeds", default=1, help="Number of seeds of each placer that draws random numbers."
 )
 @source_options
-@click.option(
+@number_option(
     "--micro-batches",
-    type=click.IntRange(min=1),
     multiple=True,
     help="Number of micro-batches of a step, as in GPipe; may be repeated. If 1 is among several, "
     "and single among the placers, a table shows their gain.  [default: 1]",

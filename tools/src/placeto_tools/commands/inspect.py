@@ -12,7 +12,7 @@ from placeto.placing.reports import inspect_problem
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, cost_text, counted, seconds_text
-from placeto_tools.options import Command, evaluator_option, json_option
+from placeto_tools.options import Command, evaluator_option, json_option, number_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.progress import showing_progress
 from placeto_tools.tables import show_report, table_of
@@ -28,12 +28,8 @@ SUMS = (
 
 @click.command(cls=Command)
 @click.argument("problem")
-@click.option(
-    "--scope-depth",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Number of parts of a scope by which ops are added up.",
+@number_option(
+    "--scope-depth", default=2, help="Number of parts of a scope by which ops are added up."
 )
 @evaluator_option
 @problem_options

@@ -42,6 +42,7 @@ from placeto_tools.options import (
     Positive,
     check_heeded,
     evaluator_option,
+    number_option,
     result_options,
     seed_option,
 )
@@ -80,21 +81,20 @@ from placeto_tools.tables import show, show_json
     help="Start of the search: nothing; or pretrained, a placement of the bundled pretrained "
     f"policy.  [default: {STARTS[0]}]",
 )
-@click.option(
+@number_option(
     "--max-evaluations",
-    type=click.IntRange(min=1),
     help="Maximum number of evaluations of the search or placer; with --policy, of a further "
     "training.  [default: no limit for the search, no further training, or that of the placer]",
 )
-@click.option(
+@number_option(
     "--rollouts",
-    type=click.IntRange(min=0),
+    least=0,
     help="Number of rollouts that --policy samples besides its most probable placement; the best "
     "is taken.  [default: 0]",
 )
-@click.option(
+@number_option(
     "--refinement-rounds",
-    type=click.IntRange(min=0),
+    least=0,
     help="Maximum number of rounds of coordinate descent after --policy: in each, every group "
     "moves to the device where it costs least.  "
     f"[default: {DEFAULT_REFINEMENT_ROUNDS}; 0 with --seconds]",

@@ -9,7 +9,14 @@ from placeto.errors import writing
 from placeto.placing.reports import rate_text, speed_of_kind, timeline_report
 from placeto.texts import TextTable, bytes_text, counted, seconds_text
 from placeto_simulator import Simulator
-from placeto_tools.options import Command, Positive, json_option, overwrite_option, trace_option
+from placeto_tools.options import (
+    Command,
+    Positive,
+    json_option,
+    number_option,
+    overwrite_option,
+    trace_option,
+)
 from placeto_tools.problem_options import Named, placed_options
 from placeto_tools.tables import show_report, table_of
 
@@ -18,11 +25,10 @@ NUM_LINKS = 15
 
 @click.command(cls=Command)
 @trace_option
-@click.option(
+@number_option(
     "--longest",
-    type=click.IntRange(min=0),
+    least=0,
     default=10,
-    show_default=True,
     help="Number of ops and transfers of the critical path to show, the longest first.",
 )
 @click.option(

@@ -33,6 +33,7 @@ from placeto_tools.options import (
     Command,
     force_option,
     json_option,
+    number_option,
     output_option,
     preset_option,
     seed_option,
@@ -53,9 +54,7 @@ from placeto_tools.tables import show_json
     "policy file. Its network stays as it is, and --preset is fine-tuning by default.  "
     "[default: a new policy]",
 )
-@click.option(
-    "--updates", type=click.IntRange(min=1), help="Number of updates.  [default: of the preset]"
-)
+@number_option("--updates", help="Number of updates.  [default: of the preset]")
 @click.option(
     "--hparam",
     "settings",
@@ -64,19 +63,16 @@ from placeto_tools.tables import show_json
     help="Hyperparameter, such as learning_rate_start=3e-4; may be repeated.",
 )
 @preset_option
-@click.option(
+@number_option(
     "--granularities",
-    type=click.IntRange(min=1),
     help="Number of levels of each graph: from more and fewer groups the policy learns to "
     f"place other graphs better.  [default: {GRANULARITIES_OF_MANY} for several PROBLEMS, 1 for "
     "one or with --preset paper]",
 )
 @seed_option
-@click.option(
+@number_option(
     "--checkpoint-every",
-    type=click.IntRange(min=1),
     default=10,
-    show_default=True,
     metavar="UPDATES",
     help="Number of updates between checkpoints: a killed training loses at most so many.",
 )
