@@ -7,7 +7,9 @@ import io
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -22,7 +24,7 @@ Decoded = TypeVar("Decoded")
 
 
 def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse a file that exists, or has another suffix or no folder, before work is done for it."""
+    """Refuse a file that exists, has another suffix or cannot be made, before work is done."""
     if suffixes and not path.name.endswith(suffixes):
         raise InputError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
@@ -31,24 +33,39 @@ def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> No
         raise InputError(f"{path}: the folder {path.parent} is not there; make it first")
     if path.exists() and not force:
         raise InputError(f"{path}: is there already; --force overwrites it")
+    _try_to_write(path, path.parent)
 
 
-def make_folder(path: Path, *, force: bool) -> None:
-    """Make a folder for results; a folder that is not empty is an error without ``force``."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: expected a folder, got a file")
-    if path.is_dir() and any(path.iterdir()) and not force:
-        raise InputError(
-            f"{path}: is there already, and not empty; --force overwrites what is in it"
-        )
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+def check_folder(path: Path, description: str, *others: str, force: bool) -> None:
+    """Refuse a folder that cannot be made or written, before work is done for it.
+
+    Without ``force`` it may only have files of an earlier command: with the file that describes
+    it, or no files but those of the patterns ``others`` and hidden ones, which a killed one leaves.
+    """
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir():
+        raise InputError(f"{path}: expected a folder, got a file: {there}")
+    if there == path and not force and not (path / description).exists():
+        for each in path.iterdir():
+            if not any(fnmatch(each.name, ours) for ours in (".*", *others)):
+                raise InputError(
+                    f"{path}: is there already, and not empty; --force overwrites what is in it"
+                )
+    _try_to_write(path, there)
+
+
+def _try_to_write(path: Path, folder: Path) -> None:
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
 
 
 @contextmanager
 def alone_in(path: Path) -> Iterator[None]:
-    """Give a folder to this process alone."""
+    """Make a folder, and give it to this process alone."""
     with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
         try:
             lock = FileLock(path / LOCK).acquire(timeout=0)
         except Timeout:

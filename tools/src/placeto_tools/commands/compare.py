@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import InputError, StoppedRunError
-from placeto.outputs import file_name, write_json
+from placeto.outputs import check_folder, file_name, write_json
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.watching import Limits
@@ -32,7 +32,7 @@ from placeto.trials.comparison import (
     runtime_table,
     search_table,
 )
-from placeto.trials.folder import PAGE, experiment_folder
+from placeto.trials.folder import DESCRIPTION, PAGE, experiment_folder
 from placeto.trials.trials import Page, Problem, Results
 from placeto_graphs import GraphError, PlacementProblem
 from placeto_tools.options import (
@@ -169,6 +169,8 @@ def compare(
     if full and max_evaluations:
         raise InputError("--full: excludes --max-evaluations")
     check_force("-o", output, force=force)
+    if output is not None:
+        check_folder(output, DESCRIPTION, force=force)
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
     specs = _specs([name for some in placers for name in some])

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import InputError, StoppedRunError
+from placeto.outputs import alone_in
 from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import StopRequest, left_text
@@ -120,6 +121,7 @@ def train(
 
     def prepare() -> None:
         """Make or check the folder, before anything is done."""
+        folder.check(force=force)
         policy = None
         if first:
             policy = load_pretrained() if first == "pretrained" else read_policy(Path(first))
@@ -134,7 +136,7 @@ def train(
         if chosen.embedding != "pairs":
             _check_devices(read, policy)
         described = (read, asdict(chosen), seed, policy)
-        held.enter_context(folder.alone(force=force))
+        held.enter_context(alone_in(output))
         if force or not folder.has(*described):
             folder.create(*described)
 

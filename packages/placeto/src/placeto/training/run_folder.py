@@ -1,15 +1,14 @@
 """The folder of a training: its problems, settings, checkpoint, logs and best placements."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from placeto.errors import InputError, writing
-from placeto.outputs import alone_in, make_folder, read_json, write_json
+from placeto.outputs import check_folder, read_json, write_json
 from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
 
 if TYPE_CHECKING:
@@ -61,13 +60,9 @@ class RunFolder:
         self.tensorboard = path / TENSORBOARD
         self._known: Run | None = None  # what was written or read
 
-    @contextmanager
-    def alone(self, *, force: bool) -> Iterator[None]:
-        """Make the folder, unless it has a training, and give it to this process alone."""
-        if not self.description.exists():
-            make_folder(self.path, force=force or self._is_half_made)
-        with alone_in(self.path):
-            yield
+    def check(self, *, force: bool) -> None:
+        """Refuse a folder that cannot be used, before problems are read."""
+        check_folder(self.path, DESCRIPTION, FIRST_POLICY, PROBLEM.format("*"), force=force)
 
     def create(
         self,
@@ -132,15 +127,6 @@ class RunFolder:
         return own.keys() == other.keys() and all(
             own[name].equal(value) for name, value in other.items()
         )
-
-    @property
-    def _is_half_made(self) -> bool:
-        """True if all that is there comes from a training that was killed before it began."""
-        if not self.path.is_dir() or self.description.exists():
-            return False
-        ours = {self.first_policy, *self.path.glob(PROBLEM.format("*"))}
-        others = set(self.path.iterdir()) - ours
-        return all(path.name.startswith(".") for path in others)  # half-written files
 
     def save_placements(
         self, problems: Sequence[PlacementProblem], placements: Sequence[Any]

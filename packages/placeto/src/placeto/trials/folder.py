@@ -11,11 +11,10 @@ import msgspec
 
 from placeto.errors import InputError, writing
 from placeto.outputs import (
-    LOCK,
     alone_in,
+    check_folder,
     decode_json,
     json_text,
-    make_folder,
     read_json,
     save_png,
     write_json,
@@ -162,10 +161,9 @@ def experiment_folder(
 
     Finished trials with the keys of this experiment stay, unless ``force`` empties the folder.
     """
-    if force or not (path / DESCRIPTION).exists():
-        make_folder(path, force=force or _is_empty(path))
+    check_folder(path, DESCRIPTION, force=force)
     written: Mapping[str, str] = {}
-    if not _is_empty(path):
+    if is_ours := (path / DESCRIPTION).exists():
         found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
         if not force:
             found.check(path / DESCRIPTION, experiment)
@@ -175,15 +173,10 @@ def experiment_folder(
             with writing(path):
                 for name in (TRIALS, PAGE):
                     (path / name).unlink(missing_ok=True)
-                for name in FOLDERS:
+                for name in FOLDERS if is_ours else ():
                     if (path / name).is_dir():
                         shutil.rmtree(path / name)
         yield ExperimentFolder(path, experiment, written)
-
-
-def _is_empty(path: Path) -> bool:
-    """Return True if a folder has nothing but the lock that a killed process leaves."""
-    return path.is_dir() and {one.name for one in path.iterdir()} <= {LOCK}
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
