@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 import experiment_plugin  # noqa: F401
 from placeto_graphs import PlacementProblem
-from placeto_tools import progress
+from placeto_tools import screen
 from placeto_tools.main import placeto
 
 # Pants gives folders relative to where tests begin, and tests go elsewhere.
 sys.path[:] = [os.path.abspath(path) if path else path for path in sys.path]
-progress.SECONDS_UNTIL_FIRST_LINE = 600.0  # tests on a busy machine see the same lines
+screen.SECONDS_UNTIL_FIRST_LINE = 600.0  # tests on a busy machine see the same lines
 PATIENCE = 120.0  # seconds, for another process to get somewhere
 # Not imported, because that changes the command.
 PAUSED_COMMAND = Path(__file__).resolve().with_name("paused_command.py")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_graphs import GroupGraph
-from placeto_tools.plots.layers import layered_positions
+from placeto_tools.plots import layered_positions
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(

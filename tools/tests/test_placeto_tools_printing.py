@@ -6,8 +6,8 @@ import pytest
 from placeto.errors import one_line
 from placeto.placing.placers import expert_scopes
 from placeto.texts import TextTable
-from placeto_tools import progress
-from placeto_tools.tables import show, show_json
+from placeto_tools import screen
+from placeto_tools.screen import show, show_json
 
 HOSTILE = "a\x1b[31m|b\n[bold]"
 
@@ -65,8 +65,8 @@ def test_an_expert_reads_nothing_in_other_scopes() -> None:
 def test_where_no_terminal_is_a_line_tells_what_takes_long(
     takes_long: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "SECONDS_UNTIL_FIRST_LINE", 0.01 if takes_long else 60.0)
-    with progress.showing_progress("a.onnx"):
+    monkeypatch.setattr(screen, "SECONDS_UNTIL_FIRST_LINE", 0.01 if takes_long else 60.0)
+    with screen.showing_progress("a.onnx"):
         until = time.monotonic() + 10.0
         printed = ""
         while takes_long and not printed and time.monotonic() < until:

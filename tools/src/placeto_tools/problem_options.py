@@ -20,7 +20,7 @@ from placeto_tools.options import (
     link_option,
     number_option,
 )
-from placeto_tools.progress import showing_progress
+from placeto_tools.screen import showing_progress
 
 
 def _choice(

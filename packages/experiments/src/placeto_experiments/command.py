@@ -41,7 +41,7 @@ from placeto_tools.options import (
     output_option,
     preset_option,
 )
-from placeto_tools.progress import showing_progress
+from placeto_tools.screen import showing_progress
 
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
 ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")

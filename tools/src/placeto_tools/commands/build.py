@@ -13,8 +13,7 @@ from placeto.texts import counted
 from placeto_graphs import save_problem
 from placeto_tools.options import Command, result_options
 from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_report
+from placeto_tools.screen import show_report, showing_progress
 
 
 @click.command(cls=Command)

@@ -18,8 +18,7 @@ from placeto_tools.options import (
     result_options,
     steps_option,
 )
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_report, table_of
+from placeto_tools.screen import show_report, showing_progress, table_of
 
 SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 

@@ -51,9 +51,8 @@ from placeto_tools.options import (
 )
 from placeto_tools.plots.curves import comparison_figure
 from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
-from placeto_tools.progress import showing_progress
 from placeto_tools.reports.comparison_outputs import REPORT, write_best
-from placeto_tools.tables import show, show_json
+from placeto_tools.screen import show, show_json, showing_progress
 
 SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
 PAPERS = {"placeto", "rnn"}  # which the paper's table is about

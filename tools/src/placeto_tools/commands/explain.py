@@ -19,7 +19,7 @@ from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
 from placeto_tools.problem_options import Named, placed_options
-from placeto_tools.tables import show_report, table_of
+from placeto_tools.screen import show_report, table_of
 
 Report = dict[str, Any]
 NUM_GROUPS = 15

@@ -14,8 +14,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, bytes_text, cost_text, counted, seconds_text
 from placeto_tools.options import Command, evaluator_option, json_option, number_option
 from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_report, table_of
+from placeto_tools.screen import show_report, showing_progress, table_of
 
 NUM_SCOPES = 15
 NUM_LINKS = 15

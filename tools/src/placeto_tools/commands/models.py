@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from placeto_tools.options import Command, json_option
-from placeto_tools.tables import show_report, table_of
+from placeto_tools.screen import show_report, table_of
 from placeto_workloads import MODELS, family, family_names
 
 

@@ -47,8 +47,7 @@ from placeto_tools.options import (
     seed_option,
 )
 from placeto_tools.problem_options import problem_options, schedule_option
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show, show_json
+from placeto_tools.screen import show, show_json, showing_progress
 
 
 @click.command(cls=Command)

@@ -12,9 +12,8 @@ from placeto.texts import counted
 from placeto_baselines import bound_parts
 from placeto_tools.options import Command, output_option, overwrite_option
 from placeto_tools.problem_options import problem_options, resolved, schedule_option
-from placeto_tools.progress import showing_progress
-from placeto_tools.reports.contents import Shown, problem_report
-from placeto_tools.reports.page import report_page
+from placeto_tools.reports.page import Shown, problem_report, report_page
+from placeto_tools.screen import showing_progress
 
 
 @click.command(cls=Command)

@@ -22,8 +22,7 @@ from placeto_tools.options import (
     trace_option,
 )
 from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_report, table_of
+from placeto_tools.screen import show_report, showing_progress, table_of
 
 
 @click.command(cls=Command)

@@ -18,7 +18,7 @@ from placeto_tools.options import (
     trace_option,
 )
 from placeto_tools.problem_options import Named, placed_options
-from placeto_tools.tables import show_report, table_of
+from placeto_tools.screen import show_report, table_of
 
 NUM_LINKS = 15
 

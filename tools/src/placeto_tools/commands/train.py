@@ -40,8 +40,7 @@ from placeto_tools.options import (
     seed_option,
 )
 from placeto_tools.problem_options import problem_options
-from placeto_tools.progress import showing_progress
-from placeto_tools.tables import show_json
+from placeto_tools.screen import show_json, showing_progress
 
 
 @click.command(cls=Command)

@@ -1,7 +1,12 @@
-"""Drawings, as PNG files, and the colours of devices and curves."""
+"""Drawings, as PNG files: colours of devices and curves, and positions of groups in layers."""
 
 import logging
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_graphs import GroupGraph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,6 +18,7 @@ COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000"),
     "#999999",
 )
+SWEEPS = 8  # that order the groups of each layer
 
 
 def colour(index: int) -> str:
@@ -25,3 +31,38 @@ def new_figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415 (pages use the colours alone)
 
     return Figure(figsize=(width, height), dpi=100, layout="constrained")
+
+
+def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
+    """Return float64[G, 2]: the layer of each group (Sugiyama et al. 1981), and its height there.
+
+    The layer of a group is the number of edges on the longest path to it. A group without inputs,
+    such as a weight, is one layer before its first reader. In each layer, groups are ordered by the
+    mean height of their neighbours, so that fewer edges cross. A few passes go forwards and
+    backwards. Heights are centred on 0.
+    """
+    layer = np.zeros(graph.num_groups, np.int64)
+    neighbours: list[list[int]] = [[] for _ in range(graph.num_groups)]
+    readers: list[list[int]] = [[] for _ in range(graph.num_groups)]
+    for source, reader in graph.edges.tolist():
+        readers[source].append(reader)
+        neighbours[source].append(reader)
+        neighbours[reader].append(source)
+    for group in graph.topological_order.tolist():
+        for reader in readers[group]:
+            layer[reader] = max(layer[reader], layer[group] + 1)
+    for group in set(range(graph.num_groups)).difference(graph.edges[:, 1].tolist()):
+        layer[group] = min((layer[reader] for reader in readers[group]), default=1) - 1
+    layers = [np.flatnonzero(layer == number).tolist() for number in range(layer.max() + 1)]
+    height = np.zeros(graph.num_groups)
+    for members in layers:
+        _spread(members, height)
+    for sweep in range(SWEEPS):
+        for members in layers if sweep % 2 == 0 else layers[::-1]:
+            wanted = {g: height[neighbours[g] or [g]].mean() for g in members}
+            _spread(sorted(members, key=lambda group: wanted[group]), height)
+    return np.stack([layer.astype(np.float64), height], axis=1)
+
+
+def _spread(members: list[int], height: NDArray[np.float64]) -> None:
+    height[members] = np.arange(len(members)) - (len(members) - 1) / 2

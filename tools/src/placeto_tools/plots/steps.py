@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs import Cluster, Phase, PlacementProblem
 from placeto_simulator import Timeline
-from placeto_tools.plots import colour, new_figure
-from placeto_tools.plots.layers import layered_positions
+from placeto_tools.plots import colour, layered_positions, new_figure
 
 SMALLEST_NODE, LARGEST_NODE = 15.0, 500.0  # areas in square points
 THINNEST_EDGE, THICKEST_EDGE = 0.3, 4.0  # points

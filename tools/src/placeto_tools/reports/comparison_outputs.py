@@ -13,8 +13,7 @@ from placeto.trials.folder import ExperimentFolder
 from placeto.trials.trials import Graph
 from placeto_baselines import bound_parts
 from placeto_graphs import save_placement
-from placeto_tools.reports.contents import Shown, problem_report
-from placeto_tools.reports.page import report_page
+from placeto_tools.reports.page import Shown, problem_report, report_page
 
 REPORT = "report.html"
 IN_FILES = ":=+,"  # besides letters and digits

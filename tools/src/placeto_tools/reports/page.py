@@ -1,15 +1,42 @@
-"""The file itself: data, a script and the drawing library in one page that fetches nothing."""
+"""A page of a report, which fetches nothing: a problem at each level, the step of each placer."""
 
 import html
 import shlex
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from placeto.outputs import json_text
+from placeto.placing.costs import cost_of_result, fits
+from placeto_graphs import Phase, PlacementProblem
+from placeto_simulator import Simulator, Timeline
 from placeto_tools import __version__
+from placeto_tools.plots import colour, layered_positions
 
 Report = dict[str, Any]
+MOST_GROUPS = 4_096  # of a level that is drawn, unless there is no other
+NAMED = 6  # op types or scopes of a group; the others are counted
+CHUNKS = 1_000  # of a curve of memory that has more points than can be seen
+DIGITS = 7  # of the runtime: what is below cannot be seen, and makes the file larger
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A placement that a report shows."""
+
+    title: str
+    problem: PlacementProblem  # at the level of the placement
+    placement: NDArray[np.int32]  # [G], the device of each group
+    # Of a search: rows of evaluations and the best runtime so far, and what it took in all.
+    curve: Sequence[Sequence[float | None]] = field(default=())
+    evaluations: int | None = None
+    seconds: float | None = None
 
 
 def report_page(title: str, problems: list[Report]) -> str:
@@ -42,3 +69,148 @@ def _made_by() -> str:
 
 def _ours(name: str) -> str:
     return resources.files("placeto_tools.reports").joinpath(name).read_text("utf-8")
+
+
+def problem_report(
+    title: str, problem: PlacementProblem, bounds: dict[str, float], shown: Sequence[Shown]
+) -> Report:
+    """Return the report of one problem for a page: plain values in SI units."""
+    levels = drawn_levels(problem)
+    before: list[PlacementProblem | None] = [None, *levels[:-1]]
+    shown_problems = {id(each.problem): each.problem for each in shown}
+    simulators = {key: Simulator(one, num_threads=1) for key, one in shown_problems.items()}
+    graph, cluster = problem.graph, problem.cluster
+    return {
+        "title": title,
+        "bounds": bounds,
+        "devices": [
+            {"name": device.name, "memory_bytes": device.memory_bytes, "colour": colour(index)}
+            for index, device in enumerate(cluster.devices)
+        ],
+        "links": list(cluster.link_names),
+        "kinds": [*(phase.name.lower() for phase in Phase), "transfer"],
+        "kind_colours": [colour(number) for number in range(len(Phase) + 1)],
+        "op_names": list(graph.op_names),
+        "op_types": list(graph.op_types),
+        "op_phases": graph.phases,
+        "tensor_producers": graph.tensor_producer,
+        "tensor_bytes": graph.tensor_bytes,
+        "levels": [level_report(*pair) for pair in zip(levels, before, strict=True)],
+        "placers": [_placer_report(each, levels, simulators[id(each.problem)]) for each in shown],
+    }
+
+
+def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simulator) -> Report:
+    timeline = simulator.timeline(shown.placement)
+    sent = timeline.transfer_end - timeline.transfer_start
+    sending = np.bincount(timeline.transfer_source, sent, shown.problem.num_devices)
+    return {
+        "title": shown.title,
+        "runtime": timeline.runtime,
+        "cost": cost_of_result(shown.problem, timeline),
+        "fits": fits(shown.problem, timeline.peak_memory),
+        "peak_memory": timeline.peak_memory,
+        "busy": timeline.device_busy * timeline.runtime,
+        "waiting": (1 - timeline.device_busy) * timeline.runtime,
+        "sending": sending,
+        "evaluations": shown.evaluations,
+        "seconds": shown.seconds,
+        "curve": [list(row) for row in shown.curve],
+        "step": step_report(timeline, levels),
+    }
+
+
+def drawn_levels(problem: PlacementProblem) -> list[PlacementProblem]:
+    """Return the problem at each level that is drawn, from coarse to fine."""
+    sizes = [level.num_groups for level in problem.levels]
+    few = [number for number, size in enumerate(sizes) if size <= MOST_GROUPS]
+    return [problem.at_level(number) for number in few] or [problem]
+
+
+def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> Report:
+    """Return the groups of a level, which open from those of the level before, and their edges."""
+    groups, graph = level.group_graph, level.graph
+    positions = layered_positions(groups)
+    order = np.argsort(level.grouping.group_of, kind="stable")
+    sizes = np.bincount(level.grouping.group_of, minlength=level.num_groups)
+    members = np.split(order, np.cumsum(sizes)[:-1])
+    return {
+        "names": list(level.grouping.group_names),
+        "x": positions[:, 0],
+        "y": positions[:, 1],
+        "ops": [len(ops) for ops in members],
+        "types": [most_common([graph.op_types[op] for op in ops]) for ops in members],
+        "scopes": [most_common([graph.scopes[op] or "(none)" for op in ops]) for ops in members],
+        "seconds": groups.compute_time,
+        "output_bytes": groups.output_bytes,
+        "parameter_bytes": groups.parameter_bytes,
+        "edges": groups.edges,
+        "edge_bytes": groups.edge_bytes,
+        "parents": [0 if coarser is None else coarser.grouping.group_of[ops[0]] for ops in members],
+    }
+
+
+def most_common(words: list[str]) -> str:
+    """Return words and how often each occurs, the most frequent first.
+
+    Examples
+    --------
+    >>> most_common(["relu", "mm", "relu"])
+    '2 relu, 1 mm'
+    """
+    counts = Counter(words).most_common()
+    named = ", ".join(f"{count:,} {word}" for word, count in counts[:NAMED])
+    hidden = len(counts) - NAMED
+    return f"{named}, and {hidden:,} more" if hidden > 0 else named
+
+
+def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
+    """Return what ran when in a simulated step, as columns, and the groups at each level drawn."""
+    path = timeline.critical_path
+    ops = np.array([step.index for step in path if step.kind == "op"], np.int64)
+    transfers = [step.index for step in path if step.kind == "transfer"]
+    taken = np.zeros(timeline.problem.graph.num_ops)
+    taken[ops] = (timeline.op_end - timeline.op_start)[ops]
+    return {
+        "op_device": timeline.op_device,
+        "op_start": _rounded(timeline.op_start, timeline.runtime),
+        "op_end": _rounded(timeline.op_end, timeline.runtime),
+        "transfer_tensor": timeline.transfer_tensor,
+        "transfer_destination": timeline.transfer_destination,
+        "transfer_link": timeline.transfer_link,
+        "transfer_start": _rounded(timeline.transfer_start, timeline.runtime),
+        "transfer_end": _rounded(timeline.transfer_sent, timeline.runtime),
+        "memory": [_memory(timeline, index) for index in range(timeline.problem.num_devices)],
+        "path_ops": ops,
+        "path_transfers": transfers,
+        "group_devices": [lvl.placement_of_ops(timeline.op_device).tolist() for lvl in levels],
+        "group_seconds_on_path": [
+            np.bincount(lvl.grouping.group_of, taken, lvl.num_groups).tolist() for lvl in levels
+        ],
+    }
+
+
+def thinned(values: NDArray[np.int64], chunks: int = CHUNKS) -> NDArray[np.int64]:
+    """Return which points of a long curve are drawn: the least and the most of each stretch.
+
+    Examples
+    --------
+    >>> thinned(np.array([3, 9, 1, 4, 4, 8]), chunks=2).tolist()
+    [1, 2, 3, 5]
+    """
+    if len(values) <= 2 * chunks:
+        return np.arange(len(values))
+    parts = np.array_split(np.arange(len(values)), chunks)
+    ends = [(part[values[part].argmin()], part[values[part].argmax()]) for part in parts]
+    return np.unique(np.array(ends).ravel())
+
+
+def _memory(timeline: Timeline, device: int) -> Report:
+    times, held = timeline.memory(device)
+    drawn = thinned(held)
+    return {"times": _rounded(times[drawn], timeline.runtime), "bytes": held[drawn]}
+
+
+def _rounded(times: NDArray[np.float64], runtime: float) -> NDArray[np.float64]:
+    decimals = DIGITS - int(np.ceil(np.log10(runtime))) if runtime > 0 else DIGITS
+    return np.round(times, decimals)

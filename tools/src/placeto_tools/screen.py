@@ -1,20 +1,26 @@
-"""Standard output: tables as rich draws them, and JSON."""
+"""What a terminal shows: tables as rich draws them, JSON, and how far long work is."""
 
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from placeto.errors import printable
 from placeto.outputs import json_text
+from placeto.progress import PlainProgress, Progress
 from placeto.texts import TextTable, bytes_text, flops_text, seconds_text, share_text
 
 WIDE = 1000  # columns: what is no terminal gets no line broken
+SECONDS_UNTIL_FIRST_LINE = 2.0
 
 
 def show(*tables: TextTable) -> None:
@@ -86,3 +92,51 @@ def rich_table(table: TextTable) -> Table:
     for row in table.rows:
         result.add_row(*(printable(cell) for cell in row))
     return result
+
+
+class LiveProgress:
+    """Shows on a terminal how far the work is."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._above: list[RenderableType] = []
+
+    def say(self, text: str) -> None:
+        """Show one line that stays."""
+        self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, text: str) -> None:
+        """Show how far the work is now."""
+        line = Text(text, no_wrap=True, overflow="ellipsis")
+        self._live.update(Group(*self._above, line))
+
+    def grow(self, table: TextTable, text: str) -> None:  # noqa: ARG002
+        """Show a table with one more row above the moving line."""
+        self._above = [Text(printable(table.title)), rich_table(table), ""]
+        self.update("")
+
+
+@contextmanager
+def showing_progress(reads: str = "", *, quiet: bool = False) -> Iterator[Progress]:
+    """Show progress on standard error while something runs, unless that is to be quiet.
+
+    Where that is no terminal, a first line says after a while what takes so long. A source that
+    the work ``reads`` first is named from the beginning.
+    """
+    text = f"{reads}: reading or capturing its graph ..." if reads else ""
+    if not quiet and sys.stderr.isatty():
+        with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
+            shown = LiveProgress(live)
+            if text:
+                shown.update(text)
+            yield shown
+        return
+    plain = PlainProgress(None if quiet else sys.stderr)
+    plain.update(text)  # before the timer, which would miss it
+    timer = threading.Timer(SECONDS_UNTIL_FIRST_LINE, plain.catch_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield plain
+    finally:
+        timer.cancel()
