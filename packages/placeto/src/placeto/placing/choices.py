@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -163,6 +164,20 @@ def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> Placement
     return replace(problem, compute_time=np.where(elsewhere, np.inf, problem.compute_time))
 
 
+def chosen(
+    problem: PlacementProblem, result: PlacementResult, choices: list[Choice]
+) -> PlacementResult:
+    """Return the best placement of a search and its choices, or a device alone as good as it."""
+    cost = partial(rank_of_result, problem)
+    best = min([result, *(choice.result for choice in choices)], key=cost)
+    alone = [each.result for each in choices if each.how == ALONE]
+    one = min((each for each in alone if each.fits(problem.cluster)), key=cost, default=best)
+    if one.runtime - best.runtime <= LEAST_GAIN * abs(best.runtime):
+        best = one
+    counts = {name: getattr(result, name) for name in ("evaluations", "seconds", "curve")}
+    return replace(best, **counts)
+
+
 def worth_telling(problem: PlacementProblem, choices: list[Choice]) -> list[Choice]:
     """Return choices, without a chain of layers that a device alone or several in order beat."""
     simple = [each for each in choices if each.how in (ALONE, IN_ORDER, BALANCED)]
@@ -235,11 +250,9 @@ def _verdict(problem: PlacementProblem, result: PlacementResult, choices: list[C
     if not alone or not result.runtime:
         return split
     best = min(alone, key=lambda choice: choice.result.runtime)
-    name = problem.cluster.device_names[best.devices[0]]
     gain = best.result.runtime / result.runtime - 1
-    if gain <= LEAST_GAIN:
-        return f"{name} alone is within 1 % of this: do not split"
     if gain >= SIMULATION_ERROR:
         return split
+    name = problem.cluster.device_names[best.devices[0]]
     faster = f"{100 * gain:.0f} % faster than {name} alone"
     return f"{split}: {faster}, within the accuracy of the simulation"

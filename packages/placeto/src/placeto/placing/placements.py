@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeto.errors import check_count
-from placeto.placing.choices import Choice
+from placeto.placing.choices import Choice, chosen
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.placers import (
     PLACERS,
@@ -183,6 +183,7 @@ def _search(
             seconds=found.seconds + result.seconds,
             curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
         )
+    result = chosen(problem, result, search.choices)
     return PlacedProblem(problem, result, name, max(bounds), search.choices)
 
 

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import Choice, evaluated
-from placeto.placing.costs import rank_of_result
+from placeto.placing.choices import Choice, chosen, evaluated
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placements import PlacedProblem, PlaceSettings, place_problem
 from placeto.placing.placers import PLACERS
@@ -52,7 +50,8 @@ def place_scheduled(
 
     def priced(result: PlacementResult) -> PlacementResult:
         own = scheduled(free, schedule, result.placement)
-        return evaluated(settings.evaluator.make(own, 1), result.placement)
+        costs = evaluated(settings.evaluator.make(own, 1), result.placement)
+        return replace(result, runtime=costs.runtime, peak_memory=costs.peak_memory)
 
     progress.update("schedule of each choice ...")
     found = priced(placed.result)
@@ -60,15 +59,11 @@ def place_scheduled(
     with suppress(KeyboardInterrupt):  # the search has its result
         for choice in placed.choices:
             choices += [replace(choice, result=priced(choice.result))]
-    best = min(
-        [found, *(choice.result for choice in choices)],
-        key=partial(rank_of_result, free),
-    )
-    counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
+    best = chosen(free, found, choices)
     return replace(
         placed,
         problem=scheduled(free, schedule, best.placement),
-        result=replace(best, **counts),
+        result=best,
         bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
         choices=choices,
     )
