@@ -18,7 +18,7 @@ import numpy as np
 from fidelity import RunnableModel, runnable_models
 from numpy.typing import NDArray
 
-from placeto.placing.watching import WatchedEvaluator
+from placeto.placing.searching import WatchedEvaluator
 from placeto.texts import TextTable, seconds_text
 from placeto_execution import Executor
 from placeto_experiments.paper.pages import bands_figure, spread

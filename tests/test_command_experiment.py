@@ -14,7 +14,7 @@ from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, t
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
 from placeto.trials.comparing import Describe
-from placeto.trials.keys import content_digest
+from placeto.trials.folder import content_digest
 from placeto.trials.trials import Experiment, Record, Results
 from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group

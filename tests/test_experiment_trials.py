@@ -16,9 +16,15 @@ from experiment_tasks import Count
 from placeto.errors import InputError, RunError
 from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
-from placeto.trials import keys
-from placeto.trials.folder import TRIALS, ExperimentFolder, experiment_folder
-from placeto.trials.keys import content_digest, files_digest, trial_keys
+from placeto.trials import folder as folder_module
+from placeto.trials.folder import (
+    TRIALS,
+    ExperimentFolder,
+    content_digest,
+    experiment_folder,
+    files_digest,
+    trial_keys,
+)
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.running import conduct, run_trials
 from placeto.trials.trials import (
@@ -111,9 +117,11 @@ def test_a_change_of_what_runs_a_trial_makes_another_one(
     bound = Bound(label="no", graph=GRAPH, seed=0)
     trials = [Trial("placeto", place()), Trial("bound", bound)]
     before = trial_keys(trials, {"x": "problem"})
-    for known in (files_digest, keys._version):
+    for known in (files_digest, folder_module._version):
         monkeypatch.setattr(
-            keys, known.__name__, lambda name, known=known: "" if name == changed else known(name)
+            folder_module,
+            known.__name__,
+            lambda name, known=known: "" if name == changed else known(name),
         )
     after = trial_keys(trials, {"x": "problem"})
     assert {name for name in before if before[name] != after[name]} == expected

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto.placing import placements, watching
+from placeto.placing import placements, searching
 from placeto.placing.choices import evaluated
 from placeto.placing.evaluators import STEP
 from placeto.placing.placements import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
-from placeto.placing.searching import PortfolioSearch
-from placeto.placing.watching import Limits, SpentError, WatchedEvaluator
+from placeto.placing.searching import Limits, PortfolioSearch, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
 from placeto_baselines import (
@@ -153,7 +152,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
     problem = ladder()
     reports: list[tuple[int, float]] = []
     now = [0.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     watched = WatchedEvaluator(
         Simulator(problem), lambda count, best: reports.append((count, best))
     )
@@ -168,7 +167,7 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     lines: list[str] = []
     progress = PlainProgress(None)
     monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
-    monkeypatch.setattr(watching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(searching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
     found = run_placer(placer_spec("placeto"), problem, progress, budget=budget)

@@ -14,7 +14,7 @@ from placeto.errors import InputError, StoppedRunError
 from placeto.outputs import check_folder, file_name, write_json
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
-from placeto.placing.watching import Limits
+from placeto.placing.searching import Limits
 from placeto.problems.making import kinds_text, problem_of
 from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source

@@ -24,14 +24,15 @@ from placeto.placing.placements import (
     PRETRAINED,
     STARTS,
     PlaceSettings,
+    place_scheduled,
+    sent_back_text,
 )
 from placeto.placing.placers import PLACERS, placer_spec
 from placeto.placing.reports import bottleneck_text, rate_text
-from placeto.placing.schedules import place_scheduled, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import SECONDS, bytes_text, counted
-from placeto.training.run_folder import read_policy
+from placeto.training.runs import read_policy
 from placeto_baselines import least_excess
 from placeto_graphs import save_placement
 from placeto_simulator import Simulator

@@ -15,8 +15,13 @@ from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import StopRequest, left_text
 from placeto.texts import counted, seconds_text
-from placeto.training.run_folder import RunFolder, read_policy
-from placeto.training.settings import parse_settings, restored_settings, with_network_of
+from placeto.training.runs import (
+    RunFolder,
+    parse_settings,
+    read_policy,
+    restored_settings,
+    with_network_of,
+)
 from placeto.training.training_run import logs_of, run_training
 from placeto_graphs import PlacementProblem
 from placeto_policy import (

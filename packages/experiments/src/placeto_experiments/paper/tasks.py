@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto.outputs import decode_json
 from placeto.placing.placers import fitting, warm_up
-from placeto.placing.watching import WatchedEvaluator
+from placeto.placing.searching import WatchedEvaluator
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
 from placeto.training.training_run import run_training

@@ -22,8 +22,8 @@ from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import PlaceSettings, place_problem
-from placeto.problems.factories import check_optimizer
 from placeto.problems.making import executable, make_problem, target_of
+from placeto.problems.models import check_optimizer
 from placeto.problems.options import ClusterName, read_cluster
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import WRONG_INPUT, InputError, check_once, exit_code
-from placeto.problems.factories import defaults_of, find_factory
+from placeto.problems.models import defaults_of, find_factory
 from placeto.problems.sources import parse_sizes
 from placeto_graphs import (
     EvaluationBatch,

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from placeto.errors import InputError, check_once, not_among
-from placeto.problems.factories import defaults_of, find_factory, made_step
-from placeto.problems.models import capture_step, family_graph, load_model_graph
+from placeto.problems.models import (
+    capture_step,
+    defaults_of,
+    family_graph,
+    find_factory,
+    load_model_graph,
+    made_step,
+)
 from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions
 from placeto_capture import CaptureError
 from placeto_graphs import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from placeto.errors import RunError, writing
-from placeto.training.run_folder import RunFolder
+from placeto.training.runs import RunFolder
 from placeto_policy import (
     JsonLinesLog,
     PolicyError,

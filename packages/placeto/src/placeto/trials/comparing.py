@@ -15,7 +15,7 @@ from placeto.errors import InputError, RunError, StoppedRunError, check_count
 from placeto.outputs import Picture, file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec, placer_spec
-from placeto.placing.watching import Limits
+from placeto.placing.searching import Limits
 from placeto.problems.making import kinds_text
 from placeto.progress import PlainProgress, Progress, clock
 from placeto.texts import TextTable, counted

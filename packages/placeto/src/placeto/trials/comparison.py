@@ -22,7 +22,7 @@ from placeto.texts import (
     seconds_text,
     share_text,
 )
-from placeto.training.run_folder import LOG
+from placeto.training.runs import LOG
 from placeto.trials.trials import Curve, Placed, Problem, Runs, evaluations_until
 
 RESULTS = "results.json"

@@ -1,18 +1,21 @@
-"""The folder of a training: its problems, settings, checkpoint, logs and best placements."""
+"""Trainings: their hyperparameters, and the folder of their problems, checkpoint and logs."""
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from placeto.errors import InputError, writing
+from placeto.errors import InputError, check_once, not_among, writing
 from placeto.outputs import check_folder, read_json, write_json
 from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
 
 if TYPE_CHECKING:
-    from placeto_policy import PlacementPolicy
+    from _typeshed import DataclassInstance  # pants: no-infer-dep
+
+    from placeto_policy import PlacementPolicy, Settings
 
 DESCRIPTION = "run.json"
 CHECKPOINT = "training.safetensors"
@@ -20,6 +23,15 @@ LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
 FIRST_POLICY = "first-policy.safetensors"
 PROBLEM = "problem-{}.json.gz"
+# What the network is made of, and what it sees.
+NETWORK = (
+    "embedding",
+    "message_rounds",
+    "messages",
+    "hidden_units",
+    "node_features",
+    "device_features",
+)
 
 
 Run = tuple[dict[str, PlacementProblem], Mapping[str, Any], int]  # problems, settings, seed
@@ -143,3 +155,75 @@ class RunFolder:
 
     def _problem(self, number: int) -> Path:
         return self.path / PROBLEM.format(number)
+
+
+SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
+
+
+def parse_settings(
+    pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None = None
+) -> "Settings":
+    """Return the hyperparameters of a training: those of a preset, with others in their place."""
+    from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)
+
+    given = {} if updates is None else {"updates": updates}
+    if given and "updates" in dict(pairs):
+        raise InputError("--hparam updates: excludes --updates")
+    return changed_fields(preset(preset_name or "default"), pairs, given)
+
+
+def changed_fields(
+    settings: SettingsType,
+    pairs: Sequence[tuple[str, str]],
+    values: Mapping[str, Any],
+    *,
+    option: str = "--hparam",
+) -> SettingsType:
+    """Return a dataclass of hyperparameters with other values, by name or as texts of ``option``.
+
+    An unknown name, a name given twice, or a text that is no value of the field is refused.
+    """
+    kinds = {field.name: field.type for field in fields(settings)}
+    check_once([name for name, _ in pairs], f"{option} ")
+    chosen = dict(values)
+    for name, text in pairs:
+        if name not in kinds:
+            raise InputError(f"{option} {name}: expected one of {', '.join(kinds)}")
+        try:
+            chosen[name] = msgspec.convert(text, kinds[name], strict=False)
+        except msgspec.ValidationError:
+            texts = get_args(kinds[name])
+            expected = not_among(text, texts) if texts else f"expected a number, got {text!r}"
+            raise InputError(f"{option} {name}: {expected}") from None
+    return replace(settings, **chosen)
+
+
+def with_network_of(
+    policy: "PlacementPolicy", settings: "Settings", pairs: Sequence[tuple[str, str]]
+) -> "Settings":
+    """Return the hyperparameters of a training that begins with a policy.
+
+    The network stays that of the policy. Pairs that say otherwise are an `InputError`.
+    """
+    network = {name: getattr(policy.settings, name) for name in NETWORK}
+    for name, _ in pairs:
+        if name in NETWORK and getattr(settings, name) != network[name]:
+            raise InputError(
+                f"--hparam {name}: expected {network[name]!r}, as in the policy of --from, "
+                f"got {getattr(settings, name)!r}"
+            )
+    return replace(settings, **network)
+
+
+def restored_settings(values: Mapping[str, Any]) -> "Settings":
+    """Return the hyperparameters that a run was begun with; `InputError` if others are needed."""
+    from placeto_policy import Settings  # noqa: PLC0415 (torch takes seconds to import)
+
+    known = {field.name for field in fields(Settings)}
+    if values.keys() != known:
+        different = ", ".join(sorted(values.keys() ^ known))
+        raise InputError(
+            f"settings: expected the hyperparameters of this release, got others in {different}; "
+            "train with --force to begin anew"
+        )
+    return Settings(**values)
