@@ -169,7 +169,7 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(
             return evaluate(*asked)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placeto.placing.schedules.evaluated", interrupted)
+    monkeypatch.setattr("placeto.placing.placements.evaluated", interrupted)
     report = succeed_json(*place, "-o", output)
     assert report["runtime"] == succeed_json(*simulate, output)["runtime"]
     monkeypatch.undo()
