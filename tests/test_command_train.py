@@ -133,7 +133,8 @@ def test_the_policy_places_as_it_is_refined_trained_further_or_before_a_search(
     further = placed("--max-evaluations=200")
     assert usual["evaluations"] < further["evaluations"] <= 200 + usual["evaluations"] + one_pass
     searched = placed("--seconds=0.5")
-    assert searched["lower_bound"] <= searched["runtime"] <= greedy["runtime"]
+    limit = 1.01 * greedy["runtime"]  # a device alone may be written if it is 1 % slower
+    assert searched["lower_bound"] <= searched["runtime"] <= limit
     finer, found = load_placement_of_any_level(placement, read)
     assert finer.num_groups == searched["groups"]
     assert Simulator(finer).runtimes(found[None])[0] == searched["runtime"]
@@ -142,7 +143,7 @@ def test_the_policy_places_as_it_is_refined_trained_further_or_before_a_search(
             policy=policy, refinement_rounds=0, seconds=1e-6, keeps_groups=keeps
         )
         result = place_problem(read, settings, PlainProgress(None)).result
-        assert result.runtime <= greedy["runtime"]
+        assert result.runtime <= limit
         assert (np.diff(result.curve, axis=0) * (1, -1) >= 0).all()
 
 
