@@ -15,12 +15,13 @@ from placeto_graphs import (
     Device,
     GraphError,
     Grouping,
+    Moves,
     OpGraph,
     PlacementProblem,
     from_networkx,
 )
 from placeto_simulator import SimulationError, Simulator
-from placeto_simulator.batches import loops_of
+from placeto_simulator.batches import loop_of
 from simulated_problems import (
     Placed,
     difference,
@@ -220,8 +221,17 @@ def test_placements_that_may_not_be_written_to_compile_nothing_anew() -> None:
     frozen.flags.writeable = False
     simulator = Simulator(two_chains())
     assert simulator.evaluate(frozen) == simulator.evaluate(placements)
-    evaluate: Any = loops_of("fifo").evaluate
-    assert len(evaluate.signatures) == 1
+    one, zero = np.ones((1, 1), np.int32), np.zeros(1, np.int32)
+    moves = Moves(
+        set_of=one * 0,
+        device=one,
+        allowance=np.zeros((1, 1)),
+        first_member=np.arange(2, dtype=np.int32),
+        members=zero,
+    )
+    simulator.walk(frozen, moves)
+    loop: Any = loop_of("fifo")
+    assert len(loop.signatures) == 1
 
 
 def test_one_simulator_serves_several_threads() -> None:

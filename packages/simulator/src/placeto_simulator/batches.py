@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Moves, PlacementProblem, Walks, check_moves, compiled
+from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, Walks, check_moves, compiled
 from placeto_simulator.event_loop import simulate
 from placeto_simulator.tables import NEVER, State, Tables
 
@@ -17,31 +17,16 @@ REASONS = ("nothing", "input", "order", "resource")
 NOTHING, INPUT, ORDER, RESOURCE = range(4)
 
 
-class Batch(NamedTuple):
-    """B placements of G groups on D devices, and what they cost."""
-
-    placements: NDArray[np.int32]  # [B, G], the device of each group
-    runtime: NDArray[np.float64]  # [B] seconds
-    peak_memory: NDArray[np.int64]  # [B, D], the most bytes
-    start: NDArray[np.float64]  # [B, G] seconds of each group; [B, 0] if they are not wanted
-    end: NDArray[np.float64]
-    is_critical: NDArray[np.bool_]  # [B, G], on the critical path; [B, 0] if that is not wanted
-    tracks_memory: bool  # whether more than the runtimes is wanted, which take half of the time
-
-
 class Walking(NamedTuple):
     """C walks of N moves with S sets of groups, for compiled code.
 
     Its first fields are results, as of `Walks`. What follows them is as of `Moves`, and then
     bool[S, D], the devices where a group of a set cannot run, and int64[D], the memory of each.
-    The last three are room for each walk, because compiled code makes no arrays.
+    The last two are room for each walk, because compiled code makes no arrays.
     """
 
-    placement: NDArray[np.int32]
     cost: NDArray[np.float64]
     best_placement: NDArray[np.int32]
-    best_runtime: NDArray[np.float64]
-    best_peak_memory: NDArray[np.int64]
     set_of: NDArray[np.int32]
     device: NDArray[np.int32]
     allowance: NDArray[np.float64]
@@ -53,39 +38,76 @@ class Walking(NamedTuple):
     seconds_per_byte: float
     cannot_run: NDArray[np.bool_]
     memory_bytes: NDArray[np.int64]
-    is_critical: NDArray[np.bool_]
     before: NDArray[np.int32]
     pairs: NDArray[np.int32]
 
 
-class Loops(NamedTuple):
-    """One variant of the event loop, over batches and over walks."""
+class Batch(NamedTuple):
+    """B placements of G groups on D devices, and what they cost; or walks, one from each.
 
-    evaluate: Callable[..., None]
-    walk: Callable[..., None]
+    A walk takes its placement to its end. Its runtime and peak memory are those of its best one.
+    """
+
+    placements: NDArray[np.int32]  # [B, G], the device of each group
+    runtime: NDArray[np.float64]  # [B] seconds
+    peak_memory: NDArray[np.int64]  # [B, D], the most bytes
+    start: NDArray[np.float64]  # [B, G] seconds of each group; [B, 0] if they are not wanted
+    end: NDArray[np.float64]
+    is_critical: NDArray[np.bool_]  # [B, G], on the critical path; [B, 0] if that is not wanted
+    tracks_memory: bool  # whether more than the runtimes is wanted, which take half of the time
+    walking: Walking
 
 
 @cache
-def loops_of(queue: str) -> Loops:
-    """Return the loops for a queue discipline (`Cluster.queue`), compiled under its name."""
+def loop_of(queue: str) -> Callable[..., None]:
+    """Return the loop for a queue discipline (`Cluster.queue`), compiled under its name.
+
+    It evaluates and walks, because each function that calls `simulate` compiles most of it anew.
+    """
     name, first = queue.replace("-", "_"), {"BACKWARD_FIRST": queue == "backward-first"}
     loop = called_by_compiled(simulate, name=f"simulate_{name}", constants=first)
-    simulated = {"simulate": loop, "price": loop}
-    return Loops(
-        evaluate=compiled(evaluate, name=f"evaluate_{name}", constants={"simulate": loop}),
-        walk=compiled(walk, name=f"walk_{name}", constants=simulated),
+    return compiled(walk, name=f"walk_{name}", constants={"simulate": loop, "price": loop})
+
+
+def batch_of(
+    problem: PlacementProblem,
+    placements: Any,
+    *,
+    times: bool = False,
+    path: bool = False,
+    tracks_memory: bool = True,
+    moves: Moves | None = None,
+) -> Batch:
+    """Return a batch that is not evaluated yet, or walks that have not begun."""
+    rows = np.array(problem.check_placements(placements))  # a copy, which code may write to
+    count, num_groups = rows.shape
+    num_times = num_groups if times else 0
+    walking = NO_WALKS
+    if moves is not None:
+        path = len(moves.neighbours) > 0
+        limits = check_moves(problem, rows, moves), problem.cluster.memory_bytes
+        walking = _walking_of(moves, num_groups, *limits)
+    return Batch(
+        placements=rows,
+        runtime=np.empty(count),
+        peak_memory=np.empty((count, problem.num_devices), np.int64),
+        start=np.empty((count, num_times)),
+        end=np.empty((count, num_times)),
+        is_critical=np.empty((count, num_groups if path else 0), np.bool_),
+        tracks_memory=tracks_memory,
+        walking=walking,
     )
 
 
-def walking_of(problem: PlacementProblem, placements: Any, moves: Moves) -> Walking:
-    """Return walks that have not begun."""
-    rows = np.array(problem.check_placements(placements))  # a copy, which walks change
+def _walking_of(
+    moves: Moves,
+    num_groups: int,
+    cannot_run: NDArray[np.bool_],
+    memory_bytes: NDArray[np.int64],
+) -> Walking:
     return Walking(
-        placement=rows,
-        cost=np.empty((len(rows), 1 + moves.num_moves)),
-        best_placement=np.empty_like(rows),
-        best_runtime=np.empty(len(rows)),
-        best_peak_memory=np.empty((len(rows), problem.num_devices), np.int64),
+        cost=np.empty((moves.num_walks, 1 + moves.num_moves)),
+        best_placement=np.empty((moves.num_walks, num_groups), np.int32),
         set_of=moves.set_of,
         device=moves.device,
         allowance=moves.allowance,
@@ -95,48 +117,40 @@ def walking_of(problem: PlacementProblem, placements: Any, moves: Moves) -> Walk
         neighbours=moves.neighbours,
         set_with=moves.set_with,
         seconds_per_byte=moves.seconds_per_byte,
-        cannot_run=check_moves(problem, rows, moves),
-        memory_bytes=problem.cluster.memory_bytes,
-        is_critical=np.empty(rows.shape, np.bool_),
-        before=np.empty_like(rows),
-        pairs=np.empty((len(rows), *moves.neighbours.shape), np.int32),
+        cannot_run=cannot_run,
+        memory_bytes=memory_bytes,
+        before=np.empty((moves.num_walks, num_groups), np.int32),
+        pairs=np.empty((moves.num_walks, *moves.neighbours.shape), np.int32),
     )
 
 
-def walks_of(walking: Walking) -> Walks:
+def evaluation_of(batch: Batch) -> EvaluationBatch:
+    """Return what placements cost."""
+    return EvaluationBatch(runtime=batch.runtime, peak_memory=batch.peak_memory)
+
+
+def walks_of(batch: Batch) -> Walks:
     """Return where walks led."""
     return Walks(
-        placement=walking.placement,
-        cost=walking.cost,
-        best_placement=walking.best_placement,
-        best_runtime=walking.best_runtime,
-        best_peak_memory=walking.best_peak_memory,
+        placement=batch.placements,
+        cost=batch.walking.cost,
+        best_placement=batch.walking.best_placement,
+        best_runtime=batch.runtime,
+        best_peak_memory=batch.peak_memory,
     )
 
 
-def evaluate(tables: Tables, state: State, batch: Batch, begin: int, end: int) -> None:
-    """Simulate some placements of a batch, and write what is wanted of each."""
-    state.tracks_memory[0] = batch.tracks_memory
-    for row in range(begin, end):
-        batch.runtime[row] = simulate(tables, state, batch.placements[row])
-        if not batch.tracks_memory:
-            continue
-        for device in range(len(state.peak)):  # the errors of a slice take two seconds to compile
-            batch.peak_memory[row, device] = state.peak[device]
-        if batch.is_critical.shape[1] > 0:
-            mark_critical(tables, state, batch.placements[row], batch.is_critical[row])
-        if batch.start.shape[1] == 0:
-            continue
-        batch.start[row], batch.end[row] = NEVER, 0.0
-        for op in range(len(tables.num_awaited)):
-            group = tables.group_of[op]
-            batch.start[row, group] = min(batch.start[row, group], state.start[op])
-            batch.end[row, group] = max(batch.end[row, group], state.end[op])
-
+_none: Any = np.empty((0, 0))
+_zero = np.zeros(1, np.int32)
+_no_moves = Moves(
+    set_of=_none, device=_none, allowance=_none, first_member=_zero, members=_zero[:0]
+)
+NO_WALKS = _walking_of(_no_moves, 0, np.empty((0, 0), np.bool_), np.empty(0, np.int64))
 
 # --- walks: the functions that they call are of the simulator, or of another evaluator ----------
 
 price = simulate
+HAS_TIMES = True
 
 
 @called_by_compiled
@@ -157,14 +171,17 @@ def mark_critical(
     done, or else its device or link, which was busy with the element before. The first one waits
     for nothing.
     """
-    is_critical[:] = False
     num_ops, num_reads = len(tables.num_awaited), len(tables.readers)
-    element = int(np.argmax(state.end[:num_ops]))
-    count = 0
+    for group in range(len(is_critical)):
+        is_critical[group] = False
+    element, count = np.int64(0), 0
+    for op in range(num_ops):
+        if state.end[op] > state.end[element]:
+            element = np.int64(op)
     while True:
-        start, reason, cause = state.start[element], NOTHING, int(state.before[element])
+        start, reason, cause = state.start[element], NOTHING, np.int64(state.before[element])
         if element >= num_ops:
-            reason, producer = RESOURCE, int(tables.producer_of_read[element - num_ops])
+            reason, producer = RESOURCE, np.int64(tables.producer_of_read[element - num_ops])
             if state.end[producer] == start:
                 reason, cause = INPUT, producer
         else:
@@ -172,12 +189,12 @@ def mark_critical(
                 reason = RESOURCE
             for position in range(tables.first_awaited[element], tables.first_awaited[element + 1]):
                 if state.end[tables.awaited[position]] == start:
-                    reason, cause = ORDER, int(tables.awaited[position])
+                    reason, cause = ORDER, np.int64(tables.awaited[position])
                     break
             for position in range(tables.first_input[element], tables.first_input[element + 1]):
-                store = int(state.store_of_input[position])
+                store = np.int64(state.store_of_input[position])
                 is_copy = store < num_reads
-                maker = num_ops + store if is_copy else int(tables.producer_of_input[position])
+                maker = num_ops + store if is_copy else np.int64(tables.producer_of_input[position])
                 if state.end[maker] == start:
                     reason, cause = INPUT, maker
                     break
@@ -200,13 +217,23 @@ def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> int:
 
 
 @called_by_compiled
-def keep_best(walking: Walking, row: int, seconds: float, peak: NDArray[np.int64]) -> None:
-    """Write a placement and its memory down; the errors of slices would take seconds to compile."""
-    walking.best_runtime[row] = seconds
-    for device in range(len(peak)):
-        walking.best_peak_memory[row, device] = peak[device]
-    for group in range(walking.placement.shape[1]):
-        walking.best_placement[row, group] = walking.placement[row, group]
+def copy(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy a row; the errors of slices would take seconds to compile."""
+    for position in range(len(source)):
+        target[position] = source[position]
+
+
+@called_by_compiled
+def write_times(
+    tables: Tables, state: State, start: NDArray[np.float64], end: NDArray[np.float64]
+) -> None:
+    """Write when each group starts and ends: its first and its last op."""
+    for group in range(len(start)):
+        start[group], end[group] = NEVER, 0.0
+    for op in range(len(tables.num_awaited)):
+        group = tables.group_of[op]
+        start[group] = min(start[group], state.start[op])
+        end[group] = max(end[group], state.end[op])
 
 
 @called_by_compiled
@@ -226,52 +253,62 @@ def list_pairs(
     return count
 
 
-def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> None:
-    """Walk some of several walks.
+def walk(  # noqa: PLR0915
+    tables: Any, state: Any, batch: Batch, begin: int, end: int
+) -> None:
+    """Evaluate some placements of a batch, and walk from each if there are moves.
 
     The functions that it calls keep in ``state`` what the present placement takes, with its memory
     in ``state.peak``: `simulate` of a new placement, `price` of one after `move_group`.
     """
+    walking = batch.walking
+    has_path, has_walks = batch.is_critical.shape[1] > 0, len(walking.cost) > 0
     for row in range(begin, end):
-        placement, is_critical = walking.placement[row], walking.is_critical[row]
-        before, pairs = walking.before[row], walking.pairs[row]
-        state.tracks_memory[0] = True
-        seconds = simulate(tables, state, placement)
-        best_lacks = lacking(walking.memory_bytes, state.peak)
-        keep_best(walking, row, seconds, state.peak)
+        placement, is_critical = batch.placements[row], batch.is_critical[row]
+        peak_memory = batch.peak_memory[row]
+        state.tracks_memory[0] = batch.tracks_memory
+        batch.runtime[row] = seconds = simulate(tables, state, placement)
+        if not batch.tracks_memory:
+            continue
+        copy(state.peak, peak_memory)
+        if has_path:
+            mark_critical(tables, state, placement, is_critical)
+        if HAS_TIMES and batch.start.shape[1] > 0:
+            write_times(tables, state, batch.start[row], batch.end[row])
+        if not has_walks:
+            continue
+
+        best_placement, before = walking.best_placement[row], walking.before[row]
+        pairs = walking.pairs[row]
+        copy(placement, best_placement)
+        best_lacks = lacking(walking.memory_bytes, peak_memory)
         walking.cost[row, 0] = now = best_cost = seconds + walking.seconds_per_byte * best_lacks
+        num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
         num_tried = num_likely = 0
-        num_pairs = -1
         for move in range(walking.set_of.shape[1]):
-            if num_pairs < 0:  # before the state is that of another placement
-                num_pairs = 0
-                if len(pairs) > 0:
-                    mark_critical(tables, state, placement, is_critical)
-                    num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
             chosen, there = walking.set_of[row, move], walking.device[row, move]
             walking.cost[row, 1 + move] = np.nan
             if walking.pick[row, move] < 1:
                 if num_pairs == 0:
                     continue
-                pair = int(walking.pick[row, move] * num_pairs)
+                pair = np.int64(walking.pick[row, move] * num_pairs)
                 group, neighbour = pairs[pair, 0], pairs[pair, 1]
                 chosen, there = walking.set_with[chosen, group], placement[neighbour]
-            members = walking.members[
-                walking.first_member[chosen] : walking.first_member[chosen + 1]
-            ]
+            first, last = walking.first_member[chosen], walking.first_member[chosen + 1]
             changes = False
-            for position in range(len(members)):
-                before[position] = placement[members[position]]
-                changes |= before[position] != there
+            for position in range(first, last):
+                group = walking.members[position]
+                before[group] = placement[group]
+                changes |= placement[group] != there
             if not changes or walking.cannot_run[chosen, there]:
                 continue
-            for position in range(len(members)):
-                move_group(tables, state, placement, members[position], there)
+            for position in range(first, last):
+                move_group(tables, state, placement, walking.members[position], there)
             most = now + walking.allowance[row, move]
             # Without memory it is simulated in about half of the time, which often is enough.
             then, lacks = np.inf, 0
             num_tried += 1
-            for tracks_memory in range(int(2 * num_likely > num_tried), 2):
+            for tracks_memory in range(1 if 2 * num_likely > num_tried else 0, 2):
                 state.tracks_memory[0] = tracks_memory == 1
                 seconds = price(tables, state, placement)
                 if tracks_memory == 1:
@@ -283,10 +320,15 @@ def walk(tables: Any, state: Any, walking: Walking, begin: int, end: int) -> Non
             num_likely += seconds <= most
             if then <= most:
                 now = then
-                num_pairs = -1
+                if has_path:
+                    mark_critical(tables, state, placement, is_critical)
+                    num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
                 if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
                     best_cost, best_lacks = now, lacks
-                    keep_best(walking, row, seconds, state.peak)
+                    batch.runtime[row] = seconds
+                    copy(state.peak, peak_memory)
+                    copy(placement, best_placement)
             else:
-                for position in range(len(members)):
-                    move_group(tables, state, placement, members[position], before[position])
+                for position in range(first, last):
+                    group = walking.members[position]
+                    move_group(tables, state, placement, group, before[group])

@@ -72,8 +72,8 @@ def simulate(  # noqa: PLR0915
         if BACKWARD_FIRST:
             push(state.heap, state.first_ready, state.num_ready, device, tables.rank[op])
         else:
-            state.after[state.last[device]] = np.uint32(op)
-            state.last[device] = np.uint32(op)
+            state.after[state.last[device]] = op
+            state.last[device] = op
 
     def has_waiting(device: int) -> bool:
         """Return whether an op waits for a device."""
@@ -98,14 +98,14 @@ def simulate(  # noqa: PLR0915
             state.free_at[queue] = -NEVER
         for leaf in range(num_leaves):
             state.next_time[leaf] = NEVER
-            state.winner[num_leaves + leaf] = np.uint32(leaf)
+            state.winner[num_leaves + leaf] = leaf
         for distance in range(ONE, num_leaves):
             node = num_leaves - distance
             state.winner[node] = state.winner[node + node]
         if BACKWARD_FIRST:
             lay_out_heaps(state.first_ready, state.num_ready, state.device_of)
         for ready_op in tables.ready_ops:
-            enqueue(unsigned(state.device_of[ready_op]), unsigned(ready_op))
+            enqueue(unsigned(state.device_of[ready_op]), ready_op)
         if tracks_memory:
             state.num_held[ZERO] = 0
             for device in range(num_devices):
@@ -119,15 +119,7 @@ def simulate(  # noqa: PLR0915
         """Set when a resource has its event; among many, let it play its knockout again."""
         state.next_time[resource] = time
         if num_resources > FEW:
-            first, first_time = resource, time
-            node = num_leaves + resource
-            while node > ONE:
-                other = unsigned(state.winner[node ^ ONE])
-                other_time = state.next_time[other]
-                if other_time < first_time or (other_time == first_time and other < first):
-                    first, first_time = other, other_time
-                node >>= ONE
-                state.winner[node] = np.uint32(first)
+            play_again(state.winner, state.next_time, resource)
 
     def earliest() -> int:
         """Return the resource whose event comes first; of several, the first one."""
@@ -139,49 +131,41 @@ def simulate(  # noqa: PLR0915
                 first, time = resource, state.next_time[resource]
         return first
 
-    def earlier(one: int, other: int) -> int:
-        """Return the resource of two whose event comes first."""
-        time, other_time = state.next_time[one], state.next_time[other]
-        return one if time < other_time or (time == other_time and one < other) else other
-
     # --- memory ------------------------------------------------------------------------------
 
     def hold(element: int, is_first: bool) -> None:
         """Note what takes memory from its start on, if it is the first of its device or wire."""
-        state.first_held[state.num_held[ZERO]] = np.uint32(element)
-        state.num_held[ZERO] += np.int64(is_first)
+        state.first_held[state.num_held[ZERO]] = element
+        state.num_held[ZERO] += is_first
 
     def take(then: float) -> None:
         """Take the memory of what starts before a time, after all that was released before it."""
         kept = 0
         for count in range(state.num_held[ZERO]):
-            element = unsigned(state.first_held[count])
+            element = state.first_held[count]
             while element != NOTHING and state.start[element] < then:
                 if element < num_ops:
-                    device, size = unsigned(state.device_of[element]), tables.start_bytes[element]
+                    device, size = state.device_of[element], tables.start_bytes[element]
                     element = NOTHING
                 else:
                     read = element - num_ops
-                    device = unsigned(state.device_of[tables.readers[read] & OP])
+                    device = state.device_of[tables.readers[read] & OP]
                     size = tables.tensor_bytes[tables.tensor_of_read[read]]
-                    element = unsigned(state.after[element])
+                    element = state.after[element]
                 state.held[device] += size
                 state.peak[device] = max(state.peak[device], state.held[device])
-            state.first_held[kept] = np.uint32(element)
+            state.first_held[kept] = element
             kept += element != NOTHING
         state.num_held[ZERO] = kept
 
     def freed_by(store: int) -> int:
         """End a use of what a device stores; return how many bytes that frees."""
-        uses = state.uses_left[store] - np.int32(1)
+        uses = state.uses_left[store] - 1
         state.uses_left[store] = uses
-        return int(tables.store_bytes[store] * np.int64(uses == 0))
+        freed: int = tables.store_bytes[store] * (uses == 0)
+        return freed
 
     # --- what happens ------------------------------------------------------------------------
-
-    def either(condition: bool, one: int, other: int) -> int:
-        """Return one number or another, computed: compilers make branches of expressions."""
-        return other ^ ((one ^ other) & (ZERO - unsigned(condition)))
 
     def send(now: float, read: int, source: int, destination: int) -> None:
         """Put a transfer into the queue of its link: its times are known at once."""
@@ -193,64 +177,64 @@ def simulate(  # noqa: PLR0915
         state.start[transfer] = start
         state.end[transfer] = sent + tables.latency[source, destination]
         wire = tables.wire_of[source, destination]
-        last = unsigned(state.last[wire])
-        state.after[last] = np.uint32(transfer)
-        state.last[wire] = np.uint32(transfer)
+        last = state.last[wire]
+        state.after[last] = transfer
+        state.last[wire] = transfer
         if tracks_memory:
             state.before[transfer] = state.sent[link]
-            state.sent[link] = np.uint32(transfer)
-            state.after[transfer] = np.uint32(NOTHING)
+            state.sent[link] = transfer
+            state.after[transfer] = NOTHING
             hold(transfer, state.start[last] < now)
 
     def op_done(now: float, device: int) -> None:
         """Hand the tensors of an op to their readers: at once here, by transfers elsewhere."""
-        op = unsigned(state.taken[device])
+        op = state.taken[device]
         if tracks_memory:
             freed = tables.end_bytes[op]
             for position in range(tables.first_input[op], tables.first_input[op + ONE]):
                 freed += freed_by(state.store_of_input[position])
             state.held[device] -= freed
-        read = unsigned(tables.first_output_read[op])
+        read = tables.first_output_read[op]
         if read == tables.first_output_read[op + ONE]:
             return
-        last_op = unsigned(state.last[device])
+        last_op = state.last[device]
         tensor = ZERO  # named by its first read, and 1 more than that
-        local_store, local_uses = ZERO, np.int32(0)
+        local_store, local_uses = ZERO, 0
         while True:
             code = tables.readers[read]
             reader = code & OP
-            there = unsigned(state.device_of[reader])
+            there = state.device_of[reader]
             is_first = code >= FIRST_OF_TENSOR
             tensor = either(is_first, read + ONE, tensor)
-            state.sent_to[device] = np.uint32(tensor)
+            state.sent_to[device] = tensor
             is_new = state.sent_to[there] != tensor
-            state.sent_to[there] = np.uint32(tensor)
+            state.sent_to[there] = tensor
             is_local = there == device
-            left = state.missing[reader] - np.int32(is_local)
+            left = state.missing[reader] - is_local
             state.missing[reader] = left
             if BACKWARD_FIRST:
                 if is_local and left == 0:
-                    enqueue(device, unsigned(reader))
+                    enqueue(device, reader)
             else:
-                state.after[last_op] = np.uint32(reader)
-                last_op = either(is_local & (left == 0), unsigned(reader), last_op)
+                state.after[last_op] = reader
+                last_op = either(is_local & (left == 0), reader, last_op)
             if is_new:
                 send(now, read, device, there)
             if tracks_memory:
                 local_store = num_reads + tables.tensor_of_read[read] if is_first else local_store
-                local_uses = np.int32(0) if is_first else local_uses
-                local_uses += np.int32(is_local) | np.int32(is_new)
-                copy = read if is_new else unsigned(state.store_on[there])
+                local_uses = 0 if is_first else local_uses
+                local_uses += is_local | is_new
+                copy = read if is_new else state.store_on[there]
                 store = local_store if is_local else copy
-                state.store_on[there] = np.uint32(store)
-                state.store_of_input[tables.input_of_read[read]] = np.uint32(store)
-                uses = np.int32(0) if is_new else state.uses_left[store]
-                state.uses_left[store] = uses + np.int32(1)
+                state.store_on[there] = store
+                state.store_of_input[tables.input_of_read[read]] = store
+                uses = 0 if is_new else state.uses_left[store]
+                state.uses_left[store] = uses + 1
                 state.uses_left[local_store] = local_uses
             read += ONE
             if code & LAST_OF_OP:
                 break
-        state.last[device] = np.uint32(last_op)
+        state.last[device] = last_op
 
     def release_waiters(op: int) -> bool:
         """Enqueue the ops, wherever they run, that lacked nothing but that an op is done.
@@ -259,8 +243,8 @@ def simulate(  # noqa: PLR0915
         """
         fills = False
         for position in range(tables.first_waiter[op], tables.first_waiter[op + ONE]):
-            waiter = unsigned(tables.waiters[position])
-            state.missing[waiter] -= np.int32(1)
+            waiter = tables.waiters[position]
+            state.missing[waiter] -= 1
             if state.missing[waiter] == 0:
                 fills = True
                 enqueue(unsigned(state.device_of[waiter]), waiter)
@@ -270,28 +254,28 @@ def simulate(  # noqa: PLR0915
         """Hand a copy to its readers on the device where it arrives, and return that."""
         transfer = state.after[state.taken[wire]]
         state.taken[wire] = transfer
-        read = unsigned(transfer) - num_ops
+        read = transfer - num_ops
         device = unsigned(state.device_of[tables.readers[read] & OP])
         if tracks_memory:
             source = state.device_of[tables.producer_of_read[read]]
             state.held[source] -= freed_by(num_reads + tables.tensor_of_read[read])
-        last_op = unsigned(state.last[device])
+        last_op = state.last[device]
         while True:
             code = tables.readers[read]
             reader = code & OP
             is_here = state.device_of[reader] == device
-            left = state.missing[reader] - np.int32(is_here)
+            left = state.missing[reader] - is_here
             state.missing[reader] = left
             if BACKWARD_FIRST:
                 if is_here and left == 0:
-                    enqueue(device, unsigned(reader))
+                    enqueue(device, reader)
             else:
-                state.after[last_op] = np.uint32(reader)
-                last_op = either(is_here & (left == 0), unsigned(reader), last_op)
+                state.after[last_op] = reader
+                last_op = either(is_here & (left == 0), reader, last_op)
             read += ONE
             if code & LAST_OF_TENSOR:
                 break
-        state.last[device] = np.uint32(last_op)
+        state.last[device] = last_op
         return device
 
     def start_op(now: float, device: int) -> float:
@@ -305,9 +289,9 @@ def simulate(  # noqa: PLR0915
             if start > now:
                 return start
             lowest = pop(state.heap, state.first_ready, state.num_ready, device)
-            op = unsigned(tables.op_of_rank[lowest])
+            op = tables.op_of_rank[lowest]
         else:
-            op = unsigned(state.after[state.taken[device]])
+            op = state.after[state.taken[device]]
         duration: float = tables.compute_time[op, device]
         end = start + duration
         if not BACKWARD_FIRST:
@@ -319,12 +303,12 @@ def simulate(  # noqa: PLR0915
             state.before[op] = state.taken[device]
             hold(op, True)
         state.free_at[device] = end + (tables.op_overhead[device] if duration > 0 else 0.0)
-        state.taken[device] = np.uint32(op)
+        state.taken[device] = op
         return end
 
     def await_transfer(now: float, wire: int) -> float:
         """Return when the first transfer that is under way on a wire arrives."""
-        transfer = unsigned(state.after[state.taken[wire]])
+        transfer = state.after[state.taken[wire]]
         start: float = state.start[transfer]
         end: float = state.end[transfer]
         state.is_waking[wire] = end == start and start > now
@@ -332,10 +316,10 @@ def simulate(  # noqa: PLR0915
 
     def arrives_too(now: float, wire: int) -> bool:
         """Return whether the next transfer on a wire arrives now, in the same round as this one."""
-        this, last = unsigned(state.taken[wire]), state.under_way[wire]
+        this, last = state.taken[wire], state.under_way[wire]
         if this == last:
             return False
-        transfer = unsigned(state.after[this])
+        transfer = state.after[this]
         takes_time = state.start[transfer] < now
         return bool(state.end[transfer] == now and (takes_time or state.start[this] == now))
 
@@ -349,20 +333,20 @@ def simulate(  # noqa: PLR0915
             if fills_all:
                 device = number
             elif count > ONE:
-                device = unsigned(state.fed_device[number])
+                device = state.fed_device[number]
             if state.next_time[device] == NEVER and has_waiting(device):
                 put_ahead(device, start_op(now, device))
-                event = earlier(device, event)
+                event = earlier(state.next_time, device, event)
         fills_all = False
         for number in range(count):
             if count > ONE:
-                bus = unsigned(state.completed[number])
+                bus = state.completed[number]
             for position in range(tables.first_fed_wire[bus], tables.first_fed_wire[bus + ONE]):
                 wire = unsigned(tables.fed_wires[position])
                 state.under_way[wire] = state.last[wire]
                 if state.next_time[wire] == NEVER and state.taken[wire] != state.last[wire]:
                     put_ahead(wire, await_transfer(now, wire))
-                    event = earlier(wire, event)
+                    event = earlier(state.next_time, wire, event)
         then = state.next_time[event]
         if then > now:
             if tracks_memory:
@@ -382,18 +366,45 @@ def simulate(  # noqa: PLR0915
                 num_done += ONE
                 op_done(now, event)
                 if has_waits:
-                    fills_all |= release_waiters(unsigned(state.taken[event]))
+                    fills_all |= release_waiters(state.taken[event])
             else:
                 while True:
                     device = transfer_done(event)
                     if not arrives_too(now, event):
                         break
                     fills_all = True  # maybe on other devices
-            state.completed[count], state.fed_device[count] = np.uint32(event), np.uint32(device)
+            state.completed[count], state.fed_device[count] = event, device
             bus = event
             count += ONE
             event = earliest()
     return now if num_done == num_ops else np.nan
+
+
+@partial(compiled, called_by_python=False)
+def either(condition: bool, one: int, other: int) -> int:
+    """Return one number or another, computed: compilers make branches of expressions."""
+    return other ^ ((one ^ other) & (ZERO - unsigned(condition)))
+
+
+@partial(compiled, called_by_python=False)
+def earlier(next_time: NDArray[np.float64], one: int, other: int) -> int:
+    """Return the resource of two whose event comes first."""
+    time, other_time = next_time[one], next_time[other]
+    return one if time < other_time or (time == other_time and one < other) else other
+
+
+@partial(compiled, called_by_python=False)
+def play_again(winner: NDArray[np.uint32], next_time: NDArray[np.float64], resource: int) -> None:
+    """Let a resource play its knockout again."""
+    first, first_time = resource, next_time[resource]
+    node = unsigned(len(next_time)) + resource
+    while node > ONE:
+        other = unsigned(winner[node ^ ONE])
+        other_time = next_time[other]
+        if other_time < first_time or (other_time == first_time and other < first):
+            first, first_time = other, other_time
+        node >>= ONE
+        winner[node] = first
 
 
 # --- queues of which the first is backward, or else of the earliest micro-batch --------------
@@ -407,7 +418,7 @@ def lay_out_heaps(
     for device in range(len(num_ready)):
         num_ready[device] = 0
     for device in device_of:
-        num_ready[device] += np.uint32(1)
+        num_ready[device] += 1
     start = np.uint32(0)
     for device in range(len(num_ready)):
         first_ready[device] = start
@@ -426,7 +437,7 @@ def push(
     """Put the rank of an op on the heap of a device."""
     root = unsigned(first_ready[device])
     position = unsigned(num_ready[device])
-    num_ready[device] += np.uint32(1)
+    num_ready[device] += 1
     while position > ZERO:
         parent = (position - ONE) >> ONE
         if heap[root + parent] < rank:
@@ -446,7 +457,7 @@ def pop(
     """Take the lowest rank from the heap of a device."""
     root = unsigned(first_ready[device])
     lowest = int(heap[root])
-    num_ready[device] -= np.uint32(1)
+    num_ready[device] -= 1
     end = unsigned(num_ready[device])
     moved = heap[root + end]
     position = ZERO

@@ -1,7 +1,6 @@
 """The simulator as an evaluator of placements."""
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, ScheduleBatch, Walks
-from placeto_simulator.batches import Batch, loops_of, walking_of, walks_of
+from placeto_simulator.batches import Batch, batch_of, evaluation_of, loop_of, walks_of
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.tables import State, new_state, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
@@ -60,7 +59,7 @@ class Simulator:
         self.problem = problem
         self.num_threads = threads
         self._tables = tables_of(problem)
-        self._loops = loops_of(problem.cluster.queue)
+        self._loop = loop_of(problem.cluster.queue)
         self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
         # As many states as batches are simulated at once, each used by one thread at a time.
         self._states: SimpleQueue[State] = SimpleQueue()
@@ -92,8 +91,7 @@ class Simulator:
             When the placements have another shape or dtype, name a device that does not exist, or
             put a group where one of its ops cannot run.
         """
-        batch = self._simulate(placements)
-        return EvaluationBatch(runtime=batch.runtime, peak_memory=batch.peak_memory)
+        return evaluation_of(self._simulate(placements))
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
         """Return also when each group starts and ends, float64[B, G]: its first and its last op."""
@@ -112,65 +110,38 @@ class Simulator:
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk as `placeto_graphs.plain_walk` does, from each of several placements on a thread."""
-        walking = walking_of(self.problem, placements, moves)
-        self._share_out(self._loops.walk, walking, walking.best_runtime)
-        return walks_of(walking)
+        return walks_of(self._simulate(placements, moves=moves))
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement, int32[G], and return what ran where and when."""
-        batch, state = self._batch(np.asarray(placement)[None], path=True), self._states.get()
+        batch = batch_of(self.problem, np.asarray(placement)[None], path=True)
+        state = self._states.get()
         try:
-            self._loops.evaluate(self._tables, state, batch, 0, 1)
+            self._loop(self._tables, state, batch, 0, 1)
             _check_done(batch.runtime)
             return timeline_of(self.problem, self._tables, state)
         finally:
             self._states.put(state)
 
-    def _simulate(self, placements: NDArray[np.int32], **wanted: bool) -> Batch:
-        batch = self._batch(placements, **wanted)
-        self._share_out(self._loops.evaluate, batch, batch.runtime)
-        return batch
-
-    def _batch(
-        self,
-        placements: NDArray[np.int32],
-        *,
-        times: bool = False,
-        path: bool = False,
-        tracks_memory: bool = True,
-    ) -> Batch:
-        # Copied, as code is compiled anew for arrays that may not be written to.
-        rows = np.array(self.problem.check_placements(placements))
-        count, num_groups = rows.shape
-        shape = count, num_groups if times else 0
-        return Batch(
-            placements=rows,
-            runtime=np.empty(count),
-            peak_memory=np.empty((count, self.problem.num_devices), np.int64),
-            start=np.empty(shape),
-            end=np.empty(shape),
-            is_critical=np.empty((count, num_groups if path else 0), np.bool_),
-            tracks_memory=tracks_memory,
-        )
-
-    def _share_out(
-        self, loop: Callable[..., None], rows: Any, runtime: NDArray[np.float64]
-    ) -> None:
-        """Run a loop over rows, on as many threads as there are."""
+    def _simulate(self, placements: NDArray[np.int32], **wanted: Any) -> Batch:
+        """Simulate a batch on as many threads as there are; `batch_of` says what can be wanted."""
+        batch = batch_of(self.problem, placements, **wanted)
 
         def run(begin: int, end: int) -> None:
             state = self._states.get()
             try:
-                loop(self._tables, state, rows, begin, end)
+                self._loop(self._tables, state, batch, begin, end)
             finally:
                 self._states.put(state)
 
-        if self._threads is None or len(runtime) == 1:
-            run(0, len(runtime))
+        count = len(batch.runtime)
+        if self._threads is None or count == 1:
+            run(0, count)
         else:
-            ends = np.linspace(0, len(runtime), self.num_threads + 1).astype(int).tolist()
+            ends = np.linspace(0, count, self.num_threads + 1).astype(int).tolist()
             list(self._threads.map(run, ends[:-1], ends[1:]))
-        _check_done(runtime)
+        _check_done(batch.runtime)
+        return batch
 
 
 def _check_done(runtime: NDArray[np.float64]) -> None:

@@ -19,7 +19,14 @@ from placeto_graphs import (
     compiled,
     sums_by_key,
 )
-from placeto_simulator.batches import called_by_compiled, walk, walking_of, walks_of
+from placeto_simulator.batches import (
+    Batch,
+    batch_of,
+    called_by_compiled,
+    evaluation_of,
+    walk,
+    walks_of,
+)
 from placeto_simulator.errors import SimulationError
 
 TICKS = 2**60  # of all times of a problem together
@@ -112,9 +119,10 @@ class ThroughputEvaluator:
 
     def loads(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[B, D], the seconds that each device is busy for each sample."""
-        loads, _, _ = self._loads_memory_and_path(placements)
-        of_devices = loads[:, : self.problem.num_devices]
-        return np.multiply(of_devices, self._nets.seconds_per_tick, dtype=np.float64)
+        rows = np.asarray(placements)
+        loads = [self._price(row[None])[1].load[: self.problem.num_devices] for row in rows]
+        ticks = np.reshape(loads, (len(rows), self.problem.num_devices))
+        return np.multiply(ticks, self._nets.seconds_per_tick, dtype=np.float64)
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the time per sample in seconds, and the bytes that each device holds.
@@ -129,43 +137,32 @@ class ThroughputEvaluator:
         GraphError
             As `Simulator.evaluate` does.
         """
-        loads, memory, _ = self._loads_memory_and_path(placements)
-        return EvaluationBatch(
-            runtime=loads.max(axis=1, initial=0) * self._nets.seconds_per_tick, peak_memory=memory
-        )
+        return evaluation_of(self._price(placements)[0])
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from several placements; a move takes time for the nets of its groups only."""
-        walking = walking_of(self.problem, placements, moves)
-        load, memory = self._room(1)
-        loads = Loads(load[0], memory[0], np.ones(1, np.bool_))
-        _walk()(self._nets, loads, walking, 0, len(walking.placement))
-        return walks_of(walking)
+        return walks_of(self._price(placements, moves=moves)[0])
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return bool[B, G], the groups on the device with the largest load, or that feed it."""
-        return self._loads_memory_and_path(placements)[2]
+        return self._price(placements, path=True)[0].is_critical
 
-    def _room(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        devices, resources = self.problem.num_devices, int(self._nets.card.max()) + 1
-        return np.empty((count, resources), np.int64), np.empty((count, devices), np.int64)
-
-    def _loads_memory_and_path(
-        self, placements: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        rows = np.array(self.problem.check_placements(placements))
-        loads, memory = self._room(len(rows))
-        is_critical = np.empty(rows.shape, np.bool_)
-        for row, placement in enumerate(rows):
-            of_row = Loads(loads[row], memory[row], np.ones(1, np.bool_))
-            begin(self._nets, of_row, placement)
-            mark_critical(self._nets, of_row, placement, is_critical[row])
-        return loads, memory, is_critical
+    def _price(self, placements: NDArray[np.int32], **wanted: Any) -> tuple[Batch, Loads]:
+        """Price a batch (`batch_of`), and return it with the loads of its last placement."""
+        batch = batch_of(self.problem, placements, **wanted)
+        loads = Loads(
+            load=np.zeros(int(self._nets.card.max()) + 1, np.int64),
+            peak=np.zeros(self.problem.num_devices, np.int64),
+            tracks_memory=np.ones(1, np.bool_),
+        )
+        _walk()(self._nets, loads, batch, 0, len(batch.runtime))
+        return batch, loads
 
 
 @cache
 def _walk() -> Any:
     own = {
+        "HAS_TIMES": False,
         "simulate": begin,
         "price": price,
         "move_group": move_group,
@@ -286,7 +283,7 @@ def add_net(
         loads[home] += sign * round(num_bytes * nets.leaves[home])
 
 
-@compiled
+@called_by_compiled
 def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
     """Write the load of each device, and the bytes that it holds; return the time per sample."""
     for resource in range(len(loads.load)):
@@ -327,7 +324,7 @@ def move_group(
     loads.peak[there] += nets.held_bytes[group]
 
 
-@compiled
+@called_by_compiled
 def mark_critical(
     nets: Nets, loads: Loads, placement: NDArray[np.int32], is_critical: NDArray[np.bool_]
 ) -> None:

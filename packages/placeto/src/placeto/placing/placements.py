@@ -158,7 +158,7 @@ def _search(
     """
     evaluator, graph = settings.evaluator, problem.graph
     priced = evaluator.make(problem, None)
-    progress.update("loading the simulator; compiling it the first time takes about 15 s ...")
+    progress.update("loading the simulator; compiling it the first time takes about 10 s ...")
     warm_up_evaluator(priced)  # a first search would spend all its seconds on this
     began, seconds = time.monotonic(), limits.seconds
     most = math.inf if seconds is None else SHARE_OF_BOUND * seconds
@@ -252,7 +252,7 @@ def run_placer(
     limits = limits or Limits()
     budget = budget or limits.evaluations or spec.budget or 0
     most = None if limits.seconds else budget or None
-    progress.update(f"{name}: loading; compiling the first time takes about 15 s ...")
+    progress.update(f"{name}: loading; compiling the first time takes about 10 s ...")
     warm_up(spec.warms_as or spec.name, evaluator)
     began = time.monotonic()
     updates = ""
