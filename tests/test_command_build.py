@@ -217,8 +217,10 @@ def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -
 
 
 def test_a_profile_becomes_a_problem_that_is_divided_on_any_devices(tmp_path: Path) -> None:
-    path = build_profile(tmp_path)
-    whole, graph = load_problem(path), load_pipedream_profile(tmp_path / "graph.txt")
+    path, profiled = build_profile(tmp_path), tmp_path / "graph.txt"
+    whole, graph = load_problem(path), load_pipedream_profile(profiled)
+    other_name = profiled.rename(tmp_path / "resnet50")
+    assert built(tmp_path / "other.json", other_name).graph == graph
     assert (whole.graph, whole.cluster) == (graph, parse_cluster("2xv100"))
     assert (whole.compute_time == measured_compute_time(graph, whole.cluster)).all()
     assert whole.grouping == colocate(graph, [colocate_by_id])

@@ -133,12 +133,14 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
 
 def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(
-    tmp_path: Path, stopped: Callable[..., Result]
+    tmp_path: Path, stopped: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("placeto.progress.SECONDS_BETWEEN_LINES", 0.0)
     path, folder = build_profile(tmp_path), tmp_path / "results"
     command = ["compare", path, "--placers=local-search,heft", "--max-evaluations=50", "-o", folder]
     result = stopped("local-search", *command)
     assert result.exit_code == 130
+    assert "1 of 3 trials; problem on 2xv100, heft\n" in result.stderr
     line = "placeto: error: stopped after 2 of 3 trials; the same command resumes"
     assert result.stderr.splitlines()[-1] == line
     assert "\nHEFT " in result.stdout

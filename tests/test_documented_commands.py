@@ -102,8 +102,8 @@ def stand_in(argument: str, model: str) -> str:
 def shortened(arguments: list[str]) -> list[str]:
     """Return the arguments with those behind them that make the run a short one."""
     shorter = SHORTER.get(arguments[0], [])
-    if "--seconds" in arguments:
-        shorter = [*shorter, "--seconds=0.2"]
+    if "--seconds" in arguments:  # no other limit beside it
+        shorter = [*(one for one in shorter if "evaluations" not in one), "--seconds=0.2"]
     names = (argument.partition("=")[0] for argument in arguments)
     sized = [f"{name}={SMALL[name]}" if name in SMALL else "" for name in names]
     return [small or given for small, given in zip(sized, arguments, strict=True)] + shorter

@@ -164,6 +164,7 @@ def test_a_device_in_no_machine_is_in_one_of_its_own(read: Read) -> None:
 
 BACK = 'destinations = ["left"]\nbandwidth = 2e9'
 ALONE = 's = ["left"]\ndestinations = ["right"]', 's = ["a"]\ndestinations = ["a"]'
+APART = LINKED.replace('right = ["c", "d"]\n', "").replace('"right"', '"c", "d"')
 WRONG = [
     # what to replace, by what, and the error
     (LINKED, "bandwidth = 15e9", "", "links[1].bandwidth: expected one, here or of the whole file"),
@@ -176,6 +177,7 @@ WRONG = [
     (LINKED, '["c", "d"]', '["c", "b"]', "machines.right[1]: expected each device in one machine"),
     (LINKED, "left = ", "d = ", "machines: expected names that no device has, got 'd'"),
     (LINKED, '["c", "d"]', "[]", "machines.right: expected a device, got none"),
+    (APART, "left =", '"machine of c" =', "machines: expected names that no device has, got 'mac"),
     (LINKED, 'name = "ethernet"', 'nam = "ethernet"', "links[2]: object "),
     (LINKED, 'name = "ethernet"', 'name = "c bus"', "links[2].name: expected a name that tells"),
     (LINKED, HEAD, f"{HEAD}bandwidth = -1.0\n", "bandwidth: expected a number >= 0, or infinity"),
@@ -195,7 +197,7 @@ WRONG = [
     (OWN, '"22.5 GB"', '"1 GB"\nmemory_bytes = 5', "devices[0].memory: expected no memory_bytes"),
     (OWN, "0.5", "-0.5", "kinds.rtx3090: speed: expected a finite number >= 0, got -0.5"),
     (OWN, "0.5", "1e-320", "devices[0].op_overhead: expected a finite number >= 0, got inf"),
-    (OWN, "pcie-3-x4", "pcie-3-x5", "devices[1].host_link: expected one of pcie-3-x4, pcie-3-x8"),
+    (OWN, "pcie-3-x4", "pcie-3-x5", "devices[1].host_link: expected pcie-3-x8, or another of pci"),
     (OWN, HEAD, f"{HEAD}latency = 1.0\n", "latency: expected a bandwidth, or links, beside it"),
     (OWN, HEAD, f"{HEAD}bandwidth = 1e9\n", "devices[1].host_link: expected no bandwidth beside"),
     (OWN, "[kinds", '[machines]\none = ["a"]\n[kinds', "machines: expected each device in one, g"),

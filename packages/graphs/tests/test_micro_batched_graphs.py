@@ -402,8 +402,8 @@ def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_
     gpipe = waits_of(scheduled(whole, "gpipe", np.zeros(len(names), np.int32)).graph)
     assert gpipe == {(f"db@{j}", "b@2") for j in range(3)}
     for wrong, schedule, message in (
-        (problem, "1f1b", "schedule: expected a step in micro-batches, got one without"),
-        (whole, "2f1b", "schedule: expected one of gpipe, 1f1b, got '2f1b'"),
+        (problem, "1f1b", "schedule: expected a step in micro-batches (--micro-batches), got none"),
+        (whole, "2f1b", "schedule: expected 1f1b, or another of gpipe, got '2f1b'"),
     ):
         with refused(message):
             scheduled(wrong, schedule, np.zeros(len(names), np.int32))

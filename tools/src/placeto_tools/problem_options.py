@@ -11,7 +11,7 @@ from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes
 from placeto.progress import Progress
-from placeto_graphs import NAMED_RULES, SCHEDULES, PlacementProblem
+from placeto_graphs import DEVICE_KINDS, NAMED_RULES, SCHEDULES, PlacementProblem
 from placeto_tools.options import (
     KEY_VALUE,
     NearestChoice,
@@ -124,7 +124,10 @@ gpus_option = number_option(
     "--gpus", most=1024, help="Number of GPUs, instead of --cluster.  [default: 2]"
 )
 gpu_kind_option = click.option(
-    "--gpu-kind", metavar="KIND", help="Kind of the GPUs.  [default: that of the model, else k80]"
+    "--gpu-kind",
+    type=NearestChoice(tuple(DEVICE_KINDS), case_sensitive=False),
+    metavar="KIND",
+    help="Kind of the GPUs.  [default: that of the model, else k80]",
 )
 micro_batches_option = number_option(
     "--micro-batches",

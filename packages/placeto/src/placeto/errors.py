@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any
 
 RUN_FAILED = 1
@@ -36,11 +35,9 @@ def writing(what: Any) -> Iterator[None]:
 
 def not_among(value: str, known: Collection[str]) -> str:
     """Return the error of an unknown name: the names to choose from, the nearest first."""
-    near = get_close_matches(value, known, n=1)
-    others = ", ".join(name for name in known if name not in near)
-    first = "" if near else "one of "
-    choice = ", or another of ".join(filter(None, [*near, others]))
-    return f"expected {first}{choice}, got {value!r}"
+    from placeto_graphs.errors import not_among  # noqa: PLC0415 (imports NumPy)
+
+    return not_among(value, known)
 
 
 def check_once(names: Iterable[str], option: str = "") -> None:

@@ -1,5 +1,7 @@
 """A placement as the graph of groups in layers; a simulated step as a timeline, with its memory."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -15,6 +17,7 @@ SMALLEST_NODE, LARGEST_NODE = 15.0, 500.0  # areas in square points
 THINNEST_EDGE, THICKEST_EDGE = 0.3, 4.0  # points
 BAR = 0.8  # of the height of a row
 GIGABYTE = 1e9
+BESIDE: Any = {"loc": "upper left", "bbox_to_anchor": (1, 1), "fontsize": "small"}  # of a legend
 
 
 def placement_figure(problem: PlacementProblem, placement: NDArray[np.int32], title: str) -> Figure:
@@ -122,8 +125,7 @@ def _draw_bars(axes: Axes, timeline: Timeline) -> None:
     kinds = [*(phase.name.lower() for phase in Phase), "transfer"]
     axes.legend(
         handles=[Patch(color=colour(number), label=kind) for number, kind in enumerate(kinds)],
-        loc="upper right",
-        fontsize="small",
+        **BESIDE,
     )
 
 
@@ -155,4 +157,4 @@ def _draw_memory(axes: Axes, timeline: Timeline) -> None:
     axes.set_ylim(0, 1.1 * max([most, *near], default=1.0) or 1.0)
     axes.set_ylabel("memory, GB")
     axes.set_xlabel("seconds")
-    axes.legend(loc="upper right", fontsize="small")
+    axes.legend(**BESIDE)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,9 +39,8 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
                 program = torch.export.load(file)
                 model = torch.export.unflatten(program)
         except Exception as error:
-            raise CaptureError(
-                f"{path}: expected an exported program, got {error_line([error, *logged][-1])}"
-            ) from error
+            reason = re.split(r"(?<=\w)\. ", error_line([error, *logged][-1]))[0]
+            raise CaptureError(f"{path}: expected an exported program, got {reason}") from error
     if program.example_inputs is None:
         raise CaptureError(f"{path}: expected a program with its example inputs, got one without")
     for module in model.modules():

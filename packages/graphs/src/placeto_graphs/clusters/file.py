@@ -234,7 +234,8 @@ def _members(names: Sequence[str], machines: Mapping[str, Sequence[str]]) -> dic
     members = {name: [index] for index, name in enumerate(names)}
     machine_of: dict[str, str] = {}
     for machine, inside in machines.items():
-        if machine in members:
+        apart = members.keys() - {*inside}  # each of which may have a machine of its own
+        if machine in members or machine.removeprefix("machine of ") in apart:
             raise GraphError(f"machines: expected names that no device has, got {shown(machine)}")
         if not inside:
             raise GraphError(f"machines.{machine}: expected a device, got none")

@@ -211,9 +211,7 @@ def _machines(spec: str) -> list[list[str]]:
     machines = [(count, _terms(text.split("+"), spec)) for count, _, text in terms if text]
     machines = machines or [(1, terms)]
     for kind in (kind for _, machine in machines for _, kind, _ in machine):
-        if kind not in DEVICE_KINDS:
-            known = ", ".join(DEVICE_KINDS)
-            raise GraphError(f"cluster: expected one of the kinds {known}, got {shown(kind)}")
+        one_of("cluster", kind, DEVICE_KINDS)
     size = sum(count * number for count, machine in machines for number, *_ in machine)
     if size > MAX_DEVICES:
         raise GraphError(f"cluster: expected at most {MAX_DEVICES} devices, got {size}")

@@ -47,7 +47,7 @@ def scheduled(
     graph, number = problem.graph, problem.graph.micro_batch.astype(np.int64)
     count = int(number.max(initial=-1)) + 1
     if count < 2:
-        raise GraphError("schedule: expected a step in micro-batches, got one without")
+        raise GraphError("schedule: expected a step in micro-batches (--micro-batches), got none")
     before, after = graph.precedences.T
     works = problem.compute_time.max(axis=1) > 0
     is_input = ~works & (np.bincount(after, minlength=graph.num_ops) == 0)

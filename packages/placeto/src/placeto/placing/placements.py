@@ -355,7 +355,7 @@ def resolve_placement(
     level of the problem, or op by op.
     """
     names = problem.cluster.device_names
-    if Path(text).is_file() or text.endswith(".json"):
+    if text.endswith(".json") or (Path(text).is_file() and not text.endswith(".toml")):
         problem, placement = load_placement_of_any_level(text, problem)
     elif text in names:
         placement = np.full(problem.num_groups, names.index(text), np.int32)

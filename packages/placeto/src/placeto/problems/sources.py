@@ -50,7 +50,6 @@ DEFAULT_KIND = "k80"
 OF_A_STEP, OF_A_PIPELINE = "latency", "throughput"
 GRAPH_FORMAT = "placeto-graph"
 JSON_SUFFIXES = (".json", ".json.gz")
-PROFILE_SUFFIXES = (".txt", ".txt.gz")
 EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"([\w-]*)"')  # of the files of this project
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
@@ -318,12 +317,15 @@ _KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]
 def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
     evaluator, name = OF_A_STEP, path.name.removesuffix(".gz").removesuffix(".json")
     for size in sizes:
-        raise InputError(f"--set {size}: expected no sizes for the file {path}")
+        raise InputError(
+            f"{path}: expected no sizes (--set, --batch-size, --sequence-length) with a graph, "
+            f"got {size}"
+        )
     if not path.name.endswith(JSON_SUFFIXES):
-        if path.is_file() and not path.name.endswith(PROFILE_SUFFIXES):
+        if path.is_file() and b" -- " not in read_bytes(path, start=True):
             raise InputError(
                 f"{path}: expected a model, a problem or graph (.json, .json.gz), or a profile of "
-                "PipeDream (.txt)"
+                "PipeDream"
             )
         graph = load_pipedream_profile(path)
         return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)

@@ -79,9 +79,9 @@ def conduct(
                     before = now
                     done[trial.name] = record
                     if isinstance(record, Outcome | Episode) and record.cost is not None:
-                        last = f", last {trial.name}: {seconds_text(record.cost)}"
+                        last = f", last {trial.label}: {seconds_text(record.cost)}"
                     if isinstance(record, Failed):
-                        line = f"{trial.title or trial.name}: {record.error}"
+                        line = f"{trial.label}: {record.error}"
                         failures += [] if trial.may_fail or line in failures else [line]
                         progress.say(line)
                     elif experiment.news:
@@ -151,7 +151,7 @@ def run_trials(
                     else:
                         end = end or error
                 try:
-                    watch.update(", ".join(sorted(trial.name for trial in running.values())))
+                    watch.update(", ".join(sorted(trial.label for trial in running.values())))
                 except StoppedError as error:
                     end = end or error
                 if end:
@@ -178,7 +178,7 @@ def _this_process(workspace: Workspace, watch: Watch) -> Iterator[Runner]:
     def run_now(trial: Trial) -> "Future[Record]":
         future: Future[Record] = Future()
         try:
-            watch.update(trial.name)
+            watch.update(trial.label)
             future.set_result(_run(trial, workspace, watch))
         except BaseException as error:  # as a process pool does
             future.set_exception(error)

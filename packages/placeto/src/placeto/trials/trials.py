@@ -281,9 +281,14 @@ class Trial:
     needs: tuple[str, ...] = ()  # names of the trials that must be done before
     may_fail: bool = False  # True if an error of it is none of the experiment
     is_long: bool = False  # True if it is begun before others, where several run at once
-    title: str = ""  # names it in errors, if not its name
+    title: str = ""  # shown, if not its name
     placer: str = ""  # its placer and graph, if it places one
     graph: str = ""
+
+    @property
+    def label(self) -> str:
+        """What is shown of it."""
+        return self.title or self.name
 
 
 def placing(task: Task, placer: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
