@@ -141,7 +141,8 @@ def _kept_code() -> Any:
 
         def load_overload(self, signature: Any, context: Any) -> Any:
             try:
-                code = super().load_overload(signature, context)  # type: ignore[no-untyped-call]
+                # Numba's own refreshes the context first: it imports what compiling needs.
+                code = self._load_overload(signature, context)  # type: ignore[no-untyped-call]
                 # Two processes that keep code at the same time may have given it the same number.
                 if code is None or code.signature.args == tuple(signature):
                     return code
