@@ -155,10 +155,7 @@ def output_option(
     names: Sequence[str] = ("-o", "--output"),
     required: bool = True,
 ) -> Decorator:
-    """Return the option of something to write; with ``suffixes`` a file that is checked at once.
-
-    Whether it may be there already is up to `overwrite_option`.
-    """
+    """Return the option of something to write; one with ``suffixes`` is a file, checked at once."""
 
     def check(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
         if suffixes:

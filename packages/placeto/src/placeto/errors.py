@@ -48,10 +48,7 @@ def check_once(names: Iterable[str], option: str = "") -> None:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return 2 for wrong input, 130 after Ctrl-C, and 1 for any other error.
-
-    Wrong input is a `ValueError` of one of the packages, or a file or folder that cannot be used.
-    """
+    """Return 2 for a package's `ValueError` or an unusable file, 130 after Ctrl-C, else 1."""
     if isinstance(error, StoppedRunError | KeyboardInterrupt):
         return STOPPED
     from_a_package = isinstance(error, ValueError) and _is_of_a_package(error)

@@ -107,10 +107,7 @@ def save_png(figure: Picture, path: Path) -> None:
 
 
 def json_text(value: Any, indent: int = 1) -> str:
-    """Return a value as JSON, in which infinity and NaN are ``null``.
-
-    It is on one line with an indent of 0, and without spaces with one below.
-    """
+    """Return JSON, with infinity as ``null``; on one line with an indent of 0 or, dense, below."""
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=indent).decode()
 
 

@@ -75,10 +75,7 @@ def cpu_seconds() -> float:
 
 
 def how_far(done: int, total: int | None, seconds: float) -> str:
-    """Return a text with the number done, the rate, and the time that is left.
-
-    The time is left out while little is done.
-    """
+    """Return a text with the number done, the rate, and the time left once that is known."""
     rate = done / seconds if seconds > 0 else 0.0
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
     if total is None:
@@ -103,10 +100,7 @@ def clock(seconds: float) -> str:
 
 
 class StopRequest:
-    """Notes Ctrl-C and termination; from the second one on, or the first, they end what runs.
-
-    Only the main thread gets signals; on another one nothing is noted.
-    """
+    """Notes Ctrl-C and termination in the main thread; the one numbered ``ends_at`` ends it."""
 
     def __init__(self, ends_at: int = 2, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
         self._left, self._signals = ends_at, signals

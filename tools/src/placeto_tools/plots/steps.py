@@ -72,10 +72,7 @@ def _device_rows(
     placement: NDArray[np.int32],
     num_devices: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the row float64[G] of each group and the centre float64[D] of each device's rows.
-
-    The groups of one layer on a device are beside one another, in the order of their heights.
-    """
+    """Return float64[G], rows of groups by device and height, and float64[D], their centres."""
     places = (layers * num_devices + placement).astype(np.int64)
     order = np.lexsort((heights, places))
     _, first, sizes = np.unique(places[order], return_index=True, return_counts=True)
@@ -130,10 +127,7 @@ def _draw_bars(axes: Axes, timeline: Timeline) -> None:
 
 
 def chart_rows(cluster: Cluster) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the labels of the rows of a chart, the row of each device, and that of each link.
-
-    A link over which only one device sends comes after that device; the others are last.
-    """
+    """Return labels of rows, each device's row, and each link's: after its only sender, or last."""
     count = cluster.num_devices
     senders = [np.unique(pairs[:, 0]) for pairs in cluster.link_pairs]
     owners = [int(sources[0]) if len(sources) == 1 else count for sources in senders]

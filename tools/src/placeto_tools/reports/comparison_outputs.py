@@ -20,10 +20,7 @@ IN_FILES = ":=+,"  # besides letters and digits
 
 
 def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
-    """Write the best placement of each placer, and if ``page`` is ``report.html``, to show them.
-
-    The placements are ``placements/PROBLEM/PLACER.json`` of the folder.
-    """
+    """Write the best, ``placements/PROBLEM/PLACER.json``, and with ``page`` a page of them."""
     placements, reports = folder.path / "placements", []
     with writing(folder.path):  # those of earlier problems, or of fewer placers
         (folder.path / REPORT).unlink(missing_ok=True)

@@ -108,10 +108,7 @@ def _map_of_ops(
 def with_all_names(
     modules: dict[str, Target], main_device: Target, model: "nn.Module"
 ) -> dict[str, Target]:
-    """Return a device map of what is in a model, with every name of its parameters and buffers.
-
-    A graph has one name of each. Others, such as those of tied weights, get the same device.
-    """
+    """Return a device map of what a model has, with all names of its tensors, also tied ones."""
     tensors = [
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),

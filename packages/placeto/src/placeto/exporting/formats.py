@@ -118,10 +118,7 @@ def _vllm(
 
 
 def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
-    """Return options of vLLM: the priced context, and more of each GPU than 90 % if it needs that.
-
-    Without them vLLM reserves the model's longest context, and uses 90 % of a GPU.
-    """
+    """Return options where vLLM's defaults do not suit: a long context, and 90 % of each GPU."""
     tokens, _ = context_of(problem.graph)
     context = f" --max-model-len {tokens}" if tokens else ""
     shares = []
@@ -136,10 +133,7 @@ def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
 def _deepspeed(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
-    """Return a ``PipelineModule`` of DeepSpeed whose ``parts`` are those of a placement.
-
-    No ``partition_method`` takes bounds, so the class sets ``parts`` where PipelineModule does.
-    """
+    """Return a ``PipelineModule`` that sets ``parts``, as no ``partition_method`` has bounds."""
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(ModelChain(problem, evaluator), placement, gpus)
     bounds = split.stages.bounds

@@ -183,10 +183,7 @@ def labels_of_step(
 
 
 def problem_of_labels(problem: PlacementProblem, labels: NDArray[np.int64]) -> PlacementProblem:
-    """Return a problem in which the ops of each label of int64[V] are one group.
-
-    Labels whose ops share a colocation id are one group, too.
-    """
+    """Return a problem whose groups are ops of one label of int64[V], or one colocation id."""
     graph = problem.graph
     grouping = colocate(graph, [colocate_by_id, lambda same: grouping_of_labels(same, labels)])
     return replace(problem, grouping=grouping, hierarchy=None, rules=None)

@@ -199,10 +199,7 @@ def layer_split(
 def pipeline_stages(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
 ) -> LayerSplit:
-    """Return the split of all layers over all devices, for `torch.distributed.pipelining`.
-
-    A weight that two stages would read is an `InputError`.
-    """
+    """Return the split of all layers over all devices; refuse a weight that two stages read."""
     graph, chain = problem.graph, ModelChain(problem, evaluator)
     split = layer_split(chain, placement, range(problem.num_devices))
     ends = graph.edge_producers, graph.edge_consumers
@@ -270,10 +267,7 @@ def forward_labels(
 
 
 def context_of(graph: OpGraph) -> tuple[int, int]:
-    """Return the tokens of a sequence that the cache of a step has room for, and the sequences.
-
-    Keys of new tokens are copied to their positions in it. Without a cache both are 0.
-    """
+    """Return the tokens of a sequence, and sequences, that the cache of a step holds, or 0."""
     tokens, sequences = 0, 0
     for op in [op for op, kind in enumerate(graph.op_types) if kind == "aten.index_copy_"]:
         read = graph.inputs_of_op[op]

@@ -224,10 +224,7 @@ class LlamaCppChain(LayerChain):
         return devices
 
     def slots(self, devices: NDArray[np.int32]) -> list[int]:
-        """Return the device of each layer, and of the output as llama.cpp places it behind them.
-
-        The output is on a GPU of its own if it has one, else on that of the last layer.
-        """
+        """Return the device of each layer, and of the output: its own GPU, or the last layer's."""
         layers: list[int] = devices[self.layers].tolist()
         output = int(devices[self.output])
         on_another = self.is_there[self.output] and output != self.cpu and output not in layers

@@ -93,10 +93,7 @@ def group_number(problem: PlacementProblem, name: str) -> int:
 
 
 def costs_elsewhere(evaluator: Evaluator, placement: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return float64[G, D], the cost of moving each group of a placement alone to each device.
-
-    It is infinite where a device cannot run a group.
-    """
+    """Return float64[G, D], the cost of moving one group to a device; infinite if impossible."""
     possible = np.isfinite(evaluator.problem.group_graph.compute_time)
     groups, devices = np.nonzero(possible)
     moved = np.repeat(placement[None], len(groups), axis=0)

@@ -207,10 +207,7 @@ def _search(
 def search_problem(
     problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
 ) -> PlacementProblem:
-    """Return a problem at its finest level with at most ``finest`` groups, where a search ends.
-
-    If all levels have more groups, it is the level of the problem.
-    """
+    """Return a problem at its finest level of at most ``finest`` groups, or as it is."""
     levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
     return problem.at_level(levels[-1]) if levels else problem
 
@@ -218,10 +215,7 @@ def search_problem(
 def zero_shot(
     problem: PlacementProblem, progress: Progress, *, seed: int = 0
 ) -> tuple[PlacementProblem, PlacementResult] | None:
-    """Place a problem with the bundled pretrained policy, at a level like those of its training.
-
-    It is None if even the coarsest level has so many groups that it takes many seconds.
-    """
+    """Place a problem by the bundled policy, at a level like its training's; None if too fine."""
     coarse = search_problem(problem, GROUPS_OF_POLICY)
     if coarse.num_groups > MOST_GROUPS_OF_POLICY:
         return None

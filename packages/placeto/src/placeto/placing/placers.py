@@ -272,10 +272,7 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 
 
 def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
-    """Let a placer place a problem of a few ops, so that nothing is left to compile or import.
-
-    That would count for the first placer. What is a user's own is left cold.
-    """
+    """Let a placer place a few ops, which compiles its code; one of a user is left cold."""
     if name in PLACERS:
         _place_a_few_ops(name, STEP if evaluator.modules else evaluator)
 

@@ -140,10 +140,7 @@ class WatchedEvaluator:
         return other
 
     def counted(self, result: PlacementResult) -> PlacementResult:
-        """Return a result with the evaluations, seconds and curve of what was evaluated here.
-
-        If that is nothing, it is what its placement costs.
-        """
+        """Return a result with the evaluations, seconds and curve of what was evaluated here."""
         rank = rank_of_result(self.problem, result)
         count = max(self.evaluations, 1)
         return replace(

@@ -75,10 +75,7 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
 def make_problem(
     source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
 ) -> PlacementProblem:
-    """Return the problem of a source, in its micro-batches; by default with its own devices.
-
-    A source that is no problem has two GPUs by default, of the kind that suits it.
-    """
+    """Return the problem of a source in its micro-batches, by default on its own devices."""
     old, groups = source.problem, _groups(source, grouping or GroupingOptions())
     if old is not None and cluster is None:
         problem = replace(old, **groups)
@@ -167,10 +164,7 @@ def read_problem(
 def read_to_train_on(
     sources: Sequence[str], granularities: int, asked: ProblemOptions | None = None
 ) -> dict[str, PlacementProblem]:
-    """Return problems as `read_problem` does, and then the same graphs at other granularities.
-
-    A small graph, or a problem file without rules, has fewer; see `group_counts`, `regrouped`.
-    """
+    """Return problems as `read_problem` does, and then the same graphs at other granularities."""
     wanted = asked or ProblemOptions()
     read = {text: read_source(text, wanted) for text in sources}
     found = {text: problem_of(source, wanted) for text, source in read.items()}
@@ -184,10 +178,7 @@ def read_to_train_on(
 
 
 def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
-    """Return a problem of a source in another number of groups, by the rules of its graph.
-
-    The groups of a problem file without rules, as of a step in micro-batches, are merged further.
-    """
+    """Return a problem in another number of groups, by its rules if any, else merged further."""
     has_rules = source.problem is None or source.problem.rules is not None
     small = colocate(problem.graph, source.rules) if has_rules else problem.grouping
     grouping = merge_and_colocate(problem.graph, small, num_groups=num_groups)

@@ -63,10 +63,7 @@ class GroupingOptions:
     def levels(
         self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
     ) -> tuple[Grouping, tuple[Grouping, ...]]:
-        """Return the groups of a graph, and all levels of which they are one.
-
-        Rules and a number of groups are those that suit the graph.
-        """
+        """Return the groups of a graph, by default those that suit it, and all their levels."""
         groups = small = colocate(graph, self.chosen_rules(rules))
         if self.merging:
             wanted, least = self.num_groups, self.min_output_bytes

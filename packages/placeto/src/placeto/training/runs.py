@@ -179,10 +179,7 @@ def changed_fields(
     *,
     option: str = "--hparam",
 ) -> SettingsType:
-    """Return a dataclass of hyperparameters with other values, by name or as texts of ``option``.
-
-    An unknown name, a name given twice, or a text that is no value of the field is refused.
-    """
+    """Return a dataclass of hyperparameters with other values, some as texts of ``option``."""
     kinds = {field.name: field.type for field in fields(settings)}
     check_once([name for name, _ in pairs], f"{option} ")
     chosen = dict(values)
@@ -201,10 +198,7 @@ def changed_fields(
 def with_network_of(
     policy: "PlacementPolicy", settings: "Settings", pairs: Sequence[tuple[str, str]]
 ) -> "Settings":
-    """Return the hyperparameters of a training that begins with a policy.
-
-    The network stays that of the policy. Pairs that say otherwise are an `InputError`.
-    """
+    """Return hyperparameters with the network of a policy; refuse pairs that say otherwise."""
     network = {name: getattr(policy.settings, name) for name in NETWORK}
     for name, _ in pairs:
         if name in NETWORK and getattr(settings, name) != network[name]:

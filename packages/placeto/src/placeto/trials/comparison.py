@@ -125,10 +125,7 @@ def search_table(
 
 
 def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
-    """Return every placer on one problem, and the lower bound.
-
-    Runtimes of the placers in ``fitted`` are marked as fitted to published ones.
-    """
+    """Return every placer on one problem, those in ``fitted`` with a mark, and the lower bound."""
     best, bound = _lowest(_costs(problem)), problem.lower_bound
     rows = [_placer_row(problem, placer, best) for placer in problem.placers]
     for placer, row in zip(problem.placers, rows, strict=True):

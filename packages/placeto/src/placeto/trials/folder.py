@@ -266,10 +266,7 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
 
 @cache
 def files_digest(package: str) -> str:
-    """Return the SHA-256 of the files of a package, a module or a path, such as sources.
-
-    Its version would not tell the sources of one day from those of the next.
-    """
+    """Return the SHA-256 of the files of a package, module or path: no version tells edits."""
     source = _file(package)
     folder = source if source.is_dir() else source.parent
     found = folder.rglob("*") if source == folder or source.name == INIT else [source]

@@ -136,10 +136,7 @@ def finite(seconds: float) -> float | None:
 
 
 def short_curve(curve: NDArray[np.float64]) -> Curve:
-    """Return the points of a curve at which the best changed, and the last one.
-
-    They are at most 200, evenly spread, the first and the last among them.
-    """
+    """Return at most 200 points of a curve at which the best changed, and its last one."""
     if not len(curve):
         return []
     changes = np.flatnonzero(curve[1:, 1] != curve[:-1, 1]) + 1
@@ -174,10 +171,7 @@ def evaluations_to_best(curve: NDArray[np.float64]) -> int:
 
 
 class StoppedError(BaseException):
-    """A trial was stopped; it can be run again.
-
-    It is no `Exception`, so that no placer takes it for an evaluator that fails.
-    """
+    """Ends a trial, which can run again; no `Exception`, which placers take for a failure."""
 
 
 @dataclass(frozen=True)
