@@ -51,22 +51,6 @@ for line in commands.strip().splitlines():
     placeto(shlex.split(line), standalone_mode=False)
 """
 COMMANDS = """
-import shlex, sys
-import onnx
-from placeto_tools.main import placeto
-
-graph = onnx.helper.make_graph(
-    [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
-    "product",
-    [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 8])],
-    [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 2])],
-    [onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [8, 2], [0.5] * 16)],
-)
-onnx.save(onnx.helper.make_model(graph), "product.onnx")
-for line in open(sys.argv[1]):
-    placeto(shlex.split(line), standalone_mode=False)
-"""
-COMMANDS = """
 build ../graph.txt -o problem.json.gz
 build product.onnx --cluster 2xv100 -o product.json
 build transformers:llama --mode decode --context 8 --set num_hidden_layers=1 -o llama.json

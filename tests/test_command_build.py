@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from onnx import helper
 from torch import nn
 
 from command_runs import (
@@ -276,7 +277,6 @@ def test_a_warning_is_one_line(tmp_path: Path, factory: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of the library
 def test_a_small_transformer_in_micro_batches(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     sizes = ["n_layer=2", "n_embd=16", "n_head=2", "vocab_size=30", "sequence_length=6"]
     options = [*(f"--set={size}" for size in sizes), "--batch-size=4", "--micro-batches=2"]
     source = "transformers:gpt2"
@@ -332,7 +332,6 @@ def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> Non
 
 
 def test_an_onnx_file_is_a_source(tmp_path: Path) -> None:
-    helper = pytest.importorskip("onnx.helper")
     weight = helper.make_tensor("w", 1, [4, 2], np.ones(8, np.float32))
     rows = helper.make_tensor_value_info("x", 1, ["batch", 4])
     scores = helper.make_tensor_value_info("y", 1, None)

@@ -21,7 +21,6 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.outputs import file_name
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
 from placeto.trials.comparing import chosen_budgets
@@ -205,13 +204,6 @@ def test_problems_and_clusters_of_one_name_are_told_apart(tmp_path: Path) -> Non
     assert alone[0] < alone[1]
     expected = [f"Random, problem ({path}) on {cluster}" for path, cluster in named]
     assert list(read_curves([tmp_path / "results"])) == expected
-
-
-def test_names_that_are_taken_end() -> None:
-    names: list[str] = []
-    for name in ("a/d", "a-d-3", "a:d", "a d", "?", "..", "a-d-"):
-        names.append(file_name(name, names))
-    assert names == ["a-d", "a-d-3", "a-d-2", "a-d-4", "problem", "problem-2", "a-d-5"]
 
 
 def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full() -> None:

@@ -129,18 +129,19 @@ def test_layers_of_a_sequence_are_a_stack_without_a_name() -> None:
 TWICE = [nn.Linear(8, 8), nn.Linear(8, 8)]
 
 
+def of_features(model: nn.Module) -> PlacementProblem:
+    return inference(model, features(4), "2xv100")
+
+
 @pytest.mark.parametrize(
     ("problem", "error"),
     [
         (lambda: small("t5")[0], r"one, got encoder\.block \(2\), decoder\.block \(2\)$"),
         (
-            lambda: inference(Composite("twice", TWICE), features(4), "2xv100"),
+            lambda: of_features(Composite("twice", TWICE)),
             r"but parts\.0 reads what parts\.1 makes$",
         ),
-        (
-            lambda: inference(nn.Linear(8, 8), features(4), "2xv100"),
-            "expected ops whose scopes are names of modules",
-        ),
+        (lambda: of_features(nn.Linear(8, 8)), "expected ops whose scopes are names of modules"),
     ],
 )
 def test_what_is_no_stack_is_one_line(problem: Callable[[], PlacementProblem], error: str) -> None:

@@ -144,10 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("compare graph.txt --seconds 1 --max-evaluations 9", "excludes --max-evaluations"),
         ("train -o run", "needs PROBLEMS"),
         ("train problem.json --from graph.txt -o run", "graph.txt: expected a placeto-policy file"),
-        (
-            "place problem.json --start nothing --placer heft -o a.json",
-            "--start: excludes --placer",
-        ),
+        ("place problem.json --start nothing --placer heft -o a.json", "--start: excludes --pla"),
         ("train problem.json --hparam x=1 -o run", "--hparam x: expected one of embedding,"),
         ("train problem.json --updates 1 --hparam updates=3 -o run", "updates: excludes --updates"),
         ("train missing.json -o .", ".: is there already, and not empty"),

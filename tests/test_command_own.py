@@ -192,10 +192,7 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
     costs = [[run.runtime for run in one.runs] for each in found.problems for one in each.placers]
     assert costs == [[16.0], [8.0], [], [20.0], [12.0], []]
     for given, line in (
-        (
-            {"problems": list(problems.values())},
-            "problems: expected problems of `read_problem`",
-        ),
+        ({"problems": list(problems.values())}, "problems: expected problems of `read_problem`"),
         ({"problems": problems["even"]}, "problems: .* by name, got PlacementProblem"),
         ({"problems": {"even": "even.json"}}, "problems: .* got str"),
         ({"problems": {}}, "problems: expected at least 1, got 0"),

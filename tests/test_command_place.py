@@ -96,18 +96,6 @@ def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
     assert "lower_bound" not in throughput
 
 
-def test_what_is_fastest_on_one_device_is_not_split(tmp_path: Path) -> None:
-    """Two ops with a tensor between them that takes longer to send than both run."""
-    ops = nx.DiGraph([("first", "second", {"bytes": 10**10})])
-    graph = from_networkx(ops)
-    problem = PlacementProblem(
-        graph=graph, cluster=parse_cluster("2xv100", link="pcie"), compute_time=np.full((2, 2), 0.1)
-    )
-    save_problem(problem, tmp_path / "problem.json")
-    place = ["place", tmp_path / "problem.json", "-o", tmp_path / "placement.json"]
-    assert "All on v100:0: do not split." in succeed(*place)
-
-
 OWN_MODEL = """
 import torch
 from torch import nn

@@ -213,18 +213,11 @@ ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
             *("llama", {**DECODER, "max_position_embeddings": 16, "context": 17}),
             "^context: expected at most 16 tokens, as max_position_embeddings of .* is 16, got 17",
         ),
-        (
-            *("mpt", {"d_model": 16, "n_layers": 1, "max_seq_len": 16, "context": 17}),
-            "at most 16 tokens, as max_seq_len of",
-        ),
+        ("mpt", {"n_layers": 1, "max_seq_len": 16, "context": 17}, "at most 16 .* max_seq_len of"),
         ("llama", {**DECODER, "weight_bits": 3}, r"^weight_bits: expected 4, 8 or 16, got 3$"),
         ("t5", SMALL["t5"], r"expected a decoder .*, got T5\w+, which has an enc"),
         ("recurrent_gemma", DECODER, "keys and values, got a LinearAttentionLayer in layer"),
-        (
-            "bert",
-            SMALL["bert"],
-            "BertLMHeadModel, which is an encoder; the setting is_decoder=true",
-        ),
+        ("bert", SMALL["bert"], "BertLMHeadModel, .* an encoder; the setting is_decoder=true"),
         ("llama", {**HEADS, "rope_parameters": ROPE}, "no values, got rope_type dynamic; the sett"),
     ],
 )

@@ -76,7 +76,6 @@ def small(source: str, **settings: Any) -> Case:
 
 @pytest.mark.filterwarnings("ignore")  # of the library
 def test_a_detector_that_looks_for_infinities() -> None:
-    pytest.importorskip("transformers")
     step = compared(small("transformers:conditional_detr", **DETECTOR))
     check_replay(step, num_orders=1)
 
@@ -84,7 +83,6 @@ def test_a_detector_that_looks_for_infinities() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_experts_in_a_loop_multiply_each_word_once() -> None:
     """A router's words go where its scores say in eager PyTorch: as many FLOPs as drawn ones."""
-    pytest.importorskip("transformers")
     example = small("transformers:switch_transformers", sequence_length=6, **EXPERTS)
     graph = capture(example.model, ())
     with FlopCounterMode(display=False) as counter:

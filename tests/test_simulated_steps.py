@@ -1,4 +1,4 @@
-"""Simulated steps: pipelines as GPipe says, translation as published, and traces."""
+"""Simulated steps: pipelines as GPipe says, and traces."""
 
 import json
 from collections import defaultdict
@@ -12,15 +12,8 @@ from gpipe_pipelines import Pipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto import load_model_graph
-from placeto.placing.placers import expert_scopes
-from placeto.problems.making import make_problem
-from placeto.problems.sources import Source
-from placeto_baselines import ExpertPlacer, LocalSearch, SingleDevice
-from placeto_graphs import parse_cluster
 from placeto_graphs.testing import example_problem
 from placeto_simulator import Simulator
-from placeto_workloads import MODELS
 
 
 @settings(max_examples=80, deadline=None)
@@ -71,17 +64,6 @@ def test_memory_grows_with_the_micro_batches_in_flight(stages: int) -> None:
         )
         assert fifo.peak_memory[0, 0] > 1000 * count
         assert backward_first.peak_memory[0, 0] == 1000 * (3 * stages - 1)
-
-
-@pytest.mark.slow
-def test_translation_is_too_large_for_one_gpu_and_for_the_expert_as_published() -> None:
-    """Addanki et al. (2019), table 1."""
-    source = Source("nmt-2", load_model_graph("nmt-2"), rules=MODELS["nmt-2"].colocation_rules)
-    problem = make_problem(source, parse_cluster("1xcpu+2xk80"))
-    expert = ExpertPlacer(expert_scopes(problem.graph.scopes))
-    for placer in (SingleDevice(), expert, LocalSearch(budget=300)):
-        result = placer.place(problem, Simulator(problem))
-        assert result.fits(problem.cluster) == isinstance(placer, LocalSearch)
 
 
 ROUNDING = 1e-6  # microseconds

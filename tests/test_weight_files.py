@@ -159,6 +159,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 NORM, QUERY = b"blk.0.attn_norm.weight", b"blk.0.attn_q.weight"
 WIDTH, HEADS = b"llama.embedding_length", b"llama.attention.head_count_kv"
+COUNT = b"llama.block_count"
+
+
+def put(key: bytes, form: str, before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[bytes]:
+    """Yield a key with the numbers behind it in the file, and with others."""
+    for numbers in (before, after):
+        yield key + (struct.pack(f"<{form}", *numbers) if numbers else b"")
+
+
 # Bytes, others in their place or behind them, and words of what is said of it.
 BAD_BYTES: dict[str, tuple[bytes, bytes, str]] = {
     "big-endian": (b"GGUF\3\0\0\0", b"GGUF\0\0\0\3", "got a big-endian one"),
@@ -168,30 +177,13 @@ BAD_BYTES: dict[str, tuple[bytes, bytes, str]] = {
     "architecture": (b"\0llama", b"\0lamma", "such as llama, gemma, got 'lamma'"),
     "no such tensor": (QUERY, b"blk.0.attn_z.weight", "got none, but blk.0.attn_z.weight, which"),
     "no embedding": (b"token_embd", b"token_abcd", "expected a tensor token_embd.weight"),
-    "width": (
-        *(WIDTH + struct.pack("<II", 4, 64), WIDTH + struct.pack("<II", 4, 128)),
-        "of the shape 128 x 128, as its metadata says, got 128 x 64",
-    ),
-    "heads of keys": (
-        *(HEADS + struct.pack("<II", 4, 2), HEADS + struct.pack("<II", 4, 2**24)),
-        "at most the num_attention_heads 4",
-    ),
-    "2**60 tensors": (
-        *(b"GGUF\3\0\0\0", b"GGUF\3\0\0\0" + struct.pack("<Q", 2**60)),
-        "at most 65,536 values",
-    ),
+    "width": (*put(WIDTH, "II", (4, 64), (4, 128)), "as its metadata says, got 128 x 64"),
+    "heads of keys": (*put(HEADS, "II", (4, 2), (4, 2**24)), "at most the num_attention_heads 4"),
+    "2**60 tensors": (*put(b"GGUF\3\0\0\0", "Q", (), (2**60,)), "at most 65,536 values"),
     "dimensions": (NORM + b"\1", NORM + b"\5", "at most 4 dimensions"),
-    "blocks": (
-        *(QUERY + struct.pack("<IQQ", 2, 64, 64), QUERY + struct.pack("<IQQ", 2, 8, 512)),
-        "in blocks of 32, got the shape 512 x 8",
-    ),
-    "blocks without tensors": (
-        *(b"llama.block_count\4\0\0\0\2", b"llama.block_count\4\0\0\0\3", "got those of 2"),
-    ),
-    "offset": (
-        *(NORM + struct.pack("<IQI", 1, 64, 0), NORM + struct.pack("<IQI", 1, 2**62, 0)),
-        "within the",
-    ),
+    "blocks": (*put(QUERY, "IQQ", (2, 64, 64), (2, 8, 512)), "of 32, got the shape 512 x 8"),
+    "blocks without tensors": (*put(COUNT, "II", (4, 2), (4, 3)), "got those of 2"),
+    "offset": (*put(NORM, "IQI", (1, 64, 0), (1, 2**62, 0)), "within the"),
 }
 
 
