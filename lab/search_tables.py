@@ -15,7 +15,7 @@ import numpy as np
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import search_problem
-from placeto.placing.searching import PortfolioSearch
+from placeto.placing.searching import Limits, PortfolioSearch
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions
 from placeto_baselines import MultilevelSearch, bound_parts, exhaustive_search, lower_bound
@@ -121,7 +121,7 @@ def print_search(options: argparse.Namespace) -> None:
         MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
         cells, best, taken = [], math.inf, 0.0
         for most in options.evaluations:
-            placer, began = PortfolioSearch(evaluations=most, bound=bound), time.process_time()
+            placer, began = PortfolioSearch(limits=Limits(most), bound=bound), time.process_time()
             found = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
             taken = (time.process_time() - began) / options.seeds
             costs = [cost_of_result(problem, result) for result in found]

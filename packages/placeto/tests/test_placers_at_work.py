@@ -129,7 +129,7 @@ def test_an_evaluator_that_fails_ends_every_part_of_the_search_alike() -> None:
 
         evaluator = SimpleNamespace(problem=simulator.problem, evaluate=evaluate)
         with pytest.raises(BaselineError, match=r"^(evaluator: )?the device is gone") as caught:
-            PortfolioSearch(evaluations=50_000).place(evaluator.problem, evaluator)
+            PortfolioSearch(limits=Limits(50_000)).place(evaluator.problem, evaluator)
         assert isinstance(caught.value, StoppedSearchError) == (last > 0)
         if isinstance(caught.value, StoppedSearchError):
             result = caught.value.result

@@ -74,6 +74,7 @@ def export(
         write_text(output, exported.content)
     if as_json:
         price = {} if exported.price is None else asdict(exported.price)
+        price.pop("remark", None)  # which says the same
         file = None if output is None else str(output)
         head = {"output": file, "format": form, "objective": priced_by.objective}
         show_json({**head, **price, **exported.details})

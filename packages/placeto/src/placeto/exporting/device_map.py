@@ -101,7 +101,9 @@ def _map_of_ops(
         modules=_named(scopes, first_op, [targets[device] for device in found_devices]),
         main_device=targets[found_devices[first_op[ROOT]]],
         split=tuple(name for name in first_op if name and name not in kept),
-        price=price(problem, placement, priced_by.evaluate(found[None]), evaluator),
+        price=price(
+            problem, placement, priced_by.evaluate(found[None]), evaluator, "whole modules"
+        ),
     )
 
 

@@ -52,13 +52,13 @@ class PlacedPipeline(PipelineModule):
 '''
 
 
-def exported_map(problem: PlacementProblem, found: DeviceMap, evaluator: EvaluatorSpec) -> Exported:
+def exported_map(found: DeviceMap) -> Exported:
     """Return a device map as accelerate takes it."""
     modules = counted(len(found.modules), "module")
     split = f"{len(found.split):,} that must be whole" if found.split else "none of them"
     remarks = (
         f"{modules}; the placement splits {split}",
-        found.price.text(problem, "whole modules", evaluator),
+        found.price.remark,
         f"dispatch_model(model, device_map, main_device={found.main_device!r})",
     )
     details = {"device_map": found.modules, "main_device": found.main_device}
@@ -68,7 +68,7 @@ def exported_map(problem: PlacementProblem, found: DeviceMap, evaluator: Evaluat
 def _accelerate(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
 ) -> Exported:
-    return exported_map(problem, device_map(problem, placement, evaluator), evaluator)
+    return exported_map(device_map(problem, placement, evaluator))
 
 
 def _torch(
@@ -76,7 +76,7 @@ def _torch(
 ) -> Exported:
     split = pipeline_stages(problem, placement, evaluator)
     content = {"split_points": split.split_points, "devices": split.devices}
-    return _split_layers(problem, split, evaluator, json_text(content) + "\n", content)
+    return _split_layers(split, json_text(content) + "\n", content)
 
 
 def _vllm(
@@ -110,7 +110,7 @@ def _vllm(
         f"{alone}VLLM_PP_LAYER_PARTITION={','.join(map(str, sizes))} "
         f"vllm serve MODEL --pipeline-parallel-size {len(sizes)}{_vllm_memory(problem, split)}\n"
     )
-    exported = _split_layers(problem, split, evaluator, command, {"partition": sizes})
+    exported = _split_layers(split, command, {"partition": sizes})
     if len(numbers) < 2:
         return exported
     each = (f"on {machine} with {own}" for machine, own in visible.items())
@@ -142,22 +142,14 @@ def _deepspeed(
         parts=list(bounds),
         devices=", ".join(split.devices),
     )
-    details = {"layers": split.layers, "parts": bounds}
-    return _split_layers(problem, split, evaluator, content, details)
+    return _split_layers(split, content, {"layers": split.layers, "parts": bounds})
 
 
-def _split_layers(
-    problem: PlacementProblem,
-    split: LayerSplit,
-    evaluator: EvaluatorSpec,
-    content: str,
-    details: Mapping[str, object],
-) -> Exported:
+def _split_layers(split: LayerSplit, content: str, details: Mapping[str, object]) -> Exported:
     stages = zip(split.stages.sizes, split.devices, strict=True)
     where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
     found = "as placed" if split.as_placed else "the best split found"
-    price = split.price.text(problem, "whole consecutive layers", evaluator)
-    remarks = (f"{where}: {found}", price)
+    remarks = (f"{where}: {found}", split.price.remark)
     named = {"devices": split.devices, **details}
     return Exported(content, remarks, split.price, named, split.op_devices)
 

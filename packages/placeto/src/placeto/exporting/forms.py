@@ -116,17 +116,7 @@ class Price:
     runtime: float  # the same with the form
     peak_memory: tuple[int, ...]  # bytes on each device, with the form
     fits: bool  # whether these are within the memory of the devices
-
-    def text(self, problem: PlacementProblem, what: str, evaluator: EvaluatorSpec) -> str:
-        """Return what a step costs with a form, and as placed."""
-        overflow = overflow_text(problem.cluster, self.peak_memory)
-        start, simulated = f"{evaluator.objective}:", ""
-        if evaluator.simulates:
-            start, simulated = "a step takes", ", simulated"
-        return (
-            f"{start} {evaluator.text(self.runtime)} with {what}{simulated}, and "
-            f"{evaluator.text(self.runtime_as_placed)} as placed{overflow}"
-        )
+    remark: str  # says it to the user
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,11 +135,18 @@ def price(
     placement: NDArray[np.int32],
     after: EvaluationBatch,
     evaluator: EvaluatorSpec,
+    what: str,
 ) -> Price:
     """Return the costs of a placement, int32[G], and of the form of it that was evaluated."""
     before = evaluator.make(problem, None).evaluate(placement[None])
-    peaks = tuple(after.peak_memory[0].tolist())
-    return Price(float(before.runtime[0]), float(after.runtime[0]), peaks, fits(problem, peaks))
+    runtimes, peaks = (before.runtime[0], after.runtime[0]), after.peak_memory[0].tolist()
+    as_placed, found = map(evaluator.text, runtimes)
+    start, simulated = f"{evaluator.objective}:", ""
+    if evaluator.simulates:
+        start, simulated = "a step takes", ", simulated"
+    remark = f"{start} {found} with {what}{simulated}, and {as_placed} as placed"
+    remark += overflow_text(problem.cluster, peaks)
+    return Price(*map(float, runtimes), tuple(peaks), fits(problem, peaks), remark)
 
 
 def check_one_machine(cluster: Cluster, library: str) -> None:

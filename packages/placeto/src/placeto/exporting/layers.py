@@ -192,7 +192,7 @@ def layer_split(
         devices=tuple(cluster.device_names[each] for each in stages.devices),
         op_devices=stages.device_of_layer()[chain.labels],
         as_placed=as_placed,
-        price=price(problem, placement, evaluated(stages), chain.spec),
+        price=price(problem, placement, evaluated(stages), chain.spec, "whole consecutive layers"),
     )
 
 

@@ -88,14 +88,11 @@ def llama_cpp(
     if sequences > 1:
         words += ["--parallel", str(sequences)]
     moved = counted(int((layers != placed[chain.layers]).sum()), "layer")
-    costs = price(problem, placement, chain.evaluate_parts(found[None]), evaluator)
     what = "whole layers, on the CPU first and then on one GPU after another"
+    costs = price(problem, placement, chain.evaluate_parts(found[None]), evaluator, what)
     return Exported(
         f"llama-server --model MODEL {shlex.join(words)}\n",
-        (
-            f"{moved} on another device than in the placement",
-            costs.text(problem, what, evaluator),
-        ),
+        (f"{moved} on another device than in the placement", costs.remark),
         costs,
         {
             "n_gpu_layers": len(gpus),

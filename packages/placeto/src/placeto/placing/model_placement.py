@@ -171,7 +171,7 @@ class ModelPlacement:
         form, file = format_named(to), Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
         if to == ACCELERATE:
-            exported = exported_map(self.problem, self.device_map(), self.evaluator)
+            exported = exported_map(self.device_map())
         else:
             exported = form.export(self.problem, self.placement, self.evaluator)
         write_text(file, exported.content)

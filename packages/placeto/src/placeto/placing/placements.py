@@ -178,8 +178,7 @@ def _search(
     cores = priced.num_threads if isinstance(priced, Simulator) else 1
     with StopRequest(1, (signal.SIGINT,)) as interrupt:  # which the search may swallow
         search = PortfolioSearch(
-            seconds,
-            limits.evaluations,
+            limits=Limits(limits.evaluations, seconds),
             bound=max(bounds),
             report=report,
             update=progress.update,

@@ -11,7 +11,7 @@ import numpy as np
 from placeto.errors import InputError, not_among
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, checked_placer, is_own, own_class
-from placeto.placing.searching import PortfolioSearch
+from placeto.placing.searching import Limits, PortfolioSearch
 from placeto.progress import cpu_seconds
 from placeto_baselines import (
     CpuOnly,
@@ -158,7 +158,7 @@ def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
 
 def _multilevel(_problem: PlacementProblem, budget: Budget) -> Placer:
     evaluations = None if budget.seconds else budget.evaluations
-    return PortfolioSearch(budget.seconds, evaluations, clock=cpu_seconds)
+    return PortfolioSearch(limits=Limits(evaluations, budget.seconds), clock=cpu_seconds)
 
 
 def _local_search(_problem: PlacementProblem, budget: Budget) -> Placer:

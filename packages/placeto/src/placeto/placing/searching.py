@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import TypeVar
@@ -212,32 +212,26 @@ class WatchedEvaluator:
             self._report(self.evaluations, self.best)
 
 
+@dataclass(kw_only=True)
 class PortfolioSearch:
     """A multilevel search that starts from what a person or another placer would place.
 
     It evaluates placements on fewer devices, the best chain of layers, and placements of other
     placers, as far as their seconds are a small part of the budget. With three devices or more the
     best of short searches on some of them take a quarter. Ctrl-C ends it, with the best so far.
-    Parameters are those of `MultilevelSearch`; ``evaluations`` also count what is not searched.
+    Fields are parameters of `MultilevelSearch`; evaluations also count what is not searched.
     """
 
     name = MultilevelSearch.name
 
-    def __init__(
-        self,
-        seconds: float | None = None,
-        evaluations: int | None = None,
-        *,
-        bound: float = 0.0,
-        report: Callable[[int, float], None] = lambda *_: None,
-        update: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.perf_counter,
-        chains: int = 1,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.limits, self.bound, self.report = Limits(evaluations, seconds), bound, report
-        self.update, self.clock, self.chains, self.stopped = update, clock, chains, stopped
-        self.choices: list[Choice] = []  # of the last call of `place`
+    limits: Limits
+    bound: float = 0.0
+    report: Report = lambda *_: None
+    update: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.perf_counter
+    chains: int = 1
+    stopped: Callable[[], bool] = lambda: False
+    choices: list[Choice] = field(default_factory=list)  # of the last call of `place`
 
     def place(
         self,
