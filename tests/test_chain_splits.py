@@ -24,13 +24,7 @@ from placeto.progress import PlainProgress
 from placeto_baselines import LayerChain, MultilevelSearch
 from placeto_baselines.bounds import fork_join
 from placeto_baselines.search.chains import proposed_stages
-from placeto_graphs import (
-    Cluster,
-    Device,
-    PlacementProblem,
-    PlacementResult,
-    from_networkx,
-)
+from placeto_graphs import Cluster, Device, PlacementProblem, PlacementResult, from_networkx
 from placeto_simulator import Simulator
 
 WEIGHTS = 10**9  # bytes of a layer

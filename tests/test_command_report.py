@@ -18,12 +18,7 @@ from PIL import Image
 from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
 from command_runs import build_profile, succeed
-from placeto_graphs import (
-    PlacementProblem,
-    from_networkx,
-    parse_cluster,
-    save_problem,
-)
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
 from placeto_tools.reports.page import embedded_json
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -16,13 +16,7 @@ from capture_checks import check_parameter_bytes, check_replay, check_tensors, c
 from captured_models import Case
 from placeto_capture import capture
 from placeto_capture.tracing.default_loss import default_loss
-from placeto_workloads import (
-    TrainingStep,
-    family,
-    family_names,
-    library_step,
-    training_step,
-)
+from placeto_workloads import TrainingStep, family, family_names, library_step, training_step
 
 EXPERTS = {
     "d_model": 16,

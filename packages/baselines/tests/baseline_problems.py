@@ -5,16 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placeto_graphs import (
-    Cluster,
-    Device,
-    Grouping,
-    OpGraph,
-    PlacementProblem,
-    grouping_of_labels,
-)
+import simulated_problems
+from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem, grouping_of_labels
 
 
 def op_graph(num_ops: int, edges: list[tuple[int, int]], **fields: Any) -> OpGraph:
@@ -53,17 +46,19 @@ def gpus(
     edges: Sequence[tuple[int, int]] = (),
     *,
     count: int = 2,
+    size: int = 1,
     memory: int = 10**9,
     bandwidth: float = 1.0,
     overhead: float = 0.0,
     groups: Sequence[int] | None = None,
     **fields: Any,
 ) -> PlacementProblem:
-    """Return ops of some seconds on all GPUs, or on each; tensors have one byte, of a second."""
+    """Return ops of some seconds on all GPUs, or on each; a byte of a tensor takes a second."""
     times = np.array(seconds, float)
     if times.ndim == 1:
         times = np.tile(times[:, None], (1, count))
     fields = {name: np.array(values) for name, values in fields.items()}
+    fields.setdefault("tensor_bytes", np.full(len(times), size))
     graph = op_graph(len(times), list(edges), **fields)
     kinds = ["k80"] * times.shape[1]
     on = cluster(kinds, memory=memory, bandwidth=bandwidth, overhead=overhead)
@@ -98,99 +93,34 @@ def slow_on_the_cpu(seconds: list[float], slow: int, **changes: Any) -> Placemen
 
 
 def random_problem(generator: np.random.Generator, max_groups: int = 6) -> PlacementProblem:
-    """Return a small problem: unequal devices and links, several ops a group, scarce memory, waits.
+    """Return a small problem of the simulator's, with scarce memory and some devices barred.
 
-    Half of the problems have ops that wait for others, and outputs that are held.
+    A byte there is ten megabytes here.
     """
-    num_ops = int(generator.integers(1, 13))
-    num_devices = int(generator.choice([1, 2, 3, 3]))
-    parameter_bytes = _sometimes(generator, 0.4, generator.integers(1, 10**9, num_ops))
-    graph = op_graph(
-        num_ops,
-        _random_edges(generator, num_ops),
-        tensor_bytes=_sometimes(generator, 0.8, generator.integers(1, 10**9, num_ops)),
-        parameter_bytes=parameter_bytes,
-        workspace_bytes=_sometimes(generator, 0.3, generator.integers(1, 10**9, num_ops)),
-        **_random_waits(generator.spawn(1)[0], num_ops),
+    problem = simulated_problems.random_problem(generator, max_ops=12, max_devices=3)
+    graph, on, num_devices = problem.graph, problem.cluster, problem.num_devices
+    sizes = ("parameter_bytes", "workspace_bytes", "tensor_bytes")
+    graph = replace(graph, **{name: 10**7 * getattr(graph, name) for name in sizes})
+    kinds = generator.choice(["cpu", "k80", "v100"], num_devices).tolist()
+    memory = generator.choice([2 * 10**8, 10**9, 3 * 10**9, 10**11], num_devices).tolist()
+    devices = tuple(
+        replace(device, kind=kind, memory_bytes=size)
+        for device, kind, size in zip(on.devices, kinds, memory, strict=True)
     )
-    grouping = grouping_of_labels(graph, generator.integers(0, max_groups, num_ops))
+    grouping = grouping_of_labels(graph, generator.integers(0, max_groups, graph.num_ops))
+    # A whole group cannot run on a device, but for the one that is drawn for it.
+    nowhere = generator.random((grouping.num_groups, num_devices)) < 0.1
+    drawn = generator.integers(0, num_devices, grouping.num_groups)
+    nowhere[np.arange(grouping.num_groups), drawn] = False
     return PlacementProblem(
         graph=graph,
-        cluster=_random_cluster(generator, num_devices),
-        compute_time=_random_times(generator, grouping.group_of, num_devices),
+        cluster=replace(on, devices=devices, bandwidth=10**7 * on.bandwidth),
+        compute_time=np.where(nowhere[grouping.group_of], np.inf, problem.compute_time),
         grouping=grouping,
     )
 
 
-def random_problems(
-    count: int, max_groups: int = 6, *, shared_links: bool = False
-) -> list[PlacementProblem]:
-    """Return random problems, the same ones each time; also with any pairs on any links."""
+def random_problems(count: int, max_groups: int = 6) -> list[PlacementProblem]:
+    """Return random problems, the same ones each time."""
     generator = np.random.default_rng(2019)
-    found = [random_problem(generator, max_groups) for _ in range(count)]
-    if shared_links:
-        return [replace(problem, cluster=relinked(generator, problem.cluster)) for problem in found]
-    return found
-
-
-def relinked(generator: np.random.Generator, on: Cluster) -> Cluster:
-    """Return the same devices with a link for each pair, one for all, or any pairs on any links."""
-    apart = ~np.eye(on.num_devices, dtype=bool)
-    num_pairs = int(apart.sum())
-    any_links = generator.integers(0, 3, num_pairs)
-    labels = [np.arange(num_pairs), np.zeros(num_pairs, int), any_links][generator.integers(0, 3)]
-    link = np.full(apart.shape, -1, np.int32)
-    link[apart] = np.unique(labels, return_inverse=True)[1]
-    names = tuple(f"link {number}" for number in range(int(link.max()) + 1))
-    return replace(on, link=link, link_names=names)
-
-
-def _random_edges(generator: np.random.Generator, num_ops: int) -> list[tuple[int, int]]:
-    density = generator.choice([0.0, 0.2, 0.5])
-    pairs = [(maker, reader) for reader in range(num_ops) for maker in range(reader)]
-    return [pair for pair in pairs if generator.random() < density]
-
-
-def _random_waits(generator: np.random.Generator, num_ops: int) -> dict[str, NDArray[np.int32]]:
-    pairs = np.array([(op, before) for op in range(num_ops) for before in range(op)], np.int32)
-    density = generator.choice([0.0, 0.2])
-    chosen = generator.random(len(pairs)) < density
-    held = np.flatnonzero(generator.random(num_ops) < density).astype(np.int32)
-    return {"waits": pairs.reshape(-1, 2)[chosen], "held_tensors": held}
-
-
-def _random_cluster(generator: np.random.Generator, num_devices: int) -> Cluster:
-    shape = (num_devices, num_devices)
-    memory = generator.choice([2 * 10**8, 10**9, 3 * 10**9, 10**11], num_devices)
-    overhead = generator.choice([0.0, 0.01, 0.1], (2, num_devices))
-    kinds = generator.choice(["cpu", "k80", "v100"], num_devices)
-    return Cluster(
-        devices=tuple(
-            Device(f"{kinds[index]}:{index}", str(kinds[index]), int(memory[index]), *times)
-            for index, times in enumerate(overhead.T.tolist())
-        ),
-        bandwidth=generator.choice([3e8, 3e9, np.inf], shape),
-        latency=generator.choice([0.0, 0.05], shape),
-    )
-
-
-def _random_times(
-    generator: np.random.Generator, group_of: NDArray[np.int32], num_devices: int
-) -> NDArray[np.float64]:
-    shape = (len(group_of), num_devices)
-    speed = generator.choice([1.0, 1.0, 4.0], num_devices)
-    seconds = np.tile(generator.random((len(group_of), 1)), (1, num_devices)) / speed
-    seconds = np.where(generator.random(shape) < 0.2, generator.random(shape), seconds)
-    seconds[generator.random(len(group_of)) < 0.15] = 0.0
-    # A whole group cannot run on a device, but for the one that is drawn for it.
-    num_groups = int(group_of.max()) + 1
-    nowhere = generator.random((num_groups, num_devices)) < 0.1
-    nowhere[np.arange(num_groups), generator.integers(0, num_devices, num_groups)] = False
-    seconds[nowhere[group_of]] = np.inf
-    return seconds
-
-
-def _sometimes(
-    generator: np.random.Generator, part: float, values: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    return np.where(generator.random(len(values)) < part, values, 0)
+    return [random_problem(generator, max_groups) for _ in range(count)]

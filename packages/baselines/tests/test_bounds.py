@@ -59,25 +59,24 @@ def fork_and_join(branches: int, seconds: float, size: int) -> PlacementProblem:
     return gpus([1.0, *[seconds] * branches, 1.0], edges, tensor_bytes=[size] * (join + 1))
 
 
-FORK = [(0, 1), (0, 2), (0, 3)]
+FORK, MANY = [(0, 1), (0, 2), (0, 3)], [(0, op) for op in range(1, 13)]
+THREE: dict[str, Any] = {"size": 0, "count": 3}
 OPPOSITE = gpus([[1, N], [N, 1], [N, 1], [1, N]], [(0, 1), (2, 3)], tensor_bytes=[5, 1, 5, 1])
 ONE_BUS: dict[str, Any] = {"link": np.array([[-1, 0], [0, -1]], np.int32), "link_names": ("bus",)}
-IN_A_ROW: dict[str, Any] = {"waits": [[1, 0], [2, 1]], "overhead": 0.25}
+IN_A_ROW: dict[str, Any] = {"waits": [[1, 0], [2, 1]], "overhead": 0.25, "bandwidth": 1e-3}
 GIGABYTE = 10**9
 LARGE: dict[str, Any] = {"parameter_bytes": [GIGABYTE] * 2, "memory": GIGABYTE * 3 // 2}
 HELD_ONCE: dict[str, Any] = {"workspace_bytes": [0, GIGABYTE], "tensor_bytes": [GIGABYTE, 0]}
+HELD_ONCE["bandwidth"] = 1e30
 BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
-    "eight ops of 1 s on the fast device, two of 4 s on the other": (
-        gpus([[1, 4]] * 10),
-        *("work", 8, 8),
-    ),
+    "eight ops on the fast device, two on the other": (gpus([[1, 4]] * 10), "work", 8, 8),
     "overheads between ops, but not the last": (gpus([1] * 3, count=1, overhead=0.5), "work", 4, 4),
     "a path that must change devices": (
         gpus([[1, N], [N, 2], [3, N]], [(0, 1), (1, 2)], tensor_bytes=[5, 7, 1]),
         *("path", 1 + 5 + 2 + 7 + 3, 18),
     ),
     "ops of a group on one device, though each is faster on another": (
-        gpus([[1, 3], [3, 1]] * 2, [(0, 1), (1, 2), (2, 3)], tensor_bytes=[0] * 4, groups=[0] * 4),
+        gpus([[1, 3], [3, 1]] * 2, [(0, 1), (1, 2), (2, 3)], size=0, groups=[0] * 4),
         *("path", 8, 8),
     ),
     "transfers in opposite directions": (OPPOSITE, "path", 1 + 5 + 1, 7),
@@ -85,48 +84,23 @@ BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
         replace(OPPOSITE, cluster=replace(OPPOSITE.cluster, **ONE_BUS)),
         *("path", 1 + 5 + 1, 1 + 5 + 5 + 1),
     ),
-    "waits between devices": (
-        gpus([[1, N, N], [N, 2, N], [N, N, 3]], bandwidth=1e-3, **IN_A_ROW),
-        *("path", 6, 6),
-    ),
+    "waits between devices": (gpus([[1, N, N], [N, 2, N], [N, N, 3]], **IN_A_ROW), "path", 6, 6),
     "waits on one device, with overheads": (gpus([1, 2, 3], count=1, **IN_A_ROW), "path", 6.5, 6.5),
-    "parts that only wait need no transfer": (
-        gpus([1, 1], waits=[[1, 0]], bandwidth=1e-9, **LARGE),
-        *("split", 2, 2),
-    ),
-    "together half a gigabyte too much, or 3 s of transfer": (
-        gpus([1, 1], [(0, 1)], tensor_bytes=[3, 1], **LARGE),
-        *("split", 3, 3),
-    ),
-    "memory that no placement saves": (
-        gpus([1, 1], [(0, 1)], bandwidth=1e30, **HELD_ONCE),
-        *("path", 4, 4),
-    ),
+    "parts that only wait": (gpus([1, 1], waits=[[1, 0]], bandwidth=1e-9, **LARGE), "split", 2, 2),
+    # Together half a gigabyte too much, or 3 s of transfer.
+    "scarce memory": (gpus([1, 1], [(0, 1)], tensor_bytes=[3, 1], **LARGE), "split", 3, 3),
+    "memory that nothing saves": (gpus([1, 1], [(0, 1)], **HELD_ONCE), "path", 4, 4),
     # Three branches of 2 s: one after the other, as a transfer there and back takes 10 s.
     "branches on one device": (fork_and_join(3, 2, 5), "fork-join", 1 + 6 + 1, 8),
     # Four branches of 5 s; a transfer takes 1 s of both devices, or 2 s of one: (20 + 2) / 2.
     "branches on two devices": (fork_and_join(4, 5, 1), "fork-join", 1 + 11 + 1, 13),
     # Two branches, together (10 + 4) / 2 s on the devices of the fork and of the join.
-    "branches with the fork and with the join": (
-        fork_and_join(2, 5, 2),
-        *("fork-join", 1 + 5 + 2 + 1, 9),
-    ),
-    "two devices at work for 8 s, but no sooner than after 4 s": (
-        gpus([4, 1, 1, 1, 1], [*FORK, (0, 4)], tensor_bytes=[0] * 5),
-        *("fork-join", 6, 6),
-    ),
-    "branches on devices of their own": (
-        gpus([1] * 4, FORK, tensor_bytes=[0] * 4, count=3),
-        *("fork-join", 2, 2),
-    ),
-    "branches of one group wait for each other": (
-        gpus([1] * 4, FORK, tensor_bytes=[0] * 4, count=3, groups=[0, 1, 1, 1]),
-        *("fork-join", 4, 4),
-    ),
-    "a slow device takes two of twelve branches": (
-        gpus([[1, 5]] * 13, [(0, op) for op in range(1, 13)], tensor_bytes=[0] * 13),
-        *("fork-join", 1 + 10, 11),
-    ),
+    "branches with the fork and the join": (fork_and_join(2, 5, 2), "fork-join", 1 + 5 + 2 + 1, 9),
+    # Two devices work for 8 s, but no sooner than after 4 s.
+    "a long fork": (gpus([4, 1, 1, 1, 1], [*FORK, (0, 4)], size=0), "fork-join", 6, 6),
+    "branches on devices of their own": (gpus([1] * 4, FORK, **THREE), "fork-join", 2, 2),
+    "branches of one group": (gpus([1] * 4, FORK, groups=[0, 1, 1, 1], **THREE), "fork-join", 4, 4),
+    "two of twelve on a slow device": (gpus([[1, 5]] * 13, MANY, size=0), "fork-join", 11, 11),
     "a region of ops that only wait needs no transfer": (
         gpus(
             [1, 5, 5, 5, 5, 1],
@@ -136,10 +110,7 @@ BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
         *("fork-join", 12, 12),
     ),
     # After each op its device rests for 2 s; transfers take no time.
-    "going elsewhere and back is faster than waiting": (
-        gpus([1] * 3, [(0, 1), (1, 2)], tensor_bytes=[0] * 3, overhead=2.0),
-        *("fork-join", 3, 4),
-    ),
+    "there and back": (gpus([1] * 3, [(0, 1), (1, 2)], size=0, overhead=2.0), "fork-join", 3, 4),
 }
 
 
@@ -152,7 +123,7 @@ def test_a_bound_by_hand(problem: PlacementProblem, part: str, bound: float, bes
 
 
 def test_a_scale_may_be_any_number_that_is_not_negative() -> None:
-    problem = BY_HAND["together half a gigabyte too much, or 3 s of transfer"][0]
+    problem = BY_HAND["scarce memory"][0]
     assert lower_bound(problem, scale=1e-6) == pytest.approx(5.0)
     for scale in (-1.0, np.inf, np.nan):
         message = f"scale: expected a number >= 0, got {scale}"
@@ -162,7 +133,7 @@ def test_a_scale_may_be_any_number_that_is_not_negative() -> None:
 
 @pytest.mark.parametrize("edges", [[], [(0, 2), (1, 3)]])
 def test_a_graph_without_costs_is_bounded_by_nothing(edges: list[tuple[int, int]]) -> None:
-    assert lower_bound(gpus([0] * 4, edges, tensor_bytes=[0] * 4)) == 0.0
+    assert lower_bound(gpus([0] * 4, edges, size=0)) == 0.0
 
 
 @pytest.mark.parametrize("overhead", [5e-324, 1e-310, 1e-30, 1e200])
@@ -186,9 +157,8 @@ def parts_of_the_optimum(problems: list[PlacementProblem]) -> NDArray[np.float64
     return np.array(parts)
 
 
-@pytest.mark.parametrize("shared_links", [False, True])
-def test_no_placement_of_many_problems_beats_the_bound(shared_links: bool) -> None:
-    parts = parts_of_the_optimum(random_problems(80, shared_links=shared_links))
+def test_no_placement_of_many_problems_beats_the_bound() -> None:
+    parts = parts_of_the_optimum(random_problems(160))
     # It would be of no use if it were far away: it is the optimum itself for many.
     assert parts.mean() > 0.8
     assert (parts > 1 - 1e-8).mean() > 0.3
@@ -365,7 +335,7 @@ def test_lags_tell_one_device_from_two() -> None:
     assert lags.apart[0, 1:].tolist() == [4.0, 4 + 1 + 0.5]
     _, of_one_group = lags_of(gpus([1] * 3, overhead=0.5, groups=[0, 1, 0], **chain))
     assert of_one_group.apart[0, 2] == np.inf
-    _, free = lags_of(BY_HAND["going elsewhere and back is faster than waiting"][0])
+    _, free = lags_of(BY_HAND["there and back"][0])
     assert free.together[0, 2] == 1.0
     # Apart, one device is 3 s from the join, and the other 1 s from the fork: (20 + 3 + 1) / 2.
     uneven = fork_and_join(4, 5, 1)

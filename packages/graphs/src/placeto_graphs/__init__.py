@@ -33,11 +33,7 @@ from placeto_graphs.grouping.colocation import (
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nested_groupings
 from placeto_graphs.grouping.reachability import Reachability, reachability
-from placeto_graphs.micro_batches.schedules import (
-    SCHEDULES,
-    pipeline_stages,
-    scheduled,
-)
+from placeto_graphs.micro_batches.schedules import SCHEDULES, pipeline_stages, scheduled
 from placeto_graphs.micro_batches.steps import (
     micro_batched,
     micro_batched_problem,

@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import DeviceChoices, allowed_devices
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.search.local_search import (
-    FEW_PLACEMENTS,
-    all_placements,
-    num_placements,
-)
+from placeto_baselines.search.local_search import FEW_PLACEMENTS, all_placements, num_placements
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
     SECONDS_PER_BYTE,

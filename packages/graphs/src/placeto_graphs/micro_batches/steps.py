@@ -9,12 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.micro_batches.layout import (
-    Layout,
-    gradients_and_terms,
-    layout_of,
-    ops_of_batch,
-)
+from placeto_graphs.micro_batches.layout import Layout, gradients_and_terms, layout_of, ops_of_batch
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.cluster import BACKWARD_FIRST
 from placeto_graphs.schema.grouping import Grouping

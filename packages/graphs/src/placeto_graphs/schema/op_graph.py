@@ -22,12 +22,7 @@ from placeto_graphs.schema.arrays import (
     text,
     texts,
 )
-from placeto_graphs.topology import (
-    CompressedRows,
-    CycleError,
-    compress_rows,
-    topological_order,
-)
+from placeto_graphs.topology import CompressedRows, CycleError, compress_rows, topological_order
 
 FREE = -1  # the colocation id of an op that may go anywhere
 ONCE = -1  # the micro-batch of an op that runs once
