@@ -338,6 +338,7 @@ def test_the_command_prints_or_writes_the_line_for_vllm(tmp_path: Path) -> None:
     assert ": as placed\na step takes " in found.stderr
     report = succeed_json(*export, "-o", tmp_path / "serve.sh", "--objective=throughput")
     assert (tmp_path / "serve.sh").read_text() == found.stdout
+    assert "remark" not in report
     assert (report["partition"], report["objective"]) == ([1, 3], "time per sample")
 
 
