@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto_graphs import parse_cluster
-from placeto_tools.plots.curves import curves_figure
-from placeto_tools.plots.steps import chart_rows
+from placeto_tools.plots.figures import chart_rows, curves_figure
 
 
 def test_a_bus_comes_after_its_device() -> None:

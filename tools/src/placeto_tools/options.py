@@ -150,10 +150,7 @@ def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> De
 
 
 def output_option(
-    help_text: str,
-    *suffixes: str,
-    names: Sequence[str] = ("-o", "--output"),
-    required: bool = True,
+    help_text: str, *suffixes: str, names: Sequence[str] = ("-o", "--output"), required: bool = True
 ) -> Decorator:
     """Return the option of something to write; one with ``suffixes`` is a file, checked at once."""
 

@@ -64,9 +64,7 @@ source_options = gathered(
     ),
     number_option("--family-seed", least=0, default=0, help="Seed of the 32 graphs of a family."),
     click.option(
-        "--trust",
-        is_flag=True,
-        help="Load a .pt2 file, which can run code that it contains.",
+        "--trust", is_flag=True, help="Load a .pt2 file, which can run code that it contains."
     ),
     click.option(
         "--mask-fraction",

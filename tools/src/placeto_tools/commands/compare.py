@@ -1,5 +1,6 @@
 """``placeto compare``."""
 
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -7,11 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from os.path import realpath
 from pathlib import Path
+from urllib.parse import quote
 
 import click
+import numpy as np
 
-from placeto.errors import InputError, StoppedRunError
-from placeto.outputs import check_folder, file_name, write_json
+from placeto.errors import InputError, StoppedRunError, writing
+from placeto.outputs import check_folder, file_name, write_json, write_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.searching import Limits
@@ -22,6 +25,7 @@ from placeto.progress import Progress
 from placeto.texts import TextTable, counted
 from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
 from placeto.trials.comparison import (
+    CPU,
     MEDIANS,
     RESULTS,
     SEARCH_COLUMNS,
@@ -32,9 +36,10 @@ from placeto.trials.comparison import (
     runtime_table,
     search_table,
 )
-from placeto.trials.folder import DESCRIPTION, PAGE, experiment_folder
-from placeto.trials.trials import Page, Problem, Results
-from placeto_graphs import GraphError, PlacementProblem
+from placeto.trials.folder import DESCRIPTION, PAGE, ExperimentFolder, experiment_folder
+from placeto.trials.trials import Graph, Page, Problem, Results
+from placeto_baselines import bound_parts
+from placeto_graphs import GraphError, PlacementProblem, save_placement
 from placeto_tools.options import (
     PLACER_LIST,
     Command,
@@ -49,13 +54,15 @@ from placeto_tools.options import (
     number_option,
     output_option,
 )
-from placeto_tools.plots.curves import comparison_figure
+from placeto_tools.plots.figures import comparison_figure
 from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
-from placeto_tools.reports.comparison_outputs import REPORT, write_best
+from placeto_tools.reports.page import Shown, problem_report, report_page
 from placeto_tools.screen import show, show_json, showing_progress
 
 SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
 PAPERS = {"placeto", "rnn"}  # which the paper's table is about
+REPORT = "report.html"
+IN_FILES = ":=+,"  # besides letters and digits
 
 
 @click.command(cls=Command)
@@ -260,10 +267,7 @@ def _report_line(output: Path, comparison: Comparison) -> str | None:
 
 
 def _read(
-    sources: Sequence[str],
-    choice: SourceOptions,
-    micro_batches: Sequence[int],
-    progress: Progress,
+    sources: Sequence[str], choice: SourceOptions, micro_batches: Sequence[int], progress: Progress
 ) -> tuple[list[tuple[str, Source]], list[str]]:
     """Return the sources by their texts, each file once, and errors of files of folders."""
     read: list[tuple[str, Source]] = []
@@ -347,3 +351,36 @@ def _page(comparison: Comparison, results: Results) -> Page:
     tables = [table.markdown() for table in _summaries(comparison, reports)]
     notes = [MEDIANS, SEARCH_COLUMNS] if _is_as_published(comparison) else [MEDIANS]
     return comparison_page([*tables, *notes], reports, comparison_figure)
+
+
+def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
+    """Write the best, ``placements/PROBLEM/PLACER.json``, and with ``page`` a page of them."""
+    placements, reports = folder.path / "placements", []
+    with writing(folder.path):  # those of earlier problems, or of fewer placers
+        (folder.path / REPORT).unlink(missing_ok=True)
+        for compared in comparison.problems:
+            shutil.rmtree(placements / compared.stem, ignore_errors=True)
+    for compared in comparison.reports(folder.results):
+        problem = folder.workspace.problem(Graph(compared.stem))
+        shown = []
+        for placer in compared.placers:
+            best = placer.best
+            if best is None or (placer.name == CPU and not compared.has_cpu):
+                continue  # that is a placement of another problem
+            found = Shown(
+                title=placer.title,
+                problem=problem,
+                placement=np.array(best.placement, np.int32),
+                curve=[row for row in best.curve if row[1] is not None] if placer.searches else (),
+                evaluations=best.evaluations,
+                seconds=best.seconds,
+            )
+            shown.append(found)
+            file = placements / compared.stem / f"{quote(placer.name, IN_FILES)}.json"
+            with writing(file.parent):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                save_placement(found.placement, problem, file)
+        if page and shown and comparison.evaluators[compared.evaluator].simulates:
+            reports.append(problem_report(compared.title, problem, bound_parts(problem), shown))
+    if reports:
+        write_text(folder.path / REPORT, report_page("Comparison of placers", reports))

@@ -42,12 +42,7 @@ from placeto_tools.screen import show_json, showing_progress
 @json_option
 @force_option
 def export(
-    form: str,
-    objective: str | None,
-    named: Named,
-    output: Path | None,
-    as_json: bool,
-    force: bool,
+    form: str, objective: str | None, named: Named, output: Path | None, as_json: bool, force: bool
 ) -> None:
     """Write a placement in the format of another library.
 

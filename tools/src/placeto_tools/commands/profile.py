@@ -13,12 +13,7 @@ from placeto.texts import counted
 from placeto_execution.devices import RealDevices
 from placeto_execution.measuring import StepProfile, profile_in_place, with_measured_times
 from placeto_graphs import save_problem
-from placeto_tools.options import (
-    Command,
-    devices_options,
-    result_options,
-    steps_option,
-)
+from placeto_tools.options import Command, devices_options, result_options, steps_option
 from placeto_tools.problem_options import problem_options
 from placeto_tools.screen import show_report, showing_progress, table_of
 

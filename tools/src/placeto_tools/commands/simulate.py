@@ -42,11 +42,7 @@ NUM_LINKS = 15
 @json_option
 @overwrite_option
 def simulate(
-    trace: Path | None,
-    longest: int,
-    measured: float | None,
-    named: Named,
-    as_json: bool,
+    trace: Path | None, longest: int, measured: float | None, named: Named, as_json: bool
 ) -> None:
     """Simulate a step: runtime, memory, busy devices, critical path.
 

@@ -160,11 +160,7 @@ def train(
         else:
             policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
             trainer = Trainer(
-                evaluators,
-                restored_settings(values),
-                seed=seed,
-                policy=policy,
-                processes=processes,
+                evaluators, restored_settings(values), seed=seed, policy=policy, processes=processes
             )
         progress.update("first update (compiles the simulator once) ...")
         first_update, began = trainer.updates, time.monotonic()

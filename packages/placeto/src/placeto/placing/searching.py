@@ -296,10 +296,7 @@ class PortfolioSearch:
             smaller = restricted(problem, devices)
             part = self.limits.part(SHARE_OF_SUBSETS / len(subsets))
             result = MultilevelSearch(part.seconds, part.evaluations, clock=self.clock).place(
-                smaller,
-                watched.of(smaller),
-                seed=seed,
-                starts=None if near is None else near[None],
+                smaller, watched.of(smaller), seed=seed, starts=None if near is None else near[None]
             )
             self.choices.append(Choice(devices, SEARCHED, result))
         left = self.limits.evaluations and self.limits.evaluations - watched.evaluations

@@ -192,20 +192,14 @@ def family_graph(
 
 
 def _cached_step(
-    name: str,
-    parameters: Mapping[str, object],
-    make: "Callable[[], TrainingStep]",
-    **how: Any,
+    name: str, parameters: Mapping[str, object], make: "Callable[[], TrainingStep]", **how: Any
 ) -> OpGraph:
     asked = {"sizes": sorted(parameters.items()), **how}
     return cached_graph(name, asked, lambda: capture_step(make(), **how))
 
 
 def capture_step(
-    step: "TrainingStep",
-    target: "Target" = "gpu",
-    *,
-    autocast: "torch.dtype | None" = None,
+    step: "TrainingStep", target: "Target" = "gpu", *, autocast: "torch.dtype | None" = None
 ) -> OpGraph:
     """Return the graph of a training step, with Adam unless it has another optimizer.
 

@@ -111,10 +111,7 @@ class SourceModel:
 
 
 def load_source(
-    text: str,
-    choice: SourceOptions | None = None,
-    micro_batches: int = 1,
-    target: Target = "gpu",
+    text: str, choice: SourceOptions | None = None, micro_batches: int = 1, target: Target = "gpu"
 ) -> Source:
     """Return the graph of a source, with its defaults; a model is captured with a micro-batch."""
     choice = choice or SourceOptions()
@@ -139,11 +136,7 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
         text = f"transformers:{text}"
     _, find, no_sizes = next(kind for kind in _KINDS if kind[0].fullmatch(text))
     _check_choice(
-        text,
-        choice,
-        micro_batches,
-        has_inference=find is _of_library,
-        has_seed=find is _member,
+        text, choice, micro_batches, has_inference=find is _of_library, has_seed=find is _member
     )
     for name in no_sizes:
         if name in choice.sizes:
@@ -306,11 +299,7 @@ _KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]
     (PROGRAM, _program, ("trust",)),
     (MEMBER, _member, ("name", "sampler", "seed")),
     (FACTORY, _factory, ()),
-    (
-        re.compile(".*", re.DOTALL),
-        _registered,
-        ("autocast", "device", "name", "seed", "target"),
-    ),
+    (re.compile(".*", re.DOTALL), _registered, ("autocast", "device", "name", "seed", "target")),
 )
 
 
@@ -366,10 +355,7 @@ class _Head(msgspec.Struct):
 
 
 def _of_part(
-    text: str,
-    given: Mapping[str, Any],
-    usual: Callable[[], Mapping[str, Any]],
-    micro_batches: int,
+    text: str, given: Mapping[str, Any], usual: Callable[[], Mapping[str, Any]], micro_batches: int
 ) -> dict[str, Any]:
     """Return the given sizes, with that of a micro-batch as the batch size if there are several."""
     if micro_batches == 1:

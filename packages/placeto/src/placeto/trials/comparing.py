@@ -19,13 +19,7 @@ from placeto.placing.searching import Limits
 from placeto.problems.making import kinds_text
 from placeto.progress import PlainProgress, Progress, clock
 from placeto.texts import TextTable, counted
-from placeto.trials.comparison import (
-    CPU,
-    ComparisonReport,
-    placer_table,
-    profiles,
-    runtime_text,
-)
+from placeto.trials.comparison import CPU, ComparisonReport, placer_table, profiles, runtime_text
 from placeto.trials.folder import ExperimentFolder, experiment_folder
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.running import conduct
