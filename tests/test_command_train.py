@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -305,6 +306,13 @@ def test_a_disk_that_is_full_is_a_failed_run(
     result = invoke("train", problem, "--updates=2", "-o", tmp_path / "run")
     assert result.exit_code == 1
     assert "run.json: No space left on device" in result.stderr
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:  # a disk that is full before the work
+        line = fail("train", "missing.json", "-o", tmp_path / "other")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert line == f"placeto: error: {tmp_path / 'other'}: File too large\n"
 
 
 @pytest.mark.parametrize("cluster", ["1xcpu+2xk80", "12xa100"])

@@ -204,6 +204,11 @@ def test_ctrl_c_is_no_traceback_while_the_command_is_imported() -> None:
     assert (stopped.returncode, stopped.stdout, stopped.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_matplotlib_says_nothing_of_a_home_that_it_cannot_write_to() -> None:
+    code = "import os; os.environ['MPLCONFIGDIR'] = '/proc/no'; import placeto_tools.commands.plot"
+    assert run_python(code).stderr == ""
+
+
 def test_a_module_of_the_current_folder_does_not_hide_a_library(tmp_path: Path) -> None:
     (tmp_path / "networkx.py").write_text("raise SystemExit(9)")
     code = "import os, sys; sys.argv[0] = ''\n"

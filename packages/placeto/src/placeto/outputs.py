@@ -56,7 +56,8 @@ def check_folder(path: Path, description: str, *others: str, force: bool) -> Non
 
 def _try_to_write(path: Path, folder: Path) -> None:
     try:
-        TemporaryFile(dir=folder).close()
+        with TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))  # the disk may be full
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from placeto.outputs import save_png
+from placeto.outputs import Picture, save_png
 from placeto.texts import seconds_text
 from placeto.trials.comparison import read_curves
 from placeto_simulator import Simulator, Timeline
@@ -35,7 +34,7 @@ picture_options = (
     ),
     overwrite_option,
 )
-Drawing = Callable[[Timeline, NDArray[np.int32], str], Figure]
+Drawing = Callable[[Timeline, NDArray[np.int32], str], Picture]
 
 
 def _step_command(name: str, draw: Drawing, text: str) -> None:
