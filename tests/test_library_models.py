@@ -15,6 +15,7 @@ from small_transformers import DECODER, DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
+from placeto.problems.options import SourceOptions
 from placeto.problems.sources import load_source
 from placeto_capture import CaptureError
 from placeto_workloads import LIBRARIES, WorkloadError, library_step
@@ -60,7 +61,8 @@ VISION: Any = SimpleNamespace(list_models=lambda: list(MAKERS), get_model_builde
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PLACETO_CACHE_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "timm", TIMM)
     for name in ("torchvision", "torchvision.models"):
         monkeypatch.setitem(sys.modules, name, VISION)
@@ -97,6 +99,38 @@ def test_models_of_images_that_are_not_made_are_refused(
 ) -> None:
     with pytest.raises(WorkloadError, match=message):
         library_step(source, **settings)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_graph_is_captured_once_unless_a_file_describes_its_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_GPT2))
+    choices = (
+        ("timm:resnet50", SourceOptions({"batch_size": 3, "width": 2})),
+        ("transformers:gpt2", SourceOptions(dict(SMALL["gpt2"]), mode="decode")),
+        (f"transformers:{tmp_path}/config.json", SourceOptions({"batch_size": 3})),
+        ("timm:resnet50", SourceOptions({"batch_size": 2, "width": 2})),
+        ("torchvision:resnet50", SourceOptions({"batch_size": 3, "width": 2})),
+        ("transformers:gpt2", SourceOptions(dict(SMALL["gpt2"]), mode="prefill")),
+        ("transformers:gpt2", SourceOptions(dict(SMALL["gpt2"]), mode="decode", context=9)),
+    )
+    kept = [load_source(*choice) for choice in choices[:3]]
+
+    def fail(*_: object, **_how: object) -> None:
+        raise AssertionError("expected no capture")
+
+    for module in ("models", "sources"):
+        monkeypatch.setattr(f"placeto.problems.{module}.capture_step", fail)
+    for choice, source in zip(choices[:2], kept, strict=False):
+        again = load_source(*choice)
+        assert (again.graph, again.name) == (source.graph, source.name)
+    for choice in choices[2:]:
+        with pytest.raises(AssertionError, match="expected no capture"):
+            load_source(*choice)
+    monkeypatch.setattr("placeto.problems.sources.distributions", lambda **_: [])
+    with pytest.raises(AssertionError, match="expected no capture"):
+        load_source(*choices[1])
 
 
 @pytest.mark.usefixtures("fakes")

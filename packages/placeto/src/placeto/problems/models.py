@@ -35,7 +35,10 @@ WHAT_FACTORIES_RETURN = (
 FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
 MOST_BYTES = 2 * 10**9  # of all graphs
 # What decides how a graph comes out: the rest of the packages may change and the graphs stay valid.
-SOURCES = ("placeto_capture.costs", "placeto_capture.tracing", "placeto_workloads.models")
+SOURCES = (
+    *("placeto_capture.costs", "placeto_capture.tracing"),
+    *("placeto_workloads.models", "placeto_workloads.libraries"),
+)
 
 
 def find_factory(text: str) -> Callable[..., Any]:
@@ -157,7 +160,7 @@ def load_model_graph(
     >>> "encoder.layer1.step3" in graph.scopes
     True
     """
-    return _cached_step(
+    return cached_step(
         name,
         sizes,
         lambda: training_step(name, device="meta", seed=0, **sizes),
@@ -188,12 +191,13 @@ def family_graph(
     """
     parameters: dict[str, Any] = {**member.sizes, "architecture": member.architecture}
     name, make = f"family-{member.family}", member.training_step
-    return _cached_step(name, parameters, make, target=target, autocast=autocast)
+    return cached_step(name, parameters, make, target=target, autocast=autocast)
 
 
-def _cached_step(
+def cached_step(
     name: str, parameters: Mapping[str, object], make: "Callable[[], TrainingStep]", **how: Any
 ) -> OpGraph:
+    """Return the graph of a step from the cache (`cached_graph`), or as `capture_step` does."""
     asked = {"sizes": sorted(parameters.items()), **how}
     return cached_graph(name, asked, lambda: capture_step(make(), **how))
 

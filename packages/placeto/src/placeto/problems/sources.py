@@ -10,13 +10,16 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+import placeto_workloads
 from placeto.errors import InputError, check_once, not_among
 from placeto.problems.models import (
+    cached_step,
     capture_step,
     defaults_of,
     family_graph,
@@ -247,28 +250,33 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
 
 
 def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
-    from placeto_workloads import (  # noqa: PLC0415 (torch takes seconds)
-        LIBRARIES,
-        inference_step,
-        library_step,
-    )
-
     library, _, model = text.partition(":")
     file = WEIGHTS.fullmatch(Path(model).name)
     name = file[1] if file else Path(model).name.removesuffix(".json")
-    if choice.mode != TRAINING:
+    maker, tokens = "library_step", 0
+    if choice.mode == TRAINING:
+        usual = lambda: defaults_of(placeto_workloads.LIBRARIES[library])  # noqa: E731
+        values = _of_part(text, choice.sizes, usual, micro_batches)
+    else:
         how = {name: getattr(choice, name) for name in ("mode", "context", "weight_bits")}
         check_once([*how, *choice.sizes])
         values = {**how, **choice.sizes}
-        return SourceModel(
-            f"{name}-{choice.mode}",
-            lambda device: inference_step(text, device=device, **values),
-            library_name=text,
-            tokens=values.get("batch_size", 1) if choice.mode == DECODE else 0,
-        )
-    values = _of_part(text, choice.sizes, lambda: defaults_of(LIBRARIES[library]), micro_batches)
+        maker, name = "inference_step", f"{name}-{choice.mode}"
+        tokens = values.get("batch_size", 1) if choice.mode == DECODE else 0
+
+    def make(device: str) -> "TrainingStep":
+        step: TrainingStep = getattr(placeto_workloads, maker)(text, device=device, **values)
+        return step
+
+    def cached(target: Target, autocast: Any) -> OpGraph:
+        versions = [found.version for found in distributions(name=library)]
+        described = {**values, "versions": versions}
+        how = {"target": target, "autocast": autocast}
+        return cached_step(f"{library}-{name}", described, lambda: make("meta"), **how)
+
+    is_file = os.path.exists(model)  # whose content may change
     return SourceModel(
-        name, lambda device: library_step(text, device=device, **values), library_name=text
+        name, make, library_name=text, tokens=tokens, cached=None if is_file else cached
     )
 
 
