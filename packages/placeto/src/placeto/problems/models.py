@@ -36,8 +36,10 @@ FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
 MOST_BYTES = 2 * 10**9  # of all graphs
 # What decides how a graph comes out: the rest of the packages may change and the graphs stay valid.
 SOURCES = (
-    *("placeto_capture.costs", "placeto_capture.tracing"),
-    *("placeto_workloads.models", "placeto_workloads.libraries"),
+    "placeto_capture.costs",
+    "placeto_capture.tracing",
+    "placeto_workloads.libraries",
+    "placeto_workloads.models",
 )
 
 
