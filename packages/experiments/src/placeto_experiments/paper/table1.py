@@ -79,8 +79,7 @@ def table1(plan: Plan, own: Sequence[str] = ()) -> Experiment:
         {**PLACERS, **{name: placer_spec(name) for name in own}},
         plan.seeds,
         budgets,
-        settings=plan.settings,
-        rnn_settings=plan.rnn_settings,
+        settings={"placeto": plan.settings, "rnn": plan.rnn_settings},
     )
     comparison.try_own()
     return Experiment(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,14 +111,9 @@ def evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> Placement
 def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
     """Yield subsets of ``size`` devices, without those that are like an earlier one."""
     cluster, seen = problem.cluster, set()
-    alike = [
-        (
-            device.kind,
-            device.memory_bytes,
-            device.op_overhead,
-            device.transfer_overhead,
-            problem.compute_time[:, index].tobytes(),  # measured ones differ between equal devices
-        )
+    described = attrgetter("kind", "memory_bytes", "op_overhead", "transfer_overhead")
+    alike = [  # measured times differ between equal devices
+        (*described(device), problem.compute_time[:, index].tobytes())
         for index, device in enumerate(cluster.devices)
     ]
     for devices in combinations(range(cluster.num_devices), size):

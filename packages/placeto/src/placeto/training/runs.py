@@ -23,6 +23,7 @@ LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
 FIRST_POLICY = "first-policy.safetensors"
 PROBLEM = "problem-{}.json.gz"
+OF_A_RUN = (CHECKPOINT, FIRST_POLICY, LOG, DESCRIPTION, PROBLEM.format("*"), "placement-*.json")
 # What the network is made of, and what it sees.
 NETWORK = (
     "embedding",
@@ -85,10 +86,8 @@ class RunFolder:
     ) -> None:
         """Write what a new training needs, over an older one."""
         with writing(self.path):
-            for old in (self.checkpoint, self.first_policy, self.log, self.description):
-                old.unlink(missing_ok=True)
-            for numbered in ("problem-*.json.gz", "placement-*.json"):
-                for old in self.path.glob(numbered):
+            for pattern in OF_A_RUN:
+                for old in self.path.glob(pattern):
                     old.unlink()
             if first_policy is not None:
                 from placeto_policy import save_policy  # noqa: PLC0415 (torch takes seconds)

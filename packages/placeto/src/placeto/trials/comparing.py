@@ -14,7 +14,7 @@ import msgspec
 from placeto.errors import InputError, RunError, StoppedRunError, check_count
 from placeto.outputs import Picture, file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
-from placeto.placing.placers import NARROW_RNN, Budget, PlacerSpec, placer_spec
+from placeto.placing.placers import Budget, PlacerSpec, placer_spec
 from placeto.placing.searching import Limits
 from placeto.problems.making import kinds_text
 from placeto.progress import PlainProgress, Progress, clock
@@ -190,8 +190,8 @@ class Comparison:
     seeds: Sequence[int]  # of placers that draw at random
     budgets: Mapping[str, int | None]  # see `chosen_budgets`
     evaluators: Mapping[str, EvaluatorSpec] = field(default_factory=lambda: {STEP.name: STEP})
-    settings: Settings = field(default_factory=Settings)
-    rnn_settings: RnnSettings = field(default_factory=lambda: RnnSettings(**NARROW_RNN))
+    # Of placers that train, by name, if not their usual ones
+    settings: Mapping[str, Settings | RnnSettings] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)  # at which each placer is stopped
 
     @property
@@ -309,19 +309,13 @@ class Comparison:
         return replace(placing(task, CASE, graph, None), title=problem.title)
 
     def _placing(self, name: str, problem: Problem, seed: int | None) -> PlaceByName:
-        budget = self.budgets[name]
-        settings: Settings | RnnSettings | None = None
-        if name == "placeto":
-            settings = self.settings
-        elif name == "rnn":
-            settings = replace(self.rnn_settings, evaluations=budget or 1)
         return PlaceByName(
             label=name,
             graph=Graph(problem.stem),
             seed=seed,
-            budget=budget,
+            budget=self.budgets[name],
             name=name,
-            settings=settings,
+            settings=self.settings.get(name),
             evaluator=problem.evaluator,
             limits=self.limits,
             modules=(*self.placers[name].modules, *self.evaluators[problem.evaluator].modules),
