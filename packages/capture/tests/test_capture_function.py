@@ -323,6 +323,9 @@ def train(optimizer: torch.optim.Optimizer) -> Callable[..., None]:
     return step
 
 
+TRAIN_OTHER = train(torch.optim.SGD(OTHER.parameters()))
+
+
 def call_other(batch: torch.Tensor) -> None:
     OTHER(MODEL(batch)[:, :1].expand(-1, 3)).sum().backward()
 
@@ -330,12 +333,7 @@ def call_other(batch: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("step", "modules", "optimizers", "message"),
     [
-        (
-            train(torch.optim.SGD(OTHER.parameters())),
-            MODEL,
-            (),
-            r"optimizers: expected parameters of the modules, got an optimizer SGD .* \(2, 3\)",
-        ),
+        (TRAIN_OTHER, MODEL, (), r"optimizers: expected par.*, got an optimizer SGD .* \(2, 3\)"),
         (call_other, MODEL, torch.optim.Adam(OTHER.parameters()), "optimizers: expected param"),
         (call_other, MODEL, (), r"step_fn: expected tensors that are inputs or parameters"),
         (call_other, [MODEL, 3], (), "modules: expected torch.nn.Modules, got int for 1"),

@@ -274,6 +274,8 @@ def test_what_cannot_be_followed_is_named_with_its_module_and_line(
 
 
 LINEAR, SGD = nn.Linear(3, 2), torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=0.1)
+SPARSE = {"model": nn.Embedding(5, 3, sparse=True), "example_inputs": torch.tensor([0])}
+WHOLE = {"model": nn.Flatten(), "example_inputs": torch.tensor([[0]])}
 
 
 @pytest.mark.parametrize(
@@ -296,18 +298,8 @@ LINEAR, SGD = nn.Linear(3, 2), torch.optim.SGD([nn.Parameter(torch.ones(()))], l
         ({"optimizer": lambda _: 3}, "optimizer: expected a function that gives .*, got .* int"),
         ({"optimizer": torch.optim.LBFGS}, "optimizer: TypeError: .*closure'; torch.optim"),
         ({"optimizer": torch.optim.ASGD}, rf"optimizer: .* {VALUE}.*; torch\.optim\.SGD, Adam"),
-        (
-            {"model": nn.Embedding(5, 3, sparse=True), "example_inputs": torch.tensor([0])},
-            r".* got one of layout torch.sparse_coo; .*sparse=False",
-        ),
-        (
-            {
-                "model": nn.Flatten(),
-                "example_inputs": torch.tensor([[0]]),
-                "optimizer": lambda _: SGD,
-            },
-            "loss_fn: expected one, as the model gives no float",
-        ),
+        (SPARSE, r".* got one of layout torch.sparse_coo; .*sparse=False"),
+        (WHOLE | {"optimizer": lambda _: SGD}, "loss_fn: expected one, as the model gives no"),
     ],
 )
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:

@@ -66,11 +66,7 @@ IN_ONE_OP = [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
         (biased_attention, "gpu", IN_ONE_OP),
         (lambda: biased_attention(masked=True), "gpu", IN_ONE_OP),
         # Scores of 3 queries and 5 keys of 12, and values of 8; backward, scores three times.
-        (
-            wide_attention,
-            "gpu",
-            [6 * 2 * 3 * 5 * (12 + 8), 6 * 2 * 3 * 5 * (3 * 12 + 2 * 8)],
-        ),
+        (wide_attention, "gpu", [6 * 2 * 3 * 5 * (12 + 8), 6 * 2 * 3 * 5 * (3 * 12 + 2 * 8)]),
         (wide_attention, "cpu", []),
     ],
 )

@@ -261,20 +261,12 @@ PROBLEM, OTHER = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fif
     ("names", "how", "line"),
     [
         (["cpu:0"], {}, r"^devices: expected 2, as many as the cluster has, got 1$"),
-        (
-            ["cpu:0", "tpu:1"],
-            {},
-            r"^devices\[1\]: expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1'",
-        ),
+        (["cpu:0", "tpu:1"], {}, r"^devices\[1\]: expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1"),
         (["cpu", "cpu:1"], {}, r"^devices\[0\]: expected cpu:NUMBER or cuda:NUMBER, got 'cpu'$"),
         (["cpu:0", "cpu:0"], {}, r"^devices\[1\]: expected each device once, got 'cpu:0'$"),
         (["cpu:0", "cuda:99"], {}, r"^devices: no cuda:99$"),
         (cpus(2), {"step": NumericStep(OTHER.graph)}, r"^step: expected one of the problem's"),
-        (
-            ["cuda:0", "cpu:0"],
-            {"emulated_links": PROBLEM.cluster},
-            r"^emulated_links: expected none with a GPU",
-        ),
+        (["cuda:0", "cpu:0"], {"emulated_links": PROBLEM.cluster}, "^emulated_links: .* a GPU"),
     ],
 )
 def test_what_an_executor_cannot_have(names: list[str], how: dict[str, Any], line: str) -> None:

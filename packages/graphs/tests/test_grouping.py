@@ -1,7 +1,6 @@
 """Which ops move together: co-location, merging, and reachability among the groups."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +35,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def graph_of(text: str) -> OpGraph:
+def graph_of(text: str, **changes: Any) -> OpGraph:
     """Build a graph from lines ``NAME [PHASE] [SCOPE] [< OPS READ]``; weights begin with ``w``.
 
     Each op makes one tensor, the phase is f, b or u, and forward by default.
@@ -57,6 +56,7 @@ def graph_of(text: str) -> OpGraph:
         scopes=[scope.strip("-") for _, _, scope in ops],
         phases=["fbu".index(phase) for _, phase, _ in ops],
         parameter_bytes=[int(name[0] == "w") for name in names],
+        **changes,
     )
 
 
@@ -92,76 +92,54 @@ PERCEPTRON = """
 """
 
 
+SINGLE = colocate_single_consumers
+OF_CAST_WEIGHTS = INPUT_GRADIENT.replace("< w gradient", "< cast gradient")
+
+
 @pytest.mark.parametrize(
     ("rule", "graph", "expected"),
     [
         (colocate_by_id, diamond(colocation=[7, -1, 0, 7]), "split join, left, right"),
-        (
-            colocate_single_consumers,
-            graph_of("a\nb f - < a\nc f - < b\nd f - < c\ne f - < c"),
-            "a b c, d, e",
-        ),
+        (SINGLE, "a\nb f - < a\nc f - < b\nd f - < c\ne f - < c", "a b c, d, e"),
         # It is ops that have one reader, not groups: "a" stays apart from the group that reads it.
-        (
-            colocate_single_consumers,
-            graph_of("a\nb f - < a\nc f - < a\nd f - < b c"),
-            "a, b c d",
-        ),
+        (SINGLE, "a\nb f - < a\nc f - < a\nd f - < b c", "a, b c d"),
         # An op with two outputs joins only when one op reads both.
-        (colocate_single_consumers, diamond(edges=[[0, 1], [1, 1]]), "split left, right, join"),
-        (colocate_single_consumers, diamond(edges=[[0, 1], [1, 2]]), "split, left, right, join"),
+        (SINGLE, diamond(edges=[[0, 1], [1, 1]]), "split left, right, join"),
+        (SINGLE, diamond(edges=[[0, 1], [1, 2]]), "split, left, right, join"),
         # The gradient of an input joins no other layer, also where weights are cast.
-        (
-            colocate_single_consumers,
-            graph_of(INPUT_GRADIENT),
-            "w, cast, gradient, of_input, of_weight update, before",
-        ),
-        (
-            colocate_single_consumers,
-            graph_of(INPUT_GRADIENT.replace("< w gradient", "< cast gradient")),
-            "w, cast of_input, gradient, of_weight update, before",
-        ),
+        (SINGLE, INPUT_GRADIENT, "w, cast, gradient, of_input, of_weight update, before"),
+        (SINGLE, OF_CAST_WEIGHTS, "w, cast of_input, gradient, of_weight update, before"),
         # relu_grad reads what relu made; mm2_grad reads what mm2 read; only weights tie mm1_grad.
         (
             colocate_gradients,
-            graph_of(PERCEPTRON),
+            PERCEPTRON,
             "w1, w2, mm1 mm1_grad, relu relu_grad, mm2 mm2_grad, loss loss_grad, bias_grad, "
             "w1_step, w2_step, norm",
         ),
         # Of several forward ops of its scope the last, but weights only if nothing else is shared.
-        (
-            colocate_gradients,
-            graph_of("a\nb f s < a\nc f s < b\ng b s < a b"),
-            "a, b, c g",
-        ),
-        (
-            colocate_gradients,
-            graph_of("w\na\nb f s < a w\nc f s < w\ng b s < a w"),
-            "w, a, b g, c",
-        ),
+        (colocate_gradients, "a\nb f s < a\nc f s < b\ng b s < a b", "a, b, c g"),
+        (colocate_gradients, "w\na\nb f s < a w\nc f s < w\ng b s < a w", "w, a, b g, c"),
         # A shared colocation id comes first, and of several forward ops the last in order.
         (
             colocate_gradients,
-            replace(
-                graph_of("a\nb f - < a\nc\ng b - < a b\nh b - < a"),
-                colocation=np.array([-1, -1, 4, 4, -1]),
-            ),
+            graph_of("a\nb f - < a\nc\ng b - < a b\nh b - < a", colocation=[-1, -1, 4, 4, -1]),
             "a, b h, c g",
         ),
         (
             colocate_updates,
-            graph_of(PERCEPTRON),
+            PERCEPTRON,
             "w1 w1_step, w2 w2_step, mm1, relu, mm2, loss, loss_grad, mm2_grad, bias_grad, "
             "relu_grad, mm1_grad, norm",
         ),
         (
             partial(colocate_scopes, pattern=r"lstm\.\d+"),
-            graph_of("a f lstm.0.gate\nb f lstm.1\nc f lstm.0.cell\nd f head.lstm.0"),
+            "a f lstm.0.gate\nb f lstm.1\nc f lstm.0.cell\nd f head.lstm.0",
             "a c, b, d",
         ),
     ],
 )
-def test_a_rule_by_hand(rule: Rule, graph: OpGraph, expected: str) -> None:
+def test_a_rule_by_hand(rule: Rule, graph: OpGraph | str, expected: str) -> None:
+    graph = graph_of(graph) if isinstance(graph, str) else graph
     assert groups(rule(graph), graph.op_names) == set(expected.split(", "))
 
 

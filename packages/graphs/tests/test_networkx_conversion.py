@@ -69,7 +69,7 @@ def fork(first: int, second: int) -> nx.DiGraph:
     return graph
 
 
-SHARED = nx.DiGraph()
+SHARED, SIZES = nx.DiGraph(), {"x": 3, "y": 4}
 SHARED.add_node("a", outputs={"activation": 4096})
 SHARED.add_edges_from([("a", "b"), ("a", "c")], tensors=["activation"])
 
@@ -81,10 +81,7 @@ SHARED.add_edges_from([("a", "b"), ("a", "c")], tensors=["activation"])
         (fork(4096, 4096), [4096], [[0, 1], [0, 2]]),  # an op without names for tensors makes one
         (SHARED, [4096], [[0, 1], [0, 2]]),
         # Bytes may be said again where tensors have names.
-        (
-            pair({"outputs": {"x": 3, "y": 4}}, {"tensors": ["x", "y"], "bytes": 7}),
-            *([3, 4], [[0, 1], [1, 1]]),
-        ),
+        (pair({"outputs": SIZES}, {"tensors": [*SIZES], "bytes": 7}), [3, 4], [[0, 1], [1, 1]]),
     ],
 )
 def test_a_graph_by_hand(

@@ -193,10 +193,7 @@ class Wrong(ListSchedule):
     [
         ({"runtime": np.array([np.nan])}, r"expected a runtime >= 0, got runtime\[0\] = nan"),
         ({"runtime": np.ones(3)}, r"expected runtime of shape \(1,\), got \(3,\)"),
-        (
-            {"peak_memory": np.zeros((1, 3), np.int64)},
-            r"expected peak_memory of shape \(1, 2\), got \(1, 3\)",
-        ),
+        ({"peak_memory": np.zeros((1, 3), int)}, r"peak_memory of shape \(1, 2\), got \(1, 3\)"),
     ],
 )
 def test_an_evaluator_that_returns_nonsense(fields: dict[str, object], message: str) -> None:

@@ -26,6 +26,7 @@ from scheduled_problems import QUICK, ListSchedule, partly_possible, train, two_
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, str]
+BIAS, AVERAGE = "policy.scores.output.bias", "adam.exp_avg.scores.output.bias"
 SETTINGS = replace(QUICK, updates=12, workers=3, start="random", order="random", baseline_window=4)
 
 
@@ -163,14 +164,8 @@ def described(**fields: object) -> Callable[[Tensors, Metadata], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda tensors, _: tensors.pop("policy.scores.output.bias"),
-            "expected a tensor 'policy.scores.output.bias', got none",
-        ),
-        (
-            lambda tensors, _: tensors["policy.scores.output.bias"].fill_(float("nan")),
-            "policy.scores.output.bias: expected finite numbers, got others",
-        ),
+        (lambda tensors, _: tensors.pop(BIAS), f"expected a tensor '{BIAS}', got none"),
+        (lambda tensors, _: tensors[BIAS].fill_(torch.nan), f"{BIAS}: expected finite numbers"),
         (
             lambda tensors, _: tensors.update({"policy.extra": torch.zeros(1)}),
             "expected no tensor 'policy.extra' in such a policy",
@@ -195,10 +190,7 @@ def test_files_that_are_not_a_policy(
     ("change", "message"),
     [
         (described(training=None), "expected a training, got a policy alone"),
-        (
-            lambda tensors, _: tensors.pop("adam.exp_avg.scores.output.bias"),
-            "expected a tensor 'adam.exp_avg.scores.output.bias', got none",
-        ),
+        (lambda tensors, _: tensors.pop(AVERAGE), f"expected a tensor '{AVERAGE}', got none"),
         (
             lambda tensors, _: tensors.update(
                 {"baseline.1.sizes": torch.zeros((), dtype=torch.float64)}

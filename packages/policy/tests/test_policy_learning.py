@@ -82,12 +82,6 @@ UNSTEADY = replace(QUICK, updates=12, workers=2, learning_rate_start=0.05, learn
 Weights = dict[str, torch.Tensor]
 
 
-def evaluators(count: int) -> list[ListSchedule]:
-    return [ListSchedule(problem) for problem in (two_chains(), heavy_chain(), two_chains(5))][
-        :count
-    ]
-
-
 def weights_of(policy: PlacementPolicy) -> Weights:
     return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
 
@@ -144,10 +138,9 @@ def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
 
 def test_graphs_to_choose_by_have_as_many_devices() -> None:
     three = ListSchedule(random_problem(5, 3, np.random.default_rng(0)))
-    with pytest.raises(
-        PolicyError, match=r"validation\[1\]: expected a problem of 2 devices, got 3"
-    ):
-        Trainer(evaluators(1), UNSTEADY, validation=[*evaluators(1), three])
+    two = ListSchedule(two_chains())
+    with pytest.raises(PolicyError, match=r"validation\[1\]: expected a problem of 2 dev.* got 3"):
+        Trainer([two], UNSTEADY, validation=[two, three])
 
 
 def test_the_best_placements_are_none_of_the_graphs_to_choose_by() -> None:
@@ -162,7 +155,8 @@ def test_the_best_placements_are_none_of_the_graphs_to_choose_by() -> None:
 
 
 def test_the_last_policy_can_be_had_instead() -> None:
-    trainer = Trainer(evaluators(1), replace(UNSTEADY, selection="last"), seed=4)
+    settings = replace(UNSTEADY, selection="last")
+    trainer = Trainer([ListSchedule(two_chains())], settings, seed=4)
     train(trainer)
     assert_same(trainer.trained_policy, weights_of(trainer.policy))
     assert preset("paper").selection == "last"
@@ -227,10 +221,7 @@ def test_presets_that_there_are_not() -> None:
     ("change", "message"),
     [
         ({"embedding": "transformer"}, "embedding: expected one of 'pairs', 'message-passing', "),
-        (
-            {"reward": 3},
-            "reward: expected one of 'counterfactual', 'intermediate', 'terminal', got 3",
-        ),
+        ({"reward": 3}, "reward: expected one of 'counterfactual', .*, 'terminal', got 3"),
         ({"minibatches": 0}, "minibatches: expected an integer >= 1, got 0"),
         ({"clip_ratio": 0.0}, "clip_ratio: expected a finite number > 0, got 0.0"),
         ({"workers": True}, "workers: expected an integer >= 1, got True"),

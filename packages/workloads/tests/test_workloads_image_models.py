@@ -219,36 +219,22 @@ def test_a_reduction_cell_strides_on_its_inputs_only() -> None:
     assert cell(torch.rand(2, 6, 8, 8), torch.rand(2, 4, 8, 8)).shape == (2, 12, 4, 4)
 
 
-_IDENTITY = Operation.IDENTITY
-
-
 @pytest.mark.parametrize(
-    ("blocks", "outputs", "message"),
+    ("states", "outputs", "message"),
     [
-        ((), (0,), "blocks: expected at least one, got none"),
-        ((Block(0, _IDENTITY, 1, _IDENTITY),), (), "outputs: expected at least one state"),
-        (
-            (Block(0, _IDENTITY, 2, _IDENTITY),),
-            (2,),
-            r"blocks\[0\].right: expected an index from 0 to 1, got 2",
-        ),
-        (
-            (Block(-1, _IDENTITY, 0, _IDENTITY),),
-            (2,),
-            r"blocks\[0\].left: expected an index from 0 to 1, got -1",
-        ),
-        (
-            (Block(0, _IDENTITY, 1, _IDENTITY),),
-            (2, 3),
-            r"outputs\[1\]: expected an index from 0 to 2, got 3",
-        ),
+        ([], (0,), "blocks: expected at least one, got none"),
+        ([(0, 1)], (), "outputs: expected at least one state"),
+        ([(0, 2)], (2,), r"blocks\[0\].right: expected an index from 0 to 1, got 2"),
+        ([(-1, 0)], (2,), r"blocks\[0\].left: expected an index from 0 to 1, got -1"),
+        ([(0, 1)], (2, 3), r"outputs\[1\]: expected an index from 0 to 2, got 3"),
     ],
 )
 def test_a_cell_reads_only_states_that_are_there(
-    blocks: tuple[Block, ...], outputs: tuple[int, ...], message: str
+    states: list[tuple[int, int]], outputs: tuple[int, ...], message: str
 ) -> None:
+    same = Operation.IDENTITY
     with pytest.raises(WorkloadError, match=message):
-        ConvolutionalCell(blocks, outputs)
+        ConvolutionalCell(tuple(Block(left, same, right, same) for left, right in states), outputs)
 
 
 @pytest.mark.parametrize("side", [4, 5])
