@@ -165,12 +165,10 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
 
 def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
     lines: list[str] = []
-    progress = PlainProgress(None)
-    monkeypatch.setattr(progress, "update", lines.append)  # type: ignore[attr-defined]
     monkeypatch.setattr(searching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
-    found = run_placer(placer_spec("placeto"), problem, progress, budget=budget)
+    found = run_placer(placer_spec("placeto"), problem, lines.append, budget=budget)
     reports = [line for line in lines if "evaluated" in line]
     assert f"of at most {budget:,}" in reports[0]
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
@@ -185,7 +183,7 @@ def test_the_search_is_the_same_by_its_name_as_without_one() -> None:
     named = replace(usual, placer="multilevel")
     found = [place_problem(problem, each, progress).result for each in (usual, named)]
     spec, limits = placer_spec("multilevel"), Limits(500)
-    found.append(run_placer(spec, problem, progress, seed=3, limits=limits))
+    found.append(run_placer(spec, problem, progress.update, seed=3, limits=limits))
     assert len({each.evaluations for each in found}) == 1
     assert len({tuple(each.placement.tolist()) for each in found}) == 1
 
@@ -237,7 +235,7 @@ def test_placers_and_evaluators_are_warmed_up_before_seconds_count(
     noted("searches", MultilevelSearch)
     monkeypatch.setattr(placements, "warm_up", lambda name, _: happened.append(f"warms {name}"))
     monkeypatch.setattr(placements, "warm_up_evaluator", lambda _: happened.append("warms"))
-    run_placer(placer_spec("single"), two_chains(), PlainProgress(None), seed=3)
+    run_placer(placer_spec("single"), two_chains(), lambda _: None, seed=3)
     assert happened == ["warms single", "places with seed 3"]
     for num_devices in (1, 3):  # of three, a search on a pair comes first
         del happened[:]

@@ -16,16 +16,12 @@ SECONDS_BETWEEN_LINES = 10.0  # where the output is no terminal
 SHARE_THAT_TELLS, SECONDS_THAT_TELL = 0.05, 10.0
 
 
-class Shows(Protocol):
-    """A display of one moving line."""
+class Progress(Protocol):
+    """A display of one moving line, and of lines and tables that stay."""
 
     def update(self, text: str) -> None:
         """Show how far the work is now."""
         ...
-
-
-class Progress(Shows, Protocol):
-    """A display that also takes lines and tables that stay; the command has one that moves."""
 
     def say(self, text: str) -> None:
         """Show one line that stays."""

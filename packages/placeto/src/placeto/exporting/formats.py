@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import networkx as nx
-import numpy as np
 import pydot
-from numpy.typing import NDArray
 
 from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import DeviceMap, device_map
-from placeto.exporting.forms import Exported
+from placeto.exporting.forms import Exported, Placement
 from placeto.exporting.layers import (
     LayerSplit,
     ModelChain,
@@ -26,7 +24,7 @@ from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
 from placeto_graphs import DEVICE_KINDS, PlacementProblem, groups_to_networkx
 
-Export = Callable[[PlacementProblem, NDArray[np.int32], EvaluatorSpec], Exported]
+Export = Callable[[PlacementProblem, Placement, EvaluatorSpec], Exported]
 
 ACCELERATE = "accelerate"
 VLLM_USES = 0.9  # of the memory of each GPU, its ``--gpu-memory-utilization`` by default
@@ -66,22 +64,18 @@ def exported_map(found: DeviceMap) -> Exported:
 
 
 def _accelerate(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
+    problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec
 ) -> Exported:
     return exported_map(device_map(problem, placement, evaluator))
 
 
-def _torch(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
-) -> Exported:
+def _torch(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec) -> Exported:
     split = pipeline_stages(problem, placement, evaluator)
     content = {"split_points": split.split_points, "devices": split.devices}
     return _split_layers(split, json_text(content) + "\n", content)
 
 
-def _vllm(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
-) -> Exported:
+def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec) -> Exported:
     """Return the command that starts vLLM with the layers of a placement in stages.
 
     Embeddings are on the first stage, the last norm and the head on the last one; tied weights are
@@ -131,7 +125,7 @@ def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
 
 
 def _deepspeed(
-    problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec
+    problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec
 ) -> Exported:
     """Return a ``PipelineModule`` that sets ``parts``, as no ``partition_method`` has bounds."""
     gpus = problem.cluster.accelerators.tolist()
@@ -154,7 +148,7 @@ def _split_layers(split: LayerSplit, content: str, details: Mapping[str, object]
     return Exported(content, remarks, split.price, named, split.op_devices)
 
 
-def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
+def graphml_text(problem: PlacementProblem, placement: Placement) -> str:
     """Return the groups of a placement, int32[G], as GraphML; see `groups_to_networkx`."""
     for name in (*problem.grouping.group_names, *problem.cluster.device_names):
         if NOT_IN_XML.search(name):
@@ -162,7 +156,7 @@ def graphml_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str
     return "\n".join(nx.generate_graphml(groups_to_networkx(problem, placement))) + "\n"
 
 
-def dot_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
+def dot_text(problem: PlacementProblem, placement: Placement) -> str:
     """Return the groups of a placement, int32[G], in Graphviz's language."""
     graph = groups_to_networkx(problem, placement)
     # A colon in a name would else begin what Graphviz calls a port.

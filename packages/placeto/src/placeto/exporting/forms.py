@@ -26,6 +26,7 @@ from placeto_graphs import (
 )
 
 Value = TypeVar("Value", bound=Hashable)
+Placement = NDArray[np.int32]  # [G], the device of each group
 
 UNKNOWN = -1
 ROOT = ""
@@ -132,7 +133,7 @@ class Exported:
 
 def price(
     problem: PlacementProblem,
-    placement: NDArray[np.int32],
+    placement: Placement,
     after: EvaluationBatch,
     evaluator: EvaluatorSpec,
     what: str,

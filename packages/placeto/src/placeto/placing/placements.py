@@ -7,6 +7,7 @@ waits depend on the stages.
 import math
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -37,7 +38,7 @@ from placeto.placing.searching import (
     WatchedEvaluator,
     chain_placement,
 )
-from placeto.progress import Progress, Shows, StopRequest, how_far, left_text
+from placeto.progress import Progress, StopRequest, how_far, left_text
 from placeto_baselines import LayerChain, bounds_in_turn
 from placeto_graphs import (
     SCHEDULES,
@@ -115,12 +116,14 @@ def place_problem(
     limits = Limits(settings.max_evaluations, settings.seconds)
     if settings.placer not in (None, name):
         spec = placer_spec(settings.placer)
-        result = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator, limits=limits)
+        result = run_placer(
+            spec, problem, progress.update, seed=seed, evaluator=evaluator, limits=limits
+        )
         return PlacedProblem(problem, result, spec.name)
     finest = problem if settings.keeps_groups else search_problem(problem)
     if settings.policy is not None:
         spec = _policy_spec(problem, settings.policy, settings)
-        found = run_placer(spec, problem, progress, seed=seed, evaluator=evaluator)
+        found = run_placer(spec, problem, progress.update, seed=seed, evaluator=evaluator)
         if settings.seconds is None:
             return PlacedProblem(problem, found, spec.name)
         name = f"{spec.name}, {name}"
@@ -226,7 +229,7 @@ def zero_shot(
 def run_placer(
     spec: PlacerSpec,
     problem: PlacementProblem,
-    progress: Shows,
+    show: Callable[[str], None],
     *,
     seed: int = 0,
     budget: int | None = None,
@@ -245,21 +248,21 @@ def run_placer(
     limits = limits or Limits()
     budget = budget or limits.evaluations or spec.budget or 0
     most = None if limits.seconds else budget or None
-    progress.update(f"{name}: loading; compiling the first time takes about 10 s ...")
+    show(f"{name}: loading; compiling the first time takes about 10 s ...")
     warm_up(spec.warms_as or spec.name, evaluator)
     began = time.monotonic()
     updates = ""
 
     def report(evaluations: int, best: float) -> None:
         far = updates or how_far(evaluations, most, time.monotonic() - began)
-        progress.update(f"{name}: best {evaluator.text(best)}, evaluated {far}")
+        show(f"{name}: best {evaluator.text(best)}, evaluated {far}")
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
         nonlocal updates
         left = left_text(summary.update, total, time.monotonic() - began)
         updates = f"{summary.evaluations:,}, update {summary.update:,} of {total:,}{left}"
 
-    progress.update(f"{name} ...")
+    show(f"{name} ...")
     priced = priced or evaluator.make(problem, None)
     placer = spec.make(problem, Budget(budget, limits.seconds, limits.evaluations, on_update))
     watched = WatchedEvaluator(priced, report, limits)

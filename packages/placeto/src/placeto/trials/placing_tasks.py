@@ -59,7 +59,7 @@ class Place:
         result = run_placer(
             spec,
             problem,
-            watch,
+            watch.update,
             seed=self.seed or 0,
             budget=self.budget,
             label=self.label,
