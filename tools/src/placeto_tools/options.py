@@ -155,8 +155,8 @@ def output_option(
     """Return the option of something to write; one with ``suffixes`` is a file, checked at once."""
 
     def check(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-        if suffixes:
-            check_force(names[0], path, force=ctx.meta[FORCE])
+        if ctx.meta[FORCE] and path is None:
+            raise InputError(f"--force: needs {names[0]}")
         if suffixes and path is not None:
             check_file(path, force=ctx.meta[FORCE], suffixes=suffixes)
         return path
@@ -172,12 +172,6 @@ def check_heeded(specs: Iterable[PlacerSpec], where: str, **given: object) -> No
         if value and not any(map(heeds, specs)):
             heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
             raise InputError(f"--{name.replace('_', '-')}: needs one of {heeding} in {where}")
-
-
-def check_force(option: str, output: object, *, force: bool) -> None:
-    """Refuse ``--force`` if the option that names a file or folder is not given."""
-    if force and output is None:
-        raise InputError(f"--force: needs {option}")
 
 
 def number_option(*names: str, least: int = 1, most: int | None = None, **named: Any) -> Decorator:
@@ -211,15 +205,17 @@ evaluator_option = click.option(
     "sample of a pipeline; or your own, package.module:Class.  [default: latency; for a published "
     "graph that of its paper]",
 )
-force_option = click.option("--force", is_flag=True, help="Overwrite existing output.")
-# For commands with an `output_option` that has suffixes, which heeds it.
-overwrite_option = click.option(
-    "--force",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=lambda ctx, _, force: ctx.meta.update({FORCE: force}),
-    help="Overwrite existing output.",
+# For commands with an `output_option`, which heeds it; the second one where nothing else does.
+force_option, overwrite_option = (
+    click.option(
+        "--force",
+        is_flag=True,
+        is_eager=True,
+        expose_value=is_exposed,
+        callback=lambda ctx, _, force: ctx.meta.update({FORCE: force}) or force,
+        help="Overwrite existing output.",
+    )
+    for is_exposed in (True, False)
 )
 
 

@@ -44,7 +44,6 @@ from placeto_tools.options import (
     PLACER_LIST,
     Command,
     Positive,
-    check_force,
     check_heeded,
     evaluator_option,
     force_option,
@@ -174,7 +173,6 @@ def compare(
         raise InputError("--cluster: excludes --gpus and --gpu-kind")
     if full and max_evaluations:
         raise InputError("--full: excludes --max-evaluations")
-    check_force("-o", output, force=force)
     if output is not None:
         check_folder(output, DESCRIPTION, force=force)
     if seconds and (max_evaluations or rnn_max_evaluations or full):

@@ -12,7 +12,6 @@ from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto_tools.options import (
     Command,
     NearestChoice,
-    check_force,
     evaluator_option,
     force_option,
     json_option,
@@ -55,7 +54,6 @@ def export(
     placeto export problem.json.gz placement.json --to accelerate -o device_map.json
     placeto export problem.json.gz placement.json --to vllm --objective throughput
     """
-    check_force("-o", output, force=force)
     if output is not None:
         check_file(output, force=force, suffixes=FORMATS[form].suffixes)
     if objective and not FORMATS[form].is_priced:
