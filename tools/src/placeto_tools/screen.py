@@ -118,11 +118,7 @@ class LiveProgress:
 
 @contextmanager
 def showing_progress(reads: str = "", *, quiet: bool = False) -> Iterator[Progress]:
-    """Show progress on standard error while something runs, unless that is to be quiet.
-
-    Where that is no terminal, a first line says after a while what takes so long. A source that
-    the work ``reads`` first is named from the beginning.
-    """
+    """Show progress on standard error; first that a source is read, if the work ``reads`` one."""
     text = f"{reads}: reading or capturing its graph ..." if reads else ""
     if not quiet and sys.stderr.isatty():
         with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:

@@ -27,11 +27,7 @@ Curve = NDArray[np.float64]  # [K, 2], evaluations and the best runtime so far
 
 
 def placement_figure(problem: PlacementProblem, placement: NDArray[np.int32], title: str) -> Figure:
-    """Draw the groups of a placement int32[G]: their devices, compute times and bytes.
-
-    A device has a row, and its groups one colour; area is the compute time, edge width the bytes.
-    Edges between devices are dark, as in the figures of Addanki et al. (2019).
-    """
+    """Draw the groups of a placement int32[G], as Addanki et al. (2019) do, in a row a device."""
     groups = problem.group_graph
     layers, heights = layered_positions(groups).T
     rows, centres = _device_rows(layers, heights, placement, problem.num_devices)
@@ -166,10 +162,7 @@ def curves_figure(
     title: str = "",
     label: str = "",
 ) -> Figure:
-    """Draw learning curves: of several seeds the median, in a band from the least to the most.
-
-    Curves are by placer, one for each seed; levels are runtimes without a search, drawn as lines.
-    """
+    """Draw learning curves: of several seeds the median, in a band; and levels without a search."""
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
     for number, (name, of_seeds) in enumerate(curves.items()):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import networkx as nx
 import pydot
 
-from placeto.errors import InputError, not_among
+from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map
 from placeto.exporting.forms import Exported, Placement
 from placeto.exporting.layers import (
@@ -184,10 +184,3 @@ FORMATS = {
     "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2])), False),
     "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2])), False),
 }
-
-
-def format_named(name: str) -> Format:
-    """Return a form by its name."""
-    if name not in FORMATS:
-        raise InputError(f"to: {not_among(name, FORMATS)}")
-    return FORMATS[name]

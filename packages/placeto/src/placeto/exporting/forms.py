@@ -140,14 +140,16 @@ def price(
 ) -> Price:
     """Return the costs of a placement, int32[G], and of the form of it that was evaluated."""
     before = evaluator.make(problem, None).evaluate(placement[None])
-    runtimes, peaks = (before.runtime[0], after.runtime[0]), after.peak_memory[0].tolist()
-    as_placed, found = map(evaluator.text, runtimes)
+    as_placed, found = float(before.runtime[0]), float(after.runtime[0])
+    peaks = tuple(after.peak_memory[0].tolist())
     start, simulated = f"{evaluator.objective}:", ""
     if evaluator.simulates:
         start, simulated = "a step takes", ", simulated"
-    remark = f"{start} {found} with {what}{simulated}, and {as_placed} as placed"
-    remark += overflow_text(problem.cluster, peaks)
-    return Price(*map(float, runtimes), tuple(peaks), fits(problem, peaks), remark)
+    remark = (
+        f"{start} {evaluator.text(found)} with {what}{simulated}, and {evaluator.text(as_placed)} "
+        f"as placed{overflow_text(problem.cluster, peaks)}"
+    )
+    return Price(as_placed, found, peaks, fits(problem, peaks), remark)
 
 
 def check_one_machine(cluster: Cluster, library: str) -> None:

@@ -239,10 +239,7 @@ def _nearest(chain: ModelChain, op_devices: NDArray[np.int32]) -> tuple[NDArray[
 def forward_labels(
     scopes: ModuleScopes, layers: Sequence[str], behind: int | None = None
 ) -> NDArray[np.int64]:
-    """Return int64[V], the number of the layer of each op of the forward pass; else -1.
-
-    What reads the last layer has the number ``behind``, by default that of the last layer.
-    """
+    """Return int64[V], layers of forward ops, else -1; ``behind`` for what reads the last one."""
     graph, last = scopes.graph, len(layers) - 1
     number = {layer: place for place, layer in enumerate(layers)}
     labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(layers)])
@@ -293,10 +290,7 @@ def order_of_groups(problem: PlacementProblem, grouping: Grouping) -> NDArray[np
 
 
 def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool]:
-    """Return int64[G], the layer of each group in the order of execution; whether they are modules.
-
-    Layers are the modules of `all_layers`, or coarse groups if there are hardly any.
-    """
+    """Return int64[G], layers of groups by `all_layers`, else coarse groups; whether by modules."""
     graph, group_of = problem.graph, problem.grouping.group_of
     modules: tuple[str, ...] = ()
     with suppress(InputError):

@@ -35,10 +35,7 @@ class Choice:
 
 
 def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return each device that can run all alone, of equal ones the first, and all filled in order.
-
-    Several GPUs are also filled equally. There is no choice where there is one device.
-    """
+    """Return each device alone, of equal ones the first, and all filled in order, GPUs equally."""
     if problem.num_devices == 1:
         return []
     runs = np.isfinite(problem.group_graph.compute_time)

@@ -50,11 +50,7 @@ EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 
 
 def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
-    """Return an evaluator of `EVALUATORS`, or one of the user: a class, or its name.
-
-    Names are as of `placer_spec`. Attributes ``objective`` and ``unit`` of the class are its texts
-    in tables: by default its name, and ``s``.
-    """
+    """Return an evaluator of `EVALUATORS`, or one of the user: a class, or a name of one."""
     if not isinstance(given, str):
         own = own_object(given)
     elif given in EVALUATORS:

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from placeto.errors import InputError
+from placeto.errors import InputError, not_among
 from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
-from placeto.exporting.formats import ACCELERATE, exported_map, format_named
+from placeto.exporting.formats import ACCELERATE, FORMATS, exported_map
 from placeto.exporting.forms import ModuleScopes
 from placeto.exporting.layers import LayerSplit, pipeline_stages
 from placeto.outputs import check_file, write_text
@@ -167,7 +167,9 @@ class ModelPlacement:
         InputError
             If there is no such form, or it cannot express the placement.
         """
-        form, file = format_named(to), Path(path)
+        if to not in FORMATS:
+            raise InputError(f"to: {not_among(to, FORMATS)}")
+        form, file = FORMATS[to], Path(path)
         check_file(file, force=force, suffixes=form.suffixes)
         if to == ACCELERATE:
             exported = exported_map(self.device_map())

@@ -107,11 +107,7 @@ class PlacedProblem:
 def place_problem(
     problem: PlacementProblem, settings: PlaceSettings, progress: Progress
 ) -> PlacedProblem:
-    """Place a problem with a placer, a policy, or a multilevel search, and show progress.
-
-    Ctrl-C ends the search, also after a policy, with the best so far. The code of the evaluator is
-    compiled before seconds count.
-    """
+    """Place a problem with a placer, a policy, or a search, which Ctrl-C ends; show progress."""
     evaluator, seed, name = settings.evaluator, settings.seed, PortfolioSearch.name
     limits = Limits(settings.max_evaluations, settings.seconds)
     if settings.placer not in (None, name):
@@ -345,11 +341,7 @@ def place_scheduled(
 def resolve_placement(
     text: str, problem: PlacementProblem, progress: Progress, schedule: str | None = None
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
-    """Return the placement that a user named, int32[G], and the problem at its level and schedule.
-
-    The text is a placement file, a device, or a placer that trains no policy. A file may be of any
-    level of the problem, or op by op.
-    """
+    """Return the placement that a user named, and the problem at its level and schedule."""
     names = problem.cluster.device_names
     if text.endswith(".json") or (Path(text).is_file() and not text.endswith(".toml")):
         problem, placement = load_placement_of_any_level(text, problem)

@@ -96,12 +96,7 @@ class SpentError(BaseException):
 
 
 class WatchedEvaluator:
-    """Returns what an evaluator returns, and reports how many placements it evaluated.
-
-    It has the optional methods that the evaluator has. The report gets the number of evaluations
-    and the memory-penalised runtime of the best. Beyond the limits a `SpentError` ends the search,
-    and `result` has the best until then.
-    """
+    """Returns what an evaluator returns, with reports, until a `SpentError` at the limits."""
 
     def __init__(self, evaluator: Evaluator, report: Report, limits: Limits | None = None) -> None:
         self.problem: PlacementProblem = evaluator.problem

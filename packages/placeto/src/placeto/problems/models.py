@@ -44,11 +44,9 @@ SOURCES = (
 
 
 def find_factory(text: str) -> Callable[..., Any]:
-    """Return the function that a user named as ``package.module:factory``.
-
-    The current folder comes before libraries for this import, and behind them for later ones.
-    """
+    """Return the function that a user named as ``package.module:factory``."""
     module_name, _, attribute = text.partition(":")
+    # The current folder comes before libraries for this import, and behind them for later ones.
     sys.path.insert(0, folder := os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)

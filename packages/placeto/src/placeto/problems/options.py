@@ -148,9 +148,6 @@ def read_cluster(given: ClusterName, link: str | None = None) -> Cluster:
 
 
 def group_counts(usual: int, granularities: int) -> list[int]:
-    """Return numbers of groups of one graph, one for each granularity; the first is the usual one.
-
-    A policy that also learns from more and fewer groups of a graph places other graphs better.
-    """
+    """Return numbers of groups of one graph, one for each granularity, the usual one first."""
     shares = np.geomspace(FEWEST, MOST, granularities - 1).tolist()
     return [usual, *(max(1, round(usual * share)) for share in shares)]

@@ -55,14 +55,7 @@ def read_policy(path: Path) -> "PlacementPolicy":
 
 
 class RunFolder:
-    """A folder with all that a training needs to resume.
-
-    ``run.json`` names the problems, the hyperparameters and the seed. ``problem-0.json.gz`` and so
-    on are the problems. ``first-policy.safetensors`` is the policy of ``--from``, if there is one.
-    ``training.safetensors`` is the last checkpoint, which is also a policy. ``log.jsonl`` has a
-    line for each update, and ``tensorboard`` the same for TensorBoard. ``placement-0.json`` and so
-    on are the best placements.
-    """
+    """A folder with all that a training needs to resume; its checkpoint is also a policy."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -28,11 +28,7 @@ def run_training(
     updates_between_checkpoints: int,
     report: Callable[[UpdateSummary], None],
 ) -> bool:
-    """Make the updates that are left, with logs and checkpoints; return True if all were made.
-
-    Of several processes, the first one writes. After a request to stop, all of them stop at a
-    checkpoint after the current update.
-    """
+    """Make the updates that are left; return True if all were made, False if it is to stop."""
     while trainer.updates < trainer.settings.updates:
         try:
             summary = trainer.update()

@@ -60,11 +60,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentFolder:
-    """Folder of an experiment, from which it resumes.
-
-    ``trials.jsonl`` has a line for each finished trial, also of earlier commands with other
-    options. ``experiment.json``, ``results.md`` and pictures are of the last command.
-    """
+    """Folder of an experiment, from which it resumes, also with trials of earlier commands."""
 
     def __init__(
         self, path: Path, experiment: Experiment, written: Mapping[str, str] | None = None
@@ -176,10 +172,7 @@ class ExperimentFolder:
 def experiment_folder(
     path: Path, experiment: Experiment, *, force: bool
 ) -> Iterator[ExperimentFolder]:
-    """Give the folder of an experiment to this process alone.
-
-    Finished trials with the keys of this experiment stay, unless ``force`` empties the folder.
-    """
+    """Give the folder of an experiment to this process alone; ``force`` empties it."""
     check_folder(path, DESCRIPTION, force=force)
     written: Mapping[str, str] = {}
     if is_ours := (path / DESCRIPTION).exists():
@@ -244,10 +237,7 @@ def content_digest(value: object, problems: Mapping[str, str] | None = None) -> 
 
 
 def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str, str]:
-    """Return the key of each trial by its name, of digests of the problems by name.
-
-    Trials come in an order in which each comes after what it needs.
-    """
+    """Return the key of each trial by its name, from digests of the problems by name."""
     keys: dict[str, str] = {}
     libraries = {name: _version(name) for name in LIBRARIES}
     for trial in trials:

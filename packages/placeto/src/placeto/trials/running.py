@@ -52,10 +52,7 @@ def conduct(
     jobs: int,
     resumable: bool = True,
 ) -> None:
-    """Run the trials of an experiment that are left, also after a failure, and write its page.
-
-    The page is written then if the experiment has news: that of another one needs all records.
-    """
+    """Run the trials of an experiment that are left, also after a failure, and write its page."""
     before = time.monotonic()
     folder.make_problems(progress.update)
     done, trials, last = folder.finished, experiment.trials, ""
@@ -95,7 +92,7 @@ def conduct(
     if failures and not failed:
         more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
         failed = RunError(f"{failures[0]}{more}")
-    if experiment.news or not failed:
+    if experiment.news or not failed:  # a page without news needs all records
         progress.update(f"writing {PAGE} ...")
         folder.write_page(experiment.page(folder.results))
     if failed:
