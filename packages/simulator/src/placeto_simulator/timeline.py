@@ -130,7 +130,7 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
         memory_time=np.concatenate(times),
         memory_device=np.concatenate(devices),
         memory_bytes=np.concatenate(sizes),
-        op_before=np.where(before < num_ops, before, -1).astype(np.int32),
+        op_before=np.where(before < num_ops, before.astype(np.int32), -1),
         critical_path=tuple(
             PathStep(
                 "op" if element < num_ops else "transfer",
