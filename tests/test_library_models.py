@@ -318,11 +318,7 @@ def test_quantized_weights_are_refused(tmp_path: Path, within: bool) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("{", "expected JSON"),
-        ("{}", "got None"),
-        ('{"model_type": ["gpt2"]}', r"got \['gpt2'\]"),
-    ],
+    [("{", "expected JSON"), ("{}", "got None"), ('{"model_type": ["gpt2"]}', r"got \['gpt2'\]")],
 )
 def test_a_wrong_configuration_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)

@@ -101,7 +101,7 @@ def test_the_tour_runs_and_its_outputs_are_those_of_a_run(
 def test_the_agent_of_the_page_places_better_than_chance_and_than_one_device() -> None:
     (block,) = blocks(Path("packages/policy/README.md"), "py")  # needs another library
     names: dict[str, Any] = {}
-    exec(compile(block, "README.md", "exec"), names)  # noqa: S102
+    exec(compile(block.replace("rounds=4", "rounds=2"), "README.md", "exec"), names)  # noqa: S102
     first, *_, last = names["curve"]
     # Untrained it chooses at random. The mean of ten placements is known to about 2 ms of 59.
     assert abs(first - names["at_random"]) < 0.15 * names["at_random"]

@@ -136,9 +136,7 @@ WORK: dict[str, Work] = {  # a name is that of the op, and what is special
     "gather": Work(lambda t: t.gather(0, PLACES), 0, 2 * WIDTH * (2 * FLOAT + INDEX)),
     # The loss and the sum of the weights.
     "nll_loss_forward": Work(
-        lambda table: F.nll_loss(table, INDICES(ROWS)),
-        ROWS,
-        ROWS * (FLOAT + INDEX) + 2 * FLOAT,
+        lambda table: F.nll_loss(table, INDICES(ROWS)), ROWS, ROWS * (FLOAT + INDEX) + 2 * FLOAT
     ),
     "searchsorted": Work(
         lambda table: torch.searchsorted(table.t()[:2].contiguous(), ONES(2, 1)),

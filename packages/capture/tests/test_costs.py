@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from placeto_capture import CaptureError, CaptureWarning, capture, cost_model, cost_models
-from placeto_capture.costs.op_classes import (
-    CLASS_OF_TYPE,
-    NAMES_OF_CLASS,
-    OpClass,
-    op_class,
-)
+from placeto_capture.costs.op_classes import CLASS_OF_TYPE, NAMES_OF_CLASS, OpClass, op_class
 from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph, from_networkx, parse_cluster
 
 KINDS = sorted(DEVICE_KINDS)

@@ -31,13 +31,7 @@ from placeto_execution.programs import Message, topological_schedule
 from placeto_execution.records import timeline_of
 from placeto_execution.shared_messages import EmulatedLinks
 from placeto_execution.streams import StreamedDevices
-from placeto_graphs import (
-    DeviceStep,
-    Evaluator,
-    ExecutableStep,
-    PlacementProblem,
-    StepTimeline,
-)
+from placeto_graphs import DeviceStep, Evaluator, ExecutableStep, PlacementProblem, StepTimeline
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -14,14 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from host_streams import host_streams
-from numeric_step import (
-    FEED,
-    NumericStep,
-    computed,
-    expected_results,
-    gpus,
-    problems,
-)
+from numeric_step import FEED, NumericStep, computed, expected_results, gpus, problems
 from placeto_execution import compile_step, streams
 from placeto_execution.programs import topological_schedule
 from placeto_graphs import PlacementProblem

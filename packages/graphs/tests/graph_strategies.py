@@ -163,8 +163,5 @@ def problems(draw: st.DrawFn, max_ops: int = 12) -> PlacementProblem:
     columns += [draw(arrays(cell, graph.num_ops)) for _ in cluster.devices[1:]]
     compute_time: NDArray[np.float64] = np.array(columns).T
     return PlacementProblem(
-        graph=graph,
-        cluster=cluster,
-        compute_time=compute_time,
-        grouping=draw(groupings(graph)),
+        graph=graph, cluster=cluster, compute_time=compute_time, grouping=draw(groupings(graph))
     )

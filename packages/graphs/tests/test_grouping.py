@@ -29,10 +29,7 @@ from placeto_graphs import (
 )
 
 Rule = Callable[[OpGraph], Grouping]
-RULES: tuple[Rule, ...] = (
-    *DEFAULT_RULES,
-    partial(colocate_scopes, pattern=r"lstm\.\d"),
-)
+RULES: tuple[Rule, ...] = (*DEFAULT_RULES, partial(colocate_scopes, pattern=r"lstm\.\d"))
 
 
 def graph_of(text: str, **changes: Any) -> OpGraph:

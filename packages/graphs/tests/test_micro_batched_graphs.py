@@ -342,12 +342,6 @@ def test_what_is_kept_until_the_update_is_no_gradient_of_weights() -> None:
     assert whole.tensor_bytes[read].tolist() == [16] * 4
 
 
-def test_weights_that_a_layer_holds_itself_are_there_once() -> None:
-    whole = micro_batched(step_of("images-layer-0 layer-loss-0", layer={"parameter_bytes": 64}), 3)
-    held = dict(zip(whole.op_names, whole.parameter_bytes.tolist(), strict=True))
-    assert {name: size for name, size in held.items() if size} == {"layer@0": 64}
-
-
 @pytest.mark.parametrize(
     ("graph", "once"),
     [

@@ -54,10 +54,7 @@ def only_file(folder: Path) -> Path:
     ],
 )
 def test_a_graph_is_made_once_for_each_name_parameter_and_version(
-    name: str,
-    parameters: dict[str, object],
-    version: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, parameters: dict[str, object], version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cached_graph("path", {"length": 4}, making(GRAPH)) is GRAPH
     with monkeypatch.context() as other:

@@ -8,12 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placeto_graphs import (
-    OpGraph,
-    PlacementProblem,
-    grouping_of_labels,
-    parse_cluster,
-)
+from placeto_graphs import OpGraph, PlacementProblem, grouping_of_labels, parse_cluster
 from placeto_policy import topology_of
 from placeto_policy.earliest import NEAR, SLICES, concurrency, earliest_times, memory_at_peak
 

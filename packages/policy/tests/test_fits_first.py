@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto_graphs import (
-    EvaluationBatch,
-    ScheduleBatch,
-)
+from placeto_graphs import EvaluationBatch, ScheduleBatch
 from placeto_policy import (
     PlacementEnvironment,
     PlacementPolicy,

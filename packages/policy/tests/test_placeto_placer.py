@@ -5,11 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import (
-    EvaluationBatch,
-    PlacementProblem,
-    memory_penalised_runtime,
-)
+from placeto_graphs import EvaluationBatch, PlacementProblem, memory_penalised_runtime
 from placeto_graphs.testing import PlacerSuite
 from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, load_pretrained
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName

@@ -113,11 +113,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        Settings(embedding="simple-partitioner", hidden_units=7),
-        preset("paper"),
-        preset("default"),
-    ],
+    [Settings(embedding="simple-partitioner", hidden_units=7), preset("paper"), preset("default")],
 )
 def test_a_policy_survives_its_file(tmp_path: Path, settings: Settings) -> None:
     policy = PlacementPolicy(3, settings, seed=5)

@@ -196,8 +196,7 @@ def test_the_parts_of_a_policy_that_stays_add_up_to_the_whole(
     monkeypatch: pytest.MonkeyPatch, reward: RewardName, minibatches: int, epochs: int
 ) -> None:
     settings = replace(
-        Settings(learning_rate_start=STILL, learning_rate_end=STILL, workers=4),
-        reward=reward,
+        Settings(learning_rate_start=STILL, learning_rate_end=STILL, workers=4), reward=reward
     )
     gradients, entropies = [], []
     for parts in (

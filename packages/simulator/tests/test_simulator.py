@@ -22,11 +22,7 @@ from placeto_graphs import (
 )
 from placeto_simulator import SimulationError, Simulator
 from placeto_simulator.batches import loop_of
-from simulated_problems import (
-    Placed,
-    difference,
-    placed_problems,
-)
+from simulated_problems import Placed, difference, placed_problems
 
 
 @settings(max_examples=400)
@@ -35,17 +31,6 @@ def test_every_time_and_byte_is_that_of_the_reference(placed: Placed) -> None:
     problem, placements = placed
     for placement in placements:
         assert difference(problem, placement) is None
-
-
-@given(placed_problems())
-def test_a_batch_is_its_placements_one_by_one_with_any_number_of_threads(placed: Placed) -> None:
-    problem, placements = placed
-    batch = Simulator(problem, num_threads=3).evaluate(placements)
-    alone = Simulator(problem, num_threads=1)
-    for row in range(len(placements)):
-        single = alone.evaluate(placements[row : row + 1])
-        assert single.runtime[0] == batch.runtime[row]
-        assert single.peak_memory[0].tolist() == batch.peak_memory[row].tolist()
 
 
 @given(placed_problems())
@@ -367,9 +352,7 @@ def test_backward_comes_first_and_the_earliest_micro_batch_of_it() -> None:
     )
     for queue, order in (("fifo", [0, 2, 1, 4, 5, 3]), ("backward-first", [0, 5, 3, 4, 1, 2])):
         problem = replace(
-            chain(1, count),
-            graph=graph,
-            cluster=replace(chain(1, count).cluster, queue=queue),
+            chain(1, count), graph=graph, cluster=replace(chain(1, count).cluster, queue=queue)
         )
         placement = np.zeros(count, np.int32)
         timeline = Simulator(problem).timeline(placement)

@@ -32,9 +32,7 @@ def test_memory_over_time_has_the_peaks_that_evaluate_gives(placed: Placed) -> N
 
 
 @given(placed_problems())
-def test_the_critical_path_leads_from_beginning_to_end_without_a_gap(
-    placed: Placed,
-) -> None:
+def test_the_critical_path_leads_from_beginning_to_end_without_a_gap(placed: Placed) -> None:
     problem, timeline = placed[0], timeline_of(placed)
     path = timeline.critical_path
     assert path[0].start == 0

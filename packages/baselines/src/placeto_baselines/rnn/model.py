@@ -203,11 +203,7 @@ class PlacementModel(nn.Module):
     """
 
     def __init__(
-        self,
-        num_features: int,
-        num_devices: int,
-        settings: RnnSettings,
-        generator: torch.Generator,
+        self, num_features: int, num_devices: int, settings: RnnSettings, generator: torch.Generator
     ) -> None:
         super().__init__()
         size = settings.hidden_size

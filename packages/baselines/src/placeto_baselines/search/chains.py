@@ -225,10 +225,7 @@ class _Frontier(NamedTuple):
 
 
 def fastest_stages(
-    load: NDArray[np.float64],
-    transfer: NDArray[np.float64],
-    kinds: Sequence[int],
-    beam: int = BEAM,
+    load: NDArray[np.float64], transfer: NDArray[np.float64], kinds: Sequence[int], beam: int = BEAM
 ) -> list[tuple[float, Stages]]:
     """Return the cheapest stages on each set of devices with each last one, the cheapest first.
 

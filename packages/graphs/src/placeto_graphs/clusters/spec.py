@@ -181,10 +181,7 @@ def _link_names(asked: str | None) -> tuple[str | None, str | None]:
 
 
 def _check_used(
-    within: str | None,
-    network: str | None,
-    together: NDArray[np.bool_],
-    nvlink: NDArray[np.bool_],
+    within: str | None, network: str | None, together: NDArray[np.bool_], nvlink: NDArray[np.bool_]
 ) -> None:
     if network and together.sum() == together.size - len(together):
         raise GraphError(
