@@ -1,6 +1,7 @@
 """A step that runs on several devices gives what PyTorch gives, wherever its ops run."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,81 @@ from torch import nn
 
 from capture_checks import comparison
 from captured_models import CASES, case
-from inplace_programs import InPlaceProgram, programs
 from placed_runs import begun, check_placements, placed_run, random_devices, results_of
 from placeto_capture import CaptureError, executable_step
 from placeto_graphs import ExecutableStep
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``kind`` of statement, on the views ``target`` and ``operand`` of the tensors so far."""
+
+    kind: str
+    target: int
+    operand: int
+    view: str
+
+
+VIEWS = {
+    "all": lambda tensor: tensor,
+    "first row": lambda tensor: tensor[:1],
+    "last rows": lambda tensor: tensor[1:],
+    "even columns": lambda tensor: tensor[:, ::2],
+    "transposed": lambda tensor: tensor.t(),
+}
+KINDS = ("new", "add in place", "copy in place", "scale in place", "fill in place", "view")
+
+
+class InPlaceProgram(nn.Module):
+    """Runs statements on a list of tensors.
+
+    The first are a buffer and a parameter, which overlap in ``memory``, and an input that may do
+    so, too; a number that is scaled with is in the same memory, but alone.
+    """
+
+    buffer: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, statements: list[Statement]) -> None:
+        super().__init__()
+        self.statements = statements
+        self.memory = torch.linspace(-1, 1, 24)
+        self.register_buffer("buffer", self.memory[:12].reshape(3, 4))
+        self.register_buffer("scale", self.memory[23])
+        self.weight = nn.Parameter(self.memory[6:18].reshape(3, 4), requires_grad=False)
+
+    def forward(self, inputs: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        tensors = [self.buffer, self.weight.detach(), shared, inputs * 2]
+        tensors += [torch.empty(3, 4).copy_(inputs)]
+        for statement in self.statements:
+            target = tensors[statement.target % len(tensors)]
+            operand = tensors[statement.operand % len(tensors)]
+            view = VIEWS[statement.view](target)
+            if statement.kind == "new":
+                tensors.append(torch.tanh(target) + operand)
+            elif statement.kind == "view":
+                tensors.append(target.view(3, 4))
+            elif statement.kind == "add in place":
+                view.add_(operand.mean())
+            elif statement.kind == "copy in place":
+                view.copy_(operand.mean().expand(view.shape))
+            elif statement.kind == "scale in place":
+                view.mul_(self.scale)
+            else:
+                view.zero_()
+        return torch.stack(tensors)
+
+
+def programs() -> st.SearchStrategy[InPlaceProgram]:
+    """Return programs of up to twelve statements."""
+    statement = st.builds(
+        Statement,
+        kind=st.sampled_from(KINDS),
+        target=st.integers(0, 9),
+        operand=st.integers(0, 9),
+        view=st.sampled_from(sorted(VIEWS)),
+    )
+    return st.builds(InPlaceProgram, st.lists(statement, max_size=12))
 
 
 @pytest.mark.parametrize("name", CASES)

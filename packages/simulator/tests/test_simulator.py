@@ -33,28 +33,6 @@ def test_every_time_and_byte_is_that_of_the_reference(placed: Placed) -> None:
         assert difference(problem, placement) is None
 
 
-@given(placed_problems())
-def test_times_scaled_by_a_power_of_two_scale_the_runtime_exactly(placed: Placed) -> None:
-    problem, placements = placed
-    cluster = problem.cluster
-    slower = replace(
-        problem,
-        cluster=replace(
-            cluster,
-            devices=tuple(
-                replace(d, op_overhead=d.op_overhead * 8, transfer_overhead=d.transfer_overhead * 8)
-                for d in cluster.devices
-            ),
-            bandwidth=cluster.bandwidth / 8,
-            latency=cluster.latency * 8,
-        ),
-        compute_time=problem.compute_time * 8,
-    )
-    fast, slow = (Simulator(each, num_threads=1).evaluate(placements) for each in (problem, slower))
-    assert slow.runtime.tolist() == (fast.runtime * 8).tolist()
-    assert slow.peak_memory.tolist() == fast.peak_memory.tolist()
-
-
 def pairs(*rows: list[int]) -> NDArray[np.int32]:
     return np.array(rows, np.int32)
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_graphs import (
     BestSoFar,
-    CriticalEvaluator,
     Evaluator,
     MoveEvaluator,
     Moves,
@@ -49,10 +48,10 @@ class Trials:
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from int32[C, G], in compiled code where the evaluator can, and count all of it."""
+        walk: Callable[..., Walks] = partial(plain_walk, self.evaluator)
         if isinstance(self.evaluator, MoveEvaluator):
-            walks = self._query(self.evaluator.walk, placements, moves)
-        else:
-            walks = plain_walk(_Queried(self), placements, moves)
+            walk = self.evaluator.walk
+        walks = self._query(walk, placements, moves)
         self.best.add_walks(walks, moves)
         return walks
 
@@ -68,16 +67,6 @@ class Trials:
             if self.best.placement is None:
                 raise
             raise StoppedSearchError(error, self.result()) from error
-
-
-class _Queried:
-    """The evaluator of trials, whose failures stop the search."""
-
-    def __init__(self, trials: Trials) -> None:
-        self.problem = trials.problem
-        self.evaluate = partial(trials._query, trials.evaluator.evaluate)
-        if isinstance(trials.evaluator, CriticalEvaluator):
-            self.critical_groups = partial(trials._query, trials.evaluator.critical_groups)
 
 
 class RulePlacer:
