@@ -2,6 +2,7 @@
 
 import ast
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
@@ -38,6 +39,11 @@ def making(graph: OpGraph) -> Callable[[], OpGraph]:
     return lambda: graph
 
 
+def with_warning() -> OpGraph:
+    warnings.warn("its times are too high", stacklevel=1)
+    return GRAPH
+
+
 def only_file(folder: Path) -> Path:
     (path,) = (folder / "graphs").iterdir()
     return path
@@ -62,6 +68,12 @@ def test_a_graph_is_made_once_for_each_name_parameter_and_version(
             other.setattr(models, "version", lambda _: version)
         assert cached_graph(name, parameters, making(OTHER_GRAPH)) == OTHER_GRAPH
     assert cached_graph("path", {"length": 4}, never) == GRAPH
+
+
+def test_a_warning_of_a_graph_is_shown_each_time() -> None:
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="its times are too high"):
+            assert cached_graph("path", {}, with_warning) == GRAPH
 
 
 @pytest.mark.parametrize("changed", ["module.py", "more.py"])

@@ -51,7 +51,7 @@ NOTHING = unsigned(2**32 - 1)  # is behind the last transfer on a wire
 # Events of so many resources are looked through one by one; among more a knockout is faster.
 FEW = unsigned(16)
 
-# What a variant of the loop does (`batches.loops_of`): each is compiled with a value of its own.
+# What a variant of the loop does (`batches.loop_of`): each is compiled with a value of its own.
 BACKWARD_FIRST = True
 
 

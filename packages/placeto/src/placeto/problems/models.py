@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -234,7 +235,7 @@ def cached_graph(
 
     The name is a part of a file name. Parameters are all else that decides what graph it is, with
     the same ``repr`` in every process; PyTorch's version and the sources of the tracer count
-    anyway.
+    anyway. A graph of which something is to be said, by a warning, is made again to say it again.
     """
     folder = cache_folder()
     if folder is None:
@@ -252,7 +253,19 @@ def cached_graph(
         with suppress(OSError):
             os.utime(path)
         return graph
-    graph = make()
+    said = False
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def note(*warning: Any) -> None:
+            nonlocal said
+            said = True
+            show(*warning)
+
+        warnings.showwarning = note
+        graph = make()
+    if said:
+        return graph
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         save_graph(graph, path)

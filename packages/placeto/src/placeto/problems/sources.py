@@ -57,7 +57,8 @@ EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"([\w-]*)"')  # of the files of this project
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-LIBRARY = re.compile(r"(diffusers|timm|torchvision|transformers):(.+)", re.DOTALL)
+LIBRARY_NAMES = ("diffusers", "timm", "torchvision", "transformers")
+LIBRARY = re.compile(f"({'|'.join(LIBRARY_NAMES)}):(.+)", re.DOTALL)
 WEIGHTS = re.compile(r"(.+)\.(gguf|safetensors(\.index\.json)?)", re.DOTALL)
 PROGRAM = re.compile(r".+\.(pt2|onnx)", re.DOTALL)
 WHAT_CAN_RUN = (
@@ -269,8 +270,9 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
         return step
 
     def cached(target: Target, autocast: Any) -> OpGraph:
-        versions = [found.version for found in distributions(name=library)]
-        described = {**values, "versions": versions}
+        # Of all, as models of transformers have backbones of timm.
+        versions = [found.version for each in LIBRARY_NAMES for found in distributions(name=each)]
+        described = {**values, "source": (text, *versions)}
         how = {"target": target, "autocast": autocast}
         return cached_step(f"{library}-{name}", described, lambda: make("meta"), **how)
 
