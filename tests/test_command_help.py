@@ -149,6 +149,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train problem.json --updates 1 --hparam updates=3 -o run", "updates: excludes --updates"),
         ("train missing.json -o .", ".: is there already, and not empty"),
         ("train missing.json -o /proc/a", "/proc/a: No such file or directory"),
+        ("compare missing.json --cluster 2xk8", "cluster: expected k80, or another of cpu, "),
         ("compare missing.json -o a_folder/..", "..: is there already, and not empty"),
         ("build missing.json -o /proc/a.json", "/proc/a.json: No such file or directory"),
         ("export missing.json v100:0 --to dot -o /proc/a.dot", "/proc/a.dot: No such file or dire"),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import product
 from os.path import realpath
 from pathlib import Path
 from urllib.parse import quote
@@ -169,8 +170,7 @@ def compare(
     placeto compare profile.txt --placers expert,local-search --max-evaluations 1000
     placeto compare *.json.gz --placers heft,multilevel,my_module:MyPlacer --seeds 3 --seconds 10
     """
-    if clusters and (gpus or gpu_kind):
-        raise InputError("--cluster: excludes --gpus and --gpu-kind")
+    asked = _asked(gpus, gpu_kind, clusters, link, grouping)
     if full and max_evaluations:
         raise InputError("--full: excludes --max-evaluations")
     if output is not None:
@@ -198,7 +198,9 @@ def compare(
             evaluators.setdefault(evaluator.name, evaluator)
             # Profiles of PipeDream are all called graph.txt.
             name = source.name if often[source.name] == 1 else f"{source.name} ({text})"
-            for cluster, problem in _problems(source, gpus, gpu_kind, clusters, link, grouping):
+            for short, wanted in asked:
+                problem = problem_of(source, wanted)
+                cluster = " ".join(filter(None, [short or kinds_text(problem.cluster), link]))
                 stem = file_name(f"{source.name}-{cluster}", made)
                 made[stem] = problem
                 compared.append(
@@ -321,27 +323,22 @@ def _summaries(comparison: Comparison, reports: Sequence[Problem]) -> list[TextT
     return tables
 
 
-def _problems(
-    source: Source,
+def _asked(
     gpus: Sequence[int],
     gpu_kind: str | None,
     clusters: Sequence[str],
     link: str | None,
     grouping: GroupingOptions,
-) -> Iterator[tuple[str, PlacementProblem]]:
-    """Yield what a cluster is called in short, and the problem on it."""
-    specs = list(dict.fromkeys(clusters))  # each once
-    short = [Path(spec).stem if spec.endswith(".toml") else spec for spec in specs]
-    options = [ProblemOptions(spec, link, grouping=grouping) for spec in specs] or [
-        ProblemOptions(link=link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
-        for count in dict.fromkeys(gpus or (None,))
-    ]
-    for number, asked in enumerate(options):
-        problem = problem_of(source, asked)
-        name = kinds_text(problem.cluster)
-        if specs:  # files of two folders may have one name
-            name = short[number] if short.count(short[number]) == 1 else specs[number]
-        yield f"{name} {link}" if link else name, problem
+) -> list[tuple[str, ProblemOptions]]:
+    """Return options of problems, and what the cluster of each is called in short if it has one."""
+    found = []
+    stems = Counter(Path(spec).stem for spec in {*clusters})  # files of two folders may have one
+    for spec, count in product(dict.fromkeys(clusters or ("",)), dict.fromkeys(gpus or (None,))):
+        options = ProblemOptions(spec, link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
+        is_short = spec.endswith(".toml") and stems[Path(spec).stem] == 1
+        short = Path(spec).stem if is_short else spec
+        found.append(("" if options.devices is None else short, options))
+    return found
 
 
 def _page(comparison: Comparison, results: Results) -> Page:
