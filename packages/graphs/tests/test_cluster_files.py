@@ -219,6 +219,7 @@ def test_what_is_wrong_is_named(
         ({"launch_overhead": -1e-6}, "launch_overhead: expected a finite number >= 0, got -1e-06"),
         ({"efficiency": 0.5}, "efficiency: expected Efficiency, got 0.5"),
         ({"peak_flops_in": 3.0}, "peak_flops_in: expected a mapping of dtypes to numbers, got 3.0"),
+        ({"peak_flops_in": {16: 3.0}}, "peak_flops_in: expected one of "),
     ],
 )
 def test_a_wrong_field_of_a_kind_is_named(fields: dict[str, Any], message: str) -> None:

@@ -207,6 +207,8 @@ def test_it_is_an_evaluator_with_moves_and_refuses_what_the_simulator_refuses() 
     assert isinstance(evaluator, MoveEvaluator)
     with pytest.raises(GraphError, match=r"expected shape \(any, 4\), got \(1, 3\)"):
         evaluator.evaluate(np.zeros((1, 3), np.int32))
+    with pytest.raises(GraphError, match=r"placements\[1, 3\]: expected an integer from 0 to 1"):
+        evaluator.loads(np.array([[0, 0, 0, 0], [0, 0, 0, 2]], np.int32))
     assert evaluator.evaluate(np.empty((0, 4), np.int32)).runtime.shape == (0,)
 
 

@@ -45,15 +45,15 @@ def shown(value: Any) -> str:
     return text
 
 
-def one_of(field: str, value: str, known: Collection[str]) -> None:
+def one_of(field: str, value: Any, known: Collection[str]) -> None:
     """Refuse what is not among the known words."""
     if value not in known:
         raise GraphError(f"{field}: {not_among(value, known)}")
 
 
-def not_among(value: str, known: Collection[str]) -> str:
+def not_among(value: Any, known: Collection[str]) -> str:
     """Return the error of an unknown name: the names to choose from, the nearest first."""
-    near = get_close_matches(value, known, n=1)
+    near = get_close_matches(str(value), known, n=1)
     others = ", ".join(name for name in known if name not in near)
     first = "" if near else "one of "
     choice = ", or another of ".join(filter(None, [*near, others]))

@@ -119,7 +119,7 @@ class ThroughputEvaluator:
 
     def loads(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[B, D], the seconds that each device is busy for each sample."""
-        rows = np.asarray(placements)
+        rows = self.problem.check_placements(placements)
         loads = [self._price(row[None])[1].load[: self.problem.num_devices] for row in rows]
         ticks = np.reshape(loads, (len(rows), self.problem.num_devices))
         return np.multiply(ticks, self._nets.seconds_per_tick, dtype=np.float64)
