@@ -273,8 +273,10 @@ def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.M
     assert result.runtime == 14.0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.setattr(fork_join, "fork_join_bound", interrupted)
-    result, bound, _ = search(problem, 100)
+    result, bound, choices = search(problem, 600)
     assert 0 < bound <= result.runtime == 14.0
+    searched_for = [each.result.evaluations for each in choices if each.how == SEARCHED]
+    assert 0 < max(searched_for) <= 600 / 4 / 3 == 600 / 4 / len(searched_for)
 
 
 def test_devices_are_told_apart_by_their_kinds_and_the_times_of_ops_on_them() -> None:

@@ -83,13 +83,6 @@ class Limits:
         if self.seconds is not None and not 0 < self.seconds < inf:
             raise InputError(f"seconds: expected a finite number above 0, got {self.seconds}")
 
-    def part(self, share: float) -> "Limits":
-        """Return a part of the limits."""
-        return Limits(
-            self.evaluations and int(self.evaluations * share),
-            self.seconds and self.seconds * share,
-        )
-
 
 class SpentError(BaseException):
     """A placer is at its limit; no `Exception`, so that no placer continues after it."""
@@ -279,7 +272,8 @@ class PortfolioSearch:
                     if watched.failures:
                         raise
         subsets = subsets_to_search(problem)
-        each = affordable * SHARE_OF_SUBSETS / max(len(subsets), 1)
+        share = SHARE_OF_SUBSETS / max(len(subsets), 1)
+        each, seconds, most = affordable * share, self.limits.seconds, self.limits.evaluations
         fewest = max(FEWEST_EVALUATIONS, FEWEST_OF_GROUP * problem.num_groups)
         for devices in subsets if each >= fewest else []:
             if self.stopped():
@@ -289,15 +283,15 @@ class PortfolioSearch:
             )
             near = chain_placement(chain, devices, each * SHARE_OF_SUBSETS)
             smaller = restricted(problem, devices)
-            part = self.limits.part(SHARE_OF_SUBSETS / len(subsets))
-            result = MultilevelSearch(part.seconds, part.evaluations, clock=self.clock).place(
+            result = MultilevelSearch(
+                seconds and seconds * share, most and int(most * share), clock=self.clock
+            ).place(
                 smaller, watched.of(smaller), seed=seed, starts=None if near is None else near[None]
             )
             self.choices.append(Choice(devices, SEARCHED, result))
-        left = self.limits.evaluations and self.limits.evaluations - watched.evaluations
+        left = most and most - watched.evaluations
         if self.stopped() or left == 0:
             return
-        seconds = self.limits.seconds
         MultilevelSearch(
             seconds and max(seconds - (self.clock() - began), 1e-3),
             left,
