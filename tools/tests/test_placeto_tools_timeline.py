@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from placeto_graphs import GroupGraph, parse_cluster
 from placeto_tools.plots import layered_positions
-from placeto_tools.plots.figures import chart_rows, curves_figure
+from placeto_tools.plots.steps import chart_rows, curves_figure
 
 
 def test_a_bus_comes_after_its_device() -> None:

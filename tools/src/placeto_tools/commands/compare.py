@@ -54,7 +54,7 @@ from placeto_tools.options import (
     number_option,
     output_option,
 )
-from placeto_tools.plots.figures import comparison_figure
+from placeto_tools.plots.steps import comparison_figure
 from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
 from placeto_tools.reports.page import Shown, problem_report, report_page
 from placeto_tools.screen import show, show_json, showing_progress

@@ -14,7 +14,7 @@ from placeto.trials.comparison import read_curves
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.groups import Group
 from placeto_tools.options import Command, decorated, output_option, overwrite_option
-from placeto_tools.plots.figures import curves_figure, placement_figure, timeline_figure
+from placeto_tools.plots.steps import curves_figure, placement_figure, timeline_figure
 from placeto_tools.problem_options import Named, placed_options
 
 

@@ -27,7 +27,7 @@ from placeto_experiments.paper.pages import (
 )
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan, source_maker
 from placeto_experiments.paper.published import FITTED, PAPER_TABLE_1, SOURCE, PaperRow
-from placeto_tools.plots.figures import comparison_figure
+from placeto_tools.plots.steps import comparison_figure
 
 # In the order of the paper's rows. The paper gives both rows of NMT one name. The row of 4 GPUs is
 # slower with either policy, so that it is taken as a larger model.

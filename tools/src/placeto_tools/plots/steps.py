@@ -1,4 +1,4 @@
-"""Figures: a placement in layers, a simulated step with its memory, and learning curves."""
+"""Figures of a step: its placement in layers, its timeline with memory; and learning curves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
