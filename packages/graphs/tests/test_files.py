@@ -68,7 +68,7 @@ def test_rules_travel_with_a_problem_and_a_sound_file_is_read_once(
     assert load_problem(tmp_path / "problem.json").rules == rules
 
 
-def test_devices_of_one_kind_share_a_column_of_times(tmp_path: Path) -> None:
+def test_devices_of_one_kind_share_a_column_and_usual_columns_are_left_out(tmp_path: Path) -> None:
     times = diamond().measured_time["k80"]
     problem = diamond_problem(
         cluster=parse_cluster("3xk80+1xcpu"),
@@ -78,6 +78,7 @@ def test_devices_of_one_kind_share_a_column_of_times(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "problem.json").read_text())
     assert content["device_column"] == [0, 0, 0, 1]
     assert len(content["compute_time"]) == 2
+    assert not {"dtype", "groups", "group_channels", "micro_batch"} & {*content["graph"]}
     assert load_problem(tmp_path / "problem.json") == problem
 
 

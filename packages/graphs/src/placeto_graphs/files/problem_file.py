@@ -24,13 +24,15 @@ from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.storage import checked, opened_json, write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import OpGraph
+from placeto_graphs.schema.op_graph import ONCE, OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
 PROBLEM_VERSION = 6
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 2
+# Columns of ops that are left out where all ops have this: they take time to load.
+USUAL = {"dtype": "", "groups": 1, "group_channels": 0, "micro_batch": ONCE}
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -200,8 +202,11 @@ def _encoded_graph(graph: OpGraph) -> dict[str, Any]:
             {"kind": kind, "seconds": seconds} for kind, seconds in graph.measured_time.items()
         ],
     }
-    names = _Graph.__struct_fields__
-    return {name: special[name] if name in special else getattr(graph, name) for name in names}
+    columns = {name: getattr(graph, name, None) for name in _Graph.__struct_fields__} | special
+    for name, usual in USUAL.items():
+        if {*columns[name]} == {usual}:
+            del columns[name]
+    return columns
 
 
 def _encoded_grouping(grouping: Grouping, finer: Grouping | None = None) -> dict[str, Any]:

@@ -148,7 +148,8 @@ def _parsed_json(content: bytearray) -> Any:
     """Return what a JSON file says. If msgspec finds a fault or a key twice, Python names it."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         data = msgspec.json.decode(content)
-        if _num_keys(data) == len(KEY_END.findall(content)):  # texts may have more of these
+        num_keys = _num_keys(data)  # texts may have more of what follows a key
+        if num_keys == content.count(b":") or num_keys == len(KEY_END.findall(content)):
             return data
     text = content.decode()
     return json.loads(text, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
