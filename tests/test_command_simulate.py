@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgba_array
 from numpy.typing import NDArray
 
 from command_runs import build_profile, check_picture, profile, succeed, succeed_json
-from placeto.placing.costs import Wait, waits
+from placeto.placing.explanation import Wait, waits
 from placeto.texts import bytes_text
 from placeto_baselines import Heft
 from placeto_graphs import (

@@ -7,7 +7,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.costs import (
+from placeto.placing.explanation import (
     costs_elsewhere,
     explain_group,
     group_number,

@@ -253,17 +253,10 @@ def cached_graph(
         with suppress(OSError):
             os.utime(path)
         return graph
-    said = False
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def note(*warning: Any) -> None:
-            nonlocal said
-            said = True
-            show(*warning)
-
-        warnings.showwarning = note
+    with warnings.catch_warnings(record=True) as said:
         graph = make()
+    for each in said:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
     if said:
         return graph
     with suppress(OSError):
