@@ -124,7 +124,8 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
     assert len(bars) == read.graph.num_ops  # nothing is sent
     assert {round(bar[:, 1].max() + bar[:, 1].min()) for bar in bars} == {2 * 2}
     for axes in (chart, memory):  # its legend covers nothing
-        assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
+        assert (legend := axes.get_legend()) is not None
+        assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
     busy = sum(np.ptp(bar[:, 0]) for bar in bars)
     assert busy == pytest.approx(read.compute_time[:, 1].sum())
     held = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
