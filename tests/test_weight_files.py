@@ -162,10 +162,13 @@ WIDTH, HEADS = b"llama.embedding_length", b"llama.attention.head_count_kv"
 COUNT = b"llama.block_count"
 
 
-def put(key: bytes, form: str, before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[bytes]:
-    """Yield a key with the numbers behind it in the file, and with others."""
-    for numbers in (before, after):
-        yield key + (struct.pack(f"<{form}", *numbers) if numbers else b"")
+Numbers = tuple[int, ...]
+
+
+def put(key: bytes, form: str, before: Numbers, after: Numbers) -> tuple[bytes, bytes]:
+    """Return a key with the numbers behind it in the file, and with others."""
+    packed = [struct.pack(f"<{form}", *numbers) if numbers else b"" for numbers in (before, after)]
+    return key + packed[0], key + packed[1]
 
 
 # Bytes, others in their place or behind them, and words of what is said of it.
