@@ -204,7 +204,7 @@ def _encoded_graph(graph: OpGraph) -> dict[str, Any]:
     }
     columns = {name: getattr(graph, name, None) for name in _Graph.__struct_fields__} | special
     for name, usual in USUAL.items():
-        if {*columns[name]} == {usual}:
+        if {*getattr(graph, name)} == {usual}:
             del columns[name]
     return columns
 
