@@ -65,7 +65,9 @@ def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
         has_cpu = any(device.kind == "cpu" for device in problem.cluster.devices)
         for placer in PLACERS:
             if placer.name != "cpu" or has_cpu:
-                assert rank(problem, placer.place(problem, evaluator, seed=3)) >= best
+                result = placer.place(problem, evaluator, seed=3)
+                assert rank(problem, result) >= best
+                assert result.curve[-1, 0] == result.evaluations
         searched = LocalSearch(budget=400).place(problem, evaluator)
         found += rank(problem, searched) == best
     assert found >= 57
