@@ -23,6 +23,7 @@ from command_runs import (
     write_module,
 )
 from placeto import load_model_graph, place
+from placeto.problems.making import kinds_text
 from placeto_baselines import lower_bound
 from placeto_capture import capture, cost_model
 from placeto_graphs import (
@@ -293,6 +294,15 @@ def test_kernels_are_those_of_the_cluster(tmp_path: Path, factory: str) -> None:
         options = [f"{factory}:with_dropout", "--cluster", cluster]
         graph = built(tmp_path / "problem.json", *options).graph
         assert set(drops.values()) & set(graph.op_types) == {dropped_by}
+    clusters = [f"--cluster={cluster}" for cluster in drops]
+    folder = tmp_path / "results"
+    succeed("compare", options[0], *clusters, "--placers=single", "-o", folder)
+    paths = [*(folder / "problems").iterdir()]
+    assert len(paths) == 2
+    for path in paths:
+        problem = load_problem(path)
+        (dropped_by,) = set(drops.values()) & set(problem.graph.op_types)
+        assert dropped_by == drops[kinds_text(problem.cluster)]
 
 
 def test_a_value_is_json_or_else_a_text(factory: str) -> None:

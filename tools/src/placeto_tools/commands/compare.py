@@ -19,9 +19,9 @@ from placeto.outputs import check_folder, file_name, write_json, write_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.searching import Limits
-from placeto.problems.making import kinds_text, problem_of
+from placeto.problems.making import asked_target, kinds_text, problem_of
 from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
-from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
+from placeto.problems.sources import JSON_SUFFIXES, Source, Target, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
 from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
@@ -188,18 +188,20 @@ def compare(
         seeds=seeds > 1,
     )
     with showing_progress() as progress:
-        read, left_out = _read(sources, choice, micro_batches or (1,), progress)
+        targets = [asked_target(wanted) for _, wanted in asked]
+        read, left_out = _read(sources, choice, micro_batches or (1,), targets, progress)
         evaluators: dict[str, EvaluatorSpec] = {}
         compared: list[Problem] = []
         made: dict[str, PlacementProblem] = {}
-        often = Counter(source.name for _, source in read)
-        for text, source in read:
+        often = Counter(by_target[targets[0]].name for _, by_target in read)
+        for text, by_target in read:
+            source = by_target[targets[0]]
             evaluator = evaluator_spec(objective or source.evaluator)
             evaluators.setdefault(evaluator.name, evaluator)
             # Profiles of PipeDream are all called graph.txt.
             name = source.name if often[source.name] == 1 else f"{source.name} ({text})"
-            for short, wanted in asked:
-                problem = problem_of(source, wanted)
+            for target, (short, wanted) in zip(targets, asked, strict=True):
+                problem = problem_of(by_target[target], wanted)
                 cluster = " ".join(filter(None, [short or kinds_text(problem.cluster), link]))
                 stem = file_name(f"{source.name}-{cluster}", made)
                 made[stem] = problem
@@ -267,16 +269,21 @@ def _report_line(output: Path, comparison: Comparison) -> str | None:
 
 
 def _read(
-    sources: Sequence[str], choice: SourceOptions, micro_batches: Sequence[int], progress: Progress
-) -> tuple[list[tuple[str, Source]], list[str]]:
+    sources: Sequence[str],
+    choice: SourceOptions,
+    micro_batches: Sequence[int],
+    targets: Sequence[Target],
+    progress: Progress,
+) -> tuple[list[tuple[str, dict[Target, Source]]], list[str]]:
     """Return the sources by their texts, each file once, and errors of files of folders."""
-    read: list[tuple[str, Source]] = []
+    read: list[tuple[str, dict[Target, Source]]] = []
     left_out: list[str] = []
     for text, is_named in _files(sources):
         progress.update(f"{text}: reading or capturing its graph ...")
         try:
-            numbers = dict.fromkeys(micro_batches)
-            read += [(text, load_source(text, choice, number)) for number in numbers]
+            for number in dict.fromkeys(micro_batches):
+                load = partial(load_source, text, choice, number)
+                read.append((text, {target: load(target) for target in dict.fromkeys(targets)}))
         except (GraphError, InputError) as error:
             if is_named:
                 raise

@@ -62,6 +62,11 @@ def target_of(cluster: Cluster) -> Target:
     return "cpu" if all(device.is_cpu for device in cluster.devices) else "gpu"
 
 
+def asked_target(asked: ProblemOptions) -> Target:
+    """Return the device whose kernels a step runs on the devices of the options."""
+    return "gpu" if asked.devices is None else target_of(asked.devices)
+
+
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
     """Return float64[V, D], the seconds of each op: measured if known, else of a cost model."""
     if all(device.kind in graph.measured_time for device in cluster.devices):
@@ -116,8 +121,7 @@ def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
     """Return the source of a name, with the sizes and devices of the options."""
-    target = "gpu" if asked.devices is None else target_of(asked.devices)
-    return load_source(text, asked.choice, asked.micro_batches, target)
+    return load_source(text, asked.choice, asked.micro_batches, asked_target(asked))
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
