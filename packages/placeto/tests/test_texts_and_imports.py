@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import placeto
-from placeto.errors import not_among
 from placeto.outputs import file_name, json_text
 from placeto.placing.costs import bound_text, overflow_text, too_large_text
 from placeto.placing.reports import bottleneck_text, busy_receivers, rate_text
@@ -28,6 +27,7 @@ from placeto.texts import (
     share_text,
 )
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
+from placeto_graphs.errors import not_among
 from placeto_simulator import Simulator
 
 DECODING = from_networkx(nx.DiGraph([("a", "b")]))

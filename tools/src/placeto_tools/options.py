@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
-from placeto.errors import InputError, not_among
+from placeto.errors import InputError
 from placeto.outputs import check_file
 from placeto.placing.evaluators import EVALUATORS
 from placeto.placing.own import EVALUATOR_PLUGINS, PLACER_PLUGINS, is_own, plugin_names
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec
 from placeto_execution.devices import CPU, RealDevices
 from placeto_graphs import LINK_NAMES, parse_cluster
+from placeto_graphs.errors import not_among
 from placeto_tools.groups import DEBUG
 
 FORCE = "placeto.force"  # of a context: whether an existing file may be overwritten

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,13 +31,6 @@ def writing(what: Any) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(f"{what}: {error.strerror or error}") from error
-
-
-def not_among(value: str, known: Collection[str]) -> str:
-    """Return the error of an unknown name: the names to choose from, the nearest first."""
-    from placeto_graphs.errors import not_among  # noqa: PLC0415 (imports NumPy)
-
-    return not_among(value, known)
 
 
 def check_once(names: Iterable[str], option: str = "") -> None:

@@ -19,9 +19,9 @@ from placeto.outputs import check_folder, file_name, write_json, write_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
 from placeto.placing.searching import Limits
-from placeto.problems.making import asked_target, kinds_text, problem_of
-from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions
-from placeto.problems.sources import JSON_SUFFIXES, Source, Target, load_source
+from placeto.problems.making import kinds_text, problem_of
+from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions, Target
+from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
 from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
@@ -188,7 +188,7 @@ def compare(
         seeds=seeds > 1,
     )
     with showing_progress() as progress:
-        targets = [asked_target(wanted) for _, wanted in asked]
+        targets = list(dict.fromkeys(wanted.target for _, wanted in asked))
         read, left_out = _read(sources, choice, micro_batches or (1,), targets, progress)
         evaluators: dict[str, EvaluatorSpec] = {}
         compared: list[Problem] = []
@@ -200,8 +200,8 @@ def compare(
             evaluators.setdefault(evaluator.name, evaluator)
             # Profiles of PipeDream are all called graph.txt.
             name = source.name if often[source.name] == 1 else f"{source.name} ({text})"
-            for target, (short, wanted) in zip(targets, asked, strict=True):
-                problem = problem_of(by_target[target], wanted)
+            for short, wanted in asked:
+                problem = problem_of(by_target[wanted.target], wanted)
                 cluster = " ".join(filter(None, [short or kinds_text(problem.cluster), link]))
                 stem = file_name(f"{source.name}-{cluster}", made)
                 made[stem] = problem
@@ -283,7 +283,7 @@ def _read(
         try:
             for number in dict.fromkeys(micro_batches):
                 load = partial(load_source, text, choice, number)
-                read.append((text, {target: load(target) for target in dict.fromkeys(targets)}))
+                read.append((text, {target: load(target) for target in targets}))
         except (GraphError, InputError) as error:
             if is_named:
                 raise

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from placeto.errors import InputError, not_among
+from placeto.errors import InputError
 from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class, own_object
 from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
 from placeto_graphs import Evaluator, PlacementProblem
+from placeto_graphs.errors import not_among
 
 
 @dataclass(frozen=True)

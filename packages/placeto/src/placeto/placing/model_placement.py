@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from placeto.errors import InputError, not_among
+from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
 from placeto.exporting.formats import ACCELERATE, FORMATS, exported_map
 from placeto.exporting.forms import ModuleScopes
@@ -22,13 +22,14 @@ from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import PlaceSettings, place_problem
-from placeto.problems.making import executable, make_problem, target_of
+from placeto.problems.making import executable, make_problem
 from placeto.problems.models import check_optimizer
-from placeto.problems.options import ClusterName, read_cluster
+from placeto.problems.options import ClusterName, read_cluster, target_of
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_capture import StepSpec, Updates, capture_step
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
+from placeto_graphs.errors import not_among
 from placeto_simulator import Simulator, Timeline
 
 if TYPE_CHECKING:  # loaded by the method that needs it

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeto.errors import InputError, not_among
+from placeto.errors import InputError
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, checked_placer, is_own, own_class
 from placeto.placing.searching import Limits, PortfolioSearch
@@ -40,6 +40,7 @@ from placeto_graphs import (
     from_networkx,
     parse_cluster,
 )
+from placeto_graphs.errors import not_among
 
 if TYPE_CHECKING:
     from placeto_policy import PlacetoPlacer, Settings, UpdateSummary

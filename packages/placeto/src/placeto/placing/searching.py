@@ -219,7 +219,7 @@ class PortfolioSearch:
     clock: Callable[[], float] = time.perf_counter
     chains: int = 1
     stopped: Callable[[], bool] = lambda: False
-    choices: list[Choice] = field(default_factory=list)  # of the last call of `place`
+    choices: list[Choice] = field(default_factory=list, init=False)  # of the last call of `place`
 
     def place(
         self,

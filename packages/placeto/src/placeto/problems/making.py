@@ -23,7 +23,6 @@ from placeto.problems.sources import (
     WHAT_CAN_RUN,
     Source,
     SourceModel,
-    Target,
     is_graph_file,
     load_source,
     source_model,
@@ -55,16 +54,6 @@ def kinds_text(cluster: Cluster) -> str:
     """Return how many devices of each kind there are, such as ``1xcpu+2xk80``."""
     count = Counter(device.kind for device in cluster.devices)
     return "+".join(f"{number}x{kind}" for kind, number in count.items())
-
-
-def target_of(cluster: Cluster) -> Target:
-    """Return the device whose kernels a step runs on a cluster."""
-    return "cpu" if all(device.is_cpu for device in cluster.devices) else "gpu"
-
-
-def asked_target(asked: ProblemOptions) -> Target:
-    """Return the device whose kernels a step runs on the devices of the options."""
-    return "gpu" if asked.devices is None else target_of(asked.devices)
 
 
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
@@ -121,7 +110,7 @@ def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
 
 def read_source(text: str, asked: ProblemOptions) -> Source:
     """Return the source of a name, with the sizes and devices of the options."""
-    return load_source(text, asked.choice, asked.micro_batches, asked_target(asked))
+    return load_source(text, asked.choice, asked.micro_batches, asked.target)
 
 
 def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from placeto.errors import InputError, check_count, not_among
+from placeto.errors import InputError, check_count
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
@@ -25,7 +25,9 @@ from placeto_graphs import (
     nested_groupings,
     parse_cluster,
 )
+from placeto_graphs.errors import not_among
 
+Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 ClusterName = str | os.PathLike[str] | Cluster  # a spec, a file, or the cluster itself
 Rule = Callable[[OpGraph], Grouping]
 
@@ -128,6 +130,16 @@ class ProblemOptions:
     def devices(self) -> Cluster | None:
         """The devices that are named, if there are any."""
         return read_cluster(self.cluster, self.link) if self.cluster else None
+
+    @property
+    def target(self) -> Target:
+        """The device whose kernels a step runs on the devices."""
+        return "gpu" if self.devices is None else target_of(self.devices)
+
+
+def target_of(cluster: Cluster) -> Target:
+    """Return the device whose kernels a step runs on a cluster."""
+    return "cpu" if all(device.is_cpu for device in cluster.devices) else "gpu"
 
 
 def read_cluster(given: ClusterName, link: str | None = None) -> Cluster:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import placeto_workloads
-from placeto.errors import InputError, check_once, not_among
+from placeto.errors import InputError, check_once
 from placeto.problems.models import (
     cached_step,
     capture_step,
@@ -27,7 +27,7 @@ from placeto.problems.models import (
     load_model_graph,
     made_step,
 )
-from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions
+from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions, Target
 from placeto_capture import CaptureError
 from placeto_graphs import (
     DEFAULT_RULES,
@@ -40,13 +40,13 @@ from placeto_graphs import (
     load_problem,
     rules_of_names,
 )
+from placeto_graphs.errors import not_among
 from placeto_graphs.files.storage import read_bytes
 from placeto_workloads import MODELS, training_step
 
 if TYPE_CHECKING:
     from placeto_workloads import TrainingStep
 
-Target = Literal["gpu", "cpu"]  # whose kernels what is captured runs
 PROFILED_KIND = "v100"  # what PipeDream's published profiles were measured on
 DEFAULT_KIND = "k80"
 # The names of evaluators, which are those of objectives.

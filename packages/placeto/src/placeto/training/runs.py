@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from placeto.errors import InputError, check_once, not_among, writing
+from placeto.errors import InputError, check_once, writing
 from placeto.outputs import check_folder, read_json, write_json
 from placeto_graphs import PlacementProblem, load_problem, save_placement, save_problem
+from placeto_graphs.errors import not_among
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance  # pants: no-infer-dep
