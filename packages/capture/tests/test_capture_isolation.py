@@ -2,9 +2,11 @@
 
 import collections
 import functools
+import multiprocessing
 import random
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -244,6 +246,31 @@ def test_captures_of_several_threads_leave_nothing_behind() -> None:
     first_is_out.set()
     threads[1].join()
     assert (nn.functional.dropout, nn.Module._apply) == (dropout, apply)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_during_a_capture_can_capture() -> None:
+    is_in = threading.Event()
+
+    def slow_loss(outputs: torch.Tensor) -> torch.Tensor:
+        is_in.set()
+        time.sleep(0.3)
+        return outputs.sum()
+
+    def capture_in_child() -> None:
+        capture(nn.Linear(2, 2), torch.ones(2, 2))
+
+    run = functools.partial(capture, nn.Linear(2, 2), torch.ones(2, 2), loss_fn=slow_loss)
+    other = threading.Thread(target=run)
+    other.start()
+    is_in.wait(20)
+    child = multiprocessing.get_context("fork").Process(target=capture_in_child)
+    child.start()
+    child.join(20)
+    child.kill()
+    other.join()
+    assert child.exitcode == 0
 
 
 WITH_LINE = r"^model: ArithmeticError: {} \(line \d+ of test_capture_isolation\.py\)$"

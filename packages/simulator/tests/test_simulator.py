@@ -1,5 +1,7 @@
 import copy
+import multiprocessing
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -205,6 +207,32 @@ def test_one_simulator_serves_several_threads() -> None:
     with ThreadPoolExecutor(4) as threads:
         for found in threads.map(lambda _: simulator.evaluate(placements), range(20)):
             assert found == expected
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_simulator_that_was_used_serves_a_forked_process() -> None:
+    """Also one that a thread uses while the process forks: the child has its state, not it."""
+    placements = np.random.default_rng(0).integers(0, 2, (2_000, 4)).astype(np.int32)
+    simulator = Simulator(two_chains(), num_threads=2)
+    expected, is_done = simulator.evaluate(placements), threading.Event()
+
+    def evaluate_until_done() -> None:
+        while not is_done.is_set():
+            simulator.evaluate(placements)
+
+    def exit_with_success_if_equal() -> None:
+        raise SystemExit(0 if simulator.evaluate(placements) == expected else 1)
+
+    other = threading.Thread(target=evaluate_until_done)
+    other.start()
+    child = multiprocessing.get_context("fork").Process(target=exit_with_success_if_equal)
+    child.start()
+    child.join(20)
+    child.kill()
+    is_done.set()
+    other.join()
+    assert child.exitcode == 0
 
 
 def test_a_copy_simulates_the_same() -> None:

@@ -1,8 +1,10 @@
 """The simulator as an evaluator of placements."""
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,11 @@ from placeto_simulator.batches import Batch, batch_of, evaluation_of, loop_of, w
 from placeto_simulator.errors import SimulationError
 from placeto_simulator.tables import State, new_state, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
+
+# One for each number of threads; simulators share them.
+thread_pool = cache(ThreadPoolExecutor)
+if hasattr(os, "register_at_fork"):  # a forked process has the pools, and not their threads
+    os.register_at_fork(after_in_child=thread_pool.cache_clear)
 
 
 class Simulator:
@@ -60,11 +67,7 @@ class Simulator:
         self.num_threads = threads
         self._tables = tables_of(problem)
         self._loop = loop_of(problem.cluster.queue)
-        self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
-        # As many states as batches are simulated at once, each used by one thread at a time.
-        self._states: SimpleQueue[State] = SimpleQueue()
-        for _ in range(threads):
-            self._states.put(new_state(self._tables))
+        self._idle_states: list[State] = []
 
     def __repr__(self) -> str:
         return f"Simulator({self.problem!r}, num_threads={self.num_threads})"
@@ -115,33 +118,39 @@ class Simulator:
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
         """Simulate one placement, int32[G], and return what ran where and when."""
         batch = batch_of(self.problem, np.asarray(placement)[None], path=True)
-        state = self._states.get()
-        try:
+        with self._state() as state:
             self._loop(self._tables, state, batch, 0, 1)
             _check_done(batch.runtime)
             return timeline_of(self.problem, self._tables, state)
-        finally:
-            self._states.put(state)
 
     def _simulate(self, placements: NDArray[np.int32], **wanted: Any) -> Batch:
         """Simulate a batch on as many threads as there are; `batch_of` says what can be wanted."""
         batch = batch_of(self.problem, placements, **wanted)
 
         def run(begin: int, end: int) -> None:
-            state = self._states.get()
-            try:
+            with self._state() as state:
                 self._loop(self._tables, state, batch, begin, end)
-            finally:
-                self._states.put(state)
 
         count = len(batch.runtime)
-        if self._threads is None or count == 1:
+        if self.num_threads == 1 or count == 1:
             run(0, count)
         else:
             ends = np.linspace(0, count, self.num_threads + 1).astype(int).tolist()
-            list(self._threads.map(run, ends[:-1], ends[1:]))
+            list(thread_pool(self.num_threads).map(run, ends[:-1], ends[1:]))
         _check_done(batch.runtime)
         return batch
+
+    @contextmanager
+    def _state(self) -> Iterator[State]:
+        """Lend a state to one thread; there are as many as batches were simulated at once."""
+        try:
+            state = self._idle_states.pop()
+        except IndexError:
+            state = new_state(self._tables)
+        try:
+            yield state
+        finally:
+            self._idle_states.append(state)
 
 
 def _check_done(runtime: NDArray[np.float64]) -> None:

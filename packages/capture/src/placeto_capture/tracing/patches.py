@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import os
 import random
 import sys
 import threading
@@ -36,6 +37,12 @@ from placeto_capture.tracing.origins import model_line
 OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
 _PATCHING = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a process forked meanwhile would keep the patches
+    os.register_at_fork(
+        before=_PATCHING.acquire,
+        after_in_parent=_PATCHING.release,
+        after_in_child=_PATCHING.release,
+    )
 
 
 @contextmanager
