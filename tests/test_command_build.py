@@ -258,14 +258,15 @@ def test_inspection_adds_up(tmp_path: Path) -> None:
     seconds = problem.compute_time.min(axis=1).sum()
     assert report["compute_time"] == pytest.approx(seconds)
     assert sum(scope["compute_time"] for scope in report["scopes"]) == pytest.approx(seconds)
-    assert (report["lower_bound"], report["least_excess"]) == (lower_bound(problem), 0)
+    searched = problem.at_level(len(problem.levels) - 1)
+    assert (report["lower_bound"], report["least_excess"]) == (lower_bound(searched), 0)
     assert [device["fits"] for device in report["devices"]] == [True, True]
     text = succeed("inspect", path)
-    assert "no placement is faster than" in text
+    assert f"no placement in {searched.num_groups} groups is faster than" in text
     assert re.findall(r"^(forward|backward|all) ", text, re.M) == ["forward", "backward", "all"]
     (tmp_path / "graph.txt").write_text(profile(parameter_bytes=20_000_000_000))
     text = succeed("inspect", tmp_path / "graph.txt")
-    assert "no placement fits: a device lacks " in text
+    assert "no placement in 10 groups fits: a device lacks " in text
     assert "does not fit; the parameters of 10 groups alone are too large" in text
 
 

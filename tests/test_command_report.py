@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
-from command_runs import build_profile, succeed
-from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
+from command_runs import build_profile, succeed, succeed_json
+from placeto_graphs import (
+    Grouping,
+    PlacementProblem,
+    from_networkx,
+    parse_cluster,
+    save_problem,
+)
 from placeto_tools.reports.page import embedded_json
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -97,6 +103,34 @@ def data_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     text = path.read_text().split('<script type="application/json" id="data">')[1]
     found: dict[str, list[dict[str, Any]]] = json.loads(text.split("</script>")[0])
     return found
+
+
+def test_bounds_hold_for_the_groups_that_they_name(tmp_path: Path) -> None:
+    """Two ops of a second each, in one group: also in two, as the search places them."""
+    alone, together = (
+        Grouping(group_of=np.array(group_of, np.int32), group_names=names)
+        for group_of, names in (([0, 1], ("a", "b")), ([0, 0], ("both",)))
+    )
+    problem = PlacementProblem(
+        graph=from_networkx(nx.empty_graph(2, create_using=nx.DiGraph)),
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.ones((2, 2)),
+        grouping=together,
+        hierarchy=(together, alone),
+    )
+    path, placement = tmp_path / "problem.json", tmp_path / "placement.json"
+    save_problem(problem, path)
+    placed = succeed_json("place", path, "--max-evaluations=2000", "-o", placement)
+    inspected = succeed_json("inspect", path)
+    in_one = succeed_json("inspect", path, "--groups=1")
+    assert placed["groups"] == inspected["searched_groups"] > 1 == in_one["searched_groups"]
+    assert inspected["lower_bound"] <= placed["runtime"] < in_one["lower_bound"]
+    for placements, num_groups in (([], 1), ([placement], placed["groups"])):
+        page = tmp_path / f"{num_groups}.html"
+        succeed("report", path, "k80:0", *placements, "-o", page)
+        (report,) = data_of(page)["problems"]
+        assert report["bounded_groups"] == num_groups
+        assert max(report["bounds"].values()) <= min(p["runtime"] for p in report["placers"])
 
 
 def test_names_cannot_end_the_element_that_holds_them(tmp_path: Path) -> None:

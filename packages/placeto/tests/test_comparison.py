@@ -182,7 +182,7 @@ def test_a_table_says_if_nothing_fits() -> None:
         (problem(not_fitting), "; no placement that fits was found"),
         (
             problem(not_fitting, least_excess=3_000_000),
-            "; no placement fits: a device lacks 3.0 MB or more",
+            "; no placement in 2 groups fits: a device lacks 3.0 MB or more",
         ),
     ):
         assert placer_table(report).title == f"{title}{said}"

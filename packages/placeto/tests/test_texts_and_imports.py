@@ -78,8 +78,8 @@ UNIT = "MB sent"
         (json_text, ({"a": np.float64("inf"), "b": np.arange(2)}, 0), '{"a": null, "b": [0, 1]}'),
         (overflow_text, (V100S, [19_200_000_000, 5]), ", out of memory: v100:0 needs 19.2 GB of 1"),
         (overflow_text, (V100S, [5, 5]), ""),
-        (bound_text, (1.25, 0), "no placement is faster than 1.250 s"),
-        (bound_text, (1.25, 10**8, " in 8 groups"), "no placement in 8 groups fits: a device"),
+        (bound_text, (1.25, 0, 1), "no placement in 1 group is faster than 1.250 s"),
+        (bound_text, (1.25, 10**8, 8), "no placement in 8 groups fits: a device"),
     ],
 )  # fmt: skip
 def test_values_have_these_texts(text: Any, arguments: tuple[Any, ...], expected: str) -> None:

@@ -39,7 +39,6 @@ from placeto.trials.comparison import (
 )
 from placeto.trials.folder import DESCRIPTION, PAGE, ExperimentFolder, experiment_folder
 from placeto.trials.trials import Graph, Page, Problem, Results
-from placeto_baselines import bound_parts
 from placeto_graphs import GraphError, PlacementProblem, save_placement
 from placeto_tools.options import (
     PLACER_LIST,
@@ -383,6 +382,6 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save_placement(found.placement, problem, file)
         if page and shown and comparison.evaluators[compared.evaluator].simulates:
-            reports.append(problem_report(compared.title, problem, bound_parts(problem), shown))
+            reports.append(problem_report(compared.title, problem, shown))
     if reports:
         write_text(folder.path / REPORT, report_page("Comparison of placers", reports))

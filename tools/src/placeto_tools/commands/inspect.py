@@ -8,6 +8,7 @@ import click
 
 from placeto.placing.costs import bound_text
 from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.placements import search_problem
 from placeto.placing.reports import inspect_problem
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
@@ -39,8 +40,8 @@ def inspect(
     """Show the ops, bytes, groups, memory and lower bound of a problem.
 
     PROBLEM is a problem file, or any other MODEL of `placeto build` with its options. The time of
-    an op is that on its fastest device. No placement has a simulated runtime below the lower bound.
-    If no placement fits the memory, a line says so.
+    an op is that on its fastest device. No placement of the groups that `placeto place` searches
+    has a simulated runtime below the lower bound. If none of them fits the memory, a line says so.
 
     \b
     placeto inspect problem.json.gz
@@ -51,9 +52,11 @@ def inspect(
         priced_by = evaluator_spec(objective or source.evaluator)
         read = problem_of(source, asked)
         progress.update(f"{problem}: lower bound, compiled once ...")
-        report = inspect_problem(read, scope_depth, priced_by)
+        searched = read if asked.grouping.fixes_how_many else search_problem(read)
+        report = inspect_problem(read, searched, scope_depth, priced_by)
     bound = report["lower_bound"]
-    line = f"\n{bound_text(bound, report['least_excess'])}" if bound else ""
+    text = bound_text(bound, report["least_excess"], searched.num_groups)
+    line = f"\n{text}" if bound else ""
     show_report(report, *_tables(report), line, as_json=as_json)
 
 

@@ -209,7 +209,7 @@ def place(
             f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
         )
         if bound:
-            text = bound_text(bound, excess, f" in {counted(read.num_groups, 'group')}")
+            text = bound_text(bound, excess, read.num_groups)
             more = 100 * (cost_of_result(read, result) / bound - 1)
             click.echo(f"{text}; this one takes {more:.1f} % more")
         if placed.choices:

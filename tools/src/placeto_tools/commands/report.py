@@ -9,7 +9,6 @@ from placeto.outputs import write_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import counted
-from placeto_baselines import bound_parts
 from placeto_tools.options import Command, output_option, overwrite_option
 from placeto_tools.problem_options import problem_options, resolved, schedule_option
 from placeto_tools.reports.page import Shown, problem_report, report_page
@@ -41,13 +40,11 @@ def report(
     with showing_progress(problem) as progress:
         read = problem_of(read_source(problem, asked), asked)
         found = [resolved(text, read, schedule, progress) for text in placements]
-        progress.update("lower bound ...")
-        bounds = bound_parts(read)
         progress.update(f"{output} ...")
         titles = _titles(placements)
         shown = [Shown(title, *each) for title, each in zip(titles, found, strict=True)]
         name = Path(problem).name
-        page = report_page(f"Placements of {name}", [problem_report(name, read, bounds, shown)])
+        page = report_page(f"Placements of {name}", [problem_report(name, read, shown)])
     write_text(output, page)
     click.echo(f"{output}: {counted(len(shown), 'placement')}, {len(page) / 1e6:.1f} MB")
 

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from placeto.outputs import json_text
 from placeto.placing.costs import cost_of_result, fits
+from placeto_baselines import bound_parts
 from placeto_graphs import Phase, PlacementProblem
 from placeto_simulator import Simulator, Timeline
 from placeto_tools import __version__
@@ -71,18 +72,21 @@ def _ours(name: str) -> str:
     return resources.files("placeto_tools.reports").joinpath(name).read_text("utf-8")
 
 
-def problem_report(
-    title: str, problem: PlacementProblem, bounds: dict[str, float], shown: Sequence[Shown]
-) -> Report:
-    """Return the report of one problem for a page: plain values in SI units."""
+def problem_report(title: str, problem: PlacementProblem, shown: Sequence[Shown]) -> Report:
+    """Return the report of one problem for a page: plain values in SI units.
+
+    Its bounds are those of the finest groups of a placement that it shows.
+    """
     levels = drawn_levels(problem)
     before: list[PlacementProblem | None] = [None, *levels[:-1]]
     shown_problems = {id(each.problem): each.problem for each in shown}
     simulators = {key: Simulator(one, num_threads=1) for key, one in shown_problems.items()}
     graph, cluster = problem.graph, problem.cluster
+    finest = max((each.problem.grouping for each in shown), key=lambda level: level.num_groups)
     return {
         "title": title,
-        "bounds": bounds,
+        "bounds": bound_parts(replace(problem, grouping=finest, hierarchy=None)),
+        "bounded_groups": finest.num_groups,
         "devices": [
             {"name": device.name, "memory_bytes": device.memory_bytes, "colour": colour(index)}
             for index, device in enumerate(cluster.devices)

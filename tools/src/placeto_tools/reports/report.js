@@ -93,13 +93,13 @@ const best_of = placers => range(placers.length).reduce(
   (best, index) => better(placers[index], placers[best]) ? index : best, 0);
 
 function draw_table() {
-  const {placers, devices, op_names, levels, bounds} = problem, best = placers[best_of(placers)];
+  const {placers, devices, op_names, levels, bounds, bounded_groups} = problem, best = placers[best_of(placers)];
   const [name, bound] = Object.entries(bounds).reduce((one, other) => other[1] > one[1] ? other : one, ["", 0]);
   at("summary").textContent = `${problem.title}: ${number.format(op_names.length)} ops, ` +
     `${number.format(levels[levels.length - 1].names.length)} groups, ${devices.length} devices`;
   const over = placer => bound > 0 && placer.fits ? share(placer.runtime / bound - 1) : "";
   at("verdict").textContent = (best.fits ? `${best.title} is the fastest: ${seconds(best.runtime)} a step (simulated)` :
-    "No placement here fits the memory") + (bound > 0 ? `. The lower bound is ${seconds(bound)} (${name}).` : ".");
+    "No placement here fits the memory") + (bound > 0 ? `. The lower bound in ${number.format(bounded_groups)} groups is ${seconds(bound)} (${name}).` : ".");
   const columns = [
     ["placer", placer => placer.title],
     ["simulated runtime", placer => seconds(placer.runtime) + (placer.fits ? "" : ", out of memory")],

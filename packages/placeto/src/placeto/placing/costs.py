@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.placing.evaluators import EvaluatorSpec
-from placeto.texts import bytes_text, seconds_text
+from placeto.texts import bytes_text, counted, seconds_text
 from placeto_baselines import least_memory
 from placeto_graphs import (
     DEFAULT_RULES,
@@ -64,16 +64,18 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
     return f", out of memory: {', '.join(over[:MOST_SHOWN])}{more}" if over else ""
 
 
-def bound_text(bound: float, least_excess: int, where: str = "") -> str:
-    """Return a text of what no placement beats: a runtime, and memory if none fits."""
+def bound_text(bound: float, least_excess: int, num_groups: int) -> str:
+    """Return a text of what no placement of groups beats: a runtime, and memory if none fits."""
     if not least_excess:
-        return f"no placement{where} is faster than {seconds_text(bound)}"
-    return f"{misfit_text(least_excess, where)}; none costs less than {seconds_text(bound)}"
+        placements = f"no placement in {counted(num_groups, 'group')}"
+        return f"{placements} is faster than {seconds_text(bound)}"
+    return f"{misfit_text(least_excess, num_groups)}; none costs less than {seconds_text(bound)}"
 
 
-def misfit_text(least_excess: int, where: str = "") -> str:
-    """Return a text that no placement fits, with the bytes that a device lacks at least."""
-    return f"no placement{where} fits: a device lacks {bytes_text(least_excess)} or more"
+def misfit_text(least_excess: int, num_groups: int) -> str:
+    """Return a text that no placement of groups fits, and the least bytes that a device lacks."""
+    groups, lacking = counted(num_groups, "group"), bytes_text(least_excess)
+    return f"no placement in {groups} fits: a device lacks {lacking} or more"
 
 
 def too_large_text(problem: PlacementProblem) -> str:

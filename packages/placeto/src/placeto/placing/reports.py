@@ -161,9 +161,15 @@ def speed_of_kind(
 
 
 def inspect_problem(
-    problem: PlacementProblem, scope_depth: int = 2, evaluator: EvaluatorSpec = STEP
+    problem: PlacementProblem,
+    searched: PlacementProblem,
+    scope_depth: int = 2,
+    evaluator: EvaluatorSpec = STEP,
 ) -> Report:
-    """Return the report of a problem; ops are added up by the first parts of their scopes."""
+    """Return the report of a problem; ops are added up by the first parts of their scopes.
+
+    The bounds are those of the problem at the level that is ``searched``.
+    """
     graph, groups = problem.graph, problem.group_graph
     ops_of: dict[str, list[int]] = defaultdict(list)
     for op, scope in enumerate(graph.scopes):
@@ -201,8 +207,9 @@ def inspect_problem(
         "links": _links(problem.cluster),
         "objective": evaluator.objective,
         "unit": evaluator.unit,
-        "lower_bound": evaluator.lower_bound(problem),
-        "least_excess": least_excess(problem) if evaluator.simulates else 0,
+        "lower_bound": evaluator.lower_bound(searched),
+        "least_excess": least_excess(searched) if evaluator.simulates else 0,
+        "searched_groups": searched.num_groups,
     }
 
 

@@ -141,7 +141,7 @@ def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
             del cells[4]
     title = f"{problem.title}: {counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
     if problem.least_excess:
-        title += f"; {misfit_text(problem.least_excess)}"
+        title += f"; {misfit_text(problem.least_excess, problem.groups)}"
     elif (runs := [run for one in _competing(problem) for run in one.runs]) and not any(
         run.fits for run in runs
     ):
