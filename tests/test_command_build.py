@@ -230,6 +230,8 @@ def test_a_profile_becomes_a_problem_that_is_divided_on_any_devices(tmp_path: Pa
     assert built(parts, path, "--micro-batches=4") == micro_batched_problem(whole, 4)
     moved = built(tmp_path / "moved.json", parts, "--cluster=3xv100")
     assert (moved.cluster.queue, moved.num_devices) == ("backward-first", 3)
+    error = fail("place", parts, "--micro-batches=2", "-o", tmp_path / "placement.json")
+    assert f"--micro-batches: expected none for {parts}, whose step is in 4 already" in error
 
 
 def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(

@@ -22,7 +22,7 @@ from placeto.problems.making import (
     runnable_source,
 )
 from placeto.problems.options import ProblemOptions, SourceOptions, read_cluster
-from placeto.problems.sources import load_source, source_model
+from placeto.problems.sources import load_source, most_micro_batches, source_model
 from placeto.trials.placing_tasks import on_a_cpu
 from placeto_capture import cost_model
 from placeto_execution.devices import RealDevices
@@ -42,6 +42,13 @@ from placeto_simulator import Simulator
 from placeto_workloads import MODELS, family
 
 SMALL = SourceOptions({"units": 8, "vocabulary_size": 10})
+
+
+def test_a_batch_is_divided_by_the_largest_number_that_its_source_takes() -> None:
+    for batch_size, number in ((4100, 5), (4099, 1), (32, 8), (2, 2)):
+        choice = SourceOptions({"batch_size": batch_size})
+        assert most_micro_batches("inception-v3", choice, 8) == number
+    assert most_micro_batches("problem.json", SourceOptions(), 8) == 8
 
 
 def test_a_member_of_a_family_has_what_suits_its_family_and_a_file_no_model() -> None:

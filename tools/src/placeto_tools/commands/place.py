@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -31,6 +32,7 @@ from placeto.placing.placers import PLACERS, placer_spec
 from placeto.placing.reports import bottleneck_text, rate_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
+from placeto.problems.sources import most_micro_batches
 from placeto.texts import SECONDS, bytes_text, counted
 from placeto.training.runs import read_policy
 from placeto_baselines import least_excess
@@ -179,7 +181,13 @@ def place(
     with showing_progress() as progress:
         progress.update("memory that every placement needs ...")
         excess = least_excess(read) if priced_by.simulates else 0
-        why = "" if fits else too_large_text(read) + remedy_text(unscheduled, result, priced_by)
+        remedy = (
+            ""
+            if fits
+            else remedy_text(
+                unscheduled, result, priced_by, partial(most_micro_batches, problem, asked.choice)
+            )
+        )
     report = {
         "output": str(output),
         "placer": placed.placer,
@@ -222,5 +230,5 @@ def place(
     ):
         click.echo(f"{line}\n" if line else "", err=True, nl=False)
     if not fits:
-        click.echo(f"no placement found fits the memory{why}", err=True)
+        click.echo(f"no placement found fits the memory{too_large_text(read)}{remedy}", err=True)
         sys.exit(DOES_NOT_FIT)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.errors import GraphError
 from placeto_graphs.micro_batches.layout import Layout, gradients_and_terms, layout_of, ops_of_batch
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.cluster import BACKWARD_FIRST
@@ -44,7 +45,7 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     Raises
     ------
     GraphError
-        When the number m is not an integer >= 1.
+        When the number m is not an integer >= 1, or the step is in micro-batches already.
 
     Examples
     --------
@@ -58,7 +59,7 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     >>> " ".join(micro_batched(from_networkx(step), 2).op_names)
     'weights images@0 layer@0 images@1 layer@1 gradient@0 gradient@1 gradient/sum0@1 update'
     """
-    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    count = _checked_count(graph, num_micro_batches)
     part = _one_micro_batch(graph, count)
     return graph if count == 1 else _repeated_graph(part, layout_of(part, count))
 
@@ -83,7 +84,7 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     >>> np.allclose(problem.compute_time.sum(axis=0), whole.compute_time.sum(axis=0))
     True
     """
-    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    count = _checked_count(problem.graph, num_micro_batches)
     parts = np.where(ops_of_batch(problem.graph), count, 1)
     part = replace(
         problem,
@@ -101,7 +102,7 @@ def repeat_micro_batch_problem(
     As `micro_batched_problem`, but nothing is divided: graph and times are those of a step with
     an m-th part of the batch.
     """
-    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    count = _checked_count(problem.graph, num_micro_batches)
     if count == 1:
         return problem
     graph, levels = problem.graph, problem.hierarchy
@@ -113,6 +114,17 @@ def repeat_micro_batch_problem(
         grouping=_repeated_grouping(graph, problem.grouping, layout),
         hierarchy=levels and tuple(_repeated_grouping(graph, level, layout) for level in levels),
     )
+
+
+def _checked_count(graph: OpGraph, num_micro_batches: int) -> int:
+    """Return the number of micro-batches; a step that has some already cannot have others."""
+    count = integer("num_micro_batches", num_micro_batches, minimum=1)
+    if count > 1 and graph.num_micro_batches > 1:
+        raise GraphError(
+            "num_micro_batches: expected 1 for a step that is in "
+            f"{graph.num_micro_batches} micro-batches already, got {count}"
+        )
+    return count
 
 
 def _one_micro_batch(graph: OpGraph, count: int) -> OpGraph:

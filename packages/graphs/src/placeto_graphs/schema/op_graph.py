@@ -204,6 +204,11 @@ class OpGraph(Record):
         """W, the number of edges from an op to one that waits for it."""
         return len(self.waits)
 
+    @property
+    def num_micro_batches(self) -> int:
+        """Number of micro-batches of the step; 1 if it is not divided."""
+        return int(self.micro_batch.max(initial=0)) + 1
+
     @cached_property
     def precedences(self) -> NDArray[np.int32]:
         """int32[E + W, 2], rows of (op, op that runs after it): by an edge, then by a wait."""

@@ -1,6 +1,6 @@
 """Costs of placements: seconds of a step, and a penalty if the memory does not suffice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from placeto_graphs import (
 from placeto_simulator import Timeline
 
 MOST_SHOWN = 4  # devices in one line
-MICRO_BATCHES = 8  # that are tried where nothing fits
+MICRO_BATCHES = 8  # the most that are tried where nothing fits
 # Part of the runtime: the mean error of simulated steps with real links, see docs/fidelity.md.
 SIMULATION_ERROR = 0.15
 
@@ -93,19 +93,24 @@ def too_large_text(problem: PlacementProblem) -> str:
 
 
 def remedy_text(
-    problem: PlacementProblem, result: PlacementResult, evaluator: EvaluatorSpec
+    problem: PlacementProblem,
+    result: PlacementResult,
+    evaluator: EvaluatorSpec,
+    divisor: Callable[[int], int],
 ) -> str:
-    """Return what would need less memory than a placement that does not fit."""
+    """Return what needs less memory than a placement that does not fit.
+
+    A ``divisor`` of the batch, the largest up to a limit, is the number of micro-batches to try.
+    """
     if not (problem.graph.phases == Phase.BACKWARD).any():
         return "; a smaller batch or context needs less memory"
     tried = ""
-    is_divided = problem.graph.micro_batch.max() > 0
     if evaluator.simulates:
-        if is_divided:
+        if problem.graph.num_micro_batches > 1:
             option, other = "--schedule 1f1b", scheduled(problem, "1f1b", result.placement)
         else:
-            option = f"--micro-batches {MICRO_BATCHES}"
-            other = micro_batched_problem(problem, MICRO_BATCHES)
+            number = divisor(MICRO_BATCHES)
+            option, other = f"--micro-batches {number}", micro_batched_problem(problem, number)
         peak = evaluator.make(other, None).evaluate(result.placement[None]).peak_memory[0]
         lacks, lacked = (
             int((each - problem.cluster.memory_bytes).max()) for each in (peak, result.peak_memory)
@@ -117,8 +122,8 @@ def remedy_text(
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:
     """Return how to make a problem file with finer groups; an empty text if it has them."""
-    in_micro_batches = problem.graph.micro_batch.max() >= 0  # its groups follow no rules
-    if problem.rules is not None or problem.hierarchy is not None or in_micro_batches:
+    is_divided = problem.graph.num_micro_batches > 1  # its groups follow no rules
+    if problem.rules is not None or problem.hierarchy is not None or is_divided:
         return ""
     rules = " ".join(f"--rule {name}" for name in names_of_rules(DEFAULT_RULES) or ())
     return (

@@ -130,8 +130,27 @@ def load_source(
         source = source_model(text, choice, micro_batches).source(target)
     if micro_batches == 1:
         return source
+    divided = source.graph.num_micro_batches
+    if divided > 1:
+        raise InputError(
+            f"--micro-batches: expected none for {text}, whose step is in {divided} already, got "
+            f"{micro_batches}; build its model anew with another number"
+        )
     name = f"{source.name} in {micro_batches} micro-batches"
     return replace(source, name=name, micro_batches=micro_batches)
+
+
+def most_micro_batches(text: str, choice: SourceOptions, limit: int) -> int:
+    """Return the largest number of micro-batches, up to a limit, that divide the step of a source.
+
+    The ops of a file are divided by any number.
+    """
+    for number in range(limit, 1, -1):
+        with suppress(InputError):
+            if not is_graph_file(text):
+                source_model(text, choice, number)
+            return number
+    return 1
 
 
 def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> SourceModel:
