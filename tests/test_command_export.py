@@ -179,6 +179,15 @@ def test_devices_of_two_machines_are_refused(form: str) -> None:
         FORMATS[form].export(problem, np.zeros(problem.num_groups, np.int32), STEP)
 
 
+@pytest.mark.parametrize("form", ["vllm", "llama.cpp"])
+def test_a_step_of_training_is_no_server(tmp_path: Path, form: str) -> None:
+    problem = problem_of_ops(Chain(), features(4), "2xv100")
+    files = saved(tmp_path, problem, np.zeros(problem.num_groups, np.int32))
+    error = fail("export", *files, "--to", form)
+    assert "PROBLEM: expected a step of inference, as " in error
+    assert "got one of training; build the model with --mode decode or " in error
+
+
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # of PyTorch, by itself
 def test_pipelining_splits_a_model_where_the_stages_begin() -> None:
     model, inputs = Chain(), features(4)

@@ -10,7 +10,7 @@ import pydot
 
 from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map
-from placeto.exporting.forms import Exported, Placement
+from placeto.exporting.forms import Exported, Placement, check_inference
 from placeto.exporting.layers import (
     LayerSplit,
     ModelChain,
@@ -82,6 +82,7 @@ def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorS
     on both. ``CUDA_VISIBLE_DEVICES`` has the GPUs of the stages, if these are not the first ones in
     their order. On several machines a remark has it for each of them.
     """
+    check_inference(problem.graph, "vLLM")
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(ModelChain(problem, evaluator, "vLLM"), placement, gpus)
     cluster, sizes = problem.cluster, split.stages.sizes

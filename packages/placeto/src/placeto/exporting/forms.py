@@ -161,6 +161,15 @@ def check_one_machine(cluster: Cluster, library: str) -> None:
         )
 
 
+def check_inference(graph: OpGraph, library: str) -> None:
+    """Refuse a step of training for a library that serves a model."""
+    if graph.phases.any():
+        raise InputError(
+            f"PROBLEM: expected a step of inference, as {library} serves a model, got one of "
+            "training; build the model with --mode decode or --mode prefill, and place that step"
+        )
+
+
 def labels_of_step(
     graph: OpGraph, forward_labels: NDArray[np.int64], otherwise: int
 ) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from placeto.exporting.forms import (
     ROOT,
     Exported,
     ModuleScopes,
+    check_inference,
     check_one_machine,
     is_within,
     labels_of_step,
@@ -53,6 +54,7 @@ def llama_cpp(
     fits stays as it is. See `best_arrangement` for all others.
     """
     check_one_machine(problem.cluster, "llama.cpp without --rpc")
+    check_inference(problem.graph, "llama.cpp")
     names = device_names(problem.cluster)
     cpu = names.index("CPU") if "CPU" in names else None
     chain = LlamaCppChain(problem, cpu, evaluator)
