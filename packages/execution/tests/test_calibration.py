@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from placeto_execution import calibration
+from placeto_execution import ExecutionError, calibration
 from placeto_execution.calibration import Calibration
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 
@@ -61,6 +61,15 @@ class KnownDevices:
 @contextmanager
 def known_devices(step: Any, names: Sequence[str]) -> Iterator[KnownDevices]:
     yield KnownDevices(step, names)
+
+
+def test_a_bandwidth_that_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "executor_on", known_devices)
+    with pytest.raises(
+        ExecutionError,
+        match=r"^cpu:0 to cpu:1: expected 4 bytes to take longer than 4, got 2e-05 s",
+    ):
+        Calibration(NAMES, chain_step, runs=9).links([4, 4])
 
 
 def test_links_and_devices_that_are_known_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

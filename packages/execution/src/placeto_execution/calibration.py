@@ -1,6 +1,5 @@
 """Measurements of this machine as a cluster, by steps that run on it."""
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto_execution.devices import is_cuda
+from placeto_execution.errors import ExecutionError
 from placeto_execution.measuring import executor_on
 from placeto_graphs import Cluster, Device, ExecutableStep
 
@@ -29,7 +29,7 @@ class LinkMeasurement:
     destination: int
     num_bytes: tuple[int, ...]  # of tensors, ascending
     # Medians from the end of the op that makes a tensor to the start of its reader.
-    seconds: tuple[float, ...]
+    seconds: Sequence[float]
 
     @property
     def latency(self) -> float:
@@ -37,9 +37,8 @@ class LinkMeasurement:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second that the largest took longer than the smallest; inf if it did not."""
-        seconds = self.seconds[-1] - self.seconds[0]
-        return (self.num_bytes[-1] - self.num_bytes[0]) / seconds if seconds > 0 else math.inf
+        """Bytes per second, of those that the largest has more than the smallest."""
+        return (self.num_bytes[-1] - self.num_bytes[0]) / (self.seconds[-1] - self.seconds[0])
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,13 @@ class Calibration:
     threads: int = 1
 
     def links(self, sizes: Sequence[int]) -> list[LinkMeasurement]:
-        """Measure tensors of some sizes, in bytes, between each two devices, in both ways."""
+        """Measure tensors of some sizes, in bytes, between each two devices, in both ways.
+
+        Raises
+        ------
+        ExecutionError
+            If the largest tensor takes no longer than the smallest, so that no bandwidth is known.
+        """
         numbers = range(len(self.devices))
         seconds = {pair: list[float]() for pair in permutations(numbers, 2)}
         for size in sizes:
@@ -61,9 +66,15 @@ class Calibration:
                 gaps = self._gaps(size, hops, [one, other])
                 seconds[one, other].append(float(np.median(gaps[:, ::2])))
                 seconds[other, one].append(float(np.median(gaps[:, 1::2])))
-        return [
-            LinkMeasurement(*pair, tuple(sizes), tuple(taken)) for pair, taken in seconds.items()
-        ]
+        links = [LinkMeasurement(*pair, tuple(sizes), taken) for pair, taken in seconds.items()]
+        for link in links:
+            if not 0 <= link.latency < link.seconds[-1]:
+                raise ExecutionError(
+                    f"{self.devices[link.source]} to {self.devices[link.destination]}: expected "
+                    f"{sizes[-1]} bytes to take longer than {sizes[0]}, got {link.seconds[-1]:.3g} "
+                    f"s and {link.latency:.3g} s; measure larger tensors, or more steps"
+                )
+        return links
 
     def op_overhead(self, device: int) -> float:
         """Return the seconds from the end of a cheap op to the start of the next one."""

@@ -28,10 +28,10 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 @steps_option(7)
 @number_option(
     "--most-bytes",
-    least=4,
+    least=SIZES[-2],
     default=SIZES[-1],
     metavar="BYTES",
-    help="Size of the largest transferred tensor, in bytes.",
+    help=f"Size of the largest transferred tensor, in bytes, at least {SIZES[-2]}.",
 )
 @result_options("Cluster file to write: .toml.", ".toml")
 def calibrate(
