@@ -280,7 +280,21 @@ def test_the_group_whose_tensor_comes_last_is_waited_for() -> None:
     )
     timeline = Simulator(problem).timeline(np.array([0, 1, 1, 0], np.int32))
     assert timeline.runtime == 8.0
-    assert waits(timeline) == [Wait("c", "a", ops=1, transferred=1, idle=5.0)]
+    assert waits(timeline) == [Wait("c", "a", ops=1, transferred=1, ordered=0, idle=5.0)]
     groups = Grouping(group_of=np.array([0, 1, 0, 2], np.int32), group_names=("a", "b", "d"))
     joined = replace(problem, grouping=groups)
     assert waits(replace(timeline, problem=joined)) == []
+
+
+def test_the_op_that_has_to_be_done_last_is_waited_for() -> None:
+    """c has the tensor of a from 1 on, and then waits for b, which is done at 3."""
+    ops = nx.DiGraph()
+    ops.add_nodes_from("abc")
+    ops.add_edge("a", "c", bytes=8)
+    problem = PlacementProblem(
+        graph=replace(from_networkx(ops), waits=np.array([[2, 1]], np.int32)),
+        cluster=devices_without_overheads(2, 1e9),
+        compute_time=np.array([1.0, 3.0, 1.0])[:, None].repeat(2, axis=1),
+    )
+    timeline = Simulator(problem).timeline(np.array([0, 1, 0], np.int32))
+    assert waits(timeline) == [Wait("c", "b", ops=1, transferred=0, ordered=1, idle=2.0)]

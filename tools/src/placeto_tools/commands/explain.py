@@ -35,9 +35,9 @@ def explain(named: Named, group: str | None, as_json: bool) -> None:
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. A cost is a simulated runtime, plus 2 s for
     each GB by which the fullest device exceeds its memory. By default you see the groups that are
-    longest on the critical path, each with its second best device, and the longest waits for
-    tensors. With GROUP, you see the cost of that group on each device: alone, and together with all
-    groups that share tensors with it.
+    longest on the critical path, each with its second best device. The longest waits, for tensors
+    or for the order of ops, stand below. With GROUP, you see the cost of that group on each device:
+    alone, and together with all groups that share tensors with it.
 
     \b
     placeto explain problem.json.gz placement.json
@@ -136,9 +136,10 @@ def _tables_of_one(report: Report) -> list[TextTable]:
 def _wait_table(title: str, rows: list[Report]) -> TextTable:
     hidden = f"; the longest of {len(rows):,}" if len(rows) > NUM_WAITS else ""
     return table_of(
-        f"{title} until tensors came{hidden if rows else ': never'}",
+        f"{title} until tensors came or ops before were done{hidden if rows else ': never'}",
         rows[:NUM_WAITS],
-        "group | waited for: for_group | >ops | >over a link: transferred | >idle",
+        "group | waited for: for_group | >ops | >over a link: transferred | >in order: ordered | "
+        ">idle",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reasons for the device of a group: its costs on other devices, and waits for tensors."""
+"""Reasons for the device of a group: its costs on other devices, and waits for other groups."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -23,12 +23,13 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Wait:
-    """Idle time of a device before ops of one group, until a tensor of another group arrived."""
+    """Idle time of a device before ops of one group, until another group let them start."""
 
     group: str  # that waited
-    for_group: str  # whose tensor arrived last
+    for_group: str  # whose tensor arrived last, or whose op was done last
     ops: int  # number of ops that waited
     transferred: int  # number of them whose tensor arrived over a link
+    ordered: int  # number of them that waited for an op to be done, and for no tensor of it
     idle: float  # seconds for which the device of the group was idle right before them
 
 
@@ -136,28 +137,33 @@ def seconds_on_path(timeline: Timeline) -> NDArray[np.float64]:
 
 
 def waits(timeline: Timeline) -> list[Wait]:
-    """Return the waits of groups for tensors of others while their device was idle, longest first.
+    """Return the waits of groups for others while their device was idle, longest first.
 
-    The idle time right before an op counts for the group whose tensor arrived last.
+    The idle time right before an op counts for the group of the op that it waited for last:
+    until a tensor of that op arrived, or, in the order of the step or of a schedule, until it was
+    done.
     """
     problem, graph, device_of = timeline.problem, timeline.problem.graph, timeline.op_device
-    made, read = graph.edge_producers, graph.edge_consumers
-    moved = device_of[made] != device_of[read]
+    before, op = graph.precedences.T
+    is_tensor = np.arange(len(op)) < graph.num_edges
     arrived = np.zeros((graph.num_tensors, problem.num_devices))
     arrived[timeline.transfer_tensor, timeline.transfer_destination] = timeline.transfer_end
-    time = np.where(moved, arrived[graph.edges[:, 0], device_of[read]], timeline.op_end[made])
-    order = np.lexsort((-np.arange(len(read)), time, read))
-    last = order[np.diff(read[order], append=-1) != 0]  # the first that came last, of each op
-    idle = _idle_before(timeline)[read[last]]
-    pairs = problem.grouping.group_of[np.stack([read, made])[:, last]]
-    others = (pairs[0] != pairs[1]) & (idle > 0)
-    found, pair = np.unique(pairs[:, others], axis=1, return_inverse=True)
+    moved = is_tensor & (device_of[before] != device_of[op])
+    time = timeline.op_end[before]
+    time[moved] = arrived[graph.edges[moved[: graph.num_edges], 0], device_of[op[moved]]]
+    order = np.lexsort((-np.arange(len(op)), time, op))
+    last = order[np.diff(op[order], append=-1) != 0]  # the first that came last, of each op
+    idle = _idle_before(timeline)[op[last]]
+    pairs = problem.grouping.group_of[np.stack([op, before])[:, last]]
+    between = (pairs[0] != pairs[1]) & (idle > 0)
+    unique_pairs, pair = np.unique(pairs[:, between], axis=1, return_inverse=True)
     names = problem.grouping.group_names
-    sums = [np.bincount(pair.ravel(), each[others]) for each in (idle > 0, moved[last], idle)]
+    waited = idle > 0, moved[last], ~is_tensor[last], idle
+    sums = np.stack([np.bincount(pair.ravel(), values[between]) for values in waited], axis=1)
     listed = [
-        Wait(names[group], names[other], int(ops), int(transferred), seconds)
-        for (group, other), ops, transferred, seconds in zip(
-            found.T.tolist(), *(each.tolist() for each in sums), strict=True
+        Wait(names[group], names[for_group], int(ops), int(transferred), int(ordered), seconds)
+        for (group, for_group), (ops, transferred, ordered, seconds) in zip(
+            unique_pairs.T.tolist(), sums.tolist(), strict=True
         )
     ]
     return sorted(listed, key=lambda wait: -wait.idle)
