@@ -188,7 +188,11 @@ def test_times_are_the_simulators(tmp_path: Path) -> None:
         busy = [device["busy"] * placer["runtime"] for device in expected["devices"]]
         assert placer["busy"] == pytest.approx(busy)
         assert np.add(placer["busy"], placer["waiting"]) == pytest.approx(placer["runtime"])
+        assert max(placer["sending"]) <= placer["runtime"]
         path = expected["critical_path"]
+        assert sum(placer["step"]["path_transfer_seconds"]) == pytest.approx(
+            path["transfer_seconds"]
+        )
         assert len(placer["step"]["path_ops"]) == path["ops"]
         assert len(placer["step"]["path_transfers"]) == path["transfers"]
         assert max(placer["step"]["op_end"]) == pytest.approx(expected["runtime"], rel=1e-6)

@@ -101,6 +101,7 @@ def test_messages_overlap_in_their_latency() -> None:
     assert [start[f"a{n}"] for n in range(4)] == [101.0, 102.25, 103.5, 104.75]
     assert [start[f"b{n}"] for n in range(4)] == [51.0, 9.25, 53.5, 11.75]
     assert timeline.link_busy.tolist() == [4 / 104.75, 4 / 104.75, 0, 0]
+    assert timeline.device_sending.tolist() == timeline.link_busy.tolist()
     path = [(step.start, step.end) for step in timeline.critical_path if step.kind == "transfer"]
     assert path == [(0, 1.25), (1.25, 2.5), (2.5, 3.75), (3.75, 104.75)]
     assert difference(problem, placement) is None

@@ -66,15 +66,12 @@ class StepTimeline:
 
         A real link may carry several at once.
         """
-        ends = np.minimum(self.transfer_sent, self.runtime)
-        seconds = np.zeros(len(ends))
-        for link in np.unique(self.transfer_link):
-            here = np.flatnonzero(self.transfer_link == link)
-            here = here[np.argsort(self.transfer_start[here], kind="stable")]
-            until = np.maximum.accumulate(ends[here])
-            begun = np.maximum(self.transfer_start[here], np.append(0.0, until[:-1]))
-            seconds[here] = np.maximum(until - begun, 0.0)
-        return self._share(self.transfer_link, seconds, self.problem.cluster.num_links)
+        return self._share_of_sending(self.transfer_link, self.problem.cluster.num_links)
+
+    @property
+    def device_sending(self) -> NDArray[np.float64]:
+        """float64[D], the share of the runtime in which each device sends tensors, on any link."""
+        return self._share_of_sending(self.transfer_source, self.problem.num_devices)
 
     @cached_property
     def peak_memory(self) -> NDArray[np.int64]:
@@ -109,6 +106,18 @@ class StepTimeline:
         device.
         """
         write_atomically(path, json.dumps(_chrome_trace(self), ensure_ascii=False).encode())
+
+    def _share_of_sending(self, sender: NDArray[np.int32], num_senders: int) -> NDArray[np.float64]:
+        """Return the share in which each sender has a transfer under way; several count once."""
+        ends = np.minimum(self.transfer_sent, self.runtime)
+        seconds = np.zeros(len(ends))
+        for number in np.unique(sender):
+            here = np.flatnonzero(sender == number)
+            here = here[np.argsort(self.transfer_start[here], kind="stable")]
+            until = np.maximum.accumulate(ends[here])
+            begun = np.maximum(self.transfer_start[here], np.append(0.0, until[:-1]))
+            seconds[here] = np.maximum(until - begun, 0.0)
+        return self._share(sender, seconds, num_senders)
 
     def _share(
         self, resource: NDArray[np.int32], seconds: NDArray[np.float64], count: int

@@ -106,8 +106,6 @@ def problem_report(title: str, problem: PlacementProblem, shown: Sequence[Shown]
 
 def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simulator) -> Report:
     timeline = simulator.timeline(shown.placement)
-    sent = timeline.transfer_end - timeline.transfer_start
-    sending = np.bincount(timeline.transfer_source, sent, shown.problem.num_devices)
     return {
         "title": shown.title,
         "runtime": timeline.runtime,
@@ -116,7 +114,7 @@ def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simu
         "peak_memory": timeline.peak_memory,
         "busy": timeline.device_busy * timeline.runtime,
         "waiting": (1 - timeline.device_busy) * timeline.runtime,
-        "sending": sending,
+        "sending": timeline.device_sending * timeline.runtime,
         "evaluations": shown.evaluations,
         "seconds": shown.seconds,
         "curve": [list(row) for row in shown.curve],
@@ -172,7 +170,7 @@ def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
     """Return what ran when in a simulated step, as columns, and the groups at each level drawn."""
     path = timeline.critical_path
     ops = np.array([step.index for step in path if step.kind == "op"], np.int64)
-    transfers = [step.index for step in path if step.kind == "transfer"]
+    transfers = [step for step in path if step.kind == "transfer"]
     taken = np.zeros(timeline.problem.graph.num_ops)
     taken[ops] = (timeline.op_end - timeline.op_start)[ops]
     return {
@@ -186,7 +184,8 @@ def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
         "transfer_end": _rounded(timeline.transfer_sent, timeline.runtime),
         "memory": [_memory(timeline, index) for index in range(timeline.problem.num_devices)],
         "path_ops": ops,
-        "path_transfers": transfers,
+        "path_transfers": [step.index for step in transfers],
+        "path_transfer_seconds": [step.end - step.start for step in transfers],
         "group_devices": [lvl.placement_of_ops(timeline.op_device).tolist() for lvl in levels],
         "group_seconds_on_path": [
             np.bincount(lvl.grouping.group_of, taken, lvl.num_groups).tolist() for lvl in levels

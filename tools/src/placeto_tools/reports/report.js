@@ -342,13 +342,13 @@ function draw_steps() {
 }
 
 function draw_path(placer) {
-  const step = placer.step, took = (kind, index) => step[`${kind}_end`][index] - step[`${kind}_start`][index];
+  const step = placer.step;
   const rows = [
     ...step.path_ops.map(op => ["op", problem.op_names[op],
-      problem.devices[step.op_device[op]].name, step.op_start[op], took("op", op)]),
-    ...step.path_transfers.map(index => ["transfer",
+      problem.devices[step.op_device[op]].name, step.op_start[op], step.op_end[op] - step.op_start[op]]),
+    ...step.path_transfers.map((index, place) => ["transfer",
       problem.op_names[problem.tensor_producers[step.transfer_tensor[index]]],
-      problem.links[step.transfer_link[index]], step.transfer_start[index], took("transfer", index)]),
+      problem.links[step.transfer_link[index]], step.transfer_start[index], step.path_transfer_seconds[place]]),
   ];
   const sum = kind => rows.filter(row => row[0] === kind).reduce((total, row) => total + row[4], 0);
   const rest = Math.max(0, placer.runtime - sum("op") - sum("transfer"));
