@@ -23,7 +23,7 @@ from placeto.texts import TextTable, seconds_text
 from placeto_execution import Executor
 from placeto_experiments.paper.pages import bands_figure, spread
 from placeto_experiments.paper.plan import without_simulated_features
-from placeto_graphs import Evaluator, PlacementProblem
+from placeto_graphs import BestSoFar, Evaluator, PlacementProblem
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator
 
@@ -54,8 +54,9 @@ def learn(
     """Train a policy by the seconds of simulated or of measured steps, and measure its result."""
     episodes: list[tuple[int, float]] = []
 
-    def report(count: int, best: float) -> None:
-        print(f"{where}: {count:,} evaluations, best {seconds_text(best)}", file=sys.stderr)
+    def report(best: BestSoFar) -> None:
+        text = f"{best.evaluations:,} evaluations, best {seconds_text(best.runtime)}"
+        print(f"{where}: {text}", file=sys.stderr)
 
     def on_update(summary: UpdateSummary, _updates: int) -> None:
         episodes.append((summary.update, summary.runtime))

@@ -30,6 +30,7 @@ from placeto_baselines import (
 )
 from placeto_graphs import (
     EvaluationBatch,
+    Evaluator,
     PlacementProblem,
     PlacementResult,
     Placer,
@@ -59,7 +60,7 @@ class FullThenRoomy:
 
 def test_the_best_until_a_limit_is_one_that_fits_whatever_it_costs() -> None:
     evaluator = FullThenRoomy()
-    watched = WatchedEvaluator(evaluator, lambda _count, _best: None, Limits(evaluations=3))
+    watched = WatchedEvaluator(evaluator, lambda _best: None, Limits(evaluations=3))
     both = np.zeros((4, evaluator.problem.num_groups), np.int32)
     both[1] = 1
     with pytest.raises(SpentError):
@@ -72,7 +73,7 @@ def test_the_best_until_a_limit_is_one_that_fits_whatever_it_costs() -> None:
 
 def test_a_curve_ends_with_what_a_placer_returns_if_it_alone_fits() -> None:
     evaluator = FullThenRoomy()
-    watched = WatchedEvaluator(evaluator, lambda _count, _best: None)
+    watched = WatchedEvaluator(evaluator, lambda _best: None)
     rows = np.array([[0], [1]], np.int32).repeat(watched.problem.num_groups, axis=1)
     watched.evaluate(rows[:1])
     curve = watched.counted(evaluated(evaluator, rows[1])).curve
@@ -82,7 +83,7 @@ def test_a_curve_ends_with_what_a_placer_returns_if_it_alone_fits() -> None:
 def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
     problem = ladder()
     simulator = Simulator(problem, num_threads=1)
-    watched = WatchedEvaluator(simulator, lambda _count, _best: None, Limits(seconds=1e-9))
+    watched = WatchedEvaluator(simulator, lambda _best: None, Limits(seconds=1e-9))
     rows = np.zeros((2, problem.num_groups), np.int32)
     runtime = watched.evaluate(rows).runtime[0]
     with pytest.raises(SpentError):
@@ -95,13 +96,14 @@ def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
 )
 def test_a_curve_has_the_evaluations_that_the_search_itself_counts(placer: Placer) -> None:
     """So that a search that is stopped tells after how many it had found its best."""
-    watched = WatchedEvaluator(Simulator(ladder()), lambda _count, _best: None)
+    watched = WatchedEvaluator(Simulator(ladder()), lambda _best: None)
     found = placer.place(watched.problem, watched, seed=1)
     alone = placer.place(watched.problem, Simulator(watched.problem), seed=1)
     assert found.placement.tolist() == alone.placement.tolist()
-    assert (watched.evaluations, watched.best) == (found.evaluations, found.runtime)
+    best = watched.result()
+    assert (best.evaluations, best.runtime) == (found.evaluations, found.runtime)
     assert 1 < found.curve[-2, 0] < 300
-    assert watched.result().curve.tolist() == found.curve.tolist()
+    assert best.curve.tolist() == found.curve.tolist()
 
 
 def ladder() -> PlacementProblem:
@@ -139,7 +141,7 @@ def test_an_evaluator_that_fails_ends_every_part_of_the_search_alike() -> None:
 
 def test_schedules_are_passed_on_and_counted() -> None:
     problem = ladder()
-    watched = WatchedEvaluator(Simulator(problem), lambda _count, _best: None)
+    watched = WatchedEvaluator(Simulator(problem), lambda _best: None)
     assert isinstance(watched, SchedulingEvaluator)
     alone = SimpleNamespace(problem=problem, evaluate=Simulator(problem).evaluate)
     assert not isinstance(WatchedEvaluator(alone, print), SchedulingEvaluator)
@@ -154,7 +156,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
     now = [0.0]
     monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     watched = WatchedEvaluator(
-        Simulator(problem), lambda count, best: reports.append((count, best))
+        Simulator(problem), lambda best: reports.append((best.evaluations, best.runtime))
     )
     for _ in range(10):
         now[0] += 0.09
@@ -174,6 +176,61 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
     assert sorted({match[1] for match in counts if match}) == ["1", "2", "3", "4"]
     assert f"best {seconds_text(found.runtime)}, evaluated" in reports[-1]
+
+
+class Interrupted:
+    """Evaluates everything on each of some devices; then comes Ctrl-C."""
+
+    name = "interrupted"
+
+    def __init__(self, *devices: int) -> None:
+        self.devices = devices
+
+    def place(
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        *,
+        seed: int = 0,  # noqa: ARG002
+    ) -> PlacementResult:
+        for device in self.devices:
+            evaluator.evaluate(np.full((1, problem.num_groups), device, np.int32))
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_the_best_that_a_placer_evaluated() -> None:
+    problem, progress = ladder(), PlainProgress(None)
+    settings = PlaceSettings(placer=Interrupted(1, 0))
+    placed = place_problem(problem, settings, progress)
+    assert placed.result.evaluations == 2
+    assert placed.result.placement.tolist() == [1] * problem.num_groups  # the first of equal ones
+    with pytest.raises(KeyboardInterrupt):  # nothing was evaluated
+        place_problem(problem, replace(settings, placer=Interrupted()), progress)
+    with pytest.raises(KeyboardInterrupt):  # a trial that was stopped has no result
+        run_placer(placer_spec(Interrupted(1)), problem, lambda _: None)
+
+
+@pytest.mark.parametrize("placer", [None, "single"])
+def test_progress_tells_the_runtime_that_the_result_has(
+    placer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no placement fits: its cost, with a penalty for memory, is another number."""
+    problem, lines = ladder(), list[str]()
+    devices = tuple(replace(device, memory_bytes=1) for device in problem.cluster.devices)
+    large = np.full(problem.graph.num_ops, 10**9)
+    tight = replace(
+        problem,
+        cluster=replace(problem.cluster, devices=devices),
+        graph=replace(problem.graph, parameter_bytes=large),
+    )
+    monkeypatch.setattr(searching, "SECONDS_BETWEEN_REPORTS", 0.0)
+    progress = PlainProgress(None)
+    monkeypatch.setattr(progress, "update", lines.append)
+    result = place_problem(
+        tight, PlaceSettings(placer=placer, max_evaluations=100), progress
+    ).result
+    last = [line for line in lines if "evaluated" in line][-1]
+    assert f"best {seconds_text(result.runtime)}, out of memory, evaluated" in last
 
 
 def test_the_search_is_the_same_by_its_name_as_without_one() -> None:

@@ -36,6 +36,8 @@ class BestSoFar:
         Number of placements that were evaluated.
     rank : (bool, float)
         Rank of the best placement; (True, infinity) as long as none can run.
+    runtime : float
+        Runtime of the best placement, in seconds; infinity as long as none can run.
     placement : int32[G] or None
         The best placement; None as long as none can run.
     curve : list of (int, float)
@@ -49,7 +51,7 @@ class BestSoFar:
         self.rank = (True, float("inf"))
         self.placement: NDArray[np.int32] | None = None
         self.curve: list[tuple[int, float]] = []
-        self._runtime = float("inf")
+        self.runtime = float("inf")
         self._peak_memory = np.zeros(problem.num_devices, np.int64)
         self._limits = problem.cluster.memory_bytes
         self._seconds_per_byte = seconds_per_byte
@@ -82,7 +84,7 @@ class BestSoFar:
             raise GraphError("evaluator: expected a placement that can run, got none")
         return PlacementResult(
             placement=self.placement,
-            runtime=self._runtime,
+            runtime=self.runtime,
             peak_memory=self._peak_memory,
             evaluations=self.evaluations,
             seconds=seconds,
@@ -102,7 +104,7 @@ class BestSoFar:
             if rank < self.rank:
                 self.rank = rank
                 self.placement = placements[row].copy()
-                self._runtime = float(batch.runtime[row])
+                self.runtime = float(batch.runtime[row])
                 self._peak_memory = batch.peak_memory[row].copy()
                 self.curve.append((self.evaluations + known, rank[1]))
         self.evaluations += count

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.outputs import decode_json
+from placeto.placing.evaluators import STEP
+from placeto.placing.placements import best_text
 from placeto.placing.placers import fitting, warm_up
 from placeto.placing.searching import WatchedEvaluator
 from placeto.progress import cpu_seconds
@@ -29,6 +31,7 @@ from placeto.trials.trials import (
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_baselines.devices import random_placements
 from placeto_graphs import (
+    BestSoFar,
     Evaluator,
     Grouping,
     PlacementProblem,
@@ -330,9 +333,9 @@ class TrainRnn:
         total = self.settings.evaluations * len(self.graphs)
         evaluators: list[WatchedEvaluator] = []
 
-        def report(_: int, best: float) -> None:
+        def report(best: BestSoFar) -> None:
             count = sum(evaluator.evaluations for evaluator in evaluators)
-            watch.update(f"{count:,} of {total:,} evaluations, best {seconds_text(best)}")
+            watch.update(f"{count:,} of {total:,} evaluations, {best_text(best, STEP)}")
 
         problems = [
             problem_in_order(workspace.problem(graph), graph.order) for graph in self.graphs

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ from placeto.progress import Progress, StopRequest, how_far, left_text
 from placeto_baselines import LayerChain, bounds_in_turn
 from placeto_graphs import (
     SCHEDULES,
+    BestSoFar,
     Evaluator,
     Phase,
     PlacementProblem,
@@ -107,20 +109,23 @@ class PlacedProblem:
 def place_problem(
     problem: PlacementProblem, settings: PlaceSettings, progress: Progress
 ) -> PlacedProblem:
-    """Place a problem with a placer, a policy, or a search, which Ctrl-C ends; show progress."""
+    """Place a problem with a placer, a policy, or a search; show progress.
+
+    Ctrl-C ends it with the best placement that was evaluated until then.
+    """
     evaluator, seed, name = settings.evaluator, settings.seed, PortfolioSearch.name
     limits = Limits(settings.max_evaluations, settings.seconds)
+    run = partial(run_placer, seed=seed, evaluator=evaluator, interruptible=True)
     if settings.placer not in (None, name):
         spec = placer_spec(settings.placer)
-        result = run_placer(
-            spec, problem, progress.update, seed=seed, evaluator=evaluator, limits=limits
-        )
+        result = run(spec, problem, progress.update, limits=limits)
         return PlacedProblem(problem, result, spec.name)
     finest = problem if settings.keeps_groups else search_problem(problem)
     if settings.policy is not None:
         spec = _policy_spec(problem, settings.policy, settings)
-        found = run_placer(spec, problem, progress.update, seed=seed, evaluator=evaluator)
-        if settings.seconds is None:
+        with StopRequest(1, (signal.SIGINT,)) as interrupt:
+            found = run(spec, problem, progress.update)
+        if settings.seconds is None or interrupt.requested:
             return PlacedProblem(problem, found, spec.name)
         name = f"{spec.name}, {name}"
         return _search(
@@ -169,9 +174,9 @@ def _search(
     if seconds is not None:
         seconds = max(seconds - (time.monotonic() - began), seconds / 2)
 
-    def report(count: int, best: float) -> None:
-        far = how_far(count, limits.evaluations, time.monotonic() - began)
-        progress.update(f"best {evaluator.text(best)}, evaluated {far}")
+    def report(best: BestSoFar) -> None:
+        far = how_far(best.evaluations, limits.evaluations, time.monotonic() - began)
+        progress.update(f"{best_text(best, evaluator)}, evaluated {far}")
 
     # A second core costs no time, but its evaluations count.
     cores = priced.num_threads if isinstance(priced, Simulator) else 1
@@ -222,6 +227,11 @@ def zero_shot(
     return coarse, start_of_search().place(coarse, Simulator(coarse, num_threads=1), seed=seed)
 
 
+def best_text(best: BestSoFar, evaluator: EvaluatorSpec) -> str:
+    """Return the runtime of the best placement so far, and whether it lacks memory."""
+    return f"best {evaluator.text(best.runtime)}{'' if best.fits else ', out of memory'}"
+
+
 def run_placer(
     spec: PlacerSpec,
     problem: PlacementProblem,
@@ -233,12 +243,14 @@ def run_placer(
     evaluator: EvaluatorSpec = STEP,
     priced: Evaluator | None = None,
     limits: Limits | None = None,
+    interruptible: bool = False,
 ) -> PlacementResult:
     """Place a problem, and show progress; the costs of the result are those of the evaluator.
 
-    A ``budget`` is a number of evaluations, by default that of the limits or the placer's own. At
-    the ``limits`` the placer is stopped, and the best placement that it evaluated is the result. If
-    the evaluator was made before, it is ``priced``. Of a placer of the user all is counted here.
+    A ``budget`` is a number of evaluations, by default that of the limits or the placer's own. The
+    ``limits``, and Ctrl-C if it is ``interruptible``, stop the placer; the result is then the best
+    placement that it evaluated. If the evaluator was made before, it is ``priced``. Of a placer of
+    the user all is counted here.
     """
     name = label or spec.name
     limits = limits or Limits()
@@ -249,9 +261,9 @@ def run_placer(
     began = time.monotonic()
     updates = ""
 
-    def report(evaluations: int, best: float) -> None:
-        far = updates or how_far(evaluations, most, time.monotonic() - began)
-        show(f"{name}: best {evaluator.text(best)}, evaluated {far}")
+    def report(best: BestSoFar) -> None:
+        far = updates or how_far(best.evaluations, most, time.monotonic() - began)
+        show(f"{name}: {best_text(best, evaluator)}, evaluated {far}")
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
         nonlocal updates
@@ -264,7 +276,10 @@ def run_placer(
     watched = WatchedEvaluator(priced, report, limits)
     try:
         result = placer.place(problem, watched, seed=seed)
-    except SpentError:
+    except (SpentError, KeyboardInterrupt) as stop:
+        can_end = interruptible and watched.evaluations
+        if isinstance(stop, KeyboardInterrupt) and not can_end:
+            raise
         result = watched.result()
     costs = priced.evaluate(result.placement[None])
     result = replace(

@@ -67,7 +67,7 @@ PLACERS_OF_STARTS = (
     (MSct(), 40_000),
 )
 
-Report = Callable[[int, float], None]
+Report = Callable[[BestSoFar], None]
 Batch = TypeVar("Batch", bound=EvaluationBatch)
 Result = TypeVar("Result")
 
@@ -111,11 +111,6 @@ class WatchedEvaluator:
     def evaluations(self) -> int:
         """Number of placements that were evaluated."""
         return self._best.evaluations
-
-    @property
-    def best(self) -> float:
-        """The memory-penalised runtime of the best placement so far, in seconds."""
-        return self._best.cost
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each placement."""
@@ -197,7 +192,7 @@ class WatchedEvaluator:
         now = time.monotonic()
         if now - self._reported >= SECONDS_BETWEEN_REPORTS:
             self._reported = now
-            self._report(self.evaluations, self.best)
+            self._report(self._best)
 
 
 @dataclass(kw_only=True)
