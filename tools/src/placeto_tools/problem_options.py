@@ -1,5 +1,6 @@
 """Options that describe a problem: the source, its sizes, the devices, the groups."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import click
@@ -193,11 +194,12 @@ class Named(NamedTuple):
     schedule: str | None
     asked: ProblemOptions
 
-    def read(self) -> tuple[PlacementProblem, NDArray[np.int32]]:
-        """Return the placement, and the problem at its level."""
+    def read(self, *, waits: bool = True) -> tuple[PlacementProblem, NDArray[np.int32]]:
+        """Return the placement, and the problem at its level, with the waits of its schedule."""
         with showing_progress(self.problem) as progress:
             read = problem_of(read_source(self.problem, self.asked), self.asked)
-            return resolved(self.placement, read, self.schedule, progress)
+            problem, placement = resolved(self.placement, read, self.schedule, progress)
+        return problem if waits else replace(problem, graph=read.graph), placement
 
 
 def resolved(

@@ -1,6 +1,6 @@
 """``placeto export``."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -27,14 +27,14 @@ from placeto_tools.screen import show_json, showing_progress
     "form",
     type=NearestChoice(tuple(FORMATS)),
     required=True,
-    help="Export format: accelerate, for dispatch_model; torch, split points of "
+    help="Export format: accelerate, for dispatch_model; torch, stages of "
     "torch.distributed.pipelining; vllm, deepspeed or llama.cpp, layers of each device; dot "
     "or graphml, the graph of groups.",
 )
 @evaluator_option
 @placed_options
 @output_option(
-    "File to write: .json for accelerate and torch; .sh for vllm and llama.cpp; .py for "
+    "File to write: .json for accelerate; .sh for vllm and llama.cpp; .py for torch and "
     "deepspeed; .dot, .gv or .graphml.  [default: standard output]",
     required=False,
 )
@@ -58,8 +58,8 @@ def export(
         check_file(output, force=force, suffixes=FORMATS[form].suffixes)
     if objective and not FORMATS[form].is_priced:
         raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
-    priced_by = evaluator_spec(objective or STEP.name)
-    read, found = named.read()
+    priced_by = replace(evaluator_spec(objective or STEP.name), schedule=named.schedule)
+    read, found = named.read(waits=False)
     with showing_progress() as progress:
         progress.update(f"{form} ...")
         exported = FORMATS[form].export(read, found, priced_by)

@@ -7,7 +7,7 @@ forward pass reads have to be on one device: `whole_modules` finds what has to s
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,7 @@ from placeto.exporting.forms import (
     price,
     problem_of_labels,
 )
-from placeto.exporting.layers import ModelChain, layer_split
+from placeto.exporting.layers import layer_split
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, Evaluator, PlacementProblem, placement_ranks
 
@@ -75,7 +75,7 @@ def device_map(
     if not found.price.fits:
         with suppress(InputError):  # of a model without layers in a row
             gpus = [*targets_of(problem.cluster)]
-            split = layer_split(ModelChain(problem, evaluator), placement, gpus)
+            split = layer_split(problem, placement, gpus, evaluator)
             other = _map_of_ops(problem, placement, split.op_devices, evaluator)
             found = other if other.price.fits else found
     return found
@@ -94,7 +94,8 @@ def _map_of_ops(
     kept = [name for name, devices in devices_of_module.items() if len(devices) == 1]
     first_op, labels = whole_modules(scopes, set(kept) - {ROOT})
     restricted = problem_of_labels(problem, labels)
-    priced_by = evaluator.make(restricted, None)
+    waiting = replace(restricted, graph=evaluator.scheduled(problem, placement).graph)
+    priced_by = evaluator.make(waiting, None)
     found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets), priced_by)
     found_devices = restricted.expand(found).tolist()
     return DeviceMap(
@@ -102,7 +103,7 @@ def _map_of_ops(
         main_device=targets[found_devices[first_op[ROOT]]],
         split=tuple(name for name in first_op if name and name not in kept),
         price=price(
-            problem, placement, priced_by.evaluate(found[None]), evaluator, "whole modules"
+            problem, placement, evaluator.costs(restricted, found), evaluator, "whole modules"
         ),
     )
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import networkx as nx
 import pydot
@@ -13,7 +14,6 @@ from placeto.exporting.device_map import DeviceMap, device_map
 from placeto.exporting.forms import Exported, Placement, check_inference
 from placeto.exporting.layers import (
     LayerSplit,
-    ModelChain,
     context_of,
     layer_split,
     pipeline_stages,
@@ -71,8 +71,10 @@ def _accelerate(
 
 def _torch(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec) -> Exported:
     split = pipeline_stages(problem, placement, evaluator)
-    content = {"split_points": split.split_points, "devices": split.devices}
-    return _split_layers(split, json_text(content) + "\n", content)
+    content = Path(__file__).with_name("placed_stages.py").read_text()
+    for name, value in (("SPLIT_POINTS", split.split_points), ("DEVICES", split.devices)):
+        content = content.replace(f"{name}: list[str] = []", f"{name} = {json_text(value, 0)}", 1)
+    return _split_layers(split, content, {"split_points": split.split_points})
 
 
 def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec) -> Exported:
@@ -84,7 +86,7 @@ def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorS
     """
     check_inference(problem.graph, "vLLM")
     gpus = problem.cluster.accelerators.tolist()
-    split = layer_split(ModelChain(problem, evaluator, "vLLM"), placement, gpus)
+    split = layer_split(problem, placement, gpus, evaluator, "vLLM")
     cluster, sizes = problem.cluster, split.stages.sizes
     numbers: dict[str, list[int]] = {}  # of GPUs on each machine
     for device in split.stages.devices:
@@ -130,7 +132,7 @@ def _deepspeed(
 ) -> Exported:
     """Return a ``PipelineModule`` that sets ``parts``, as no ``partition_method`` has bounds."""
     gpus = problem.cluster.accelerators.tolist()
-    split = layer_split(ModelChain(problem, evaluator), placement, gpus)
+    split = layer_split(problem, placement, gpus, evaluator)
     bounds = split.stages.bounds
     content = DEEPSPEED.format(
         names="".join(f"    {name!r},\n" for name in split.layers),
@@ -178,7 +180,7 @@ class Format:
 
 FORMATS = {
     ACCELERATE: Format((".json",), _accelerate),
-    "torch": Format((".json",), _torch),
+    "torch": Format((".py",), _torch),
     "vllm": Format((".sh",), _vllm),
     "deepspeed": Format((".py",), _deepspeed),
     "llama.cpp": Format((".sh",), llama_cpp),

@@ -139,7 +139,7 @@ def price(
     what: str,
 ) -> Price:
     """Return the costs of a placement, int32[G], and of the form of it that was evaluated."""
-    before = evaluator.make(problem, None).evaluate(placement[None])
+    before = evaluator.costs(problem, placement)
     as_placed, found = float(before.runtime[0]), float(after.runtime[0])
     peaks = tuple(after.peak_memory[0].tolist())
     start, simulated = f"{evaluator.objective}:", ""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.forms import (
+    INPUT,
     ROOT,
     UNKNOWN,
     ModuleScopes,
@@ -22,10 +23,18 @@ from placeto.exporting.forms import (
     path_of,
     price,
 )
+from placeto.exporting.passing import passed_on
 from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_baselines import LayerChain, Stages, best_chain
-from placeto_graphs import EvaluationBatch, Grouping, OpGraph, PlacementProblem, grouping_of_labels
+from placeto_graphs import (
+    EvaluationBatch,
+    Grouping,
+    OpGraph,
+    Phase,
+    PlacementProblem,
+    grouping_of_labels,
+)
 
 PARAMETER = "parameter"
 WORDS, POSITION_BYTES = "input.input_ids", 8  # int64, as positions in a cache
@@ -91,16 +100,18 @@ class ModelChain(LayerChain):
 
     The layers are the one stack of a model, for a library that takes one, or `all_layers`. An op
     between two layers runs with the layer whose outputs it reads. An op before all layers runs with
-    the first layer that reads it. A weight that several layers read is on each of their devices.
+    the first layer that reads it, and inputs are with the first one. A weight that several layers
+    read is on each of their devices.
     """
 
     def __init__(
         self, problem: PlacementProblem, evaluator: EvaluatorSpec = STEP, library: str = ""
     ) -> None:
-        graph, self.whole, self.spec = problem.graph, problem, evaluator
+        graph, self.spec = problem.graph, evaluator
         self.scopes = scopes = ModuleScopes(graph)
         self.layers = one_stack(scopes, library) if library else all_layers(scopes)
         labels = forward_labels(scopes, self.layers)
+        labels[scopes.is_forward & np.array([kind == INPUT for kind in graph.op_types])] = 0
         labels = labels_of_step(graph, labels, otherwise=len(self.layers) - 1)
         read_elsewhere = scopes.is_weight[graph.edge_producers] & (
             labels[graph.edge_producers] != labels[graph.edge_consumers]
@@ -121,13 +132,30 @@ class ModelChain(LayerChain):
 
     def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of int32[B, N], the device of each layer."""
-        priced = super().evaluate(device_of_layer)
-        peaks = priced.peak_memory.copy()
+        return self._with_shared(super().evaluate(device_of_layer), device_of_layer)
+
+    def costs(self, stages: Stages, waits: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of stages that pass tensors on, with some waits, int32[W, 2].
+
+        The waits of a schedule, if there is one, are those of these stages.
+        """
+        device_of_layer = stages.device_of_layer()
+        stage_of_layer = np.repeat(np.arange(len(stages.sizes)), stages.sizes)
+        unscheduled = replace(self.problem, graph=replace(self.problem.graph, waits=waits))
+        pipeline = passed_on(unscheduled, stage_of_layer[self.labels])
+        batch = self.spec.costs(pipeline, device_of_layer[self.layer_of_group])
+        return self._with_shared(batch, device_of_layer[None])
+
+    def _with_shared(
+        self, batch: EvaluationBatch, device_of_layer: NDArray[np.int32]
+    ) -> EvaluationBatch:
+        """Return costs with the copies of weights that several layers read, for int32[B, N]."""
+        peaks = batch.peak_memory.copy()
         everyone = np.arange(self.problem.num_devices)
         for num_bytes, layers in self._shared:
             reads = device_of_layer[:, layers, None] == everyone
             peaks += (reads.any(axis=1) & ~reads[:, 0]) * num_bytes
-        return EvaluationBatch(runtime=priced.runtime, peak_memory=peaks)
+        return EvaluationBatch(runtime=batch.runtime, peak_memory=peaks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,54 +192,76 @@ class LayerSplit:
 
 
 def layer_split(
-    chain: ModelChain, placement: NDArray[np.int32], devices: Sequence[int]
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    devices: Sequence[int],
+    evaluator: EvaluatorSpec = STEP,
+    library: str = "",
 ) -> LayerSplit:
     """Return which of some devices runs which layers, one after another.
 
-    If the placement, int32[G], fits and has each layer on one device, and the layers of a device
-    in a row, it is the split. Otherwise the split is the best one found.
+    The layers are those of `ModelChain`. If the placement, int32[G], fits and has each layer on one
+    device, and the layers of a device in a row, it is the split. Otherwise the split is the best
+    one found, with the waits of the placement.
     """
-    problem, cluster = chain.whole, chain.whole.cluster
+    chain = ModelChain(evaluator.scheduled(problem, placement), evaluator, library)
     nearest, as_placed = _nearest(chain, problem.expand(placement))
     stages = stages_of(nearest)
     if stages is not None and not chain.can_be(stages, devices):
         stages = None
-
-    def evaluated(stages: Stages) -> EvaluationBatch:
-        return chain.evaluate(stages.device_of_layer()[None])
-
-    if not (stages and as_placed and fits(problem, evaluated(stages).peak_memory[0])):
-        found = best_chain(chain, devices, [stages] if stages else [])
-        if found is None:
-            names = ", ".join(cluster.device_names[each] for each in devices)
-            raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
-        as_placed, stages = as_placed and found == stages, found
+    costs = chain.costs(stages, problem.graph.waits) if stages and as_placed else None
+    if stages is None or costs is None or not fits(problem, costs.peak_memory[0]):
+        best = best_chain(chain, devices, [stages] if stages else [])
+        names = problem.cluster.device_names
+        if best is None:
+            possible = ", ".join(names[each] for each in devices)
+            raise InputError(f"PROBLEM: expected devices that can run the layers, got {possible}")
+        as_placed, stages = as_placed and best == stages, best
+        costs = chain.costs(stages, problem.graph.waits)
     return LayerSplit(
         layers=chain.layers,
         stages=stages,
-        devices=tuple(cluster.device_names[each] for each in stages.devices),
+        devices=tuple(problem.cluster.device_names[each] for each in stages.devices),
         op_devices=stages.device_of_layer()[chain.labels],
         as_placed=as_placed,
-        price=price(problem, placement, evaluated(stages), chain.spec, "whole consecutive layers"),
+        price=price(problem, placement, costs, evaluator, "whole consecutive layers"),
     )
 
 
 def pipeline_stages(
     problem: PlacementProblem, placement: NDArray[np.int32], evaluator: EvaluatorSpec = STEP
 ) -> LayerSplit:
-    """Return the split of all layers over all devices; refuse a weight that two stages read."""
-    graph, chain = problem.graph, ModelChain(problem, evaluator)
-    split = layer_split(chain, placement, range(problem.num_devices))
-    ends = graph.edge_producers, graph.edge_consumers
-    of_weight = chain.scopes.is_weight[ends[0]] & chain.scopes.is_forward[ends[1]]
-    makes, reads = (split.op_devices[ops] for ops in ends)
-    apart = np.flatnonzero(of_weight & (makes != reads))
+    """Return the split of all layers over all devices; refuse what torch's stages cannot do.
+
+    That is a weight that two stages read, and a loss of what an earlier stage than the last makes.
+    """
+    graph, scopes = problem.graph, ModuleScopes(problem.graph)
+    split = layer_split(problem, placement, range(problem.num_devices), evaluator)
+    makers, readers = graph.edge_producers, graph.edge_consumers
+    stages = np.argsort(split.stages.devices)[
+        np.searchsorted(np.sort(split.stages.devices), split.op_devices)
+    ]
+    of_weight = scopes.is_weight[makers] & scopes.is_forward[readers]
+    apart = np.flatnonzero(of_weight & (stages[makers] != stages[readers]))
     if len(apart):
-        edge = apart[0]
-        first, other = sorted(split.stages.devices.index(each[edge]) for each in (makes, reads))
+        maker, reader = makers[apart[0]], readers[apart[0]]
+        first, other = sorted((int(stages[maker]), int(stages[reader])))
         raise InputError(
             "PLACEMENT: expected each weight in one stage, but "
-            f"{graph.op_names[ends[0][edge]]} is read in the stages {first} and {other}"
+            f"{graph.op_names[maker]} is read in the stages {first} and {other}"
+        )
+    in_loss = (graph.phases == Phase.FORWARD) & ~scopes.is_forward
+    early = np.flatnonzero(
+        in_loss[readers]
+        & scopes.is_forward[makers]
+        & ~scopes.is_weight[makers]
+        & (stages[makers] < len(split.devices) - 1)
+    )
+    if len(early):
+        maker = makers[early[0]]
+        raise InputError(
+            "PROBLEM: expected a loss of what the last stage makes, but it reads "
+            f"{graph.op_names[maker]} of stage {stages[maker]}: give a loss without it"
         )
     return split
 

@@ -91,7 +91,8 @@ def llama_cpp(
         words += ["--parallel", str(sequences)]
     moved = counted(int((layers != placed[chain.layers]).sum()), "layer")
     what = "whole layers, on the CPU first and then on one GPU after another"
-    costs = price(problem, placement, chain.evaluate_parts(found[None]), evaluator, what)
+    after = evaluator.costs(chain.problem, found[chain.part_of_group])
+    costs = price(problem, placement, after, evaluator, what)
     return Exported(
         f"llama-server --model MODEL {shlex.join(words)}\n",
         (f"{moved} on another device than in the placement", costs.remark),

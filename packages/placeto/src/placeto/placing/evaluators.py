@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from placeto.errors import InputError
 from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, own_class, own_object
 from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
-from placeto_graphs import Evaluator, PlacementProblem
+from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem, scheduled
 from placeto_graphs.errors import not_among
 
 
@@ -23,10 +26,22 @@ class EvaluatorSpec:
     unit: str = SECONDS
     modules: tuple[str, ...] = ()  # of one of a user's own: modules whose files decide what it does
     simulates: bool = False  # a step; for that there are bounds and policies
+    schedule: str | None = None  # of micro-batches: its waits are those of a placement's stages
 
     def text(self, cost: float) -> str:
         """Return a cost with its unit."""
         return cost_text(cost, self.unit)
+
+    def scheduled(
+        self, problem: PlacementProblem, placement: NDArray[np.int32]
+    ) -> PlacementProblem:
+        """Return the problem with the waits of the schedule, if there is one."""
+        return scheduled(problem, self.schedule, placement) if self.schedule else problem
+
+    def costs(self, problem: PlacementProblem, placement: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of one placement, int32[G], with the waits of its own stages."""
+        evaluator = self.make(self.scheduled(problem, placement), None)
+        return evaluator.evaluate(placement[None])
 
     def lower_bound(self, problem: PlacementProblem) -> float:
         """Return a lower bound of the costs of all placements; 0 if none is known."""
