@@ -18,7 +18,7 @@ SCHEDULES: Mapping[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 class Translator(nn.Module):
-    """An encoder, and a decoder: each of its layers reads the encoder's output, and it has words."""
+    """An encoder, and a decoder with words of its own whose layers read the encoder's output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -217,7 +217,7 @@ def test_the_split_is_the_fastest_one_by_the_simulator(data: st.DataObject) -> N
         cluster=replace(problem.cluster, devices=devices),
     )
     placement = np.arange(problem.num_groups, dtype=np.int32) % 3
-    found = layer_split(ModelChain(problem), placement, range(3))
+    found = layer_split(problem, placement, range(3))
     every = [by_layer(problem, each.device_of_layer().tolist()) for each in all_stages(4, range(3))]
     best = costs(Simulator(problem), np.stack(every)).min()
     assert not found.as_placed
@@ -261,17 +261,15 @@ def test_a_stage_that_gains_nothing_is_not_made() -> None:
 
         return SimpleNamespace(problem=problem, evaluate=evaluate)
 
-    chain = ModelChain(problem, EvaluatorSpec("constant", "cost", constant), "a library")
-    split = layer_split(chain, by_layer(problem, [0, 1, 0, 1]), range(2))
+    spec = EvaluatorSpec("constant", "cost", constant)
+    split = layer_split(problem, by_layer(problem, [0, 1, 0, 1]), range(2), spec, "a library")
     assert split.stages.sizes == (4,)
 
 
 def test_a_tied_weight_is_on_the_devices_of_both_ends() -> None:
     (first, second), (tied_first, tied_second) = (
         [
-            layer_split(
-                ModelChain(each, library="a library"), by_layer(each, devices), range(3)
-            ).price
+            layer_split(each, by_layer(each, devices), range(3), library="a library").price
             for devices in ([0, 1], [1, 1])
         ]
         for each in (decoder(8, 8), decoder(8, 8, tied=True))

@@ -4,18 +4,34 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
-from exported_models import saved
+import torch
+from exported_models import Chain, features, problem_of_ops, saved
+from gpipe_pipelines import devices_without_overheads
 from numpy.typing import NDArray
 from pipeline_training import MODELS, model_and_words, train
 
-from command_runs import succeed
-from placeto.exporting.layers import ModelChain
+from command_runs import succeed, succeed_json
+from placeto.errors import InputError
+from placeto.exporting.formats import FORMATS
+from placeto.exporting.layers import ModelChain, pipeline_stages
+from placeto.exporting.passing import passed_on
+from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_capture import capture
-from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
+from placeto_graphs import (
+    PlacementProblem,
+    colocate,
+    colocate_by_id,
+    from_networkx,
+    micro_batched_problem,
+    parse_cluster,
+    scheduled,
+)
+from placeto_simulator import Simulator
 
 
 @pytest.mark.slow
@@ -48,3 +64,79 @@ def in_stages(name: str, stages: int) -> tuple[PlacementProblem, NDArray[np.int3
     chain = ModelChain(problem)
     device_of_layer = np.arange(chain.num_layers) * stages // chain.num_layers
     return problem, problem.placement_of_ops(device_of_layer[chain.labels].astype(np.int32))
+
+
+def test_what_is_read_two_stages_later_crosses_two_links_and_lives_between() -> None:
+    """Each op takes a second, 4 GB take 4 s; the stage between has them until its backward op."""
+    step = nx.DiGraph()
+    for name, phase in (("a", 0), ("b", 0), ("c", 0), ("c'", 1), ("b'", 1)):
+        step.add_node(name, phase=phase)
+    step.add_edge("a", "c", bytes=4 * 10**9)
+    for before, after in (("b", "c"), ("c", "c'"), ("c'", "b'")):
+        step.add_edge(before, after, bytes=10)
+    problem = PlacementProblem(
+        graph=from_networkx(step),
+        cluster=devices_without_overheads(3, 1e9),
+        compute_time=np.ones((5, 3)),
+    )
+    stages = np.array([0, 1, 2, 2, 1])
+    pipeline = passed_on(problem, stages)
+    direct, passing = (
+        Simulator(each, num_threads=1).evaluate(stages.astype(np.int32)[None])
+        for each in (problem, pipeline)
+    )
+    assert direct.runtime[0] == pytest.approx(1 + 4 + 3)
+    assert passing.runtime[0] == pytest.approx(1 + 4 + 4 + 3)
+    assert direct.peak_memory[0, 1] < 100
+    assert 4 * 10**9 <= passing.peak_memory[0, 1] <= 8 * 10**9 + 100
+    (copy,) = np.flatnonzero([name.startswith("pass_on") for name in pipeline.graph.op_names])
+    (tensor,) = pipeline.graph.tensors_of_op[copy].tolist()
+    readers = pipeline.graph.consumers_of_tensor[tensor].tolist()
+    assert {pipeline.graph.op_names[op] for op in readers} == {"c", "b'"}
+    assert passed_on(problem, np.zeros(5, np.int64)) is problem
+
+
+def test_a_split_is_priced_with_the_waits_of_its_own_stages(tmp_path: Path) -> None:
+    """Blocks in turn on two devices are no stages; what is exported has others."""
+    whole = problem_of_ops(Chain(), features(8), "2xv100")
+    problem = micro_batched_problem(whole, 4)
+    device_of = {"blocks.0": 0, "blocks.1": 1, "blocks.2": 0, "last": 1}
+    devices = [device_of.get(scope[:8].rstrip("."), 0) for scope in problem.graph.scopes]
+    placement = problem.placement_of_ops(np.array(devices, np.int32))
+    arguments = ["export", *saved(tmp_path, problem, placement), "--to", "torch"]
+    report = succeed_json(*arguments, "--schedule=1f1b", "-o", tmp_path / "stages.py")
+    exported = FORMATS["torch"].export(problem, placement, replace(STEP, schedule="1f1b"))
+    assert exported.op_devices is not None
+    stages = problem.placement_of_ops(exported.op_devices)
+
+    def runtime(of_waits: NDArray[np.int32]) -> float:
+        """Simulate the exported stages with the waits of a placement."""
+        simulator = Simulator(scheduled(problem, "1f1b", of_waits), num_threads=1)
+        return float(simulator.evaluate(stages[None]).runtime[0])
+
+    assert report["runtime"] == pytest.approx(runtime(stages), rel=1e-9)
+    assert report["runtime"] != pytest.approx(runtime(placement), rel=1e-3)
+
+
+class Hidden(torch.nn.Module):
+    """Layers that return what each of them makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, values: torch.Tensor) -> list[torch.Tensor]:
+        results = [values]
+        for layer in self.layers:
+            results.append(layer(results[-1]))
+        return results[1:]
+
+
+def test_a_loss_of_an_earlier_stage_is_refused_by_name() -> None:
+    """The loss is the mean of both outputs, as no other is named."""
+    problem = problem_of_ops(Hidden(), features(4), "2xv100")
+    devices = [int(scope in ("layers.1", "loss")) for scope in problem.graph.scopes]
+    placement = problem.placement_of_ops(np.array(devices, np.int32))
+    error = r"expected a loss of what the last stage makes, but it reads layers\.0.* of stage 0: "
+    with pytest.raises(InputError, match=error):
+        pipeline_stages(problem, placement)
