@@ -142,8 +142,9 @@ class ModelChain(LayerChain):
         device_of_layer = stages.device_of_layer()
         stage_of_layer = np.repeat(np.arange(len(stages.sizes)), stages.sizes)
         unscheduled = replace(self.problem, graph=replace(self.problem.graph, waits=waits))
-        pipeline = passed_on(unscheduled, stage_of_layer[self.labels])
-        batch = self.spec.costs(pipeline, device_of_layer[self.layer_of_group])
+        pipeline, stage_of_op = passed_on(unscheduled, stage_of_layer[self.labels])
+        devices = np.array(stages.devices, np.int32)[stage_of_op]
+        batch = self.spec.costs(pipeline, pipeline.placement_of_ops(devices))
         return self._with_shared(batch, device_of_layer[None])
 
     def _with_shared(

@@ -1,21 +1,22 @@
 """Tensors that go from stage to stage of a pipeline until they are where they are read."""
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import Phase, PlacementProblem
+from placeto_graphs import OpGraph, Phase, PlacementProblem
 
 PASSING = "placeto.pass_on"  # the type of ops that pass a tensor on
 
 
-def passed_on(problem: PlacementProblem, stage_of_op: NDArray[np.int64]) -> PlacementProblem:
-    """Return a step in which stages, int64[V], send tensors to the next or previous stage only.
+def passed_on(
+    problem: PlacementProblem, stage_of_op: NDArray[np.int64]
+) -> tuple[PlacementProblem, NDArray[np.int64]]:
+    """Return a step whose stages, int64[V], send tensors to the next or previous stage only.
 
     In each stage between, an op that takes no time passes a tensor on, also gradients back. Such a
     stage keeps what it passes on in the forward pass until its backward pass of that micro-batch is
-    done. What the update reads goes there directly.
+    done. What the update reads goes there directly. Each op of the step is a group of its own; the
+    stages of its V' ops, int64[V'], are returned with it.
     """
     graph = problem.graph
     makers, readers = graph.edge_producers, graph.edge_consumers
@@ -27,53 +28,78 @@ def passed_on(problem: PlacementProblem, stage_of_op: NDArray[np.int64]) -> Plac
         if graph.phases[op] == Phase.BACKWARD
     }
     number: dict[tuple[int, int], int] = {}  # of the copy of a tensor in a stage between
-    edges, lifetimes = graph.edges.copy(), []
+    edges = graph.edges.copy()
+    lifetimes: list[tuple[int, int]] = []  # edges that copies are read by
     for row in far.tolist():
         tensor, maker = int(graph.edges[row, 0]), makers[row]
         step = int(np.sign(distance[row]))
         for stage in range(stage_of_op[maker] + step, stage_of_op[readers[row]], step):
             copy = len(number)
             if number.setdefault((tensor, stage), copy) == copy:
-                lifetimes.append((edges[row, 0], graph.num_ops + copy))
+                lifetimes.append((int(edges[row, 0]), graph.num_ops + copy))
                 last = last_backward.get((stage, int(graph.micro_batch[maker])))
                 if graph.phases[maker] == Phase.FORWARD and last is not None:
                     lifetimes.append((graph.num_tensors + copy, last))
             edges[row, 0] = graph.num_tensors + number[tensor, stage]
-    if not number:
-        return problem
     count = len(number)
-    tensors = np.array([tensor for tensor, _ in number])
-    source = graph.tensor_producer[tensors]
-    none = np.zeros(count, np.int32)
-    first_op = np.unique(stage_of_op, return_index=True)[1]
-    group_of = problem.grouping.group_of
-    groups = group_of[first_op[[stage for _, stage in number]]]
-    passing = replace(
-        graph,
-        op_names=(*graph.op_names, *(f"pass_on.{tensor}.{stage}" for tensor, stage in number)),
-        op_types=graph.op_types + (PASSING,) * count,
-        scopes=graph.scopes + ("",) * count,
-        phases=np.append(graph.phases, graph.phases[source]),
-        flops=np.append(graph.flops, none),
-        bytes_accessed=np.append(graph.bytes_accessed, none),
-        parameter_bytes=np.append(graph.parameter_bytes, none),
-        workspace_bytes=np.append(graph.workspace_bytes, none),
-        colocation=np.append(graph.colocation, none - 1),
-        dtype=graph.dtype + ("",) * count,
-        groups=np.append(graph.groups, none + 1),
-        group_channels=np.append(graph.group_channels, none),
-        micro_batch=np.append(graph.micro_batch, graph.micro_batch[source]),
+    tensors, stages = np.array([*number], np.int64).reshape(count, 2).T
+    source = np.append(np.arange(graph.num_ops), graph.tensor_producer[tensors])
+    stage_of = np.append(stage_of_op, stages)
+    order = _in_turn(problem, source, stage_of)
+    rank, source, is_copy = np.argsort(order), source[order], order >= graph.num_ops
+    names = [f"pass_on.{tensor}.{stage}" for tensor, stage in number]
+    lifetimes_of_copies = np.array(lifetimes, np.int64).reshape(-1, 2)
+    all_edges = np.concatenate([edges, lifetimes_of_copies])
+    new_tensors = graph.num_ops + np.arange(count)
+    passing = OpGraph(
+        op_names=tuple(np.array([*graph.op_names, *names], object)[order]),
+        op_types=tuple(np.where(is_copy, PASSING, np.array(graph.op_types)[source]).tolist()),
+        scopes=tuple(graph.scopes[op] for op in source.tolist()),
+        phases=graph.phases[source],
+        flops=np.where(is_copy, 0, graph.flops[source]),
+        bytes_accessed=np.where(is_copy, 0, graph.bytes_accessed[source]),
+        parameter_bytes=np.where(is_copy, 0, graph.parameter_bytes[source]),
+        workspace_bytes=np.where(is_copy, 0, graph.workspace_bytes[source]),
+        dtype=tuple(graph.dtype[op] for op in source.tolist()),
+        groups=graph.groups[source],
+        group_channels=graph.group_channels[source],
+        micro_batch=graph.micro_batch[source],
         measured_time={
-            kind: np.append(seconds, none) for kind, seconds in graph.measured_time.items()
+            kind: np.where(is_copy, 0, seconds[source])
+            for kind, seconds in graph.measured_time.items()
         },
-        tensor_producer=np.append(graph.tensor_producer, graph.num_ops + np.arange(count)),
+        tensor_producer=rank[np.append(graph.tensor_producer, new_tensors)],
         tensor_bytes=np.append(graph.tensor_bytes, graph.tensor_bytes[tensors]),
-        edges=np.concatenate([edges, np.array(lifetimes, np.int32)]),
+        edges=np.stack([all_edges[:, 0], rank[all_edges[:, 1]]], axis=1),
+        waits=rank[graph.waits],
+        held_tensors=graph.held_tensors,
+        tokens=graph.tokens,
     )
-    no_time = np.zeros((count, problem.num_devices))
-    return replace(
-        problem,
-        graph=passing,
-        compute_time=np.concatenate([problem.compute_time, no_time]),
-        grouping=replace(problem.grouping, group_of=np.append(group_of, groups)),
-    )
+    compute_time = np.where(is_copy[:, None], 0, problem.compute_time[source])
+    pipeline = PlacementProblem(graph=passing, cluster=problem.cluster, compute_time=compute_time)
+    return pipeline, stage_of[order]
+
+
+def _in_turn(
+    problem: PlacementProblem, source: NDArray[np.int64], stage_of: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the order of ops, with each copy before its stage runs the same micro-batch.
+
+    Devices run the op with the least number first.
+    """
+    graph, place = problem.graph, source.astype(np.float64)
+    turns = [
+        *zip(
+            stage_of.tolist(),
+            graph.micro_batch[source].tolist(),
+            graph.phases[source].tolist(),
+            strict=True,
+        )
+    ]
+    first: dict[tuple[int, int, int], int] = {}
+    for op, turn in enumerate(turns[: graph.num_ops]):
+        first.setdefault(turn, op)
+    for copy in range(graph.num_ops, len(source)):
+        place[copy] = first.get(turns[copy], source[copy]) - 0.5
+    order: NDArray[np.int64] = np.argsort(place, kind="stable")
+    return order

@@ -142,12 +142,13 @@ class ModelPlacement:
         return replace(found, modules=modules)
 
     def pipeline_stages(self) -> LayerSplit:
-        """Return the split points of the model for `torch.distributed.pipelining`.
+        """Return the stages of the model for `torch.distributed.pipelining`.
 
         Raises
         ------
         InputError
-            If two stages would read one weight.
+            If two stages would read one weight, or the loss reads what an earlier one than the last
+            makes.
         """
         return pipeline_stages(self.problem, self.placement, self.evaluator)
 
