@@ -5,13 +5,15 @@ model in one process.
 """
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.multiprocessing.spawn import spawn
 
 MICRO_BATCHES, STEPS = 4, 2
 SCHEDULES: Mapping[str, Any] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -108,7 +110,41 @@ def loss_of(outputs: Any, target: Tensor) -> Tensor:
 def train(files: Mapping[str, Path], stages: int, schedules: Sequence[str]) -> None:
     """Train models of some files in as many processes as stages; an error of one is raised."""
     arguments = files, stages, schedules
-    multiprocessing.spawn(_train_stages, arguments, nprocs=stages)  # type: ignore[no-untyped-call]
+    spawn(_train_stages, arguments, nprocs=stages)  # type: ignore[no-untyped-call]
+
+
+def run_page(block: str, file: Path, stages: int) -> None:
+    """Run the lines of a page, which train with a file, in as many processes as stages."""
+    spawn(_run_page, (block, file, stages), nprocs=stages)  # type: ignore[no-untyped-call]
+
+
+def _run_page(index: int, block: str, file: Path, stages: int) -> None:
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(file.parent))
+    meeting = f"file://{file}.meeting"
+    distributed.init_process_group("gloo", init_method=meeting, rank=index, world_size=stages)
+    model, (words,) = model_and_words("skips")
+    names: dict[str, Any] = {
+        "torch": torch,
+        "Schedule1F1B": Schedule1F1B,
+        "loss_fn": loss_of,
+        "model": model,
+        "rank": index,
+        "tokens": words,
+        "batches": [(words, words)] * STEPS,
+    }
+    exec(block.replace('"cuda"', '"cpu"'), names)  # noqa: S102 (what the user would run)
+    whole, _ = model_and_words("skips")
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for row in words.chunk(len(words)):
+            (loss_of(whole(row), row) / len(words)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    weights = dict(names["stage"].submod.named_parameters())
+    expected = {name: whole.get_parameter(name) for name in weights}
+    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-5)
+    distributed.destroy_process_group()
 
 
 def _train_stages(

@@ -11,9 +11,9 @@ import torch
 from exported_models import Chain, features, problem_of_ops, saved
 from gpipe_pipelines import devices_without_overheads
 from numpy.typing import NDArray
-from pipeline_training import MODELS, model_and_words, train
+from pipeline_training import MODELS, model_and_words, run_page, train
 
-from command_runs import succeed, succeed_json
+from command_runs import blocks, succeed, succeed_json
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
 from placeto.exporting.layers import ModelChain, pipeline_stages
@@ -52,6 +52,15 @@ def test_stages_train_as_the_whole_model_does(
         text = succeed("export", *paths, "--to", "torch", "-o", files[name])
         assert ": as placed\n" in text
     train(files, stages, schedules)
+
+
+@pytest.mark.slow
+def test_the_lines_of_the_page_train(tmp_path: Path) -> None:
+    problem, placement = in_stages("skips", 3)
+    file = tmp_path / "stages.py"
+    file.write_text(FORMATS["torch"].export(problem, placement, STEP).content)
+    (block,) = blocks(Path("docs/training-large.md"), "py")
+    run_page(block, file, 3)
 
 
 def in_stages(name: str, stages: int) -> tuple[PlacementProblem, NDArray[np.int32]]:
