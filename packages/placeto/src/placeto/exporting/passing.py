@@ -29,28 +29,27 @@ def passed_on(
     }
     number: dict[tuple[int, int], int] = {}  # of the copy of a tensor in a stage between
     edges = graph.edges.copy()
-    lifetimes: list[tuple[int, int]] = []  # edges that copies are read by
+    reads: list[tuple[int, int]] = []  # edges to and from copies
     for row in far.tolist():
         tensor, maker = int(graph.edges[row, 0]), makers[row]
         step = int(np.sign(distance[row]))
         for stage in range(stage_of_op[maker] + step, stage_of_op[readers[row]], step):
             copy = len(number)
             if number.setdefault((tensor, stage), copy) == copy:
-                lifetimes.append((int(edges[row, 0]), graph.num_ops + copy))
+                reads.append((int(edges[row, 0]), graph.num_ops + copy))
                 last = last_backward.get((stage, int(graph.micro_batch[maker])))
                 if graph.phases[maker] == Phase.FORWARD and last is not None:
-                    lifetimes.append((graph.num_tensors + copy, last))
+                    reads.append((graph.num_tensors + copy, last))
             edges[row, 0] = graph.num_tensors + number[tensor, stage]
     count = len(number)
     tensors, stages = np.array([*number], np.int64).reshape(count, 2).T
-    source = np.append(np.arange(graph.num_ops), graph.tensor_producer[tensors])
+    source = np.append(np.arange(graph.num_ops), graph.tensor_producer[tensors]).astype(np.int64)
     stage_of = np.append(stage_of_op, stages)
-    order = _in_turn(problem, source, stage_of)
+    order = _in_turn(problem.graph, source, stage_of)
     rank, source, is_copy = np.argsort(order), source[order], order >= graph.num_ops
     names = [f"pass_on.{tensor}.{stage}" for tensor, stage in number]
-    lifetimes_of_copies = np.array(lifetimes, np.int64).reshape(-1, 2)
-    all_edges = np.concatenate([edges, lifetimes_of_copies])
-    new_tensors = graph.num_ops + np.arange(count)
+    all_edges = np.concatenate([edges, np.array(reads, np.int64).reshape(-1, 2)])
+    copy_ops = graph.num_ops + np.arange(count)
     passing = OpGraph(
         op_names=tuple(np.array([*graph.op_names, *names], object)[order]),
         op_types=tuple(np.where(is_copy, PASSING, np.array(graph.op_types)[source]).tolist()),
@@ -68,10 +67,10 @@ def passed_on(
             kind: np.where(is_copy, 0, seconds[source])
             for kind, seconds in graph.measured_time.items()
         },
-        tensor_producer=rank[np.append(graph.tensor_producer, new_tensors)],
+        tensor_producer=rank[np.append(graph.tensor_producer, copy_ops)],
         tensor_bytes=np.append(graph.tensor_bytes, graph.tensor_bytes[tensors]),
         edges=np.stack([all_edges[:, 0], rank[all_edges[:, 1]]], axis=1),
-        waits=rank[graph.waits],
+        waits=rank[graph.waits].astype(np.int32),
         held_tensors=graph.held_tensors,
         tokens=graph.tokens,
     )
@@ -81,13 +80,13 @@ def passed_on(
 
 
 def _in_turn(
-    problem: PlacementProblem, source: NDArray[np.int64], stage_of: NDArray[np.int64]
+    graph: OpGraph, source: NDArray[np.int64], stage_of: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the order of ops, with each copy before its stage runs the same micro-batch.
 
     Devices run the op with the least number first.
     """
-    graph, place = problem.graph, source.astype(np.float64)
+    place = source.astype(np.float64)
     turns = [
         *zip(
             stage_of.tolist(),
