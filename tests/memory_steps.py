@@ -46,7 +46,7 @@ class MemoryStep:
     loss: Loss = squares
     optimizer: Optimizer = torch.optim.Adam
     is_training: bool = True
-    within: float = 0.02
+    within: float = 0.001
 
 
 def perceptron(*sizes: int, rows: int, activation: Callable[[], nn.Module] = nn.ReLU) -> Made:
@@ -307,9 +307,9 @@ STEPS = {
     "autocast": MemoryStep(autocast),
     # In a queue, a part of the batch begins to go backward before the one before it is done.
     "accumulation": MemoryStep(accumulating, within=0.1),
-    # PyTorch adds the gradients of rows in place, which counts as two tensors here.
-    "rows of each layer": MemoryStep(rows_of_layers, within=0.1),
+    "rows of each layer": MemoryStep(rows_of_layers),
     "rows of frozen layers": MemoryStep(lambda: rows_of_layers(frozen=True)),
     "inference of rows": MemoryStep(rows_of_layers, is_training=False),
     "output that the loss leaves out": MemoryStep(two_heads, loss_of_one),
+    **UPDATES,
 }
