@@ -13,12 +13,15 @@ os.environ.setdefault("PLACETO_CACHE_DIR", os.path.join(CACHE, "placeto", "tests
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle what examples are drawn.
+    """Settle which tests run, and what examples are drawn.
 
-    They are few and the same in every run, so that an edit elsewhere turns no test red; with a seed
-    they are others, and more. Nothing is remembered from run to run. No test asserts how long
-    something takes, as the first example of a process compiles.
+    Slow tests are those of continuous integration. Examples are few and the same in every run, so
+    that an edit elsewhere turns no test red; with a seed they are others, and more. Nothing is
+    remembered from run to run. No test asserts how long something takes, as the first example of a
+    process compiles.
     """
+    if os.environ.get("PLACETO_TESTS") != "all":
+        config.option.markexpr = config.option.markexpr or "not slow"
     seed = config.option.hypothesis_seed or os.environ.get("PLACETO_TEST_SEED") or None
     config.option.hypothesis_seed = seed
     settings.register_profile(

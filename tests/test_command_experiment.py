@@ -96,7 +96,9 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     return choose
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [*list(COMMANDS)[:-1], pytest.param("table1", marks=pytest.mark.slow)]
+)
 def test_each_option_decides_something(name: str, chosen: Callable[..., Experiment]) -> None:
     def problem(experiment: Experiment) -> str:
         made = [make for name, make in experiment.problems.items() if "nmt" in name]
@@ -179,6 +181,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     page = check_complete(family, pictures=1, width=1300)
     graphs, trials = sorted(graphs_of(family)), trials_of(family)
@@ -197,6 +200,7 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert "Addanki et al. (2019)" in page
 
 
+@pytest.mark.slow
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
     placed = graphs_of(family)
     problems = {

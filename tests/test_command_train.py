@@ -148,6 +148,7 @@ def test_the_policy_places_as_it_is_refined_trained_further_or_before_a_search(
         assert (np.diff(result.curve, axis=0) * (1, -1) >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     problem: Path, whole: Path, tmp_path: Path
 ) -> None:
