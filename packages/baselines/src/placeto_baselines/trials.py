@@ -41,10 +41,14 @@ class Trials:
     def count(self) -> int:  # of placements that were evaluated
         return self.best.evaluations
 
-    def evaluate(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return float64[B], the memory-penalised runtime of int32[B, G] in seconds."""
+    def ranks(self, placements: NDArray[np.int32]) -> list[tuple[bool, float]]:
+        """Return the rank of each of int32[B, G], as `placement_ranks` has it."""
         batch = self._query(self.evaluator.evaluate, placements)
         return self.best.add(placements, batch)
+
+    def evaluate(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return float64[B], the cost of each of int32[B, G]: in seconds, what fits."""
+        return np.array([cost for _, cost in self.ranks(placements)])
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
         """Walk from int32[C, G], in compiled code where the evaluator can, and count all of it."""

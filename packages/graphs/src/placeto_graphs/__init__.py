@@ -41,6 +41,7 @@ from placeto_graphs.micro_batches.steps import (
 )
 from placeto_graphs.networkx_conversion import from_networkx, groups_to_networkx, to_networkx
 from placeto_graphs.protocols.evaluation import (
+    MEMORY_PENALTY,
     SECONDS_PER_BYTE,
     CriticalEvaluator,
     Evaluator,
@@ -70,6 +71,7 @@ __all__ = [
     "LINK_NAMES",
     "NAMED_RULES",
     "SCHEDULES",
+    "MEMORY_PENALTY",
     "SECONDS_PER_BYTE",
     "BestSoFar",
     "Cluster",

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.protocols.evaluation import (
-    SECONDS_PER_BYTE,
-    memory_penalised_runtime,
     placement_ranks,
 )
 from placeto_graphs.protocols.moves import Moves, Walks
@@ -27,8 +25,6 @@ class BestSoFar:
     ----------
     problem
         Problem whose placements are evaluated.
-    seconds_per_byte
-        Seconds that a byte of memory costs that a device lacks.
 
     Attributes
     ----------
@@ -44,9 +40,7 @@ class BestSoFar:
         The evaluations after which a better placement was known, and its cost in seconds.
     """
 
-    def __init__(
-        self, problem: PlacementProblem, seconds_per_byte: float = SECONDS_PER_BYTE
-    ) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.evaluations = 0
         self.rank = (True, float("inf"))
         self.placement: NDArray[np.int32] | None = None
@@ -54,7 +48,6 @@ class BestSoFar:
         self.runtime = float("inf")
         self._peak_memory = np.zeros(problem.num_devices, np.int64)
         self._limits = problem.cluster.memory_bytes
-        self._seconds_per_byte = seconds_per_byte
 
     @property
     def fits(self) -> bool:
@@ -63,19 +56,19 @@ class BestSoFar:
 
     @property
     def cost(self) -> float:
-        """Memory-penalised runtime of the best placement, in seconds."""
+        """Cost of the best placement (`placement_ranks`): its runtime in seconds, if it fits."""
         return self.rank[1]
 
-    def add(self, placements: NDArray[np.int32], batch: EvaluationBatch) -> NDArray[np.float64]:
-        """Count int32[B, G] placements that were evaluated; return float64[B], their costs."""
+    def add(self, placements: NDArray[np.int32], batch: EvaluationBatch) -> list[tuple[bool, float]]:
+        """Count int32[B, G] placements that were evaluated; return their ranks."""
         count = len(placements)
         return self._add(placements, batch, range(1, count + 1), count)
 
     def add_walks(self, walks: Walks, moves: Moves) -> None:
         """Count the placements of walks that tried some moves."""
         found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
-        paid = memory_penalised_runtime(found, self._limits, moves.seconds_per_byte)
-        after = walks.evaluations_until(paid).tolist()
+        ranks = placement_ranks(found, self._limits, moves.memory_penalty)
+        after = walks.evaluations_until(np.array([cost for _, cost in ranks])).tolist()
         self._add(walks.best_placement, found, after, walks.evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
@@ -97,9 +90,9 @@ class BestSoFar:
         batch: EvaluationBatch,
         after: Iterable[int],
         count: int,
-    ) -> NDArray[np.float64]:
+    ) -> list[tuple[bool, float]]:
         """Keep the best of some placements, each known after so many of ``count`` evaluations."""
-        ranks = placement_ranks(batch, self._limits, self._seconds_per_byte)
+        ranks = placement_ranks(batch, self._limits)
         for row, (rank, known) in enumerate(zip(ranks, after, strict=True)):
             if rank < self.rank:
                 self.rank = rank
@@ -108,4 +101,4 @@ class BestSoFar:
                 self._peak_memory = batch.peak_memory[row].copy()
                 self.curve.append((self.evaluations + known, rank[1]))
         self.evaluations += count
-        return np.array([cost for _, cost in ranks])
+        return ranks

@@ -27,7 +27,7 @@ from placeto_graphs.protocols.evaluation import (
     Evaluator,
     Placer,
     SchedulingEvaluator,
-    memory_penalised_runtime,
+    placement_ranks,
 )
 from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, plain_walk
 from placeto_graphs.schema.cluster import Cluster, Device
@@ -191,7 +191,7 @@ class PlacerSuite(_Suite):
             assert result.peak_memory.tolist() == batch.peak_memory[0].tolist()
             assert result.seconds >= 0
             assert result.curve[-1, 0] <= result.evaluations
-            cost = memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0]
+            _, cost = placement_ranks(batch, problem.cluster.memory_bytes)[0]
             np.testing.assert_allclose(result.curve[-1, 1], cost)
             rises = int((np.diff(result.curve[:, 1]) > 0).sum())
             most = int(result.fits(problem.cluster))  # where the first that fits costs more

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isinf
 from typing import Any, Self, get_args
 
 import numpy as np
@@ -11,9 +10,11 @@ from numpy.typing import NDArray
 
 from placeto_graphs import (
     SECONDS_PER_BYTE,
+    EvaluationBatch,
     Evaluator,
     GraphError,
     PlacementProblem,
+    memory_penalised_runtime,
     placement_ranks,
 )
 from placeto_policy.errors import PolicyError, check_field, shown
@@ -45,7 +46,7 @@ class Best:
     """Best of some placements: those that fit the memory come first."""
 
     lacks_memory: bool  # on a device, or the placement cannot run
-    cost: float  # memory-penalised runtime, seconds; infinity if the placement cannot run
+    cost: float  # as `placement_ranks` has it; infinity if the placement cannot run
     placement: NDArray[np.int32]  # [G]
 
     def is_better_than(self, other: "Best | None") -> bool:
@@ -63,7 +64,7 @@ class PlacementCosts:
     def __init__(self, evaluator: Evaluator, memory_penalty: float) -> None:
         self.best: Best | None = None  # of all placements that were evaluated
         self._evaluator = evaluator
-        self._penalty = memory_penalty
+        self._penalty, self._memory = memory_penalty, evaluator.problem.cluster.memory_bytes
         self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(evaluator.problem)
         self._known: dict[bytes, float] = {}
 
@@ -87,19 +88,21 @@ class PlacementCosts:
         unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
         if unknown:
             rows = placements[list(unknown.values())]
-            ranks = self._evaluated(rows)
+            batch = self._evaluated(rows)
+            ranks = placement_ranks(batch, self._memory)
             first = ranks.index(min(ranks))
             found = Best(*ranks[first], rows[first].copy())
             if found.is_better_than(self.best):
                 self.best = found
             if len(self._known) + len(rows) > MAX_REMEMBERED:
                 self._known = {key: self._known[key] for key in keys if key in self._known}
-            costs = (self._unrunnable if isinf(cost) else cost for _, cost in ranks)
-            self._known.update(zip(unknown, costs, strict=True))
+            costs = memory_penalised_runtime(batch, self._memory, self._penalty)
+            costs[np.isinf(costs)] = self._unrunnable
+            self._known.update(zip(unknown, costs.tolist(), strict=True))
         return np.array([self._known[key] for key in keys])
 
-    def _evaluated(self, placements: NDArray[np.int32]) -> list[tuple[bool, float]]:
-        """Return the ranks of placements, after a check of the evaluator's result."""
+    def _evaluated(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the costs of placements, after a check of the evaluator's result."""
         problem, count = self._evaluator.problem, len(placements)
         batch = self._evaluator.evaluate(placements)
         check_field(batch, "runtime", (count,))
@@ -109,7 +112,7 @@ class PlacementCosts:
             raise PolicyError(
                 f"evaluator: expected a runtime >= 0, got runtime[{row}] = {batch.runtime[row]}"
             )
-        return placement_ranks(batch, problem.cluster.memory_bytes, self._penalty)
+        return batch
 
 
 class PlacementEnvironment:

@@ -35,7 +35,7 @@ class Walking(NamedTuple):
     members: NDArray[np.int32]
     neighbours: NDArray[np.int32]
     set_with: NDArray[np.int32]
-    seconds_per_byte: float
+    memory_penalty: float
     cannot_run: NDArray[np.bool_]
     memory_bytes: NDArray[np.int64]
     before: NDArray[np.int32]
@@ -116,7 +116,7 @@ def _walking_of(
         members=moves.members,
         neighbours=moves.neighbours,
         set_with=moves.set_with,
-        seconds_per_byte=moves.seconds_per_byte,
+        memory_penalty=moves.memory_penalty,
         cannot_run=cannot_run,
         memory_bytes=memory_bytes,
         before=np.empty((moves.num_walks, num_groups), np.int32),
@@ -208,11 +208,11 @@ def mark_critical(
 
 
 @called_by_compiled
-def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> int:
-    """Return the most bytes that a device lacks of those that it needs."""
-    excess = 0
+def lacking(limits: NDArray[np.int64], memory: NDArray[np.int64]) -> float:
+    """Return the most that a device lacks, as a fraction of its memory."""
+    excess = 0.0
     for device in range(len(memory)):
-        excess = max(excess, memory[device] - limits[device])
+        excess = max(excess, memory[device] / max(limits[device], 1) - 1.0)
     return excess
 
 
@@ -282,7 +282,7 @@ def walk(  # noqa: PLR0915
         pairs = walking.pairs[row]
         copy(placement, best_placement)
         best_lacks = lacking(walking.memory_bytes, peak_memory)
-        walking.cost[row, 0] = now = best_cost = seconds + walking.seconds_per_byte * best_lacks
+        walking.cost[row, 0] = now = best_cost = seconds * (1.0 + walking.memory_penalty * best_lacks)
         num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
         num_tried = num_likely = 0
         for move in range(walking.set_of.shape[1]):
@@ -306,14 +306,14 @@ def walk(  # noqa: PLR0915
                 move_group(tables, state, placement, walking.members[position], there)
             most = now + walking.allowance[row, move]
             # Without memory it is simulated in about half of the time, which often is enough.
-            then, lacks = np.inf, 0
+            then, lacks = np.inf, 0.0
             num_tried += 1
             for tracks_memory in range(1 if 2 * num_likely > num_tried else 0, 2):
                 state.tracks_memory[0] = tracks_memory == 1
                 seconds = price(tables, state, placement)
                 if tracks_memory == 1:
                     lacks = lacking(walking.memory_bytes, state.peak)
-                    then = seconds + walking.seconds_per_byte * lacks
+                    then = seconds * (1.0 + walking.memory_penalty * lacks)
                 elif seconds > most:
                     break
             walking.cost[row, 1 + move] = then

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
-    SECONDS_PER_BYTE,
+    MEMORY_PENALTY,
     EvaluationBatch,
     Evaluator,
     OpGraph,
@@ -295,8 +295,9 @@ def chain_costs(
             for device in devices
         ]
     )
-    memory = cluster.memory_bytes[list(devices)][:, None, None]
-    lack = SECONDS_PER_BYTE * np.maximum(_sums(held) - memory, 0)
+    memory = np.maximum(cluster.memory_bytes[list(devices)], 1)[:, None, None]
+    whole = load[:, 0, -1].min()  # seconds of all layers on the fastest device that can run them
+    lack = MEMORY_PENALTY * whole * np.maximum(_sums(held) / memory - 1, 0)
     among = np.ix_(devices, devices)
     overhead = np.array([cluster.devices[each].transfer_overhead for each in devices])
     each = (cluster.latency[among] + overhead[:, None])[..., None]

@@ -15,6 +15,7 @@ from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
 FEW_PLACEMENTS = 4096  # so many are evaluated one and all by searches
 BATCH = 1024
+MOST_STEPS_OF_GROUP = 100  # of annealing: beyond, another start finds more
 
 
 def exhaustive_search(
@@ -131,6 +132,7 @@ class LocalSearch:
             return exhaustive_search(problem, evaluator)
         climber = _Climber(Trials(problem, evaluator), self.budget, seed)
         annealing_steps = int(self.annealing * (self.budget // self.restarts))
+        annealing_steps = min(annealing_steps, MOST_STEPS_OF_GROUP * problem.num_groups)
         climber.start()
         while climber.budget_left:
             climber.anneal(annealing_steps, self.first_temperature, self.last_temperature)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import DeviceChoices, allowed_devices
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.search.local_search import FEW_PLACEMENTS, all_placements, num_placements
+from placeto_baselines.search.local_search import MAX_PLACEMENTS, all_placements, num_placements
 from placeto_baselines.trials import Trials
 from placeto_graphs import (
-    SECONDS_PER_BYTE,
+    MEMORY_PENALTY,
+    BestSoFar,
     CriticalEvaluator,
     Evaluator,
     Moves,
@@ -27,11 +28,13 @@ from placeto_graphs import (
 
 MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
+SHARE_OF_MEASURING = 0.05  # of the budget, at the most
+MOST_RESTARTS = 64
 FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
 SECONDS_OF_ROUND = 0.05
 SHARE_OF_COARSER = 0.3  # of the moves ...
 COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
-SHARE_OF_LAYERS = 0.3  # of the moves, where layers are given
+SHARE_OF_LAYERS = 0.1  # of the moves, where layers are given
 AT_THE_BOUND = 1 + 1e-6
 SHARE_OF_CRITICAL = 0.6  # of the moves, where the evaluator says which groups are critical
 USUAL_UPHILL = 0.01  # part of the cost, where no move uphill was seen
@@ -92,13 +95,13 @@ class MultilevelSearch:
 
     coarsest = 32
     first = 128  # groups of the level at which chains begin
-    evaluations_of_first = 30  # of each group of that level, at the least
-    evaluations_of_finest = 4
-    hot_share = 0.5  # of the budget
+    evaluations_of_pair = 5  # of groups, of each start, where the budget allows several
+    evaluations_of_two = 4_000  # of the budget, from which on two placements lead
+    random_share = 0.2  # of the budget
+    coarse_share = 0.4  # at the first level, the random chains included
     hot = 3.0, 0.03
-    warm = 0.3, 0.03  # from a placement that is given
-    alone = 0.1, 0.01  # where the budget allows no random one besides
-    cold = 0.03, 3e-3
+    warm = 0.1, 0.01  # from the placements that lead
+    cold = 0.02, 1e-3
 
     def __init__(
         self,
@@ -143,48 +146,44 @@ class MultilevelSearch:
         trials = search.trials
         try:
             if starts is not None:
-                trials.evaluate(starts[: int(min(search.evaluations_left, len(starts)))])
+                search.compare(starts)
             search.start_on_one_device()
-            if num_placements(problem) <= min(FEW_PLACEMENTS, search.evaluations_left):
+            if num_placements(problem) <= min(MAX_PLACEMENTS, search.evaluations_left):
                 for placements in all_placements(problem):
                     if search.is_spent:
                         break
                     trials.evaluate(placements)
             else:
-                self._search(search, starts is not None)
+                self._search(search)
         except KeyboardInterrupt:
             if not trials.count:
                 raise
         return trials.result()
 
-    def _search(self, search: "_Search", has_start: bool) -> None:
-        affords, sizes = search.affordable, search.sets.sizes
+    def _search(self, search: "_Search") -> None:
+        fewest = self.evaluations_of_pair * search.sets.sizes[-1] ** 2
+        restarts = int(np.clip(search.affordable / fewest, 1, MOST_RESTARTS))
+        for restart in range(restarts):
+            self._restart(search, restart / restarts, 1 / restarts)
 
-        def last(most: float) -> int:
-            return max(n for n, size in enumerate(sizes) if n == 0 or size <= most)
-
-        finest = last(affords / self.evaluations_of_finest)
-        first = last(min(self.first, affords / self.evaluations_of_first))
-        num_random, cooling = self.chains, [self.hot] * self.chains
-        hot_share, starts = self.hot_share, []
-        if has_start:
-            starts = [search.trials.result().placement]
-            if affords < self.evaluations_of_first * self.first:
-                num_random, cooling = 0, [self.alone]
-                hot_share = 1 / (finest - first + 1)
-            else:
-                num_random = max(1, self.chains - 1)
-                cooling = [self.hot] * num_random + [self.warm]
-        starts = [search.random_placement(first) for _ in range(num_random)] + starts
-        search.placements = np.stack(starts)
+    def _restart(self, search: "_Search", begin: float, part: float) -> None:
+        """Search from new random placements, until a part of the budget more is spent."""
+        sizes = search.sets.sizes
+        first = max(level for level, size in enumerate(sizes) if not level or size <= self.first)
+        is_long = search.affordable >= self.evaluations_of_two
+        if begin:  # the first one also has placements that are given
+            search.forget()
+        search.placements = np.stack([search.random_placement(first) for _ in range(self.chains)])
         search.measure(first)
-        search.anneal(first, cooling, hot_share)
-        finer = range(first + 1, finest + 1) or [first]
+        search.anneal(first, self.hot, begin + part * self.random_share)
+        search.compare(search.placements)
+        search.follow_leaders(max(self.chains, 2 if is_long else 1))
+        search.anneal(first, self.warm, begin + part * self.coarse_share)
+        finer = range(first + 1, len(sizes)) or [first]
         for number, level in enumerate(finer, start=1):
-            # All chains go on from the best placement of all that were evaluated.
-            search.placements = np.repeat(search.trials.result().placement[None], self.chains, 0)
-            share = hot_share + (1 - hot_share) * number / len(finer)
-            search.anneal(level, [self.cold] * self.chains, share)
+            search.follow_best(self.chains)
+            share = self.coarse_share + (1 - self.coarse_share) * number / len(finer)
+            search.anneal(level, self.cold, begin + part * share)
 
 
 class _Search:
@@ -205,12 +204,15 @@ class _Search:
         self.evaluations = math.inf if settings.evaluations is None else settings.evaluations
         self.num_moves = MOVES_OF_FIRST_ROUND
         self.uphill = USUAL_UPHILL
-        self.seconds_per_byte = SECONDS_PER_BYTE
+        self.memory_penalty = MEMORY_PENALTY
         edges = trials.problem.group_graph.edges
         self.neighbours = np.concatenate([edges, edges[:, ::-1]])
         knows_critical = isinstance(trials.evaluator, CriticalEvaluator)
         self.share_of_critical = SHARE_OF_CRITICAL if knows_critical else 0.0
         self.began = settings.clock()
+        # Of this start: placements that may lead, with their ranks, and the best of its chains.
+        self.ranked: list[tuple[tuple[bool, float], tuple[int, ...]]] = []
+        self.best = BestSoFar(trials.problem)
 
     @cached_property
     def sets(self) -> "MoveSets":
@@ -265,33 +267,62 @@ class _Search:
         """Find out by how much random moves uphill raise the cost, on average, in parts of it."""
         if not self.can_walk:
             return
-        num_moves = int(min(MOVES_OF_FIRST_ROUND, self.evaluations_left - 1))
-        moves = self._moves(level, [math.inf], num_moves)
+        most = min(MOVES_OF_FIRST_ROUND, self.affordable * SHARE_OF_MEASURING)
+        num_moves = int(min(max(most, FEWEST_OF_WALK), self.evaluations_left - 1))
+        moves = self._moves(level, np.full((1, num_moves), np.inf))
         costs = self.trials.walk(self.placements[:1], moves).cost[0]
         costs = costs[np.isfinite(costs)]
         steps = np.diff(costs)
         if (steps > 0).any():
             self.uphill = float(steps[steps > 0].mean() / costs.mean())
 
-    def anneal(self, level: int, cooling: Sequence[Temperatures], until: float) -> None:
+    def compare(self, placements: NDArray[np.int32]) -> None:
+        """Evaluate int32[B, G] that may lead, as many as the budget allows."""
+        placements = placements[: int(min(self.evaluations_left, len(placements)))]
+        if len(placements):
+            ranks = self.trials.ranks(placements)
+            self.ranked += zip(ranks, map(tuple, placements.tolist()), strict=True)
+
+    def follow_leaders(self, count: int) -> None:
+        """Continue with chains from the best of the placements that were compared."""
+        leaders = sorted(set(self.ranked))[:count]
+        if leaders:
+            self.placements = np.array([placement for _, placement in leaders], np.int32)
+
+    def follow_best(self, count: int) -> None:
+        """Continue with all chains from the best placement of this start."""
+        if self.best.placement is not None:
+            self.placements = np.repeat(self.best.placement[None], count, axis=0)
+
+    def forget(self) -> None:
+        """Start again, with none of the placements that lead."""
+        self.best, self.ranked = BestSoFar(self.trials.problem), []
+
+    def anneal(self, level: int, cooling: Temperatures, until: float) -> None:
         """Try moves at a level, cooling, until a share of the budget is spent."""
-        begin = self.share
+        begin, (hottest, coldest) = self.share, cooling
         while self.share < until and self.can_walk:
-            began = self.settings.clock()
-            way = (self.share - begin) / (until - begin)
-            left = self.evaluations_left
-            chains = len(self.placements) if left >= len(self.placements) * FEWEST_OF_WALK else 1
-            temperatures = [hot * (cold / hot) ** way for hot, cold in cooling[:chains]]
-            moves = self._moves(level, temperatures, int(min(self.num_moves, left // chains - 1)))
+            began, share = self.settings.clock(), self.share
+            allowed = min(self.evaluations_left, math.ceil((until - share) * self.evaluations))
+            chains = len(self.placements) if allowed >= len(self.placements) * FEWEST_OF_WALK else 1
+            num_moves = int(min(self.num_moves, max(allowed // chains, FEWEST_OF_WALK) - 1))
+            share_of_move = max(
+                chains / self.evaluations, SECONDS_OF_ROUND / self.seconds / self.num_moves
+            )
+            way = (share - begin + share_of_move * np.arange(num_moves)) / (until - begin)
+            temperatures = hottest * (coldest / hottest) ** np.minimum(way, 1.0)
+            moves = self._moves(level, np.tile(temperatures, (chains, 1)))
             walked = self.trials.walk(self.placements[:chains], moves)
+            self.best.add_walks(walked, moves)
             self.placements[:chains] = walked.placement
             if self.seconds < math.inf:
                 self._pace(self.settings.clock() - began)
         if not self.trials.best.fits:
-            self.seconds_per_byte *= RISE_OF_PENALTY
+            self.memory_penalty *= RISE_OF_PENALTY
 
-    def _moves(self, level: int, temperatures: list[float], num_moves: int) -> Moves:
-        shape = len(temperatures), num_moves
+    def _moves(self, level: int, temperatures: NDArray[np.float64]) -> Moves:
+        """Return random moves, for each of float64[C, N] temperatures one."""
+        shape = temperatures.shape
         levels = self._levels_of_moves(level, shape)
         first_set = self.sets.first_set
         set_of = self.generator.integers(first_set[levels], first_set[levels + 1]).astype(np.int32)
@@ -300,14 +331,15 @@ class _Search:
         return Moves(
             set_of=np.where(is_critical, levels, set_of),
             device=device,
-            allowance=np.multiply(temperatures, self.uphill * self.trials.best.cost)[:, None]
+            allowance=temperatures
+            * (self.uphill * self.trials.best.cost)
             * self.generator.exponential(size=shape),
             first_member=self.sets.first_member,
             members=self.sets.members,
             pick=np.where(is_critical, self.generator.random(shape), np.inf),
             neighbours=self.neighbours,
             set_with=self.sets.set_with,
-            seconds_per_byte=self.seconds_per_byte,
+            memory_penalty=self.memory_penalty,
         )
 
     def _levels_of_moves(self, level: int, shape: tuple[int, int]) -> NDArray[np.int64]:

@@ -12,6 +12,9 @@ from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, Sche
 SECONDS_PER_BYTE = 2e-9
 """What memory that a device lacks costs: 2 s/GB, Addanki et al. 2019."""
 
+MEMORY_PENALTY = 30.0
+"""What a placement costs that lacks all of a device's memory again, in its runtimes."""
+
 
 def memory_penalised_runtime(
     batch: EvaluationBatch, limit: ArrayLike, scale: float = SECONDS_PER_BYTE
@@ -49,23 +52,35 @@ def memory_penalised_runtime(
 
 
 def placement_ranks(
-    batch: EvaluationBatch, limit: ArrayLike, scale: float = SECONDS_PER_BYTE
+    batch: EvaluationBatch, limit: ArrayLike, penalty: float = MEMORY_PENALTY
 ) -> list[tuple[bool, float]]:
     """Return the rank of each placement; the placement of the least rank is the best.
 
     A placement that fits the memory comes before all that do not, whatever they cost. One that
     cannot run is last.
 
-    A rank is whether a placement lacks memory or cannot run, and its `memory_penalised_runtime` in
-    seconds.
+    A rank is whether a placement lacks memory or cannot run, and its cost: ``r (1 + c x)`` for a
+    runtime ``r``, in its unit, and the largest excess ``x`` of a device, as a fraction of its
+    memory. Ranks are the same in any unit of time and of memory.
+
+    Parameters
+    ----------
+    batch
+        Costs of B placements.
+    limit
+        Bytes of memory of all devices, or of each, [D].
+    penalty
+        Factor ``c``.
 
     Examples
     --------
-    >>> batch = EvaluationBatch(runtime=[2.0, 1.0], peak_memory=[[5, 9], [10, 13]])
-    >>> placement_ranks(batch, limit=12, scale=0.5)
+    >>> batch = EvaluationBatch(runtime=[2.0, 1.0], peak_memory=[[5, 9], [10, 15]])
+    >>> placement_ranks(batch, limit=12, penalty=2.0)
     [(False, 2.0), (True, 1.5)]
     """
-    costs = memory_penalised_runtime(batch, limit, scale)
+    memory = np.maximum(limit, 1)  # a device without memory lacks all of what it needs
+    excess = (batch.peak_memory / memory - 1.0).max(axis=1, initial=0.0)
+    costs = batch.runtime * (1.0 + penalty * excess)
     lacks = (batch.peak_memory > np.asarray(limit)).any(axis=1) | np.isinf(costs)
     return list(zip(lacks.tolist(), costs.tolist(), strict=True))
 

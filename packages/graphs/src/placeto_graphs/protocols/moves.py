@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.protocols.evaluation import (
-    SECONDS_PER_BYTE,
+    MEMORY_PENALTY,
     CriticalEvaluator,
     Evaluator,
     placement_ranks,
@@ -32,8 +32,8 @@ class Moves(Record):
     group is critical (`CriticalEvaluator`) and whose second group is on another device. It takes
     the set with the first group to the device of the second.
 
-    ``set_of`` of a critical move is a level of ``set_with``. By default no move is critical, and a
-    byte that a device lacks costs what it does in the memory-penalised runtime.
+    ``set_of`` of a critical move is a level of ``set_with``. By default no move is critical, and
+    memory that a device lacks costs what it does in `placement_ranks`.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class Moves(Record):
     pick: NDArray[np.float64] = _DEFAULT
     neighbours: NDArray[np.int32] = _DEFAULT  # [P, 2], pairs of groups that critical moves pick
     set_with: NDArray[np.int32] = _DEFAULT  # [L, G], the set with each group at each of L levels
-    seconds_per_byte: float = SECONDS_PER_BYTE  # a search raises it where nothing fits
+    memory_penalty: float = MEMORY_PENALTY  # a search raises it where nothing fits
 
     def __post_init__(self) -> None:
         self._check("members", int_array, np.int32, (None,))
@@ -77,7 +77,7 @@ class Moves(Record):
         self._check("set_of", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
         self._check("device", int_array, np.int32, self.set_of.shape)
         self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
-        self._check("seconds_per_byte", number)
+        self._check("memory_penalty", number)
         shape, never = self.set_of.shape, np.full(self.set_of.shape, np.inf)
         self._check("pick", float_array, shape, infinity_is="not critical", usual=never)
         self._check("neighbours", int_array, np.int32, (None, 2), usual=[])
@@ -118,7 +118,7 @@ class Moves(Record):
 class Walks(Record):
     """Results of C walks of N moves through placements of G groups on D devices.
 
-    A cost is that of the start or of what a move led to: seconds of runtime and memory penalty.
+    A cost is that of the start or of what a move led to, as `placement_ranks` has it.
     It is infinite where it costs more than is allowed, and how much is not known; NaN where a move
     was not tried, as it changes nothing, or a group cannot run there. The best placement is the
     first of the lowest cost of the start and all that was accepted; one that fits the memory of its
@@ -169,7 +169,7 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     problem = evaluator.problem
     cannot_run = check_moves(problem, placements, moves)
     limits = problem.cluster.memory_bytes
-    scale = moves.seconds_per_byte
+    penalty = moves.memory_penalty
     placement = np.array(placements, np.int32)
     cost = np.full((moves.num_walks, 1 + moves.num_moves), np.nan)
     best = placement.copy()
@@ -177,7 +177,7 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     best_peak_memory = np.empty((moves.num_walks, problem.num_devices), np.int64)
     for walk in range(moves.num_walks):
         batch = evaluator.evaluate(placement[walk][None])
-        best_rank = placement_ranks(batch, limits, scale)[0]
+        best_rank = placement_ranks(batch, limits, penalty)[0]
         now = cost[walk, 0] = best_rank[1]
         best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
         pairs = None
@@ -196,7 +196,7 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
             if cannot_run[chosen, device] or np.array_equal(moved, placement[walk]):
                 continue
             batch = evaluator.evaluate(moved[None])
-            rank = placement_ranks(batch, limits, scale)[0]
+            rank = placement_ranks(batch, limits, penalty)[0]
             then = cost[walk, 1 + move] = rank[1]
             if then > now + moves.allowance[walk, move]:
                 continue

@@ -79,14 +79,15 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice
         if number < num_balanced:  # the group at the limit is where most of it belongs
             limit = held[first] + held[-1] / (num_balanced + 1)
             most = int(np.searchsorted((held[1:] + held[:-1]) / 2, limit, side="right"))
+        tried = most  # all of them, in most cases
         while least < most:
-            tried = (least + most + 1) // 2
             row = filled(placement, first, tried, device)
             peak = evaluator.evaluate(row[None]).peak_memory[0, device]
             if peak <= problem.cluster.devices[device].memory_bytes:
                 least = tried
             else:
                 most = tried - 1
+            tried = (least + most + 1) // 2
         placement = filled(placement, first, least, device)
         first = least
     return Choice(tuple(devices), how, evaluated(evaluator, placement))

@@ -19,6 +19,7 @@ from placeto_graphs import (
     memory_penalised_runtime,
     micro_batched_problem,
     names_of_rules,
+    placement_ranks,
     scheduled,
 )
 from placeto_simulator import Timeline
@@ -35,17 +36,22 @@ def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.flo
     return memory_penalised_runtime(evaluator.evaluate(placements), memory)
 
 
-def cost_of_result(problem: PlacementProblem, found: PlacementResult | Timeline) -> float:
-    """Return what the placement of a search, or of a simulated step, costs."""
-    batch = EvaluationBatch(
-        runtime=np.array([found.runtime]), peak_memory=np.array([found.peak_memory])
+def batch_of_result(result: PlacementResult | Timeline) -> EvaluationBatch:
+    """Return the costs of a placement, as a batch of one."""
+    return EvaluationBatch(
+        runtime=np.array([result.runtime]), peak_memory=np.array([result.peak_memory])
     )
-    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0])
 
 
-def rank_of_result(problem: PlacementProblem, found: PlacementResult) -> tuple[bool, float]:
-    """Return whether a placement lacks memory, and what it costs; the least rank is the best."""
-    return not found.fits(problem.cluster), cost_of_result(problem, found)
+def cost_of_result(problem: PlacementProblem, result: PlacementResult | Timeline) -> float:
+    """Return the memory-penalised runtime of a placement, in seconds."""
+    memory = problem.cluster.memory_bytes
+    return float(memory_penalised_runtime(batch_of_result(result), memory)[0])
+
+
+def rank_of_result(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, float]:
+    """Return the rank of a placement, as `placement_ranks` has it."""
+    return placement_ranks(batch_of_result(result), problem.cluster.memory_bytes)[0]
 
 
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:

@@ -52,11 +52,11 @@ from placeto_graphs import (
 
 SECONDS_BETWEEN_REPORTS = 0.2
 ALL_TRIED = 4_096  # placements; the search tries all where there are no more, and needs no start
-SHARE_OF_CHAIN = 0.25  # of the evaluations of a search, at the most
+SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most
 MOST_OF_CHAIN = 2_000
-SHARE_OF_SUBSETS = 0.25
-FEWEST_EVALUATIONS = 16  # of the search on a subset
-FEWEST_OF_GROUP = 1 / 8  # of these, for each group
+SHARE_OF_SUBSETS = 0.1
+FEWEST_EVALUATIONS = 64  # of the search on a subset
+FEWEST_OF_GROUP = 1 / 2  # of these, for each group
 # Placers whose placements the search starts from, and the number of evaluations from which on they
 # are worth what they cost: list schedulers take as long as 700 evaluations, m-SCT as 4,000.
 PLACERS_OF_STARTS = (
@@ -247,8 +247,7 @@ class PortfolioSearch:
         start: NDArray[np.int32] | None,
         began: float,
     ) -> None:
-        if start is not None:
-            watched.evaluate(start[None])
+        results = [] if start is None else [evaluated(watched, start)]
         self.choices.extend(placements_without_search(problem, watched))
         affordable = self._affordable(watched, began)
         layers, are_modules = layers_of_groups(problem)
@@ -262,7 +261,7 @@ class PortfolioSearch:
         for placer, least in PLACERS_OF_STARTS if needs_starts else ():
             if affordable >= least and not self.stopped():
                 try:
-                    placer.place(problem, watched, seed=seed)
+                    results.append(placer.place(problem, watched, seed=seed))
                 except BaselineError:  # a library that cannot be used is no start
                     if watched.failures:
                         raise
@@ -284,6 +283,7 @@ class PortfolioSearch:
                 smaller, watched.of(smaller), seed=seed, starts=None if near is None else near[None]
             )
             self.choices.append(Choice(devices, SEARCHED, result))
+        starts = [result.placement for result in (*results, *(c.result for c in self.choices))]
         left = most and most - watched.evaluations
         if self.stopped() or left == 0:
             return
@@ -297,7 +297,7 @@ class PortfolioSearch:
             problem,
             watched,
             seed=seed,
-            starts=watched.result().placement[None] if watched.evaluations else None,
+            starts=np.stack(starts) if starts else None,
             layers=layers if are_modules else None,  # coarse groups are levels already
         )
 
