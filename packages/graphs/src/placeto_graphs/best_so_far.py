@@ -59,7 +59,9 @@ class BestSoFar:
         """Cost of the best placement (`placement_ranks`): its runtime in seconds, if it fits."""
         return self.rank[1]
 
-    def add(self, placements: NDArray[np.int32], batch: EvaluationBatch) -> list[tuple[bool, float]]:
+    def add(
+        self, placements: NDArray[np.int32], batch: EvaluationBatch
+    ) -> list[tuple[bool, float]]:
         """Count int32[B, G] placements that were evaluated; return their ranks."""
         count = len(placements)
         return self._add(placements, batch, range(1, count + 1), count)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
 FEW_PLACEMENTS = 4096  # so many are evaluated one and all by searches
 BATCH = 1024
-MOST_STEPS_OF_GROUP = 100  # of annealing: beyond, another start finds more
+MOST_STEPS_OF_PAIR = 3  # of groups: beyond, another start finds more
 
 
 def exhaustive_search(
@@ -57,11 +57,16 @@ def num_placements(problem: PlacementProblem) -> int:
     return math.prod(allowed_devices(problem).sum(axis=1).tolist())
 
 
-def all_placements(problem: PlacementProblem) -> Iterator[NDArray[np.int32]]:
-    """Yield all placements in which every group can run, int32[B, G] at a time."""
+def all_placements(
+    problem: PlacementProblem, batch_size: Callable[[], int] = lambda: BATCH
+) -> Iterator[NDArray[np.int32]]:
+    """Yield all placements in which every group can run, int32[B, G] at a time.
+
+    ``batch_size`` returns the number B of the next ones.
+    """
     allowed = allowed_devices(problem)
     rows = itertools.product(*(np.flatnonzero(row).tolist() for row in allowed))
-    while batch := list(itertools.islice(rows, BATCH)):
+    while batch := list(itertools.islice(rows, batch_size())):
         yield np.array(batch, np.int32)
 
 
@@ -132,7 +137,7 @@ class LocalSearch:
             return exhaustive_search(problem, evaluator)
         climber = _Climber(Trials(problem, evaluator), self.budget, seed)
         annealing_steps = int(self.annealing * (self.budget // self.restarts))
-        annealing_steps = min(annealing_steps, MOST_STEPS_OF_GROUP * problem.num_groups)
+        annealing_steps = min(annealing_steps, MOST_STEPS_OF_PAIR * problem.num_groups**2)
         climber.start()
         while climber.budget_left:
             climber.anneal(annealing_steps, self.first_temperature, self.last_temperature)

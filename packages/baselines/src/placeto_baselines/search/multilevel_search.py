@@ -5,7 +5,7 @@ Read `MultilevelSearch.place` and `_search` first, then how the chains of a `_Se
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -95,7 +95,7 @@ class MultilevelSearch:
 
     coarsest = 32
     first = 128  # groups of the level at which chains begin
-    evaluations_of_pair = 5  # of groups, of each start, where the budget allows several
+    evaluations_of_pair = 3  # of groups, of each start, where the budget allows several
     evaluations_of_two = 4_000  # of the budget, from which on two placements lead
     random_share = 0.2  # of the budget
     coarse_share = 0.4  # at the first level, the random chains included
@@ -148,11 +148,9 @@ class MultilevelSearch:
             if starts is not None:
                 search.compare(starts)
             search.start_on_one_device()
-            if num_placements(problem) <= min(MAX_PLACEMENTS, search.evaluations_left):
-                for placements in all_placements(problem):
-                    if search.is_spent:
-                        break
-                    trials.evaluate(placements)
+            search.pace(search.settings.clock() - search.began, trials.count)
+            if num_placements(problem) <= min(MAX_PLACEMENTS, search.affordable):
+                search.try_all()
             else:
                 self._search(search)
         except KeyboardInterrupt:
@@ -189,8 +187,6 @@ class MultilevelSearch:
 class _Search:
     """One search: what is left of its budget, the placements of its chains, and their moves."""
 
-    placements: NDArray[np.int32]  # of the chains
-
     def __init__(
         self,
         settings: MultilevelSearch,
@@ -213,6 +209,7 @@ class _Search:
         # Of this start: placements that may lead, with their ranks, and the best of its chains.
         self.ranked: list[tuple[tuple[bool, float], tuple[int, ...]]] = []
         self.best = BestSoFar(trials.problem)
+        self.placements = np.zeros((1, trials.problem.num_groups), np.int32)  # of the chains
 
     @cached_property
     def sets(self) -> "MoveSets":
@@ -255,6 +252,16 @@ class _Search:
         devices = devices[: int(min(self.evaluations_left, problem.num_devices))]
         if len(devices):
             self.trials.evaluate(np.repeat(devices[:, None], problem.num_groups, axis=1))
+
+    def try_all(self) -> None:
+        """Evaluate all placements, as far as the budget goes."""
+        began = self.settings.clock()
+        for placements in all_placements(self.trials.problem, lambda: self.num_moves):
+            if self.is_spent:
+                break
+            self.trials.evaluate(placements)
+            self.pace(self.settings.clock() - began, len(placements))
+            began = self.settings.clock()
 
     def random_placement(self, level: int) -> NDArray[np.int32]:
         """Return int32[G]: each set of a level on a device that can run it, all equally likely."""
@@ -315,8 +322,7 @@ class _Search:
             walked = self.trials.walk(self.placements[:chains], moves)
             self.best.add_walks(walked, moves)
             self.placements[:chains] = walked.placement
-            if self.seconds < math.inf:
-                self._pace(self.settings.clock() - began)
+            self.pace(self.settings.clock() - began, chains * num_moves)
         if not self.trials.best.fits:
             self.memory_penalty *= RISE_OF_PENALTY
 
@@ -353,11 +359,12 @@ class _Search:
             levels[self.generator.random(shape) < SHARE_OF_LAYERS] = len(self.sets.sizes)
         return levels
 
-    def _pace(self, seconds: float) -> None:
-        """Let a round take about as long as a person waits for Ctrl-C."""
-        wanted = self.num_moves * SECONDS_OF_ROUND / max(seconds, 1e-6)
-        self.num_moves = int(np.clip(wanted, self.num_moves / 2, 2 * self.num_moves))
-        self.num_moves = min(max(self.num_moves, 1), MOST_MOVES_OF_ROUND)
+    def pace(self, seconds: float, evaluations: int) -> None:
+        """Let a round take about as long as a person waits for Ctrl-C, by how long one took."""
+        if self.seconds < math.inf and evaluations:
+            num_moves = evaluations / len(self.placements) * SECONDS_OF_ROUND / max(seconds, 1e-6)
+            most = min(2 * self.num_moves, MOST_MOVES_OF_ROUND)
+            self.num_moves = int(np.clip(num_moves, 1, most))
 
 
 class MoveSets(NamedTuple):

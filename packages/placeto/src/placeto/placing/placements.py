@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, check_count
 from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import Choice, chosen, evaluated
+from placeto.placing.choices import SEARCHED, Choice, chosen, evaluated
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
@@ -69,9 +69,11 @@ GROUPS_OF_POLICY = 128
 MOST_GROUPS_OF_POLICY = 2048
 CHAINS = 2  # of a search, where there are as many cores
 EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
-SHARE_OF_BOUND = 1 / 3  # of the seconds, for a lower bound that takes about so long:
-SECONDS_OF_EDGE = 1.5e-5  # for all bounds but that of forks and joins
-SECONDS_OF_OP = 3e-4  # for that
+SHARE_OF_FIRST_BOUNDS = 0.1  # of the seconds, for lower bounds before the search, which they end
+SHARE_OF_BOUND = 1 / 3  # for one after it, if it takes about so long:
+QUICK_BOUNDS = 3  # all but that of forks and joins
+SECONDS_OF_EDGE = 3e-5  # for these
+SECONDS_OF_OP = 3e-4  # for that of forks and joins
 EVALUATIONS_OF_START = 100
 GPIPE = SCHEDULES[0]  # whose waits are the same for all placements
 
@@ -158,19 +160,20 @@ def _search(
 ) -> PlacedProblem:
     """Search, also from what a policy found at another level; the result counts what both did.
 
-    Lower bounds that take a small part of the seconds are computed, the slowest after the search.
+    Lower bounds that take a small part of the seconds are computed before the search, which ends at
+    them. Others that take up to a third are computed after it.
     """
     evaluator, graph = settings.evaluator, problem.graph
     priced = evaluator.make(problem, None)
     progress.update("loading the simulator; compiling it the first time takes about 10 s ...")
     warm_up_evaluator(priced)  # a first search would spend all its seconds on this
     began, seconds = time.monotonic(), limits.seconds
-    most = math.inf if seconds is None else SHARE_OF_BOUND * seconds
+    quick, slow = graph.num_edges * SECONDS_OF_EDGE, graph.num_ops * SECONDS_OF_OP
     parts = bounds_in_turn(problem) if evaluator.simulates else iter(())
     bounds = [0.0]
-    if graph.num_edges * SECONDS_OF_EDGE <= most:
+    if seconds is None or quick <= SHARE_OF_FIRST_BOUNDS * seconds:
         progress.update("lower bound ...")
-        bounds += [bound for _, bound in islice(parts, 3)]
+        bounds += [bound for _, bound in islice(parts, QUICK_BOUNDS)]
     if seconds is not None:
         seconds = max(seconds - (time.monotonic() - began), seconds / 2)
 
@@ -191,10 +194,12 @@ def _search(
         )
         start = placed and problem.placement_of_ops(placed[0].expand(placed[1].placement))
         result = search.place(problem, priced, seed=settings.seed, start=start)
-    if graph.num_ops * SECONDS_OF_OP <= most and len(bounds) > 1 and not interrupt.requested:
+    most = SHARE_OF_BOUND * (seconds or math.inf)
+    if quick <= most and not interrupt.requested:
         progress.update("lower bound ...")
         with suppress(KeyboardInterrupt):  # the search has its result
-            bounds += [bound for _, bound in parts]
+            num_quick = QUICK_BOUNDS + 1 - len(bounds)
+            bounds += [bound for _, bound in islice(parts, None if slow <= most else num_quick)]
     if placed:
         found = placed[1]
         result = replace(
@@ -203,8 +208,11 @@ def _search(
             seconds=found.seconds + result.seconds,
             curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
         )
-    result = chosen(problem, result, search.choices)
-    return PlacedProblem(problem, result, name, max(bounds), search.choices)
+    best = chosen(problem, result, search.choices)
+    if not np.array_equal(best.placement, result.placement):  # a split that gains too little
+        devices = tuple(np.unique(result.placement).tolist())
+        search.choices.append(Choice(devices, SEARCHED, result))
+    return PlacedProblem(problem, best, name, max(bounds), search.choices)
 
 
 def search_problem(

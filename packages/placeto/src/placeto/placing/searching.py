@@ -34,6 +34,7 @@ from placeto_baselines import (
     MSct,
     MultilevelSearch,
     ScotchPlacer,
+    Stages,
     StoppedSearchError,
     best_chain,
 )
@@ -52,7 +53,10 @@ from placeto_graphs import (
 
 SECONDS_BETWEEN_REPORTS = 0.2
 ALL_TRIED = 4_096  # placements; the search tries all where there are no more, and needs no start
-SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most
+SPEED_OF_WALKS = 2.0  # in single evaluations
+SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most; more if it leads
+SHARE_OF_LEADING_CHAIN = 0.15
+FEWEST_OF_LEADING_CHAIN = 100
 MOST_OF_CHAIN = 2_000
 SHARE_OF_SUBSETS = 0.1
 FEWEST_EVALUATIONS = 64  # of the search on a subset
@@ -200,8 +204,9 @@ class PortfolioSearch:
     """A multilevel search that starts from what a person or another placer would place.
 
     It evaluates placements on fewer devices, the best chain of layers, and placements of other
-    placers, as far as their seconds are a small part of the budget. With three devices or more the
-    best of short searches on some of them take a quarter. Ctrl-C ends it, with the best so far.
+    placers, as far as their seconds are a small part of the budget. With three devices or more,
+    short searches on some of them take a tenth, if that is enough for each. The search continues
+    from those that lead. Ctrl-C ends it, with the best so far.
     Fields are parameters of `MultilevelSearch`; evaluations also count what is not searched.
     """
 
@@ -253,10 +258,7 @@ class PortfolioSearch:
         layers, are_modules = layers_of_groups(problem)
         chain = LayerChain(problem, watched, layers)
         if problem.num_devices > 1:
-            best = chain_placement(chain, range(problem.num_devices), affordable * SHARE_OF_CHAIN)
-            if best is not None and np.ptp(best) > 0:
-                devices = tuple(np.unique(best).tolist())
-                self.choices.append(Choice(devices, CHAIN, evaluated(watched, best)))
+            self._add_chain(chain, watched, affordable)
         needs_starts = problem.num_devices**problem.num_groups > ALL_TRIED
         for placer, least in PLACERS_OF_STARTS if needs_starts else ():
             if affordable >= least and not self.stopped():
@@ -301,12 +303,30 @@ class PortfolioSearch:
             layers=layers if are_modules else None,  # coarse groups are levels already
         )
 
+    def _add_chain(self, chain: LayerChain, watched: WatchedEvaluator, affordable: float) -> None:
+        """Add the best chain on all devices, which takes a larger share if it leads."""
+        problem, starts = chain.problem, list[Stages]()
+        for share in (SHARE_OF_CHAIN, SHARE_OF_LEADING_CHAIN):
+            evaluations = int(min(affordable * share, MOST_OF_CHAIN))
+            if starts and evaluations < FEWEST_OF_LEADING_CHAIN:
+                break
+            stages = best_chain(chain, range(problem.num_devices), starts, evaluations)
+            if stages is None or len(stages.devices) == 1:
+                return
+            starts = [stages]
+            result = evaluated(watched, stages.device_of_layer()[chain.layer_of_group])
+            ranks = [rank_of_result(problem, choice.result) for choice in self.choices]
+            if rank_of_result(problem, result) >= min(ranks):
+                break
+        self.choices.append(Choice(tuple(sorted(starts[0].devices)), CHAIN, result))
+
     def _affordable(self, watched: WatchedEvaluator, began: float) -> float:
         """Return the number of evaluations of the budget, as fast as they were so far."""
         evaluations, seconds = self.limits.evaluations, self.limits.seconds
         if seconds is None:
             return evaluations or 0
         rate = max(watched.evaluations, 1) * self.chains / max(self.clock() - began, 1e-9)
+        rate *= SPEED_OF_WALKS
         return min(evaluations or math.inf, seconds * rate)
 
 
