@@ -112,23 +112,23 @@ def best_chain(
     >>> best_chain(chain, range(problem.num_devices)).sizes
     (1, 1)
     """
-    count = 0
+    rank_of: dict[Stages, tuple[bool, float]] = {}  # of all that were evaluated
 
     def ranks(stages: Sequence[Stages]) -> list[tuple[bool, float]]:
-        nonlocal count
-        count += len(stages)
-        batch = chain.evaluate(np.stack([each.device_of_layer() for each in stages]))
-        found = placement_ranks(batch, chain.problem.cluster.memory_bytes)
-        return [
-            (lacks, cost * (1 + LEAST_GAIN * len(each.devices)))
-            for (lacks, cost), each in zip(found, stages, strict=True)
-        ]
+        new = [each for each in dict.fromkeys(stages) if each not in rank_of]
+        if new:
+            batch = chain.evaluate(np.stack([each.device_of_layer() for each in new]))
+            found = placement_ranks(batch, chain.problem.cluster.memory_bytes)
+            for (lacks, cost), each in zip(found, new, strict=True):
+                rank_of[each] = lacks, cost * (1 + LEAST_GAIN * len(each.devices))
+        return [rank_of[each] for each in stages]
 
     def near(stages: Stages) -> list[Stages]:
-        if count >= evaluations:
+        left = evaluations - len(rank_of)
+        if left <= 0:
             return []
         found = [each for each in neighbours(stages, devices) if chain.can_be(each, devices)]
-        return found[:: -(-len(found) // (evaluations - count)) or 1]
+        return found[:: -(-len(found) // left) or 1]
 
     affordable = evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
     beam = int(np.clip(affordable / (chain.num_layers**2 + LEAST_WORK), 1, BEAM))

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, check_count
 from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import SEARCHED, Choice, chosen, evaluated
-from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.choices import CHAIN, SEARCHED, Choice, chosen, evaluated
+from placeto.placing.costs import rank_of_result
+from placeto.placing.evaluators import STEP, EvaluatorSpec, ScheduledEvaluator
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
     PLACERS,
@@ -74,7 +75,8 @@ SHARE_OF_BOUND = 1 / 3  # for one after it, if it takes about so long:
 QUICK_BOUNDS = 3  # all but that of forks and joins
 SECONDS_OF_EDGE = 3e-5  # for these
 SECONDS_OF_OP = 3e-4  # for that of forks and joins
-EVALUATIONS_OF_START = 100
+EVALUATIONS_OF_CHAINS = 400  # of a schedule, with the waits of each chain, ...
+OPS_OF_CHAINS = 2_500_000  # ... as far as they have so many ops: about ten seconds
 GPIPE = SCHEDULES[0]  # whose waits are the same for all placements
 
 
@@ -109,11 +111,15 @@ class PlacedProblem:
 
 
 def place_problem(
-    problem: PlacementProblem, settings: PlaceSettings, progress: Progress
+    problem: PlacementProblem,
+    settings: PlaceSettings,
+    progress: Progress,
+    start: NDArray[np.int32] | None = None,
 ) -> PlacedProblem:
     """Place a problem with a placer, a policy, or a search; show progress.
 
-    Ctrl-C ends it with the best placement that was evaluated until then.
+    A search that has no other start has ``start``, int32[V], the device of each op. Ctrl-C ends it
+    with the best placement that was evaluated until then.
     """
     evaluator, seed, name = settings.evaluator, settings.seed, PortfolioSearch.name
     limits = Limits(settings.max_evaluations, settings.seconds)
@@ -131,7 +137,7 @@ def place_problem(
             return PlacedProblem(problem, found, spec.name)
         name = f"{spec.name}, {name}"
         return _search(
-            finest, settings, progress, name, Limits(None, settings.seconds), (problem, found)
+            finest, settings, progress, name, Limits(None, settings.seconds), (problem, found), start
         )
     if limits == Limits():
         budget = settings.placer and PLACERS[name].budget
@@ -147,7 +153,7 @@ def place_problem(
                 most and most - found.evaluations,
                 seconds and max(seconds - found.seconds, seconds / 2),
             )
-    return _search(finest, settings, progress, name, limits, placed)
+    return _search(finest, settings, progress, name, limits, placed, start)
 
 
 def _search(
@@ -157,6 +163,7 @@ def _search(
     name: str,
     limits: Limits,
     placed: tuple[PlacementProblem, PlacementResult] | None,
+    start: NDArray[np.int32] | None,
 ) -> PlacedProblem:
     """Search, also from what a policy found at another level; the result counts what both did.
 
@@ -192,8 +199,10 @@ def _search(
             chains=1 if limits.evaluations else min(CHAINS, cores),
             stopped=lambda: interrupt.requested,
         )
-        start = placed and problem.placement_of_ops(placed[0].expand(placed[1].placement))
-        result = search.place(problem, priced, seed=settings.seed, start=start)
+        if placed:
+            start = placed[0].expand(placed[1].placement)
+        groups = None if start is None else problem.placement_of_ops(start)
+        result = search.place(problem, priced, seed=settings.seed, start=groups)
     most = SHARE_OF_BOUND * (seconds or math.inf)
     if quick <= most and not interrupt.requested:
         progress.update("lower bound ...")
@@ -237,7 +246,8 @@ def zero_shot(
 
 def best_text(best: BestSoFar, evaluator: EvaluatorSpec) -> str:
     """Return the runtime of the best placement so far, and whether it lacks memory."""
-    return f"best {evaluator.text(best.runtime)}{'' if best.fits else ', out of memory'}"
+    waits = " in the schedule of the best chain" if evaluator.schedule else ""
+    return f"best {evaluator.text(best.runtime)}{waits}{'' if best.fits else ', out of memory'}"
 
 
 def run_placer(
@@ -327,34 +337,48 @@ def place_scheduled(
 ) -> PlacedProblem:
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
-    The search has the waits of one chain of layers; what it found then gets those of its own
-    stages. Ctrl-C then leaves out choices.
+    The search has the waits of the best chain of layers. Chains, and what the search returns, are
+    compared with the waits of their own stages. Ctrl-C then leaves out choices.
     """
     if schedule is None:
         return place_problem(problem, settings, progress)
+    evaluator = replace(settings.evaluator, schedule=schedule)
+    finest = problem if settings.keeps_groups else search_problem(problem)
+    chain = LayerChain(finest, ScheduledEvaluator(finest, evaluator), layers_of_groups(finest)[0])
+    most = min(EVALUATIONS_OF_CHAINS, OPS_OF_CHAINS / problem.graph.num_ops)
     progress.update("chain of layers ...")
-    chain = LayerChain(problem, settings.evaluator.make(problem, 1), layers_of_groups(problem)[0])
-    start = chain_placement(chain, range(problem.num_devices), EVALUATIONS_OF_START)
+    start = chain_placement(chain, range(problem.num_devices), most)
     if start is None:  # each group on the first device that can run it
-        start = np.isfinite(problem.group_graph.compute_time).argmax(axis=1).astype(np.int32)
-    placed = place_problem(scheduled(problem, schedule, start), settings, progress)
+        start = np.isfinite(finest.group_graph.compute_time).argmax(axis=1).astype(np.int32)
+    waiting = replace(problem, graph=evaluator.scheduled(finest, start).graph)
+    placed = place_problem(
+        waiting, replace(settings, evaluator=evaluator), progress, finest.expand(start)
+    )
     free = replace(placed.problem, graph=problem.graph)
+    priced_by = ScheduledEvaluator(free, evaluator)
 
-    def priced(result: PlacementResult) -> PlacementResult:
-        own = scheduled(free, schedule, result.placement)
-        costs = evaluated(settings.evaluator.make(own, 1), result.placement)
-        return replace(result, runtime=costs.runtime, peak_memory=costs.peak_memory)
+    def cheapest(result: PlacementResult, *chains: NDArray[np.int32] | None) -> PlacementResult:
+        placements = [result.placement, *(each for each in chains if each is not None)]
+        results = [evaluated(priced_by, placement) for placement in placements]
+        return min(results, key=partial(rank_of_result, free))
 
     progress.update("schedule of each choice ...")
-    found = priced(placed.result)
+    best = cheapest(placed.result, *([start] if placed.choices else []))
     choices: list[Choice] = []
+    num_searched = sum(choice.how == SEARCHED for choice in placed.choices)
     with suppress(KeyboardInterrupt):  # the search has its result
         for choice in placed.choices:
-            choices += [replace(choice, result=priced(choice.result))]
-    best = chosen(free, found, choices)
+            devices, chains = choice.devices, []
+            if choice.how == CHAIN:
+                chains = [start]
+            elif choice.how == SEARCHED:
+                chains = [chain_placement(chain, devices, most / num_searched)]
+            choices.append(replace(choice, result=cheapest(choice.result, *chains)))
+    counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
+    best = chosen(free, replace(best, **counts), choices)
     return replace(
         placed,
-        problem=scheduled(free, schedule, best.placement),
+        problem=evaluator.scheduled(free, best.placement),
         result=best,
         bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
         choices=choices,
