@@ -337,11 +337,13 @@ def place_scheduled(
 ) -> PlacedProblem:
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
-    The search has the waits of the best chain of layers. Chains, and what the search returns, are
-    compared with the waits of their own stages. Ctrl-C then leaves out choices.
+    All placements have the same waits by GPipe. By 1F1B chains of layers are compared with the waits
+    of their own stages. The search has those of the best chain, and what it returns is compared
+    again with its own. Ctrl-C then leaves out choices.
     """
-    if schedule is None:
-        return place_problem(problem, settings, progress)
+    if schedule in (None, GPIPE):
+        waits = problem if schedule is None else scheduled(problem, schedule, np.zeros(problem.num_groups, np.int32))
+        return place_problem(waits, settings, progress)
     evaluator = replace(settings.evaluator, schedule=schedule)
     finest = problem if settings.keeps_groups else search_problem(problem)
     chain = LayerChain(finest, ScheduledEvaluator(finest, evaluator), layers_of_groups(finest)[0])
@@ -351,38 +353,30 @@ def place_scheduled(
     if start is None:  # each group on the first device that can run it
         start = np.isfinite(finest.group_graph.compute_time).argmax(axis=1).astype(np.int32)
     waiting = replace(problem, graph=evaluator.scheduled(finest, start).graph)
-    placed = place_problem(
-        waiting, replace(settings, evaluator=evaluator), progress, finest.expand(start)
-    )
-    free = replace(placed.problem, graph=problem.graph)
-    priced_by = ScheduledEvaluator(free, evaluator)
+    settings = replace(settings, evaluator=evaluator)
+    placed = place_problem(waiting, settings, progress, finest.expand(start))
+    unscheduled = replace(placed.problem, graph=problem.graph)
+    priced_by = ScheduledEvaluator(unscheduled, evaluator)
 
-    def cheapest(result: PlacementResult, *chains: NDArray[np.int32] | None) -> PlacementResult:
-        placements = [result.placement, *(each for each in chains if each is not None)]
-        results = [evaluated(priced_by, placement) for placement in placements]
-        return min(results, key=partial(rank_of_result, free))
+    def cheapest(*placements: NDArray[np.int32] | None) -> PlacementResult:
+        results = [evaluated(priced_by, row) for row in placements if row is not None]
+        return min(results, key=partial(rank_of_result, unscheduled))
 
     progress.update("schedule of each choice ...")
-    best = cheapest(placed.result, *([start] if placed.choices else []))
+    searches = placed.choices  # none by a placer or a policy alone
+    best = cheapest(placed.result.placement, start if searches else None)
     choices: list[Choice] = []
-    num_searched = sum(choice.how == SEARCHED for choice in placed.choices)
+    most /= max(1, sum(choice.how == SEARCHED for choice in searches))
     with suppress(KeyboardInterrupt):  # the search has its result
-        for choice in placed.choices:
-            devices, chains = choice.devices, []
-            if choice.how == CHAIN:
-                chains = [start]
-            elif choice.how == SEARCHED:
-                chains = [chain_placement(chain, devices, most / num_searched)]
-            choices.append(replace(choice, result=cheapest(choice.result, *chains)))
+        for choice in searches:
+            other = start if choice.how == CHAIN else None
+            if choice.how == SEARCHED:
+                other = chain_placement(chain, choice.devices, most)
+            choices.append(replace(choice, result=cheapest(choice.result.placement, other)))
     counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
-    best = chosen(free, replace(best, **counts), choices)
-    return replace(
-        placed,
-        problem=evaluator.scheduled(free, best.placement),
-        result=best,
-        bound=placed.bound if schedule == GPIPE else 0.0,  # with the waits of other stages
-        choices=choices,
-    )
+    best = replace(chosen(unscheduled, best, choices), **counts)
+    scheduled_problem = evaluator.scheduled(unscheduled, best.placement)
+    return replace(placed, problem=scheduled_problem, result=best, bound=0.0, choices=choices)
 
 
 def resolve_placement(
