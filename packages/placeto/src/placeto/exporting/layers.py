@@ -128,21 +128,17 @@ class ModelChain(LayerChain):
         layer_of_group = np.empty(grouping.num_groups, np.int64)
         layer_of_group[grouping.group_of] = labels
         by_layer = replace(problem, graph=apart, grouping=grouping, hierarchy=None, rules=None)
-        super().__init__(by_layer, evaluator.make(by_layer, None), layer_of_group)
+        super().__init__(by_layer, evaluator.of_stages(by_layer), layer_of_group)
 
     def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of int32[B, N], the device of each layer."""
         return self._with_shared(super().evaluate(device_of_layer), device_of_layer)
 
-    def costs(self, stages: Stages, waits: NDArray[np.int32]) -> EvaluationBatch:
-        """Return the costs of stages that pass tensors on, with some waits, int32[W, 2].
-
-        The waits of a schedule, if there is one, are those of these stages.
-        """
+    def costs(self, stages: Stages) -> EvaluationBatch:
+        """Return the costs of stages that pass tensors on."""
         device_of_layer = stages.device_of_layer()
         stage_of_layer = np.repeat(np.arange(len(stages.sizes)), stages.sizes)
-        unscheduled = replace(self.problem, graph=replace(self.problem.graph, waits=waits))
-        pipeline, stage_of_op = passed_on(unscheduled, stage_of_layer[self.labels])
+        pipeline, stage_of_op = passed_on(self.problem, stage_of_layer[self.labels])
         devices = np.array(stages.devices, np.int32)[stage_of_op]
         batch = self.spec.costs(pipeline, pipeline.placement_of_ops(devices))
         return self._with_shared(batch, device_of_layer[None])
@@ -203,22 +199,23 @@ def layer_split(
 
     The layers are those of `ModelChain`. If the placement, int32[G], fits and has each layer on one
     device, and the layers of a device in a row, it is the split. Otherwise the split is the best
-    one found, with the waits of the placement.
+    one found.
     """
-    chain = ModelChain(evaluator.scheduled(problem, placement), evaluator, library)
+    chain = ModelChain(problem, evaluator, library)
     nearest, as_placed = _nearest(chain, problem.expand(placement))
     stages = stages_of(nearest)
     if stages is not None and not chain.can_be(stages, devices):
         stages = None
-    costs = chain.costs(stages, problem.graph.waits) if stages and as_placed else None
+    costs = chain.costs(stages) if stages and as_placed else None
     if stages is None or costs is None or not fits(problem, costs.peak_memory[0]):
-        best = best_chain(chain, devices, [stages] if stages else [])
+        starts = [stages] if stages else []
+        best = best_chain(chain, devices, starts, evaluator.num_chains(problem))
         names = problem.cluster.device_names
         if best is None:
             possible = ", ".join(names[each] for each in devices)
             raise InputError(f"PROBLEM: expected devices that can run the layers, got {possible}")
         as_placed, stages = as_placed and best == stages, best
-        costs = chain.costs(stages, problem.graph.waits)
+        costs = chain.costs(stages)
     return LayerSplit(
         layers=chain.layers,
         stages=stages,

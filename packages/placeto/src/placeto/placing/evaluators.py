@@ -11,8 +11,13 @@ from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, ow
 from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
-from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem, scheduled
+from placeto_graphs import SCHEDULES, EvaluationBatch, Evaluator, PlacementProblem, scheduled
 from placeto_graphs.errors import not_among
+
+ONE_F_ONE_B = SCHEDULES[1]  # whose waits depend on the stages
+MOST_CHAINS = 2_000
+# With the waits of each, which take up to twenty times as long as its evaluation: five seconds.
+MOST_SCHEDULED_CHAINS, OPS_OF_SCHEDULED_CHAINS = 400, 1_250_000
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,26 @@ class EvaluatorSpec:
         evaluator = self.make(self.scheduled(problem, placement), 1)
         return evaluator.evaluate(placement[None])
 
+    def of_stages(self, problem: PlacementProblem) -> Evaluator:
+        """Return an evaluator of placements, each with the waits of its own stages."""
+        if self.schedule == ONE_F_ONE_B:
+            return ScheduledEvaluator(problem, self)
+        anywhere = np.zeros(problem.num_groups, np.int32)  # all placements have the same waits
+        return self.make(self.scheduled(problem, anywhere), None)
+
+    def num_chains(self, problem: PlacementProblem) -> int:
+        """Return the number of chains of layers that a search may evaluate with their waits."""
+        if self.schedule != ONE_F_ONE_B:
+            return MOST_CHAINS
+        return min(MOST_SCHEDULED_CHAINS, OPS_OF_SCHEDULED_CHAINS // problem.graph.num_ops)
+
     def lower_bound(self, problem: PlacementProblem) -> float:
         """Return a lower bound of the costs of all placements; 0 if none is known."""
         return lower_bound(problem) if self.simulates else 0.0
 
 
 class ScheduledEvaluator:
-    """Returns the costs of placements, each with the waits of its own stages.
-
-    It makes the tables of an evaluator for each placement, which takes up to twenty times as long
-    as the evaluation.
-    """
+    """Returns the costs of placements, each with the waits of its own stages."""
 
     def __init__(self, problem: PlacementProblem, spec: EvaluatorSpec) -> None:
         self.problem, self.spec = problem, spec

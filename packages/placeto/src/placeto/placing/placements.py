@@ -22,7 +22,7 @@ from placeto.errors import InputError, check_count
 from placeto.exporting.layers import layers_of_groups
 from placeto.placing.choices import CHAIN, SEARCHED, Choice, chosen, evaluated
 from placeto.placing.costs import rank_of_result
-from placeto.placing.evaluators import STEP, EvaluatorSpec, ScheduledEvaluator
+from placeto.placing.evaluators import ONE_F_ONE_B, STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
     PLACERS,
@@ -43,7 +43,6 @@ from placeto.placing.searching import (
 from placeto.progress import Progress, StopRequest, how_far, left_text
 from placeto_baselines import LayerChain, bounds_in_turn
 from placeto_graphs import (
-    SCHEDULES,
     BestSoFar,
     Evaluator,
     Phase,
@@ -75,9 +74,6 @@ SHARE_OF_BOUND = 1 / 3  # for one after it, if it takes about so long:
 QUICK_BOUNDS = 3  # all but that of forks and joins
 SECONDS_OF_EDGE = 3e-5  # for these
 SECONDS_OF_OP = 3e-4  # for that of forks and joins
-EVALUATIONS_OF_CHAINS = 400  # of a schedule, with the waits of each chain, ...
-OPS_OF_CHAINS = 2_500_000  # ... as far as they have so many ops: about ten seconds
-GPIPE = SCHEDULES[0]  # whose waits are the same for all placements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +133,7 @@ def place_problem(
             return PlacedProblem(problem, found, spec.name)
         name = f"{spec.name}, {name}"
         return _search(
-            finest, settings, progress, name, Limits(None, settings.seconds), (problem, found), start
+            finest, settings, progress, name, Limits(None, settings.seconds), (problem, found)
         )
     if limits == Limits():
         budget = settings.placer and PLACERS[name].budget
@@ -163,7 +159,7 @@ def _search(
     name: str,
     limits: Limits,
     placed: tuple[PlacementProblem, PlacementResult] | None,
-    start: NDArray[np.int32] | None,
+    start: NDArray[np.int32] | None = None,
 ) -> PlacedProblem:
     """Search, also from what a policy found at another level; the result counts what both did.
 
@@ -337,17 +333,17 @@ def place_scheduled(
 ) -> PlacedProblem:
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
-    All placements have the same waits by GPipe. By 1F1B chains of layers are compared with the waits
-    of their own stages. The search has those of the best chain, and what it returns is compared
-    again with its own. Ctrl-C then leaves out choices.
+    By GPipe all placements have the same waits. By 1F1B the search has those of the best chain of
+    layers. Chains, and what the search returns, are compared with the waits of their own stages.
+    Ctrl-C then leaves out choices.
     """
-    if schedule in (None, GPIPE):
-        waits = problem if schedule is None else scheduled(problem, schedule, np.zeros(problem.num_groups, np.int32))
-        return place_problem(waits, settings, progress)
     evaluator = replace(settings.evaluator, schedule=schedule)
+    if schedule != ONE_F_ONE_B:
+        anywhere = np.zeros(problem.num_groups, np.int32)
+        return place_problem(evaluator.scheduled(problem, anywhere), settings, progress)
     finest = problem if settings.keeps_groups else search_problem(problem)
-    chain = LayerChain(finest, ScheduledEvaluator(finest, evaluator), layers_of_groups(finest)[0])
-    most = min(EVALUATIONS_OF_CHAINS, OPS_OF_CHAINS / problem.graph.num_ops)
+    chain = LayerChain(finest, evaluator.of_stages(finest), layers_of_groups(finest)[0])
+    most: float = evaluator.num_chains(problem)
     progress.update("chain of layers ...")
     start = chain_placement(chain, range(problem.num_devices), most)
     if start is None:  # each group on the first device that can run it
@@ -356,7 +352,7 @@ def place_scheduled(
     settings = replace(settings, evaluator=evaluator)
     placed = place_problem(waiting, settings, progress, finest.expand(start))
     unscheduled = replace(placed.problem, graph=problem.graph)
-    priced_by = ScheduledEvaluator(unscheduled, evaluator)
+    priced_by = evaluator.of_stages(unscheduled)
 
     def cheapest(*placements: NDArray[np.int32] | None) -> PlacementResult:
         results = [evaluated(priced_by, row) for row in placements if row is not None]

@@ -24,6 +24,7 @@ from placeto.placing.choices import (
     subsets_to_search,
 )
 from placeto.placing.costs import rank_of_result
+from placeto.placing.evaluators import MOST_CHAINS
 from placeto.progress import cpu_seconds
 from placeto_baselines import (
     BaselineError,
@@ -57,7 +58,6 @@ SPEED_OF_WALKS = 2.0  # in single evaluations
 SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most; more if it leads
 SHARE_OF_LEADING_CHAIN = 0.15
 FEWEST_OF_LEADING_CHAIN = 100
-MOST_OF_CHAIN = 2_000
 SHARE_OF_SUBSETS = 0.1
 FEWEST_EVALUATIONS = 64  # of the search on a subset
 FEWEST_OF_GROUP = 1 / 2  # of these, for each group
@@ -334,5 +334,5 @@ def chain_placement(
     chain: LayerChain, devices: Sequence[int], evaluations: float
 ) -> NDArray[np.int32] | None:
     """Return int32[G], the best chain of layers on some devices, if there is one."""
-    found = best_chain(chain, devices, evaluations=int(min(evaluations, MOST_OF_CHAIN)))
+    found = best_chain(chain, devices, evaluations=int(min(evaluations, MOST_CHAINS)))
     return None if found is None else found.device_of_layer()[chain.layer_of_group]
