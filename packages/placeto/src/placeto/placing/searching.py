@@ -307,7 +307,7 @@ class PortfolioSearch:
         """Add the best chain on all devices, which takes a larger share if it leads."""
         problem, starts = chain.problem, list[Stages]()
         for share in (SHARE_OF_CHAIN, SHARE_OF_LEADING_CHAIN):
-            evaluations = int(min(affordable * share, MOST_OF_CHAIN))
+            evaluations = int(min(affordable * share, MOST_CHAINS))
             if starts and evaluations < FEWEST_OF_LEADING_CHAIN:
                 break
             stages = best_chain(chain, range(problem.num_devices), starts, evaluations)
