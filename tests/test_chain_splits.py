@@ -252,6 +252,14 @@ def test_what_a_device_cannot_run_is_elsewhere() -> None:
     assert told == {"alone": [1, 1, 1, 1], **filled}
 
 
+def test_stages_are_proposed_where_no_device_can_run_all_layers() -> None:
+    """The first layer runs on the second device only, the last on the first, with room for two."""
+    seconds = [[math.inf, 2.0], *[[1.0, 2.0]] * 2, [1.0, math.inf]]
+    problem = Chain(seconds, 0, [0.25] * 2, [1e6] * 2, [2, 4]).problem()
+    stages = proposed_stages(LayerChain(problem, Simulator(problem), np.arange(4)), range(2), 16)
+    assert stages[0].device_of_layer().tolist() == [1, 1, 0, 0]
+
+
 def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three pairs one is searched, and nothing behind it; what was found is kept."""
     seconds = [[float(1 + d) for d in range(3)]] * 14

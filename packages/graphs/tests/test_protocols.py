@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from example_graphs import diamond_problem, refused
@@ -86,11 +88,39 @@ def test_a_limit_by_hand(peaks: Any, limit: Any, expected: list[float]) -> None:
 
 
 def test_placements_that_fit_rank_first_and_those_that_cannot_run_last() -> None:
-    peaks = np.array([[0, 11], [0, 10], [0, 10], [10, 0], [0, 0]])
-    batch = EvaluationBatch(runtime=np.array([1.0, 9.0, 8.0, 5.0, np.inf]), peak_memory=peaks)
-    ranks = placement_ranks(batch, [9, 10], scale=0.5)
-    assert ranks == [(True, 1.5), (False, 9.0), (False, 8.0), (True, 5.5), (True, np.inf)]
+    peaks = np.array([[0, 15], [0, 10], [0, 10], [10, 11], [0, 0]])
+    batch = EvaluationBatch(runtime=np.array([1.0, 9.0, 8.0, 4.0, np.inf]), peak_memory=peaks)
+    # The device that lacks most counts: half as much again of 10, and a quarter of 8.
+    ranks = placement_ranks(batch, [8, 10], penalty=2.0)
+    assert ranks == [(True, 2.0), (False, 9.0), (False, 8.0), (True, 6.0), (True, np.inf)]
     assert sorted(range(5), key=ranks.__getitem__) == [2, 1, 0, 3, 4]
+    usual = placement_ranks(batch, [8, 10])
+    assert [cost for _, cost in usual] == [16.0, 9.0, 8.0, 34.0, np.inf]
+    # One limit is that of every device, and infinity is none.
+    assert placement_ranks(batch, 10, penalty=2.0)[0] == (True, 2.0)
+    assert placement_ranks(batch, np.inf)[:2] == [(False, 1.0), (False, 9.0)]
+
+
+RUNTIMES_AND_PEAKS = st.tuples(
+    st.floats(1e-3, 1e3), st.lists(st.integers(0, 2**40), min_size=2, max_size=2)
+)
+
+
+@given(
+    st.lists(RUNTIMES_AND_PEAKS, min_size=2, max_size=8),
+    st.lists(st.integers(1, 2**40), min_size=2, max_size=2),
+    st.integers(-20, 20),
+    st.integers(0, 12),
+)
+def test_ranks_are_the_same_in_any_unit_of_time_and_memory(
+    costs: list[tuple[float, list[int]]], memory: list[int], time_unit: int, memory_unit: int
+) -> None:
+    runtime, peaks = np.array([each for each, _ in costs]), np.array([each for _, each in costs])
+    limits, time_factor, memory_factor = np.array(memory), 2.0**time_unit, 2**memory_unit
+    ranks = placement_ranks(EvaluationBatch(runtime=runtime, peak_memory=peaks), limits)
+    scaled = EvaluationBatch(runtime=time_factor * runtime, peak_memory=memory_factor * peaks)
+    expected = [(lacks, time_factor * cost) for lacks, cost in ranks]  # so the order is the same
+    assert placement_ranks(scaled, memory_factor * limits) == expected
 
 
 def moves(set_of: list[int], device: list[int], allowance: list[float], **changes: Any) -> Moves:
@@ -147,13 +177,15 @@ def test_a_placement_that_fits_comes_before_a_faster_one_that_does_not() -> None
         evaluate(placements), runtime=evaluate(placements).runtime + 5.0 * (placements[:, 0] == 1)
     )
     start = np.array([[0, 0, 0, 1]], np.int32)
-    tried = moves([0, 0], [1, 0], [9.0, 9.0])
+    tried = moves([0, 0], [1, 0], [99.0, 99.0])
     walks = plain_walk(evaluator, start, tried)
     assert walks.best_placement.tolist() == [[1, 0, 0, 1]]
     assert walks.placement.tolist() == start.tolist()
-    np.testing.assert_allclose(walks.cost, [[3 + 2e-9, 7, 3 + 2e-9]], rtol=1e-15)
-    dear = plain_walk(evaluator, start, replace(tried, seconds_per_byte=0.5))
-    np.testing.assert_array_equal(dear.cost, [[3.5, 7, 3.5]])
+    # 3 s, and half of the memory again on device 0.
+    np.testing.assert_array_equal(walks.cost, [[48, 7, 48]])
+    cheap = plain_walk(evaluator, start, replace(tried, memory_penalty=0.5))
+    np.testing.assert_array_equal(cheap.cost, [[3.75, 7, 3.75]])
+    assert cheap.best_placement.tolist() == [[1, 0, 0, 1]]
 
 
 class FullerDevice(BusiestDevice):
@@ -245,6 +277,7 @@ THREE = [[0, 1, 2]]  # groups of the sets
         (one, {"members": [0, 1, 2, 3, 1, 1]}, "members[5]: expected each (set, group) once, got"),
         (one, {"set_of": [[5]]}, "set_of[0, 0]: expected an integer from 0 to 4, got 5"),
         (one, {"allowance": [[-1.0]]}, "allowance[0, 0]: expected a number >= 0"),
+        (one, {"memory_penalty": -1.0}, "memory_penalty: expected a finite number >= 0, got -1.0"),
         (critical, {"pick": [[1.0]]}, "pick: expected numbers below 1, or infinity, got 1.0"),
         (critical, {"set_of": [[2]]}, "set_of: expected levels from 0 to 1 of critical moves, got"),
         (critical, {"set_with": [[5]]}, "set_with[0, 0]: expected an integer from 0 to 4, got 5"),
@@ -296,24 +329,24 @@ class Listed:
 @pytest.mark.parametrize(
     ("costs", "expected", "runtime", "row", "curve"),
     [
-        # The second is the fastest, but 1 GB too large, which costs 2 s.
+        # The second is the fastest, but 0.1 GB too large for 1 GB, which costs three runtimes.
         (
-            [(5.0, 0), (1.0, 2 * GIGABYTE), (2.5, 0), (2.5, 0), (4.0, 0)],
-            [5.0, 3.0, 2.5, 2.5, 4.0],
+            [(5.0, 0), (1.0, GIGABYTE + GIGABYTE // 10), (2.5, 0), (2.5, 0), (4.0, 0)],
+            [5.0, 4.0, 2.5, 2.5, 4.0],
             2.5,
             2,
             [[1, 5.0], [3, 2.5], [5, 2.5]],
         ),
         # What fits comes before what does not, whatever it costs.
         (
-            [(1.0, 2 * GIGABYTE), (9.0, 0), (0.5, 2 * GIGABYTE), (8.0, 0), (np.inf, 0)],
-            [3.0, 9.0, 2.5, 8.0, np.inf],
+            [(0.25, 2 * GIGABYTE), (9.0, 0), (0.125, 2 * GIGABYTE), (8.0, 0), (np.inf, 0)],
+            [7.75, 9.0, 3.875, 8.0, np.inf],
             8.0,
             3,
-            [[1, 3.0], [2, 9.0], [4, 8.0], [5, 8.0]],
+            [[1, 7.75], [2, 9.0], [4, 8.0], [5, 8.0]],
         ),
         # A placement over the memory is kept with its own runtime.
-        ([(1.0, 2 * GIGABYTE)], [3.0], 1.0, 0, [[1, 3.0], [1, 3.0]]),
+        ([(1.0, 2 * GIGABYTE)], [31.0], 1.0, 0, [[1, 31.0], [1, 31.0]]),
     ],
 )
 def test_the_best_and_its_curve(
@@ -327,15 +360,18 @@ def test_the_best_and_its_curve(
     problem = two_groups()
     evaluator, best = Listed(problem, costs), BestSoFar(problem)
     rows = np.array([[at % 2, at // 2 % 2] for at in range(len(costs))], np.int32)
-    found = [
-        best.add(some, evaluator.evaluate(some)) for some in ([rows] if at_once else rows[:, None])
+    batches = [rows] if at_once else rows[:, None]
+    ranks = [rank for some in batches for rank in best.add(some, evaluator.evaluate(some))]
+    assert [cost for _, cost in ranks] == pytest.approx(expected, rel=1e-14)
+    assert [lacks for lacks, _ in ranks] == [
+        peak > 0 or runtime == np.inf for runtime, peak in costs
     ]
-    assert np.concatenate(found).tolist() == expected
     result = best.result(seconds=7.0)
     assert (result.runtime, result.evaluations, result.seconds) == (runtime, len(costs), 7.0)
     assert result.placement.tolist() == rows[row].tolist()
     assert result.peak_memory[1] == costs[row][1]
     assert result.curve.tolist() == curve
+    assert best.rank == (costs[row][1] > 0, curve[-1][1])
     assert (best.fits, best.cost) == (costs[row][1] == 0, curve[-1][1])
 
 
@@ -345,7 +381,7 @@ def test_the_best_and_its_curve(
         # The first walk goes from 9 s to 8 s, the second one from 7 s over 6 s to 5 s.
         (0, [[1, 10.0], [3, 8.0], [7, 5.0], [7, 5.0]]),
         # Walks that pay more for memory are found by what they paid; the curve has the usual cost.
-        (2 * GIGABYTE, [[1, 12.0], [3, 10.0], [7, 7.0], [7, 7.0]]),
+        (2 * GIGABYTE, [[1, 310.0], [3, 248.0], [7, 155.0], [7, 155.0]]),
     ],
 )
 def test_the_curve_says_after_how_many_placements_walks_found_the_best(
@@ -362,7 +398,7 @@ def test_the_curve_says_after_how_many_placements_walks_found_the_best(
         allowance=np.zeros((2, 2)),
         first_member=np.array([0, 1, 2]),
         members=np.array([0, 1]),
-        seconds_per_byte=5e-9,
+        memory_penalty=70.0,
     )
     best.add_walks(plain_walk(evaluator, np.zeros((2, 2), np.int32), moves), moves)
     assert best.placement is not None
@@ -370,12 +406,13 @@ def test_the_curve_says_after_how_many_placements_walks_found_the_best(
     assert best.result(0.0).curve.tolist() == curve
 
 
-def test_memory_costs_what_the_search_says_and_what_cannot_run_is_no_result() -> None:
+def test_what_cannot_run_is_no_result_and_what_lacks_memory_is_one() -> None:
     problem = two_groups()
     evaluator = Listed(problem, [(np.inf, 0), (1.0, 2 * GIGABYTE)])
     placement = np.zeros((1, 2), np.int32)
-    best = BestSoFar(problem, seconds_per_byte=5e-9)
+    best = BestSoFar(problem)
     best.add(placement, evaluator.evaluate(placement))
     with refused("evaluator: expected a placement that can run, got none"):
         best.result(0.0)
-    assert best.add(placement, evaluator.evaluate(placement)).tolist() == [6.0]
+    assert best.add(placement, evaluator.evaluate(placement)) == [(True, 31.0)]
+    assert best.result(0.0).runtime == 1.0

@@ -43,7 +43,7 @@ def random_moves(
         allowance=generator.uniform(0, most, shape) * generator.integers(0, 2, shape),
         first_member=np.append(np.arange(groups), groups + pair * np.arange(groups + 1)),
         members=np.append(np.arange(groups), pairs),
-        seconds_per_byte=generator.choice([0.0, 2e-9, 0.1]),
+        memory_penalty=generator.choice([0.0, 0.1, 30.0]),
     )
 
 
@@ -101,7 +101,7 @@ def test_the_best_of_a_walk_is_what_fits_however_dear(
     problem = PlacementProblem(
         graph=graph,
         cluster=replace(cluster, devices=devices),
-        compute_time=np.array([[1.0, 9.0]] * 2),
+        compute_time=np.array([[1.0, 90.0]] * 2),
     )
     there_and_back = Moves(
         set_of=np.array([[0, 0]]),
@@ -112,9 +112,11 @@ def test_the_best_of_a_walk_is_what_fits_however_dear(
     )
     walks = evaluator(problem).walk(np.zeros((1, 2), np.int32), there_and_back)
     assert walks.placement.tolist() == [[0, 0]]
-    assert walks.cost[0, 1] > walks.cost[0, 0] == walks.cost[0, 2]
+    # 2 s, and a fifth of the memory again: 14 s.
+    assert walks.cost[0, 0] == walks.cost[0, 2] == pytest.approx(14.0)
+    assert walks.cost[0, 1] == 90.0
     assert walks.best_placement.tolist() == [[1, 0]]
-    assert walks.best_runtime.tolist() == [9.0]
+    assert walks.best_runtime.tolist() == [90.0]
     assert walks.best_peak_memory.tolist() == [[600, 600]]
 
 
@@ -131,9 +133,10 @@ def test_the_most_bytes_that_a_graph_may_have_do_not_wrap() -> None:
     simulator = Simulator(problem, num_threads=1)
     together = np.zeros((1, 3), np.int32)
     assert simulator.evaluate(together).peak_memory.tolist() == [[3 * most, 0]]
-    moves = replace(random_moves(problem, 1, 1, 0, 0.0), seconds_per_byte=2e-9)
+    moves = replace(random_moves(problem, 1, 1, 0, 0.0), memory_penalty=2.0)
     walks = simulator.walk(together, moves)
-    assert walks.cost[0, 0] == pytest.approx(2e-9 * 3 * most, rel=1e-6)
+    runtime, memory = walks.best_runtime[0], problem.cluster.devices[0].memory_bytes
+    assert walks.cost[0, 0] == pytest.approx(2 * runtime * 3 * most / memory, rel=1e-6)
 
 
 def test_the_simulator_walks() -> None:

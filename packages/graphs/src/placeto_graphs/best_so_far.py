@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
-from placeto_graphs.protocols.evaluation import (
-    placement_ranks,
-)
+from placeto_graphs.protocols.evaluation import placement_ranks
 from placeto_graphs.protocols.moves import Moves, Walks
 from placeto_graphs.schema.problem import PlacementProblem
 from placeto_graphs.schema.results import EvaluationBatch, PlacementResult

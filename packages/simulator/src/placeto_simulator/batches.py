@@ -282,9 +282,8 @@ def walk(  # noqa: PLR0915
         pairs = walking.pairs[row]
         copy(placement, best_placement)
         best_lacks = lacking(walking.memory_bytes, peak_memory)
-        walking.cost[row, 0] = now = best_cost = seconds * (
-            1.0 + walking.memory_penalty * best_lacks
-        )
+        now = best_cost = seconds * (1.0 + walking.memory_penalty * best_lacks)
+        walking.cost[row, 0] = now
         num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
         num_tried = num_likely = 0
         for move in range(walking.set_of.shape[1]):

@@ -295,9 +295,10 @@ def chain_costs(
             for device in devices
         ]
     )
-    memory = np.maximum(cluster.memory_bytes[list(devices)], 1)[:, None, None]
-    whole = load[:, 0, -1].min()  # seconds of all layers on the fastest device that can run them
-    lack = MEMORY_PENALTY * whole * np.maximum(_sums(held) / memory - 1, 0)
+    memory = cluster.memory_bytes[list(devices)][:, None, None]
+    fastest = load[:, np.arange(layers), np.arange(1, layers + 1)].min(axis=0)  # of each layer
+    runtime = fastest[np.isfinite(fastest)].sum()
+    lack = MEMORY_PENALTY * runtime * np.maximum(_sums(held) / memory - 1, 0)
     among = np.ix_(devices, devices)
     overhead = np.array([cluster.devices[each].transfer_overhead for each in devices])
     each = (cluster.latency[among] + overhead[:, None])[..., None]

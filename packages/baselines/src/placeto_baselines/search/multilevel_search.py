@@ -159,29 +159,33 @@ class MultilevelSearch:
         return trials.result()
 
     def _search(self, search: "_Search") -> None:
-        fewest = self.evaluations_of_pair * search.sets.sizes[-1] ** 2
-        restarts = int(np.clip(search.affordable / fewest, 1, MOST_RESTARTS))
+        evaluations_of_restart = self.evaluations_of_pair * search.sets.sizes[-1] ** 2
+        restarts = int(np.clip(search.affordable / evaluations_of_restart, 1, MOST_RESTARTS))
         for restart in range(restarts):
             self._restart(search, restart / restarts, 1 / restarts)
 
-    def _restart(self, search: "_Search", begin: float, part: float) -> None:
-        """Search from new random placements, until a part of the budget more is spent."""
+    def _restart(self, search: "_Search", share_before: float, budget_share: float) -> None:
+        """Search from new random placements, until another share of the budget is spent."""
+
+        def until(share: float) -> float:
+            return share_before + budget_share * share
+
         sizes = search.sets.sizes
         first = max(level for level, size in enumerate(sizes) if not level or size <= self.first)
-        is_long = search.affordable >= self.evaluations_of_two
-        if begin:  # the first one also has placements that are given
+        has_two_leaders = search.affordable >= self.evaluations_of_two
+        if share_before:  # only the first restart has the placements that are given
             search.forget()
         search.placements = np.stack([search.random_placement(first) for _ in range(self.chains)])
         search.measure(first)
-        search.anneal(first, self.hot, begin + part * self.random_share)
+        search.anneal(first, self.hot, until(self.random_share))
         search.compare(search.placements)
-        search.follow_leaders(max(self.chains, 2 if is_long else 1))
-        search.anneal(first, self.warm, begin + part * self.coarse_share)
+        search.follow_leaders(max(self.chains, 2 if has_two_leaders else 1))
+        search.anneal(first, self.warm, until(self.coarse_share))
         finer = range(first + 1, len(sizes)) or [first]
         for number, level in enumerate(finer, start=1):
             search.follow_best(self.chains)
             share = self.coarse_share + (1 - self.coarse_share) * number / len(finer)
-            search.anneal(level, self.cold, begin + part * share)
+            search.anneal(level, self.cold, until(share))
 
 
 class _Search:
@@ -274,8 +278,8 @@ class _Search:
         """Find out by how much random moves uphill raise the cost, on average, in parts of it."""
         if not self.can_walk:
             return
-        most = min(MOVES_OF_FIRST_ROUND, self.affordable * SHARE_OF_MEASURING)
-        num_moves = int(min(max(most, FEWEST_OF_WALK), self.evaluations_left - 1))
+        num_affordable = min(MOVES_OF_FIRST_ROUND, self.affordable * SHARE_OF_MEASURING)
+        num_moves = int(min(max(num_affordable, FEWEST_OF_WALK), self.evaluations_left - 1))
         moves = self._moves(level, np.full((1, num_moves), np.inf))
         costs = self.trials.walk(self.placements[:1], moves).cost[0]
         costs = costs[np.isfinite(costs)]
@@ -307,22 +311,23 @@ class _Search:
 
     def anneal(self, level: int, cooling: Temperatures, until: float) -> None:
         """Try moves at a level, cooling, until a share of the budget is spent."""
-        begin, (hottest, coldest) = self.share, cooling
+        first_share, (hottest, coldest) = self.share, cooling
         while self.share < until and self.can_walk:
-            began, share = self.settings.clock(), self.share
-            allowed = min(self.evaluations_left, math.ceil((until - share) * self.evaluations))
-            chains = len(self.placements) if allowed >= len(self.placements) * FEWEST_OF_WALK else 1
-            num_moves = int(min(self.num_moves, max(allowed // chains, FEWEST_OF_WALK) - 1))
+            round_start, share = self.settings.clock(), self.share
+            budget = min(self.evaluations_left, np.ceil((until - share) * self.evaluations))
+            chains = len(self.placements) if budget >= len(self.placements) * FEWEST_OF_WALK else 1
+            num_moves = int(min(self.num_moves, max(budget // chains, FEWEST_OF_WALK) - 1))
             share_of_move = max(
                 chains / self.evaluations, SECONDS_OF_ROUND / self.seconds / self.num_moves
             )
-            way = (share - begin + share_of_move * np.arange(num_moves)) / (until - begin)
-            temperatures = hottest * (coldest / hottest) ** np.minimum(way, 1.0)
+            shares = share - first_share + share_of_move * np.arange(num_moves)
+            progress = np.minimum(shares / (until - first_share), 1.0)
+            temperatures = hottest * (coldest / hottest) ** progress
             moves = self._moves(level, np.tile(temperatures, (chains, 1)))
-            walked = self.trials.walk(self.placements[:chains], moves)
-            self.best.add_walks(walked, moves)
-            self.placements[:chains] = walked.placement
-            self.pace(self.settings.clock() - began, chains * num_moves)
+            walks = self.trials.walk(self.placements[:chains], moves)
+            self.best.add_walks(walks, moves)
+            self.placements[:chains] = walks.placement
+            self.pace(self.settings.clock() - round_start, chains * num_moves)
         if not self.trials.best.fits:
             self.memory_penalty *= RISE_OF_PENALTY
 
