@@ -181,3 +181,16 @@ def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.Mon
     monkeypatch.setattr(local_search, "random_placements", counted)
     LocalSearch(budget=400, restarts=4, annealing=0.9).place(problem, PlainEvaluator(problem))
     assert len(starts) == 5  # 1 evaluation, 90 of annealing and about 5 of climbing each
+
+
+@pytest.mark.usefixtures("tries_moves_alone")
+def test_annealing_ends_after_100_steps_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, starts = gpus([1, 1]), []
+
+    def counted(*given: Any) -> NDArray[np.int32]:
+        starts.append(given)
+        return random_placements(*given)
+
+    monkeypatch.setattr(local_search, "random_placements", counted)
+    LocalSearch(budget=4000, restarts=1, annealing=1.0).place(problem, PlainEvaluator(problem))
+    assert 18 <= len(starts) <= 20  # 1 evaluation, 200 of annealing, a few of climbing each

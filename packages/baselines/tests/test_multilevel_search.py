@@ -21,7 +21,7 @@ from placeto_graphs import (
     Moves,
     PlacementProblem,
     Walks,
-    memory_penalised_runtime,
+    placement_ranks,
     plain_walk,
 )
 from plain_evaluator import PlainEvaluator
@@ -103,23 +103,30 @@ def test_no_more_placements_are_evaluated_than_allowed(seed: int, evaluations: i
     assert result.evaluations == evaluator.evaluated <= evaluations
     batch = evaluator.evaluate(result.placement[None])
     assert batch.runtime[0] == result.runtime
-    cost = memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0]
+    _, cost = placement_ranks(batch, problem.cluster.memory_bytes)[0]
     assert result.curve[-1].tolist() == [result.evaluations, cost]
 
 
-def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it() -> None:
+def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for problem in random_problems(20, max_groups=4):
         evaluator = PlainEvaluator(problem)
         MultilevelSearch(evaluations=5000).place(problem, evaluator)
         runs = np.isfinite(problem.group_graph.compute_time)
         assert len(evaluator.known) == runs.sum(axis=1).prod()
-    few, many = Walking(gpus([1] * 12), more=0.0), Walking(gpus([1] * 13))
-    assert MultilevelSearch(evaluations=9000).place(few.problem, few).evaluations == 4098
+    few = Walking(gpus([1] * 12), more=0.0)
+    assert MultilevelSearch(evaluations=4098).place(few.problem, few).evaluations == 4098
     bounded = MultilevelSearch(evaluations=9000, bound=6.0)
     assert bounded.place(few.problem, few).evaluations == 2 + 1024
+    assert not few.rounds
+    # The budget does not suffice for all, or they are too many whatever the budget.
+    MultilevelSearch(evaluations=4097).place(few.problem, few)
+    assert few.rounds
+    monkeypatch.setattr(multilevel_search, "MAX_PLACEMENTS", 4095)
+    many = Walking(few.problem)
     MultilevelSearch(evaluations=9000).place(many.problem, many)
     assert many.rounds
-    assert not few.rounds
 
 
 def test_a_search_does_not_end_at_the_bound_with_what_does_not_fit() -> None:
@@ -195,97 +202,180 @@ def test_groups_of_a_layer_that_no_device_can_run_whole_move_alone() -> None:
     assert sets.allowed.any(axis=1).all()
 
 
-SIZES = (128, 256, 300)  # of the levels that a search of 300 groups passes through
-ENDS = (0.5, 0.75, 1.0)  # of the budget
+SIZES = (32, 64, 128, 256, 300)  # of the levels of 300 groups
+EVALUATIONS = 6000
+# End of each stage, as a share of the budget, its level, and its temperatures.
+STAGES = (
+    (0.2, 2, (3.0, 0.03)),
+    (0.4, 2, (0.1, 0.01)),
+    (0.7, 3, (0.02, 1e-3)),
+    (1.0, 4, (0.02, 1e-3)),
+)
 
 
-@cache
-def rounds_by_level() -> tuple[Round, list[list[Round]]]:
-    """Return the first round of a search, in which all is accepted, and those of each level."""
-    evaluator = Walking(ladder(150))
-    assert move_sets(evaluator.problem, coarsest=32).sizes == (32, 64, *SIZES)
-    MultilevelSearch(evaluations=6000).place(evaluator.problem, evaluator, seed=1)
-    by_level: list[list[Round]] = [[] for _ in SIZES]
-    for each in evaluator.rounds[1:]:
-        by_level[int((each.evaluated >= np.multiply(ENDS, 6000)).sum())].append(each)
-    return evaluator.rounds[0], by_level
+def is_measuring(each: Round) -> bool:
+    """Return whether all moves are accepted, which measures the unit of temperature."""
+    return bool(np.isinf(each.moves.allowance).all())
+
+
+def stage_of(each: Round, evaluations: int = EVALUATIONS) -> int:
+    return sum(each.evaluated >= end * evaluations for end, _, _ in STAGES)
 
 
 def uphill(each: Round) -> float:
     """Return what moves uphill cost on average, in parts of the cost, where all are accepted."""
-    assert np.isinf(each.moves.allowance).all()
+    assert is_measuring(each)
     costs = each.walks.cost[0]
     costs = costs[~np.isnan(costs)]
     steps = np.diff(costs)
     return float(steps[steps > 0].mean() / costs.mean())
 
 
-def temperature(each: Round, chain: int = 0) -> float:
-    """Return about how much more a move may cost, in parts of the best cost so far."""
-    return float(each.moves.allowance[chain].mean() / 160.0)
-
-
-def is_about(temperature: float) -> Any:
-    return pytest.approx(temperature, rel=0.5)  # of 64 random allowances
-
-
-def test_the_search_passes_through_the_levels_and_cools_on_the_first() -> None:
-    measured, by_level = rounds_by_level()
-    first_set, unit = np.cumsum([0, 32, 64, *SIZES]), uphill(measured)
-    for level, rounds in enumerate(by_level):
-        assert len(rounds) > 5
-        sets = np.concatenate([each.moves.set_of.ravel() for each in rounds])
-        level_of = np.searchsorted(first_set, sets, side="right") - 1
-        parts = np.bincount(level_of, minlength=5) / len(sets)
-        expected = np.zeros(5)
-        expected[level : level + 3] = 0.15, 0.15, 0.7
-        assert parts == pytest.approx(expected, abs=0.05)
-        assert temperature(rounds[0]) == is_about((0.03 if level else 3) * unit)
-        assert temperature(rounds[-1]) < (0.01 if level else 0.2) * unit
-
-
-def test_a_small_budget_affords_coarse_levels_only_and_no_random_chain_beside_a_start() -> None:
-    """Of 1,500 evaluations 30 for each group where chains begin, and 4 for each of the finest."""
-    start, layers = (np.arange(600) >= 300).astype(np.int32), np.arange(600) // 60
-    for starts, expected in ((None, 3), (start[None], 0.1)):
-        evaluator = Walking(ladder(300))
-        search = MultilevelSearch(evaluations=1500)
-        search.place(evaluator.problem, evaluator, starts=starts, layers=layers)
-        measured, first, *_ = evaluator.rounds
-        used = np.concatenate([each.moves.set_of.ravel() for each in evaluator.rounds[1:]])
-        first_set = np.cumsum([0, 32, 64, 128, 256, 512, 600])
-        parts = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
-        assert (parts[:4] > 0.02).all()
-        assert parts[4:].tolist() == pytest.approx([0, 0, 0.3], abs=0.05)
-        level = np.searchsorted(first_set, first.moves.set_of, side="right") - 1
-        assert set(level.ravel().tolist()) == {0, 6}
-        more = float(first.moves.allowance.mean() / 310.0)
-        assert more == is_about(expected * uphill(measured))
-
-
-@pytest.mark.parametrize("start", [None, (np.arange(300) >= 150).astype(np.int32)])
-def test_several_chains_begin_apart_and_go_on_from_the_best_of_all(
-    start: NDArray[np.int32] | None,
-) -> None:
+@cache
+def searched(chains: int = 1) -> Walking:
+    """Return the evaluator after a search of 300 groups."""
     evaluator = Walking(ladder(150))
-    search = MultilevelSearch(evaluations=6000, chains=3)
-    starts = None if start is None else start[None]
-    search.place(evaluator.problem, evaluator, starts=starts)
-    measured, first, *others = evaluator.rounds
-    for chain, expected in enumerate((3, 3, 3 if start is None else 0.3)):
-        assert temperature(first, chain) == is_about(expected * uphill(measured))
-    assert len({tuple(row) for row in first.placements.tolist()}) == 3
-    finer = next(each for each in others if each.evaluated >= 3000)
-    before = evaluator.rounds[: evaluator.rounds.index(finer)]
-    found = [each.walks.best_runtime.min() for each in before]
-    if start is not None:
-        assert first.placements[2].tolist() == start.tolist()
-        found += evaluator.evaluate(start[None]).runtime.tolist()
-    assert len(finer.placements) == 3
-    assert finer.placements[0].tolist() == finer.placements[1].tolist()
-    assert evaluator.evaluate(finer.placements[:1]).runtime[0] == min(found)
-    # They try moves of their own.
-    assert (finer.moves.set_of[0] != finer.moves.set_of[1]).any()
+    assert move_sets(evaluator.problem, coarsest=32).sizes == SIZES
+    search = MultilevelSearch(evaluations=EVALUATIONS, chains=chains)
+    search.place(evaluator.problem, evaluator, seed=1)
+    return evaluator
+
+
+def cost_of(evaluator: BusiestDevice, placement: NDArray[np.int32]) -> float:
+    return float(evaluator.busy(placement[None]).max() + evaluator.more)
+
+
+def best_runtime(rounds: list[Round]) -> float:
+    return float(min(each.walks.best_runtime.min() for each in rounds))
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_each_stage_takes_groups_of_its_level_and_two_coarser_ones(stage: int) -> None:
+    rounds = [each for each in searched().rounds[1:] if stage_of(each) == stage]
+    sets = np.concatenate([each.moves.set_of.ravel() for each in rounds])
+    level_of = np.searchsorted(np.cumsum([0, *SIZES]), sets, side="right") - 1
+    parts, level = np.bincount(level_of, minlength=5) / len(sets), STAGES[stage][1]
+    expected = np.zeros(5)
+    expected[level - 2 : level + 1] = 0.15, 0.15, 0.7
+    assert parts == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize("stage", range(4))
+def test_each_stage_cools_from_its_first_temperature_to_its_last(stage: int, chains: int) -> None:
+    """Allowances are exponential; their means are temperatures, in units that were measured."""
+    evaluator = searched(chains)
+    measured, *others = evaluator.rounds
+    rounds = [each for each in others if stage_of(each) == stage]
+    end, _, (hottest, coldest) = STAGES[stage]
+    begin = rounds[0].evaluated
+    ratios = []
+    for each in rounds:
+        seen = np.array(evaluator.seen[: each.evaluated], np.int32)
+        best = evaluator.busy(seen).max(axis=1).min() + evaluator.more
+        walks, num_moves = each.moves.allowance.shape
+        evaluated = each.evaluated + walks * np.arange(num_moves)
+        progress = (evaluated - begin) / (end * EVALUATIONS - begin)
+        temperature = hottest * (coldest / hottest) ** progress * uphill(measured) * best
+        ratios.append((each.moves.allowance / temperature).ravel())
+    for half in np.array_split(np.concatenate(ratios), 2):
+        assert half.mean() == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_temperatures_fall_within_a_round(seed: int) -> None:
+    """The random chain of a small budget has a single round."""
+    evaluator = Walking(ladder(150))
+    MultilevelSearch(evaluations=300).place(evaluator.problem, evaluator, seed=seed)
+    allowance = evaluator.rounds[1].moves.allowance[0]
+    assert len(allowance) > 30
+    assert allowance[:10].mean() > 10 * allowance[-10:].mean()
+
+
+def test_a_small_budget_goes_through_all_levels_and_a_tenth_of_the_moves_takes_layers() -> None:
+    layers = np.arange(600) // 60
+    evaluator = Walking(ladder(300))
+    MultilevelSearch(evaluations=1500).place(evaluator.problem, evaluator, layers=layers)
+    used = np.concatenate([each.moves.set_of.ravel() for each in evaluator.rounds[1:]])
+    first_set = np.cumsum([0, 32, 64, 128, 256, 512, 600])
+    parts = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
+    assert (parts > 0.02).all()
+    assert parts[6] == pytest.approx(0.1, abs=0.02)
+    finest = np.searchsorted(first_set, evaluator.rounds[-1].moves.set_of, side="right") - 1
+    assert {3, 4, 5} <= set(finest.ravel().tolist()) <= {3, 4, 5, 6}
+
+
+GOOD = (np.arange(300) >= 120).astype(np.int32)  # 190 s
+POOR = (np.arange(300) >= 50).astype(np.int32)  # 260 s
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "chains", "num_leaders"), [(3900, 1, 1), (4100, 1, 2), (3900, 3, 3)]
+)
+@pytest.mark.parametrize("starts", [[], [POOR], [GOOD, POOR]])
+def test_chains_continue_from_the_placements_that_lead_and_then_from_the_best(
+    evaluations: int, chains: int, num_leaders: int, starts: list[NDArray[np.int32]]
+) -> None:
+    """Leaders are the best of the starts and of the ends of the random chains."""
+    evaluator = Walking(ladder(150))
+    search = MultilevelSearch(evaluations=evaluations, chains=chains)
+    search.place(evaluator.problem, evaluator, starts=np.stack(starts) if starts else None)
+    assert evaluator.seen[: len(starts)] == [start.tolist() for start in starts]
+    stages: list[list[Round]] = [[] for _ in STAGES]
+    for each in evaluator.rounds[1:]:
+        stages[stage_of(each, evaluations)].append(each)
+    hot, warm, *colder = stages
+    assert len({tuple(row) for row in hot[0].placements.tolist()}) == chains
+    candidates = [*starts, *hot[-1].walks.placement]
+    ranked = sorted((cost_of(evaluator, row), tuple(row.tolist())) for row in candidates)
+    leaders = [list(placement) for _, placement in ranked[:num_leaders]]
+    assert warm[0].placements.tolist() == leaders
+    for number, rounds in enumerate(colder):
+        before = [*hot, *warm, *(each for some in colder[:number] for each in some)]
+        placements = rounds[0].placements
+        assert placements.tolist() == [placements[0].tolist()] * chains
+        assert cost_of(evaluator, placements[0]) == best_runtime(before)
+        if chains > 1:  # each tries moves of its own
+            assert (rounds[0].moves.set_of[0] != rounds[0].moves.set_of[1]).any()
+
+
+def restarts_of(evaluator: Walking) -> list[list[Round]]:
+    """Return the rounds after each one that measures."""
+    restarts: list[list[Round]] = []
+    for each in evaluator.rounds:
+        if is_measuring(each):
+            restarts.append([])
+        restarts[-1].append(each)
+    return restarts
+
+
+def test_a_budget_of_several_times_five_evaluations_of_each_pair_of_groups_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 20 groups: 2,000. Each has chains of its own, and the first one the start besides."""
+    start = (np.arange(20) >= 10).astype(np.int32)  # the best of all
+    evaluator = Walking(ladder(10))
+    search = MultilevelSearch(evaluations=8100)
+    search.place(evaluator.problem, evaluator, starts=start[None])
+    restarts = restarts_of(evaluator)
+    begins = [rounds[0].evaluated for rounds in restarts]
+    assert begins == pytest.approx(8100 * np.arange(4) / 4, abs=5)
+    assert len({tuple(rounds[0].placements[0].tolist()) for rounds in restarts}) == 4
+    for number, rounds in enumerate(restarts):
+        shares = [(each.evaluated / 8100 * 4 - number, each) for each in rounds[1:]]
+        hot = [each for share, each in shares if share < 0.2]
+        warm = [each for share, each in shares if 0.2 <= share < 0.4]
+        cold = [each for share, each in shares if share >= 0.4]
+        assert len(warm[0].placements) == 2
+        assert (start.tolist() in warm[0].placements.tolist()) == (number == 0)
+        assert cost_of(evaluator, cold[0].placements[0]) == best_runtime(hot + warm)
+    few = Walking(ladder(10))
+    MultilevelSearch(evaluations=3900).place(few.problem, few)
+    assert len(restarts_of(few)) == 1
+    monkeypatch.setattr(multilevel_search, "MOST_RESTARTS", 2)
+    capped = Walking(ladder(10))
+    search.place(capped.problem, capped)
+    assert len(restarts_of(capped)) == 2
 
 
 def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
@@ -312,9 +402,9 @@ def test_the_penalty_for_memory_rises_while_nothing_fits() -> None:
     evaluator = Heavy(ladder(150))
     result = MultilevelSearch(evaluations=6000).place(evaluator.problem, evaluator)
     assert not result.fits(evaluator.problem.cluster)
-    paid = [each.moves.seconds_per_byte for each in evaluator.rounds]
-    assert sorted(set(paid)) == [2e-9, 4e-9, 8e-9]
-    assert paid == sorted(paid)
+    penalties = [each.moves.memory_penalty for each in evaluator.rounds]
+    assert sorted(set(penalties)) == [30, 60, 120, 240]  # of the four stages
+    assert penalties == sorted(penalties)
 
 
 def test_everything_on_one_device_comes_first() -> None:
@@ -325,6 +415,7 @@ def test_everything_on_one_device_comes_first() -> None:
 
 def test_rounds_are_as_long_as_a_person_waits_for_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multilevel_search, "MOST_MOVES_OF_ROUND", 256)
+    monkeypatch.setattr(multilevel_search, "MOST_RESTARTS", 1)
     now, step = 0.0, 1e-6
 
     def clock() -> float:

@@ -161,10 +161,13 @@ class MultilevelSearch:
     def _search(self, search: "_Search") -> None:
         evaluations_of_restart = self.evaluations_of_pair * search.sets.sizes[-1] ** 2
         restarts = int(np.clip(search.affordable / evaluations_of_restart, 1, MOST_RESTARTS))
+        leaders = max(self.chains, 2 if search.affordable >= self.evaluations_of_two else 1)
         for restart in range(restarts):
-            self._restart(search, restart / restarts, 1 / restarts)
+            self._restart(search, restart / restarts, 1 / restarts, leaders)
 
-    def _restart(self, search: "_Search", share_before: float, budget_share: float) -> None:
+    def _restart(
+        self, search: "_Search", share_before: float, budget_share: float, leaders: int
+    ) -> None:
         """Search from new random placements, until another share of the budget is spent."""
 
         def until(share: float) -> float:
@@ -172,14 +175,13 @@ class MultilevelSearch:
 
         sizes = search.sets.sizes
         first = max(level for level, size in enumerate(sizes) if not level or size <= self.first)
-        has_two_leaders = search.affordable >= self.evaluations_of_two
         if share_before:  # only the first restart has the placements that are given
             search.forget()
         search.placements = np.stack([search.random_placement(first) for _ in range(self.chains)])
         search.measure(first)
         search.anneal(first, self.hot, until(self.random_share))
         search.compare(search.placements)
-        search.follow_leaders(max(self.chains, 2 if has_two_leaders else 1))
+        search.follow_leaders(leaders)
         search.anneal(first, self.warm, until(self.coarse_share))
         finer = range(first + 1, len(sizes)) or [first]
         for number, level in enumerate(finer, start=1):
@@ -316,7 +318,7 @@ class _Search:
             round_start, share = self.settings.clock(), self.share
             budget = min(self.evaluations_left, np.ceil((until - share) * self.evaluations))
             chains = len(self.placements) if budget >= len(self.placements) * FEWEST_OF_WALK else 1
-            num_moves = int(min(self.num_moves, max(budget // chains, FEWEST_OF_WALK) - 1))
+            num_moves = int(min(self.num_moves, max(budget / chains, FEWEST_OF_WALK) - 1))
             share_of_move = max(
                 chains / self.evaluations, SECONDS_OF_ROUND / self.seconds / self.num_moves
             )
