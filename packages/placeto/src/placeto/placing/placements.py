@@ -365,10 +365,15 @@ def place_scheduled(
     most /= max(1, sum(choice.how == SEARCHED for choice in searches))
     with suppress(KeyboardInterrupt):  # the search has its result
         for choice in searches:
-            other = start if choice.how == CHAIN else None
-            if choice.how == SEARCHED:
-                other = chain_placement(chain, choice.devices, most)
-            choices.append(replace(choice, result=cheapest(choice.result.placement, other)))
+            devices, other = choice.devices, None
+            if choice.how == CHAIN:
+                other = start
+            elif choice.how == SEARCHED:
+                other = chain_placement(chain, devices, most)
+            result = cheapest(choice.result.placement, other)
+            if choice.how == CHAIN:
+                devices = tuple(np.unique(result.placement).tolist())
+            choices.append(Choice(devices, choice.how, result))
     counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
     best = replace(chosen(unscheduled, best, choices), **counts)
     scheduled_problem = evaluator.scheduled(unscheduled, best.placement)
