@@ -95,8 +95,9 @@ def test_hill_climbing_tries_each_other_device_and_the_best_once_more(
 
 @pytest.fixture
 def tries_moves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let problems be searched that have few placements."""
+    """Let problems be searched that have few placements, as long as others."""
     monkeypatch.setattr(local_search, "num_placements", lambda _problem: 10**9)
+    monkeypatch.setattr(local_search, "MOST_STEPS_OF_PAIR", 10**9)
 
 
 def start_at(monkeypatch: pytest.MonkeyPatch, placement: list[int]) -> None:
