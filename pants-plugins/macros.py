@@ -10,13 +10,17 @@ WITHOUT_TORCH = ("graphs", "simulator")
 COMPILED = ("graphs", "simulator", "policy", "baselines")
 
 
-def sources():
-    """Declare the modules of a package, and what lies beside them."""
+def sources(read=()):
+    """Declare the modules of a package, and what lies beside them.
+
+    Modules that others read as texts are not imported, so that Pants has to be told of them.
+    """
     whole = [":src"] if build_file_dir().parent.name in COMPILED else []
+    readers = {reader: {"dependencies": [":data", *texts]} for reader, texts in dict(read).items()}
     python_sources(
         sources=["**/*.py"],
         dependencies=[":data"],
-        overrides={"*/__init__.py": {"dependencies": [":data", *whole]}},
+        overrides={"*/__init__.py": {"dependencies": [":data", *whole]}, **readers},
     )
     resources(name="data", sources=["**/*", "!**/*.py", "!**/BUILD"])
 
