@@ -93,7 +93,8 @@ def _peak(run: Callable[[], object], tensors: list[Any]) -> int:
     gc.collect()
     gc.disable()
     try:
-        with LiveStorages(pytree.tree_leaves(tensors)) as live:
+        live = LiveStorages(pytree.tree_leaves(tensors))
+        with live:
             run()
             live.peak_bytes = 0
             _results = run()
