@@ -301,8 +301,6 @@ def test_a_small_budget_goes_through_all_levels_and_a_tenth_of_the_moves_takes_l
     parts = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
     assert (parts > 0.02).all()
     assert parts[6] == pytest.approx(0.1, abs=0.02)
-    finest = np.searchsorted(first_set, evaluator.rounds[-1].moves.set_of, side="right") - 1
-    assert {3, 4, 5} <= set(finest.ravel().tolist()) <= {3, 4, 5, 6}
 
 
 GOOD = (np.arange(300) >= 120).astype(np.int32)  # 190 s
@@ -326,7 +324,10 @@ def test_chains_continue_from_the_placements_that_lead_and_then_from_the_best(
         stages[stage_of(each, evaluations)].append(each)
     hot, warm, *colder = stages
     assert len({tuple(row) for row in hot[0].placements.tolist()}) == chains
-    candidates = [*starts, *hot[-1].walks.placement]
+    ends = hot[0].walks.placement.copy()
+    for each in hot:  # the last of a stage may be of one chain
+        ends[: len(each.placements)] = each.walks.placement
+    candidates = [*starts, *ends]
     ranked = sorted((cost_of(evaluator, row), tuple(row.tolist())) for row in candidates)
     leaders = [list(placement) for _, placement in ranked[:num_leaders]]
     assert warm[0].placements.tolist() == leaders
@@ -366,7 +367,7 @@ def test_a_budget_of_several_times_five_evaluations_of_each_pair_of_groups_resta
         hot = [each for share, each in shares if share < 0.2]
         warm = [each for share, each in shares if 0.2 <= share < 0.4]
         cold = [each for share, each in shares if share >= 0.4]
-        assert len(warm[0].placements) == 2
+        assert len(warm[0].placements) == (1 if number else 2)
         assert (start.tolist() in warm[0].placements.tolist()) == (number == 0)
         assert cost_of(evaluator, cold[0].placements[0]) == best_runtime(hot + warm)
     few = Walking(ladder(10))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, ScheduleBatch
+from placeto_graphs import MEMORY_PENALTY, EvaluationBatch, ScheduleBatch
 from placeto_policy import (
     PlacementEnvironment,
     PlacementPolicy,
@@ -21,7 +21,8 @@ from placeto_policy.environment import Best
 from placeto_policy.placer import descend
 from scheduled_problems import K80_BYTES, QUICK, Given, problem_of
 
-LACKS = 10**8  # bytes of the first device with both groups on it: 0.2 s
+LACKS = 10**8  # bytes of the first device with both groups on it: a reward counts 0.2 s
+COST = 1 + MEMORY_PENALTY * LACKS / K80_BYTES  # of both on it, where placements are ranked
 
 
 class TightMemory:
@@ -59,7 +60,7 @@ def test_of_what_others_place_that_is_kept_which_fits_and_then_the_cheapest(
     assert (result.placement == 0).all() == lacks_everywhere
     if not lacks_everywhere:
         assert (result.runtime, result.curve[1, 1]) == (3.0, 3.0)
-        assert result.curve[0, 1] == pytest.approx(1.2 if starts[0] == (0, 0) else 3.0)
+        assert result.curve[0, 1] == pytest.approx(COST if starts[0] == (0, 0) else 3.0)
 
 
 def test_a_round_of_descent_into_too_little_memory_is_not_kept() -> None:
@@ -75,6 +76,8 @@ def test_a_round_of_descent_into_too_little_memory_is_not_kept() -> None:
     environment.reset(num_episodes=1, start=np.array([0, 1]))
     descend(environment)
     assert environment.placement.tolist() == [[0, 0]]
+    # Rewards are those of the paper, in seconds for each byte.
+    assert environment.costs_of(environment.placement).tolist() == pytest.approx([1.2])
     assert (result.runtime, environment.best.cost) == (3.0, 3.0)
     assert result.fits(evaluator.problem.cluster)
 
@@ -104,7 +107,7 @@ def test_a_resumed_training_has_not_forgotten_that_its_best_placement_lacks_memo
     again = resume_training(tmp_path / "training.safetensors", [TightMemory()])
     assert again.best[0] is not None
     assert again.best[0].lacks_memory
-    assert again.best[0].cost == pytest.approx(1.4)
+    assert again.best[0].cost == pytest.approx(1 + 2 * (COST - 1))
     again.update()  # now there is room if groups are apart
     assert again.best[0] is not None
     assert (again.best[0].lacks_memory, again.best[0].cost) == (False, 3.0)

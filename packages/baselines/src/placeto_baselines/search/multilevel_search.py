@@ -314,8 +314,8 @@ class _Search:
     def anneal(self, level: int, cooling: Temperatures, until: float) -> None:
         """Try moves at a level, cooling, until a share of the budget is spent."""
         first_share, (hottest, coldest) = self.share, cooling
-        while self.share < until and self.can_walk:
-            round_start, share = self.settings.clock(), self.share
+        while (share := self.share) < until and self.can_walk:
+            round_start = self.settings.clock()
             budget = min(self.evaluations_left, np.ceil((until - share) * self.evaluations))
             chains = len(self.placements) if budget >= len(self.placements) * FEWEST_OF_WALK else 1
             num_moves = int(min(self.num_moves, max(budget / chains, FEWEST_OF_WALK) - 1))
