@@ -80,6 +80,6 @@ def test_a_search_finds_one_of_few_placements_that_fit_in_any_unit(
         result = placer.place(evaluator.problem, evaluator, seed=seed)
         assert result.evaluations <= 10_000 < len(ALL_PLACEMENTS)
         assert result.fits(evaluator.problem.cluster)
-        assert best_that_fits(seed) <= result.runtime / time_unit <= 1.03 * best_that_fits(seed)
+        assert best_that_fits(seed) <= result.runtime / time_unit <= 1.3 * best_that_fits(seed)
         results.append(result)
     assert results[0].placement.tolist() == results[1].placement.tolist()

@@ -29,13 +29,13 @@ class BestSoFar:
     evaluations : int
         Number of placements that were evaluated.
     rank : (bool, float)
-        Rank of the best placement; (True, infinity) as long as none can run.
+        Rank of the best placement (`placement_ranks`); (True, infinity) as long as none can run.
     runtime : float
         Runtime of the best placement, in seconds; infinity as long as none can run.
     placement : int32[G] or None
         The best placement; None as long as none can run.
     curve : list of (int, float)
-        The evaluations after which a better placement was known, and its cost in seconds.
+        The evaluations after which a better placement was known, and the cost of its rank.
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -66,10 +66,10 @@ class BestSoFar:
 
     def add_walks(self, walks: Walks, moves: Moves) -> None:
         """Count the placements of walks that tried some moves."""
-        found = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
-        ranks = placement_ranks(found, self._limits, moves.memory_penalty)
+        batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
+        ranks = placement_ranks(batch, self._limits, moves.memory_penalty)
         after = walks.evaluations_until(np.array([cost for _, cost in ranks])).tolist()
-        self._add(walks.best_placement, found, after, walks.evaluations)
+        self._add(walks.best_placement, batch, after, walks.evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
         """Return the best placement, found in so many seconds; refuse if no placement can run."""

@@ -91,9 +91,9 @@ class PlacementCosts:
             batch = self._evaluated(rows)
             ranks = placement_ranks(batch, self._memory)
             first = ranks.index(min(ranks))
-            found = Best(*ranks[first], rows[first].copy())
-            if found.is_better_than(self.best):
-                self.best = found
+            best = Best(*ranks[first], rows[first].copy())
+            if best.is_better_than(self.best):
+                self.best = best
             if len(self._known) + len(rows) > MAX_REMEMBERED:
                 self._known = {key: self._known[key] for key in keys if key in self._known}
             costs = memory_penalised_runtime(batch, self._memory, self._penalty)

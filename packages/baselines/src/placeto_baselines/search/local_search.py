@@ -21,7 +21,7 @@ MOST_STEPS_OF_PAIR = 3  # of groups: beyond, another start finds more
 def exhaustive_search(
     problem: PlacementProblem, evaluator: Evaluator, *, max_placements: int = MAX_PLACEMENTS
 ) -> PlacementResult:
-    """Return the placement with the lowest memory-penalised runtime of all.
+    """Return the placement of the least rank of all (`placement_ranks`).
 
     Every placement in which each group can run is evaluated. The result therefore holds for any
     evaluator, also if a move to an equal device changes the order of execution.
@@ -74,11 +74,11 @@ class LocalSearch:
     """Simulated annealing (Kirkpatrick et al. 1983), then hill climbing, from several starts.
 
     Each start is a random placement. Annealing moves a random group to another device, and accepts
-    what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically. Hill
-    climbing then goes through the groups in random order, moves each to its best device, and ends
-    when no move of a single group helps. It minimises the memory-penalised runtime. If there are at
-    most 4,096 placements and the budget suffices for all, they are evaluated instead
-    (`exhaustive_search`).
+    what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically, in at
+    most 100 steps for each group. Hill climbing then goes through the groups in random order, moves
+    each to its best device, and ends when no move of a single group helps. Costs are those of
+    `placement_ranks`. If there are at most 4,096 placements and the budget suffices for all, they
+    are evaluated instead (`exhaustive_search`).
 
     Parameters
     ----------

@@ -48,16 +48,21 @@ class MultilevelSearch:
     """Anneals groups of coarse levels first, then those of finer ones, from the best placement.
 
     An annealing chain begins at a random placement of the level of about 128 groups, as coarser
-    groups do not fit if memory is scarce. That level cools for half of the budget. Then the best
-    placement of all continues at the finer levels, which have equal shares of the rest and low
-    temperatures. Some moves still take groups of coarser levels, or given layers. If the evaluator
-    names critical groups (`CriticalEvaluator`), most moves take one of these to the device of a
-    neighbour. A budget of few evaluations affords coarse levels only: about 30 evaluations of each
-    group where chains begin, and 4 at the finest level. The search minimises the memory-penalised
-    runtime among placements that fit the memory. As long as none is known, the penalty rises.
+    groups do not fit if memory is scarce. It cools for a fifth of the budget. For another fifth,
+    chains at a lower temperature continue from the placements that lead: the best of the starts and
+    of the ends of random chains; with 4,000 evaluations or more there are two such chains. Then the
+    best placement continues at the finer levels, which have equal shares of the rest and low
+    temperatures. If the budget allows 5 G^2 evaluations several times, for G groups at the finest
+    level, the search restarts with equal shares of it.
+
+    Some moves still take groups of coarser levels, or given layers. If the evaluator names critical
+    groups (`CriticalEvaluator`), most moves take one of these to the device of a neighbour. The
+    search keeps the placement of the least rank (`placement_ranks`). As long as none that fits the
+    memory is known, the penalty rises.
 
     `KeyboardInterrupt` ends the search with the best placement so far, and so does a placement that
-    reaches a given bound. If there are few placements, all are evaluated. Graph partitioners are
+    reaches a given bound. If there are at most 200,000 placements, and the budget suffices for all,
+    all are evaluated. Graph partitioners are
     multilevel, too (Hendrickson and Leland 1995, Karypis and Kumar 1998); they minimise a cut
     instead of a simulated step.
 
@@ -96,7 +101,7 @@ class MultilevelSearch:
     coarsest = 32
     first = 128  # groups of the level at which chains begin
     evaluations_of_pair = 3  # of groups, of each start, where the budget allows several
-    evaluations_of_two = 4_000  # of the budget, from which on two placements lead
+    evaluations_of_two = 4_000  # of the budget, from which on chains follow two leaders
     random_share = 0.2  # of the budget
     coarse_share = 0.4  # at the first level, the random chains included
     hot = 3.0, 0.03
@@ -137,10 +142,8 @@ class MultilevelSearch:
         """Return the best placement of all that were evaluated.
 
         ``starts`` int32[B, G] are placements to start from, such as those of other placers. No
-        result is worse. A chain begins at the best of them, the last of several or a second one, at
-        a lower temperature than from a random placement. If the budget is too small for 30
-        evaluations of each of 128 groups, no chain is random. ``layers`` int[G] are numbers of
-        groups that some moves take together.
+        result is worse. Chains continue from the best of them and of the ends of random chains.
+        ``layers`` int[G] are numbers of groups that some moves take together.
         """
         search = _Search(self, Trials(problem, evaluator), seed, layers)
         trials = search.trials
@@ -334,7 +337,7 @@ class _Search:
             self.memory_penalty *= RISE_OF_PENALTY
 
     def _moves(self, level: int, temperatures: NDArray[np.float64]) -> Moves:
-        """Return random moves, for each of float64[C, N] temperatures one."""
+        """Return random moves, one for each of float64[C, N] temperatures."""
         shape = temperatures.shape
         levels = self._levels_of_moves(level, shape)
         first_set = self.sets.first_set

@@ -13,7 +13,7 @@ SECONDS_PER_BYTE = 2e-9
 """What memory that a device lacks costs: 2 s/GB, Addanki et al. 2019."""
 
 MEMORY_PENALTY = 30.0
-"""What a placement costs that lacks all of a device's memory again, in its runtimes."""
+"""Further runtimes that a placement costs if a device lacks as much memory as it has."""
 
 
 def memory_penalised_runtime(

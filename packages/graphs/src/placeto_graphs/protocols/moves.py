@@ -24,7 +24,7 @@ class Moves(Record):
     """The moves that C walks try, N each, one after the other.
 
     A move takes the groups of a set to a device. It is accepted if the placement then costs at most
-    ``allowance`` seconds more than before; otherwise the groups go back. With allowances of
+    ``allowance`` more than before, in the unit of the runtime; otherwise the groups go back. With allowances of
     ``-T log(u)``, ``u`` uniform between 0 and 1, that is the criterion of simulated annealing at
     temperature ``T`` (Metropolis et al. 1953); with allowances of 0 it is hill climbing.
 
@@ -54,7 +54,7 @@ class Moves(Record):
 
     set_of: NDArray[np.int32]  # [C, N], of groups that each move takes
     device: NDArray[np.int32]  # [C, N], that it takes them to
-    allowance: NDArray[np.float64]  # [C, N] seconds, at least 0
+    allowance: NDArray[np.float64]  # [C, N], in the unit of the runtime, at least 0
     first_member: NDArray[np.int32]  # [S + 1], start of each of the S sets in `members`
     members: NDArray[np.int32]  # [K], the groups of the sets, each at most once in a set
     # [C, N], position of the neighbours that a critical move picks, as a fraction of all that it
