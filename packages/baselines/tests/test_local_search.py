@@ -185,7 +185,10 @@ def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("tries_moves_alone")
-def test_annealing_ends_after_100_steps_of_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_annealing_ends_after_so_many_steps_of_each_pair_of_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_search, "MOST_STEPS_OF_PAIR", 50)
     problem, starts = gpus([1, 1]), []
 
     def counted(*given: Any) -> NDArray[np.int32]:

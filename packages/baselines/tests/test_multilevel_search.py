@@ -118,7 +118,7 @@ def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it(
     few = Walking(gpus([1] * 12), more=0.0)
     assert MultilevelSearch(evaluations=4098).place(few.problem, few).evaluations == 4098
     bounded = MultilevelSearch(evaluations=9000, bound=6.0)
-    assert bounded.place(few.problem, few).evaluations == 2 + 1024
+    assert bounded.place(few.problem, few).evaluations == 2 + 64
     assert not few.rounds
     # The budget does not suffice for all, or they are too many whatever the budget.
     MultilevelSearch(evaluations=4097).place(few.problem, few)
@@ -354,6 +354,7 @@ def test_a_budget_of_several_times_five_evaluations_of_each_pair_of_groups_resta
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 20 groups: 2,000. Each has chains of its own, and the first one the start besides."""
+    monkeypatch.setattr(MultilevelSearch, "evaluations_of_pair", 5)
     start = (np.arange(20) >= 10).astype(np.int32)  # the best of all
     evaluator = Walking(ladder(10))
     search = MultilevelSearch(evaluations=8100)
@@ -433,13 +434,13 @@ def test_rounds_are_as_long_as_a_person_waits_for_ctrl_c(monkeypatch: pytest.Mon
     evaluator = Slower(ladder(40))
     MultilevelSearch(seconds=10.0, clock=clock).place(evaluator.problem, evaluator)
     lengths = [each.moves.num_moves for each in evaluator.rounds]
-    assert lengths[:9] == [64, 64, 128, 256, 256, 128, 64, 32, 16]
+    assert lengths[:9] == [64, 128, 256, 256, 256, 64, 16, 4, 1]
 
 
 def test_seconds_end_a_search() -> None:
     now = iter(np.arange(0, 1e4, 0.1).tolist())
     placer = MultilevelSearch(seconds=30.0, clock=lambda: float(next(now)))
-    assert placer.place(ladder(40), BusiestDevice(ladder(40))).evaluations > 100
+    assert placer.place(ladder(40), BusiestDevice(ladder(40))).evaluations > 50
     assert next(now) == pytest.approx(30.0, abs=1.0)
 
 

@@ -75,7 +75,7 @@ class LocalSearch:
 
     Each start is a random placement. Annealing moves a random group to another device, and accepts
     what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically, in at
-    most 100 steps for each group. Hill climbing then goes through the groups in random order, moves
+    most 3 G² steps of G groups. Hill climbing then goes through the groups in random order, moves
     each to its best device, and ends when no move of a single group helps. Costs are those of
     `placement_ranks`. If there are at most 4,096 placements and the budget suffices for all, they
     are evaluated instead (`exhaustive_search`).
