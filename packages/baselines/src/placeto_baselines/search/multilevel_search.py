@@ -319,10 +319,8 @@ class _Search:
         first_share, (hottest, coldest) = self.share, cooling
         while (share := self.share) < until and self.can_walk:
             round_start = self.settings.clock()
-            budget = min(self.evaluations_left, (until - share) * self.evaluations)
-            chains = len(self.placements)
-            if self.evaluations_left < chains * FEWEST_OF_WALK:
-                chains = 1
+            budget = min(self.evaluations_left, np.ceil((until - share) * self.evaluations))
+            chains = len(self.placements) if budget >= len(self.placements) * FEWEST_OF_WALK else 1
             num_moves = int(min(self.num_moves, max(budget / chains, FEWEST_OF_WALK) - 1))
             share_of_move = max(
                 chains / self.evaluations, SECONDS_OF_ROUND / self.seconds / self.num_moves
