@@ -25,8 +25,9 @@ class Moves(Record):
 
     A move takes the groups of a set to a device. It is accepted if the placement then costs at most
     ``allowance`` more than before, in the unit of the runtime; otherwise the groups go back. With
-    allowances of ``-T log(u)``, ``u`` uniform between 0 and 1, that is the criterion of simulated annealing at
-    temperature ``T`` (Metropolis et al. 1953); with allowances of 0 it is hill climbing.
+    allowances of ``-T log(u)``, ``u`` uniform between 0 and 1, that is the criterion of simulated
+    annealing at temperature ``T`` (Metropolis et al. 1953); with allowances of 0 it is hill
+    climbing.
 
     A critical move depends on the present placement. It picks one pair of neighbours whose first
     group is critical (`CriticalEvaluator`) and whose second group is on another device. It takes
