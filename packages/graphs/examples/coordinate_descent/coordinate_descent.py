@@ -10,7 +10,7 @@ from placeto_graphs import (
     Evaluator,
     PlacementProblem,
     PlacementResult,
-    memory_penalised_runtime,
+    placement_ranks,
 )
 
 
@@ -30,17 +30,18 @@ class CoordinateDescent:
         memory = problem.cluster.memory_bytes
         can_run = np.isfinite(problem.group_graph.compute_time)  # bool[G, D]
         best = can_run.argmax(axis=1).astype(np.int32)  # int32[G], the first device that can
-        cost = memory_penalised_runtime(evaluator.evaluate(best[None]), memory)[0]
-        curve = [(1, cost)]  # (evaluations, best cost so far)
+        rank = placement_ranks(evaluator.evaluate(best[None]), memory)[0]  # (lacks memory, cost)
+        curve = [(1, rank[1])]  # (evaluations, best cost so far)
         order = np.random.default_rng(seed).permutation(problem.num_groups)
         for group in np.tile(order, self.rounds):
             devices = np.flatnonzero(can_run[group])
             tried = np.tile(best, (len(devices), 1))
             tried[:, group] = devices
-            costs = memory_penalised_runtime(evaluator.evaluate(tried), memory)  # one batch
-            if costs.min() < cost:
-                best, cost = tried[costs.argmin()], costs.min()
-            curve.append((curve[-1][0] + len(devices), cost))
+            ranks = placement_ranks(evaluator.evaluate(tried), memory)  # one batch
+            if min(ranks) < rank:
+                rank = min(ranks)
+                best = tried[ranks.index(rank)]
+            curve.append((curve[-1][0] + len(devices), rank[1]))
         found = evaluator.evaluate(best[None])
         return PlacementResult(
             placement=best,
