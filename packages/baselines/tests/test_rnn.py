@@ -131,6 +131,19 @@ def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
     assert trainer.baseline.tolist() == pytest.approx([0.9 * 12 + 0.1 * 2])
 
 
+def test_memory_that_lacks_costs_2_s_for_each_gb_in_the_reward() -> None:
+    class Heavy(PlainEvaluator):
+        def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+            needed = self.problem.cluster.memory_bytes + 6 * 10**9
+            peak_memory = np.tile(needed, (len(placements), 1))
+            return dataclasses.replace(super().evaluate(placements), peak_memory=peak_memory)
+
+    problem = problem_of(op_graph(1, []), cluster(["k80"]), np.full((1, 1), 4.0))
+    trainer = trainer_of(problem, Heavy(problem))
+    trainer.update([0], samples=3)
+    assert trainer.baseline.tolist() == [4.0]  # the root of 4 s and 12 s
+
+
 def test_advantages_are_over_the_average_before_the_update() -> None:
     gradients = []
     for decay in (0.9, 0.0):  # with 0 the average becomes the mean of the new rewards

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_graphs import (
     BestSoFar,
+    EvaluationBatch,
     Evaluator,
     MoveEvaluator,
     Moves,
@@ -40,6 +41,12 @@ class Trials:
     @property
     def count(self) -> int:  # of placements that were evaluated
         return self.best.evaluations
+
+    def batch(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        """Return the runtime and memory of each of int32[B, G]."""
+        batch = self._query(self.evaluator.evaluate, placements)
+        self.best.add(placements, batch)
+        return batch
 
     def ranks(self, placements: NDArray[np.int32]) -> list[tuple[bool, float]]:
         """Return the rank of each of int32[B, G], as `placement_ranks` has it."""

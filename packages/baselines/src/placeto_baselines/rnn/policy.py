@@ -25,7 +25,12 @@ from placeto_baselines.rnn.model import (
 )
 from placeto_baselines.rnn.placer import RnnSettings
 from placeto_baselines.trials import Trials
-from placeto_graphs import Evaluator, PlacementProblem, write_atomically
+from placeto_graphs import (
+    Evaluator,
+    PlacementProblem,
+    memory_penalised_runtime,
+    write_atomically,
+)
 
 FORMAT = "placeto-rnn-policy"
 VERSION = 3
@@ -195,8 +200,9 @@ class Trainer:
         advantages = np.zeros((len(rows), samples))
         counts = np.zeros(advantages.shape, np.bool_)  # those that can run
         for position, row in enumerate(rows):
-            placements = placements_of(self.trials[row].problem, written.devices[position])
-            rewards = np.sqrt(self.trials[row].evaluate(placements))
+            problem = self.trials[row].problem
+            batch = self.trials[row].batch(placements_of(problem, written.devices[position]))
+            rewards = np.sqrt(memory_penalised_runtime(batch, problem.cluster.memory_bytes))
             counts[position] = np.isfinite(rewards)
             if counts[position].any():
                 mean = rewards[counts[position]].mean()
