@@ -69,20 +69,18 @@ def write_version_5(path: str) -> str:
 
 def search(problem: Any, evaluations: int | None, seconds: float | None, seed: int) -> list[int]:
     """Place a problem with the code on the path; return the devices of its groups."""
+    from placeto.placing import choices, placements  # noqa: PLC0415
     from placeto.progress import PlainProgress  # noqa: PLC0415
 
     quiet = PlainProgress(None)
-    try:
-        from placeto.placing.choices import search_with_choices  # noqa: PLC0415
-    except ImportError:
-        from placeto.placing.placements import PlaceSettings, place_problem  # noqa: PLC0415
-
-        settings = PlaceSettings(seconds=seconds, max_evaluations=evaluations, seed=seed)
-        result = place_problem(problem, settings, quiet).result
-    else:
-        result, *_ = search_with_choices(
+    search_of_before = getattr(choices, "search_with_choices", None)
+    if search_of_before:
+        result, *_ = search_of_before(
             problem, quiet, seconds=seconds, max_evaluations=evaluations, seed=seed
         )
+    else:
+        settings = placements.PlaceSettings(seconds=seconds, max_evaluations=evaluations, seed=seed)
+        result = placements.place_problem(problem, settings, quiet).result
     return list(map(int, result.placement))
 
 
