@@ -100,6 +100,19 @@ def tries_moves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_search, "MOST_STEPS_OF_PAIR", 10**9)
 
 
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that gets an element for each random placement that a search starts from."""
+    calls: list[Any] = []
+
+    def counted(*arguments: Any) -> NDArray[np.int32]:
+        calls.append(arguments)
+        return random_placements(*arguments)
+
+    monkeypatch.setattr(local_search, "random_placements", counted)
+    return calls
+
+
 def start_at(monkeypatch: pytest.MonkeyPatch, placement: list[int]) -> None:
     """Let every start be one placement."""
     start = np.array([placement], np.int32)
@@ -172,29 +185,17 @@ def test_too_many_placements_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("tries_moves_alone")
-def test_each_start_anneals_with_its_share_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, starts = gpus([1, 1]), []
-
-    def counted(*given: Any) -> NDArray[np.int32]:
-        starts.append(given)
-        return random_placements(*given)
-
-    monkeypatch.setattr(local_search, "random_placements", counted)
+def test_each_start_anneals_with_its_share_of_the_budget(starts: list[Any]) -> None:
+    problem = gpus([1, 1])
     LocalSearch(budget=400, restarts=4, annealing=0.9).place(problem, PlainEvaluator(problem))
     assert len(starts) == 5  # 1 evaluation, 90 of annealing and about 5 of climbing each
 
 
 @pytest.mark.usefixtures("tries_moves_alone")
 def test_annealing_ends_after_so_many_steps_of_each_pair_of_groups(
-    monkeypatch: pytest.MonkeyPatch,
+    starts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_search, "MOST_STEPS_OF_PAIR", 50)
-    problem, starts = gpus([1, 1]), []
-
-    def counted(*given: Any) -> NDArray[np.int32]:
-        starts.append(given)
-        return random_placements(*given)
-
-    monkeypatch.setattr(local_search, "random_placements", counted)
+    problem = gpus([1, 1])
     LocalSearch(budget=4000, restarts=1, annealing=1.0).place(problem, PlainEvaluator(problem))
     assert 18 <= len(starts) <= 20  # 1 evaluation, 200 of annealing, a few of climbing each

@@ -52,7 +52,7 @@ class MultilevelSearch:
     chains at a lower temperature continue from the placements that lead: the best of the starts and
     of the ends of random chains; with 4,000 evaluations or more there are two such chains. Then the
     best placement continues at the finer levels, which have equal shares of the rest and low
-    temperatures. If the budget allows 5 G^2 evaluations several times, for G groups at the finest
+    temperatures. If the budget allows 3 G^2 evaluations several times, for G groups at the finest
     level, the search restarts with equal shares of it.
 
     Some moves still take groups of coarser levels, or given layers. If the evaluator names critical
@@ -62,9 +62,8 @@ class MultilevelSearch:
 
     `KeyboardInterrupt` ends the search with the best placement so far, and so does a placement that
     reaches a given bound. If there are at most 200,000 placements, and the budget suffices for all,
-    all are evaluated. Graph partitioners are
-    multilevel, too (Hendrickson and Leland 1995, Karypis and Kumar 1998); they minimise a cut
-    instead of a simulated step.
+    all are evaluated. Graph partitioners are multilevel, too (Hendrickson and Leland 1995, Karypis
+    and Kumar 1998); they minimise a cut instead of a simulated step.
 
     Parameters
     ----------

@@ -236,9 +236,9 @@ def pipeline_stages(
     graph, scopes = problem.graph, ModuleScopes(problem.graph)
     split = layer_split(problem, placement, range(problem.num_devices), evaluator)
     makers, readers = graph.edge_producers, graph.edge_consumers
-    stages = np.argsort(split.stages.devices)[
-        np.searchsorted(np.sort(split.stages.devices), split.op_devices)
-    ]
+    stage_of_device = np.full(problem.num_devices, UNKNOWN)
+    stage_of_device[[*split.stages.devices]] = range(len(split.devices))
+    stages = stage_of_device[split.op_devices]
     of_weight = scopes.is_weight[makers] & scopes.is_forward[readers]
     apart = np.flatnonzero(of_weight & (stages[makers] != stages[readers]))
     if len(apart):

@@ -306,6 +306,7 @@ class PortfolioSearch:
     def _add_chain(self, chain: LayerChain, watched: WatchedEvaluator, affordable: float) -> None:
         """Add the best chain on all devices, which takes a larger share if it leads."""
         problem, starts = chain.problem, list[Stages]()
+        least = min(rank_of_result(problem, choice.result) for choice in self.choices)
         for share in (SHARE_OF_CHAIN, SHARE_OF_LEADING_CHAIN):
             evaluations = int(min(affordable * share, MOST_CHAINS))
             if starts and evaluations < FEWEST_OF_LEADING_CHAIN:
@@ -315,8 +316,7 @@ class PortfolioSearch:
                 return
             starts = [stages]
             result = evaluated(watched, stages.device_of_layer()[chain.layer_of_group])
-            ranks = [rank_of_result(problem, choice.result) for choice in self.choices]
-            if rank_of_result(problem, result) >= min(ranks):
+            if rank_of_result(problem, result) >= least:
                 break
         self.choices.append(Choice(tuple(sorted(starts[0].devices)), CHAIN, result))
 
