@@ -22,7 +22,7 @@ from placeto_capture.tracing.fake_objects import FakeObjects
 from placeto_capture.tracing.lifetimes import with_frees, with_state, without_collection
 from placeto_capture.tracing.op_graph import op_graph_of
 from placeto_capture.tracing.origins import LEFT_MODULE, ModuleScopes, model_line
-from placeto_capture.tracing.patches import patched_torch
+from placeto_capture.tracing.patches import CAPTURE_LOCK, patched_torch
 from placeto_capture.tracing.reached_objects import put_back
 from placeto_capture.tracing.step_phases import StepPhases
 from placeto_capture.tracing.step_spec import (
@@ -157,7 +157,8 @@ def capture(
 
 def capture_step(spec: StepSpec) -> OpGraph:
     """Return the graph of a step, as `capture` does of its parameters, and with its errors."""
-    return op_graph_of(trace_step(spec))
+    with CAPTURE_LOCK:
+        return op_graph_of(trace_step(spec))
 
 
 def capture_function(
@@ -228,9 +229,10 @@ def capture_function(
     (2, 3)
     """
     options = TracingOptions(target=target, mask_fraction=mask_fraction, autocast=autocast)
-    return op_graph_of(
-        trace_function(step_fn, modules, optimizers, example_inputs, others, options)
-    )
+    with CAPTURE_LOCK:
+        return op_graph_of(
+            trace_function(step_fn, modules, optimizers, example_inputs, others, options)
+        )
 
 
 def trace_function(

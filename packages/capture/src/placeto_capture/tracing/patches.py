@@ -36,12 +36,14 @@ from placeto_capture.tracing.origins import model_line
 
 OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
-_PATCHING = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a process forked meanwhile would keep the patches
+# A fork waits for the whole capture: the child would keep the patches, and locks of Python's own,
+# such as that of `functools.cached_property`, for good.
+CAPTURE_LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_PATCHING.acquire,
-        after_in_parent=_PATCHING.release,
-        after_in_child=_PATCHING.release,
+        before=CAPTURE_LOCK.acquire,
+        after_in_parent=CAPTURE_LOCK.release,
+        after_in_child=CAPTURE_LOCK.release,
     )
 
 
@@ -49,7 +51,7 @@ if hasattr(os, "register_at_fork"):  # a process forked meanwhile would keep the
 def patched_torch(target: Target) -> Iterator[None]:
     """Let PyTorch run a step as on a device, apart from the caller's modes and random numbers."""
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints errors before it raises them
-    with _PATCHING, ExitStack() as stack:
+    with CAPTURE_LOCK, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (a caller's)
         random.seed(0)
