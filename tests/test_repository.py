@@ -134,11 +134,40 @@ def test_each_kind_of_finding_has_its_line(checks: Any, text: str, where: str | 
     assert [line.startswith(f"page.md:{where}") for line in lines] == [True] * bool(where)
 
 
-def test_a_room_may_have_its_number_of_lines_and_no_more(checks: Any) -> None:
-    files = {"one/a.py": b"a\nb\n", "one/deep/b.js": b"c\n", "one-more/c.py": b"d\n" * 9}
-    assert checks.sizes.too_large("# Rooms\none 3\none-more 9\nempty 0\n", files) == []
-    (line,) = checks.sizes.too_large("one 2\none-more 9\n", files)
-    assert line.startswith("one: 3 lines, more than 2: ")
+CODE = '''"""The docstring of a module."""
+
+# A comment.
+def shout(text: str) -> str:
+    """The docstring of a function."""
+    return (
+        "loud: "
+        f"{text.upper()!r}, {len(f'{text}')}"
+    )
+'''
+SCRIPT = """// A comment.
+const text = "// no comment"; /* Another
+one. */
+"""
+
+
+@pytest.mark.parametrize(("name", "text", "size"), [("a.py", CODE, 15), ("a.js", SCRIPT, 5)])
+def test_comments_docstrings_and_layout_are_no_tokens(
+    checks: Any, name: str, text: str, size: int
+) -> None:
+    assert checks.sizes.count_tokens(name, text) == size
+
+
+def test_a_room_may_have_its_number_of_tokens_and_no_more(checks: Any) -> None:
+    files = {"one/a.py": b"a = 1\n", "one/deep/b.js": b"c", "one-more/c.py": b"d\n" * 9}
+    assert checks.sizes.too_large("# Rooms\none 4\none-more 9\nempty 0\n", files) == []
+    (line,) = checks.sizes.too_large("one 3\none-more 9\n", files)
+    assert line.startswith("one: 4 tokens of code, more than 3: ")
+
+
+def test_a_table_that_is_written_anew_leaves_three_percent(checks: Any) -> None:
+    files = {"one/a.py": b"a\n" * 100, "two/b.py": b"b\n"}
+    table = checks.sizes.write_table("# Rooms\none 4\nempty 7\n", files)
+    assert table == "# Rooms\none 103\nempty 0\n"
 
 
 PACKAGES = ("graphs", "simulator", "policy", "baselines", "capture", "workloads", "execution")

@@ -24,7 +24,7 @@ class PageStyle(Subsystem):
 class Sizes(Subsystem):
     options_scope = "sizes"
     name = "sizes"
-    help = "The number of lines of each room, see docs/contributing.md."
+    help = "The number of tokens of code of each room, see docs/contributing.md."
 
     skip = SkipOption("lint")
 
