@@ -8,6 +8,7 @@ from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import compiled
+from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, error_line
 from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
 from placeto_graphs.files.pipedream import load_pipedream_profile
@@ -33,7 +34,7 @@ from placeto_graphs.grouping.colocation import (
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nested_groupings
 from placeto_graphs.grouping.reachability import Reachability, reachability
-from placeto_graphs.micro_batches.schedules import SCHEDULES, pipeline_stages, scheduled
+from placeto_graphs.micro_batches.schedules import SCHEDULES, device_and_group_stages, scheduled
 from placeto_graphs.micro_batches.steps import (
     micro_batched,
     micro_batched_problem,
@@ -59,7 +60,6 @@ from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
 from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch
 from placeto_graphs.timeline import StepTimeline
-from placeto_graphs.topology import compress_rows
 
 __version__ = "0.3.0"
 
@@ -107,6 +107,7 @@ __all__ = [
     "colocate_updates",
     "compiled",
     "compress_rows",
+    "device_and_group_stages",
     "error_line",
     "from_networkx",
     "group_graph",
@@ -127,7 +128,6 @@ __all__ = [
     "names_of_rules",
     "nested_groupings",
     "parse_cluster",
-    "pipeline_stages",
     "placement_ranks",
     "plain_walk",
     "reachability",

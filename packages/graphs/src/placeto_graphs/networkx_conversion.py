@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.op_graph import FREE, ONCE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
-from placeto_graphs.topology import compress_rows
 
 if TYPE_CHECKING:
     import networkx as nx

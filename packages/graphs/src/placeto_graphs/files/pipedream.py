@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placeto_graphs.digraphs import CycleError, topological_order
 from placeto_graphs.errors import GraphError, shown, within
 from placeto_graphs.files.storage import opened
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
-from placeto_graphs.topology import CycleError, topological_order
 
 MEASURED_KIND = "v100"
 _REQUIRED = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")

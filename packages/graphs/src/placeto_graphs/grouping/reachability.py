@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError
 from placeto_graphs.schema.grouping import GroupGraph
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.topology import compress_rows
 
 MAX_GROUPS = 32_768  # three matrices of a gigabyte each
 

@@ -22,7 +22,7 @@ def scheduled(
     - ``"gpipe"`` (Huang et al. 2019): the backward pass begins after all of the forward pass.
     - ``"1f1b"`` (Narayanan et al. 2019): the forward pass of micro-batch j on stage s of k, from 0,
       waits for the backward pass of j - (k - s) there, so that it holds at most k - s of them. The
-      stages are those of the placement, int32[G], see `pipeline_stages`. Another
+      stages are those of the placement, int32[G], see `device_and_group_stages`. Another
       placement of the same problem has other stages, and so other waits.
 
     Raises
@@ -60,7 +60,7 @@ def scheduled(
     if schedule == GPIPE:
         stage, until = np.zeros(graph.num_ops, np.int64), [(backward, forward, count - 1 - number)]
     else:
-        stage = pipeline_stages(problem, placement)[1][problem.grouping.group_of]
+        stage = device_and_group_stages(problem, placement)[1][problem.grouping.group_of]
         most = int(stage.max()) + 1 - stage  # micro-batches of a stage
         until = [(forward, backward, -most)]
         returns = forward[before] & forward[after] & (number[before] == number[after])
@@ -81,7 +81,7 @@ def scheduled(
     return replace(problem, graph=replace(graph, waits=waits[waits[:, 1] >= 0]))
 
 
-def pipeline_stages(
+def device_and_group_stages(
     problem: PlacementProblem, placement: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return int64[D] and int64[G], the stages of devices and groups, from 0.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, one_of, shown
 from placeto_graphs.schema.arrays import (
     Record,
@@ -22,7 +23,6 @@ from placeto_graphs.schema.arrays import (
     text,
     texts,
 )
-from placeto_graphs.topology import compress_rows
 
 MAX_DEVICES = 1024
 DEFAULT_QUEUE = "fifo"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.digraphs import CompressedRows, CycleError, compress_rows, topological_order
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import (
     Record,
@@ -19,7 +20,6 @@ from placeto_graphs.schema.arrays import (
     texts,
 )
 from placeto_graphs.schema.op_graph import OpGraph
-from placeto_graphs.topology import CompressedRows, CycleError, compress_rows, topological_order
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.digraphs import CompressedRows, CycleError, compress_rows, topological_order
 from placeto_graphs.errors import GraphError, shown
 from placeto_graphs.schema.arrays import (
     Record,
@@ -22,7 +23,6 @@ from placeto_graphs.schema.arrays import (
     text,
     texts,
 )
-from placeto_graphs.topology import CompressedRows, CycleError, compress_rows, topological_order
 
 FREE = -1  # the colocation id of an op that may go anywhere
 ONCE = -1  # the micro-batch of an op that runs once

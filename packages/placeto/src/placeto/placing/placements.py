@@ -49,8 +49,8 @@ from placeto_graphs import (
     PlacementProblem,
     PlacementResult,
     Placer,
+    device_and_group_stages,
     load_placement_of_any_level,
-    pipeline_stages,
     scheduled,
 )
 from placeto_simulator import Simulator
@@ -411,7 +411,7 @@ def sent_back_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> s
     if number.max() < 1:
         return ""
     devices = problem.expand(placement)
-    stages = pipeline_stages(problem, placement)[0][devices]
+    stages = device_and_group_stages(problem, placement)[0][devices]
     made, read = graph.edge_producers, graph.edge_consumers
     works = problem.compute_time[np.arange(graph.num_ops), devices] > 0
     is_forward = (graph.phases == Phase.FORWARD) & (number == 0) & works
