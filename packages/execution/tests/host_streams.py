@@ -41,7 +41,7 @@ class HostStream:
         return HostMoment(max(time.monotonic(), self.done_at))
 
     def staging(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.empty_like(each) for each in buffers]
+        return [torch.empty_like(buffer) for buffer in buffers]
 
 
 @contextmanager

@@ -20,11 +20,11 @@ Happens = Callable[[str, int], None]
 class NumericStep:
     """A step whose devices share nothing: an op finds its inputs on its device, or fails.
 
-    ``happens`` is called in the process of a device with what is done, such as ``"run"``, and the
-    number of the op, tensor or device; it may raise.
+    ``happens`` is called in the process of a device with the method, such as ``"run"``, and the
+    index of the op, tensor or device; it may raise.
     """
 
-    def __init__(self, graph: OpGraph, happens: Happens = lambda _what, _number: None) -> None:
+    def __init__(self, graph: OpGraph, happens: Happens = lambda _method, _index: None) -> None:
         self.graph = graph
         self.happens = happens
 
@@ -33,10 +33,10 @@ class NumericStep:
             raise ExecutionError("devices: no cuda:99")
 
     def on_device(
-        self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
+        self, device: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> "NumericDevice":
         del devices
-        return NumericDevice(self, number, op_device.tolist())
+        return NumericDevice(self, device, op_device.tolist())
 
     def feed(self) -> int:
         return FEED
@@ -52,33 +52,33 @@ class NumericStep:
 class NumericDevice:
     """The numbers on one device: of each tensor a large and an empty buffer."""
 
-    def __init__(self, step: NumericStep, number: int, op_device: list[int]) -> None:
-        self.step, self.number, self.op_device = step, number, op_device
+    def __init__(self, step: NumericStep, device: int, op_device: list[int]) -> None:
+        self.step, self.device, self.op_device = step, device, op_device
 
     def entered(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin(self, feed: int) -> None:
         assert feed == FEED
-        self.step.happens("begin", self.number)
+        self.step.happens("begin", self.device)
         self.values: dict[int, torch.Tensor] = {}
         self.missing: set[int] = set()
         self.computed: dict[str, int] = {}
 
     def run(self, op: int) -> int:
         graph = self.step.graph
-        assert self.op_device[op] == self.number
+        assert self.op_device[op] == self.device
         self.step.happens("run", op)
-        read = graph.inputs_of_op[op].tolist()
-        assert not self.missing & set(read)
-        value = computed(op, [int(self.values[tensor][-1]) for tensor in read])
+        inputs = graph.inputs_of_op[op].tolist()
+        assert not self.missing & set(inputs)
+        value = computed(op, [int(self.values[tensor][-1]) for tensor in inputs])
         self.computed[graph.op_names[op]] = value
-        made = graph.tensors_of_op[op].tolist()
-        self.values |= {tensor: buffer_of(value + tensor) for tensor in made}
-        return sum(int(graph.tensor_bytes[tensor]) for tensor in made)
+        outputs = graph.tensors_of_op[op].tolist()
+        self.values |= {tensor: buffer_of(value + tensor) for tensor in outputs}
+        return sum(int(graph.tensor_bytes[tensor]) for tensor in outputs)
 
     def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
-        assert destination != self.number
+        assert destination != self.device
         self.step.happens("buffers", tensor)
         return [self.values[tensor], torch.empty(0)]
 
@@ -108,10 +108,10 @@ def buffer_of(value: int) -> torch.Tensor:
     return torch.full((50_000,), value)
 
 
-def computed(op: int, read: Sequence[int]) -> int:
+def computed(op: int, operands: Sequence[int]) -> int:
     value = op + 1
-    for number in read:
-        value = (value * 31 + number) % MODULUS
+    for operand in operands:
+        value = (value * 31 + operand) % MODULUS
     return value
 
 
@@ -137,9 +137,9 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
         if op < reader
     ]
     waits = {
-        (op, before)
-        for op, before in generator.integers(0, num_ops, (num_ops // 2, 2)).tolist()
-        if before < op
+        (op, predecessor)
+        for op, predecessor in generator.integers(0, num_ops, (num_ops // 2, 2)).tolist()
+        if predecessor < op
     }
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
@@ -153,7 +153,7 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
     )
     cluster = Cluster(
         devices=tuple(
-            Device(f"device{number}", "kind", 10**9, 1e-5, 1e-5) for number in range(num_devices)
+            Device(f"device{device}", "kind", 10**9, 1e-5, 1e-5) for device in range(num_devices)
         ),
         bandwidth=np.full((num_devices, num_devices), 1e7),
         latency=np.full((num_devices, num_devices), 1e-5),
@@ -167,11 +167,11 @@ def random_problem(seed: int, num_ops: int, num_devices: int, queue: str) -> Pla
 
 
 def cpus(count: int) -> list[str]:
-    return [f"cpu:{number}" for number in range(count)]
+    return [f"cpu:{index}" for index in range(count)]
 
 
 def gpus(count: int) -> list[str]:
-    return [f"cuda:{number}" for number in range(count)]
+    return [f"cuda:{index}" for index in range(count)]
 
 
 problems = st.builds(

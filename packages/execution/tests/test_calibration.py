@@ -24,9 +24,9 @@ OVERHEAD = [2e-6, 3e-6, 7e-6]
 def chain_step(chain: Any, inputs: tuple[torch.Tensor], **_: Any) -> Any:
     ops = nx.DiGraph()
     ops.add_node("input")
-    for number in range(len(chain)):
-        ops.add_node(number, bytes_accessed=8.0)
-        ops.add_edge(number - 1 if number else "input", number, bytes=inputs[0].nbytes)
+    for op in range(len(chain)):
+        ops.add_node(op, bytes_accessed=8.0)
+        ops.add_edge(op - 1 if op else "input", op, bytes=inputs[0].nbytes)
     return SimpleNamespace(graph=from_networkx(nx.relabel_nodes(ops, str)))
 
 
@@ -43,16 +43,19 @@ class KnownDevices:
 
     def measure(self, placement: NDArray[np.int32], runs: int) -> list[Any]:
         graph, timelines = self.problem.graph, []
-        where = self.devices[placement[self.problem.grouping.group_of]]
+        op_device = self.devices[placement[self.problem.grouping.group_of]]
         for run in range(runs):
             start, now = np.zeros(graph.num_ops), 0.0
             ops = np.flatnonzero(graph.bytes_accessed).tolist()
-            for op, after in zip(ops, [*ops[1:], None], strict=True):
+            for op, next_op in zip(ops, [*ops[1:], None], strict=True):
                 start[op] = now
-                if after is not None:
-                    here, there = where[op], where[after]
-                    sent = LATENCY[here, there] + graph.tensor_bytes[0] / BANDWIDTH[here, there]
-                    gap = OVERHEAD[here] if here == there else sent
+                if next_op is not None:
+                    source, destination = op_device[op], op_device[next_op]
+                    transfer_time = (
+                        LATENCY[source, destination]
+                        + graph.tensor_bytes[0] / BANDWIDTH[source, destination]
+                    )
+                    gap = OVERHEAD[source] if source == destination else transfer_time
                     now += 1e-3 + gap * (9 if run % 3 == 0 else 1)
             timelines.append(SimpleNamespace(op_start=start, op_end=start + 1e-3))
         return timelines

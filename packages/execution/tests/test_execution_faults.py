@@ -41,16 +41,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PATIENCE", 1.0)
 
 
-def nothing(_what: str, _number: int) -> None:
+def nothing(_method: str, _index: int) -> None:
     """Let nothing happen."""
 
 
-def does(deed: Callable[[], object], op: int) -> Happens:
+def does(action: Callable[[], object], op: int) -> Happens:
     """Return what does something in the process of an op."""
 
-    def happens(what: str, number: int) -> None:
-        if (what, number) == ("run", op):
-            deed()
+    def happens(method: str, index: int) -> None:
+        if (method, index) == ("run", op):
+            action()
 
     return happens
 
@@ -72,14 +72,14 @@ def check_failure(happens: Happens, line: str) -> None:
         assert executor.execute(HALVES).results() == EXPECTED
 
 
-@pytest.mark.parametrize("what", ["begin", "run", "buffers", "expect", "arrived", "free"])
-def test_whatever_fails_is_said_in_one_line(what: str) -> None:
+@pytest.mark.parametrize("method", ["begin", "run", "buffers", "expect", "arrived", "free"])
+def test_whatever_fails_is_said_in_one_line(method: str) -> None:
     happened = multiprocessing.get_context("fork").Value("i", 0)
 
-    def happens(each: str, _number: int) -> None:
+    def happens(called: str, _number: int) -> None:
         with happened.get_lock():
-            happened.value += each == what
-            strikes = each == what and happened.value == 2
+            happened.value += called == method
+            strikes = called == method and happened.value == 2
         if strikes:
             raise RuntimeError("the device\nis on fire")
 
@@ -90,14 +90,14 @@ def raises(error: BaseException) -> None:
     raise error
 
 
-def signals_itself(number: signal.Signals) -> None:
-    os.kill(os.getpid(), number)
+def signals_itself(signal_number: signal.Signals) -> None:
+    os.kill(os.getpid(), signal_number)
     time.sleep(0.5)  # in which all threads of the process stop
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("deed", "line"),
+    ("action", "line"),
     [
         (partial(raises, MemoryError("no more")), "MemoryError: no more$"),
         (partial(raises, SystemExit(1)), "SystemExit"),
@@ -106,8 +106,8 @@ def signals_itself(number: signal.Signals) -> None:
         (partial(signals_itself, signal.SIGSTOP), r"its process is stopped$"),
     ],
 )
-def test_an_op_that_fails_is_named_with_its_device(deed: Callable[[], object], line: str) -> None:
-    check_failure(does(deed, 9), rf"^op9 on cpu:1: {line}")
+def test_an_op_that_fails_is_named_with_its_device(action: Callable[[], object], line: str) -> None:
+    check_failure(does(action, 9), rf"^op9 on cpu:1: {line}")
 
 
 def beside_a_gpu(happens: Happens = nothing) -> StreamedDevices:
@@ -123,7 +123,7 @@ def test_a_process_gets_nothing_before_a_gpu_has_done_it_and_waits_as_long() -> 
         devices = beside_a_gpu()
         patch.setattr(HostStream, "done_at", time.monotonic() + 2.0)
         (_, record), _ = devices.run(FEED)
-        assert min(begun for _, begun, _ in record.taken) >= HostStream.done_at
+        assert min(start for _, start, _ in record.receives) >= HostStream.done_at
         assert devices.pieces(PROBLEM.graph.op_names) == EXPECTED
         devices.close()
 
@@ -137,7 +137,7 @@ class LargeFeed(int):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("number", "asks_for_results", "line"),
+    ("signal_number", "asks_for_results", "line"),
     [
         (signal.SIGKILL, True, "has ended"),
         (signal.SIGKILL, False, "has ended"),
@@ -145,13 +145,16 @@ class LargeFeed(int):
     ],
 )
 def test_a_process_that_is_killed_or_stopped_after_a_step(
-    number: signal.Signals, asks_for_results: bool, line: str, monkeypatch: pytest.MonkeyPatch
+    signal_number: signal.Signals,
+    asks_for_results: bool,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(NumericStep, "feed", lambda _: LargeFeed())
     with executor_of() as executor:
         executed = executor.execute(HALVES)
         victim = multiprocessing.active_children()[0]
-        os.kill(victim.pid or 0, number)
+        os.kill(victim.pid or 0, signal_number)
         end = threading.Timer(20.0, victim.kill)  # if it is waited for without an end
         end.start()
         with pytest.raises(ExecutionError, match=rf"^begin on cpu:[01]: its process {line}"):
@@ -163,7 +166,7 @@ def test_a_process_that_is_killed_or_stopped_after_a_step(
 
 @pytest.mark.usefixtures("impatient")
 def test_a_tensor_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeviceProcess, "_send", lambda *_: None)
+    monkeypatch.setattr(DeviceProcess, "_send_message", lambda *_: None)
     line = r"^transfer of an output of op\d+ on cpu:[01]: it has waited"
     with executor_of() as executor, pytest.raises(ExecutionError, match=line):
         executor.execute(HALVES)
@@ -211,8 +214,8 @@ sys.path.insert(0, {tests!r})
 from numeric_step import NumericStep, cpus, random_problem
 from placeto_execution import Executor
 
-def happens(what, number):
-    if (what, number) == ("run", 5):
+def happens(method, index):
+    if (method, index) == ("run", 5):
         time.sleep(1)
 
 problem = random_problem(0, 20, 2, "fifo")

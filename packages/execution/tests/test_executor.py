@@ -68,17 +68,17 @@ def check_timeline(timeline: StepTimeline) -> None:
             assert available <= start <= end
             available = end
         assert timeline.op_start[op] >= available
-    for op, before in graph.waits.tolist():
-        assert timeline.op_start[op] >= timeline.op_end[before]
+    for op, predecessor in graph.waits.tolist():
+        assert timeline.op_start[op] >= timeline.op_end[predecessor]
     for device in range(timeline.problem.num_devices):
-        here = np.flatnonzero(timeline.op_device == device)
-        here = here[np.lexsort((timeline.op_end[here], timeline.op_start[here]))]
-        assert (timeline.op_end[here][:-1] <= timeline.op_start[here][1:]).all()
-        _, held = timeline.memory(device)
-        assert held.min() >= 0
+        ops = np.flatnonzero(timeline.op_device == device)
+        ops = ops[np.lexsort((timeline.op_end[ops], timeline.op_start[ops]))]
+        assert (timeline.op_end[ops][:-1] <= timeline.op_start[ops][1:]).all()
+        _, memory = timeline.memory(device)
+        assert memory.min() >= 0
         home = timeline.op_device[graph.tensor_producer]
-        kept = graph.held_tensors[home[graph.held_tensors] == device]
-        assert held[-1] == graph.tensor_bytes[kept].sum()
+        held_tensors = graph.held_tensors[home[graph.held_tensors] == device]
+        assert memory[-1] == graph.tensor_bytes[held_tensors].sum()
 
 
 @settings(max_examples=12)
@@ -102,7 +102,7 @@ def test_gpus_and_processes_beside_them_compute_the_same(
 ) -> None:
     schedule = topological_schedule(problem, random_placement(problem, seed))
     program, step = compile_step(schedule), NumericStep(problem.graph)
-    names = [f"{kind}:{number}" for number, kind in enumerate(kinds[: problem.num_devices])]
+    names = [f"{kind}:{index}" for index, kind in enumerate(kinds[: problem.num_devices])]
     with host_streams():
         devices = StreamedDevices(step, program, names, schedule.op_device)
         for _ in range(2):
@@ -126,8 +126,11 @@ def test_emulated_links_take_their_time() -> None:
     with Executor(problem, NumericStep(problem.graph), cpus(2), emulated_links=slow) as executor:
         timeline = executor.execute(placement).timeline
     for link in np.unique(timeline.transfer_link):
-        here = timeline.transfer_link == link
-        start, end = np.sort(timeline.transfer_start[here]), np.sort(timeline.transfer_end[here])
+        is_on_link = timeline.transfer_link == link
+        start, end = (
+            np.sort(timeline.transfer_start[is_on_link]),
+            np.sort(timeline.transfer_end[is_on_link]),
+        )
         assert len(start) > 1
         assert (end - start >= 0.07 - 1e-6).all()
         assert (np.diff(start) >= 0.06 - 1e-6).all()
@@ -143,15 +146,15 @@ class SilentDevice(NumericDevice):
         return [torch.empty(0) for _ in super().buffers(tensor, destination)]
 
     def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
-        buffers, more = super().expect(tensor)
-        return [torch.empty(0) for _ in buffers], more
+        buffers, num_bytes = super().expect(tensor)
+        return [torch.empty(0) for _ in buffers], num_bytes
 
 
 def test_a_tensor_without_bytes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what comes first, and that other messages need not say it."""
     monkeypatch.setattr(numeric_step, "NumericDevice", SilentDevice)
     problem = random_problem(3, 25, 2, "fifo")
-    step = NumericStep(problem.graph, lambda what, _: time.sleep(2e-3 * (what == "run")))
+    step = NumericStep(problem.graph, lambda method, _: time.sleep(2e-3 * (method == "run")))
     with Executor(problem, step, cpus(2), emulated_links=problem.cluster) as executor:
         check_timeline(executor.execute(random_placement(problem, 0)).timeline)
 
@@ -173,9 +176,9 @@ def test_ops_run_in_the_order_of_the_schedule() -> None:
     with Executor(problem, step, cpus(2), schedule=lambda _: scheduled) as executor:
         timeline = executor.execute(placement).timeline
     for device in range(2):
-        here = timeline.op_device == device
-        expected = np.argsort(scheduled.op_start[here])
-        assert np.array_equal(np.argsort(timeline.op_start[here]), expected)
+        is_on_device = timeline.op_device == device
+        expected = np.argsort(scheduled.op_start[is_on_device])
+        assert np.array_equal(np.argsort(timeline.op_start[is_on_device]), expected)
 
 
 def test_the_protocols_are_met() -> None:
@@ -185,22 +188,24 @@ def test_the_protocols_are_met() -> None:
     assert isinstance(step.on_device(0, ["cpu:0"], np.zeros(12, np.int32)), DeviceStep)
     with Executor(problem, step, cpus(2)) as executor:
         assert isinstance(executor, Evaluator)
-        found = executor.evaluate(np.stack([random_placement(problem, seed) for seed in range(3)]))
-    assert found.runtime.shape == (3,)
-    assert (found.runtime > 0).all()
-    assert found.peak_memory.shape == (3, 2)
+        evaluated = executor.evaluate(
+            np.stack([random_placement(problem, seed) for seed in range(3)])
+        )
+    assert evaluated.runtime.shape == (3,)
+    assert (evaluated.runtime > 0).all()
+    assert evaluated.peak_memory.shape == (3, 2)
 
 
 def test_processes_end_with_the_executor_and_not_for_a_result_that_is_not_there() -> None:
     problem = random_problem(1, 12, 3, "fifo")
     with Executor(problem, NumericStep(problem.graph), cpus(3)) as executor:
         first = executor.execute(np.zeros(12, np.int32))
-        before = multiprocessing.active_children()
-        assert len(before) == 3
+        children = multiprocessing.active_children()
+        assert len(children) == 3
         with pytest.raises(ExecutionError, match=r"^results: expected names of this step, got 'x'"):
             first.results(["op0", "x"])
         assert first.results(["op0"]) == {"op0": expected_results(problem.graph)["op0"]}
-        assert multiprocessing.active_children() == before
+        assert multiprocessing.active_children() == children
         executor.execute(np.ones(12, np.int32))
         assert len(multiprocessing.active_children()) == 3
         with pytest.raises(ExecutionError, match=r"^results: expected to be asked for before the"):
@@ -245,14 +250,14 @@ def test_processes_that_share_a_core_are_warned_of(
         warnings.simplefilter("always")
         check_device_names(names, len(names))
     expected = [f"devices: {sharing} share cores, as this process may use 2"] if sharing else []
-    assert [str(each.message).partition(", so")[0] for each in caught] == expected
+    assert [str(warning.message).partition(", so")[0] for warning in caught] == expected
 
 
 PROBLEM, OTHER = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fifo")
 
 
 @pytest.mark.parametrize(
-    ("names", "how", "line"),
+    ("names", "options", "line"),
     [
         (["cpu:0"], {}, r"^devices: expected 2, as many as the cluster has, got 1$"),
         (["cpu:0", "tpu:1"], {}, r"^devices\[1\]: expected cpu:NUMBER or cuda:NUMBER, got 'tpu:1"),
@@ -263,9 +268,9 @@ PROBLEM, OTHER = random_problem(1, 12, 2, "fifo"), random_problem(2, 12, 2, "fif
         (["cuda:0", "cpu:0"], {"emulated_links": PROBLEM.cluster}, "^emulated_links: .* a GPU"),
     ],
 )
-def test_what_an_executor_cannot_have(names: list[str], how: dict[str, Any], line: str) -> None:
+def test_what_an_executor_cannot_have(names: list[str], options: dict[str, Any], line: str) -> None:
     with pytest.raises(ExecutionError, match=line):
-        Executor(PROBLEM, devices=names, **{"step": NumericStep(PROBLEM.graph), **how})
+        Executor(PROBLEM, devices=names, **{"step": NumericStep(PROBLEM.graph), **options})
 
 
 def test_a_placement_for_other_devices_is_refused() -> None:

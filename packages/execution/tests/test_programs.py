@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from numeric_step import problems, random_problem
 from placeto_execution import ExecutionError, StepProgram, compile_step
 from placeto_execution.measuring import StepProfile
-from placeto_execution.programs import Free, Instruction, Receive, Run, Send, topological_schedule
-from placeto_execution.records import Record, timeline_of
+from placeto_execution.programs import Free, Instruction, Receive, RunOp, Send, topological_schedule
+from placeto_execution.records import DeviceRecord, timeline_of
 from placeto_graphs import PlacementProblem, StepTimeline, from_networkx, parse_cluster
 
 seeds = st.integers(0, 2**32 - 1)
@@ -33,7 +33,7 @@ def random_schedule(problem: PlacementProblem, seed: int) -> StepTimeline:
     for op in graph.topological_order.tolist():
         device = plain.op_device[op]
         ready = [free_at[device]]
-        ready += [end[before] for waiter, before in graph.waits.tolist() if waiter == op]
+        ready += [end[predecessor] for waiter, predecessor in graph.waits.tolist() if waiter == op]
         for tensor in graph.inputs_of_op[op].tolist():
             ready.append(sent.get((tensor, device), (0.0, end[graph.tensor_producer[tensor]]))[1])
         start[op] = max(ready) + generator.choice([0.0, 1.0])
@@ -41,9 +41,9 @@ def random_schedule(problem: PlacementProblem, seed: int) -> StepTimeline:
         for tensor, destination in transfers:
             if graph.tensor_producer[tensor] == op:
                 # As measured times may have it, also before its op ends.
-                leaves = end[op] + generator.choice([-9.0, 0.0, 3.0])
-                arrival = max(leaves, end[op]) + generator.choice([0.0, 2.0])
-                sent[tensor, destination] = leaves, arrival
+                send_start = end[op] + generator.choice([-9.0, 0.0, 3.0])
+                arrival = max(send_start, end[op]) + generator.choice([0.0, 2.0])
+                sent[tensor, destination] = send_start, arrival
     times = np.array([sent[transfer] for transfer in transfers]).reshape(-1, 2)
     return replace(
         plain, op_start=start, op_end=end, transfer_start=times[:, 0], transfer_end=times[:, 1]
@@ -55,27 +55,27 @@ def rendezvous(program: StepProgram, num_devices: int) -> list[tuple[int, Instru
 
     Send and Receive wait for each other, and each pair of devices has one channel.
     """
-    left = {device: deque(program.of_device(device)) for device in range(num_devices)}
+    remaining = {device: deque(program.of_device(device)) for device in range(num_devices)}
     sent: set[int] = set()
     done: list[tuple[int, Instruction]] = []
     count = -1
     while len(done) > count:
         count = len(done)
-        for device, instructions in left.items():
+        for device, instructions in remaining.items():
             while instructions:
                 instruction = instructions[0]
-                if isinstance(instruction, Run) and not sent.issuperset(instruction.messages):
+                if isinstance(instruction, RunOp) and not sent.issuperset(instruction.messages):
                     break
                 if isinstance(instruction, Send):
                     break
                 if isinstance(instruction, Receive):
                     source = program.messages[instruction.message].source
-                    if not left[source] or left[source][0] != Send(instruction.message):
+                    if not remaining[source] or remaining[source][0] != Send(instruction.message):
                         break
-                    done.append((source, left[source].popleft()))
+                    done.append((source, remaining[source].popleft()))
                     sent.add(instruction.message)
                 done.append((device, instructions.popleft()))
-    assert not any(left.values()), f"deadlock: {left}"
+    assert not any(remaining.values()), f"deadlock: {remaining}"
     return done
 
 
@@ -88,18 +88,20 @@ def test_programs_run_to_their_end_though_nothing_is_buffered(
     program = compile_step(schedule)
     done = rendezvous(program, problem.num_devices)
     assert len(done) == len(program.instructions)
-    ops = [(device, each.op) for device, each in done if isinstance(each, Run)]
+    ops = [
+        (device, instruction.op) for device, instruction in done if isinstance(instruction, RunOp)
+    ]
     assert sorted(op for _, op in ops) == list(range(problem.graph.num_ops))
     assert all(schedule.op_device[op] == device for device, op in ops)
-    position = {op: number for number, (_, op) in enumerate(ops)}
-    for op, before in problem.graph.waits.tolist():
-        assert position[before] < position[op]
+    position_of = {op: position for position, (_, op) in enumerate(ops)}
+    for op, predecessor in problem.graph.waits.tolist():
+        assert position_of[predecessor] < position_of[op]
     for device in range(problem.num_devices):
-        starts = [schedule.op_start[op] for where, op in ops if where == device]
+        starts = [schedule.op_start[op] for op_device, op in ops if op_device == device]
         assert starts == sorted(starts)
-    sent = [each for each in program.messages if each.tensor is not None]
+    sent = [message for message in program.messages if message.tensor is not None]
     expected = zip(schedule.transfer_tensor, schedule.transfer_destination, strict=True)
-    assert sorted((each.tensor, each.destination) for each in sent) == sorted(expected)
+    assert sorted((message.tensor, message.destination) for message in sent) == sorted(expected)
 
 
 @settings(max_examples=150)
@@ -110,36 +112,36 @@ def test_a_tensor_is_there_until_its_last_use_and_no_longer(
     schedule = random_schedule(problem, seed)
     program = compile_step(schedule)
     graph = problem.graph
-    held = {
+    held_tensors = {
         (tensor, int(schedule.op_device[graph.tensor_producer[tensor]]))
         for tensor in graph.held_tensors.tolist()
     }
     for device in range(problem.num_devices):
-        there: set[int] = set()
+        present: set[int] = set()
         last_use: dict[int, int] = {}
         freed: dict[int, int] = {}
-        for number, instruction in enumerate(program.of_device(device)):
-            if isinstance(instruction, Run):
-                read = set(graph.inputs_of_op[instruction.op].tolist())
-                assert read <= there
-                made = set(graph.tensors_of_op[instruction.op].tolist())
-                there |= made
-                last_use.update(dict.fromkeys(read | made, number))
+        for position, instruction in enumerate(program.of_device(device)):
+            if isinstance(instruction, RunOp):
+                inputs = set(graph.inputs_of_op[instruction.op].tolist())
+                assert inputs <= present
+                outputs = set(graph.tensors_of_op[instruction.op].tolist())
+                present |= outputs
+                last_use.update(dict.fromkeys(inputs | outputs, position))
             elif isinstance(instruction, Free):
-                there.remove(instruction.tensor)
-                freed[instruction.tensor] = number
+                present.remove(instruction.tensor)
+                freed[instruction.tensor] = position
             else:
                 tensor = program.messages[instruction.message].tensor
                 if tensor is not None:
                     if isinstance(instruction, Receive):
-                        assert tensor not in there
-                        there.add(tensor)
-                    assert tensor in there
-                    last_use[tensor] = number
-        assert there == {tensor for tensor, where in held if where == device}
-        for tensor, number in freed.items():
-            between = program.of_device(device)[last_use[tensor] + 1 : number]
-            assert all(isinstance(each, Free | Send | Receive) for each in between)
+                        assert tensor not in present
+                        present.add(tensor)
+                    assert tensor in present
+                    last_use[tensor] = position
+        assert present == {tensor for tensor, home in held_tensors if home == device}
+        for tensor, position in freed.items():
+            between = program.of_device(device)[last_use[tensor] + 1 : position]
+            assert all(isinstance(instruction, Free | Send | Receive) for instruction in between)
 
 
 def test_news_that_another_message_brings_is_not_sent() -> None:
@@ -158,7 +160,7 @@ def test_news_that_another_message_brings_is_not_sent() -> None:
     assert [message.tensor for message in program.messages] == [0, 2]
     apart = replace(graph, edges=graph.edges[:2])
     program = compile_step(topological_schedule(replace(problem, graph=apart), placement))
-    assert [(each.op, each.tensor, each.destination) for each in program.messages] == [
+    assert [(message.op, message.tensor, message.destination) for message in program.messages] == [
         (0, 0, 1),
         (1, None, 0),
     ]
@@ -193,22 +195,25 @@ def test_a_transfer_has_both_copies_and_its_source_the_tensor_until_it_has_left(
     )
     op_device = np.array([0, 1], np.int32)
     program = compile_step(topological_schedule(problem, op_device))
-    source = Record(
+    source = DeviceRecord(
         ops=[(0, 11.0, 12.0)],
-        sent=[(0, 12.5)],
-        left=[(0, 14.0)],
-        made=[(11.0, 8)],
-        freed=[(0, 12.5, 8)],
+        send_starts=[(0, 12.5)],
+        send_ends=[(0, 14.0)],
+        allocations=[(11.0, 8)],
+        releases=[(0, 12.5, 8)],
     )
-    reader = Record(
-        ops=[(1, 15.0, 16.0)], taken=[(0, 14.75, 15.0)], made=[(13.0, 8)], freed=[(0, 16.0, 8)]
+    reader = DeviceRecord(
+        ops=[(1, 15.0, 16.0)],
+        receives=[(0, 14.75, 15.0)],
+        allocations=[(13.0, 8)],
+        releases=[(0, 16.0, 8)],
     )
     timeline = timeline_of(problem, op_device, program, [source, reader], origin=10.0)
     assert (timeline.op_start.tolist(), timeline.op_end.tolist()) == ([1.0, 5.0], [2.0, 6.0])
     assert timeline.transfer_start.tolist() == [2.5]
     assert timeline.transfer_end.tolist() == [4.25]
-    assert [each.tolist() for each in timeline.memory(0)] == [[0, 1, 2, 4], [0, 48, 8, 0]]
-    assert [each.tolist() for each in timeline.memory(1)] == [[0, 3, 6], [0, 8, 0]]
+    assert [series.tolist() for series in timeline.memory(0)] == [[0, 1, 2, 4], [0, 48, 8, 0]]
+    assert [series.tolist() for series in timeline.memory(1)] == [[0, 3, 6], [0, 8, 0]]
     assert timeline.peak_memory.tolist() == [48, 8]
 
 

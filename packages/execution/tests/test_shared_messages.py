@@ -21,9 +21,9 @@ def messages(count: int) -> list[Message]:
     return [Message(op=0, tensor=0, source=0, destination=1, link=0) for _ in range(count)]
 
 
-def send(shared: SharedMessages, number: int, value: int, delay: float = 0.0) -> None:
-    shared.put(number, [torch.full((1000,), value)])
-    shared.announce(number, time.monotonic() + delay)
+def send(shared: SharedMessages, message_id: int, value: int, delay: float = 0.0) -> None:
+    shared.put(message_id, [torch.full((1000,), value)])
+    shared.announce(message_id, time.monotonic() + delay)
 
 
 @pytest.mark.parametrize("share_cores", [False, True])
@@ -34,19 +34,19 @@ def test_all_of_each_message_is_there_in_whatever_order_they_are_taken(share_cor
     def source() -> None:
         for step in range(NUM_STEPS):
             steps.acquire()
-            for number in range(NUM_MESSAGES):
-                send(shared, number, NUM_MESSAGES * step + number)
+            for message_id in range(NUM_MESSAGES):
+                send(shared, message_id, NUM_MESSAGES * step + message_id)
         os._exit(0)
 
     process = multiprocessing.get_context("fork").Process(target=source, daemon=True)
     process.start()
     for step in range(NUM_STEPS):
         steps.release()
-        for number in sorted(range(NUM_MESSAGES), key=lambda each: each * 7 % NUM_MESSAGES):
-            room = torch.empty(1000, dtype=torch.int64)
-            shared.wait(number)
-            shared.take(number, [room])
-            assert (room == NUM_MESSAGES * step + number).all()
+        for message_id in sorted(range(NUM_MESSAGES), key=lambda index: index * 7 % NUM_MESSAGES):
+            buffer = torch.empty(1000, dtype=torch.int64)
+            shared.wait(message_id)
+            shared.take(message_id, [buffer])
+            assert (buffer == NUM_MESSAGES * step + message_id).all()
     process.join()
     shared.close()
 

@@ -77,9 +77,9 @@ class LazyBuffer:
         self.stream = current[0]
         self.keepers: list[LazyStream] = []
 
-    def copy_(self, other: "LazyBuffer", non_blocking: bool) -> None:
+    def copy_(self, source_buffer: "LazyBuffer", non_blocking: bool) -> None:
         assert non_blocking
-        source, target = other.memory, self.memory
+        source, target = source_buffer.memory, self.memory
 
         def copy() -> None:
             assert source
@@ -96,7 +96,7 @@ class LazyBuffer:
 class LazyStep(NumericStep):
     """A step whose ops are done by streams, and which is its only device."""
 
-    def on_device(self, _number: int, _devices: object, _places: object) -> Any:
+    def on_device(self, _device: int, _devices: object, _places: object) -> Any:
         return LazyDevice(self)
 
 
@@ -113,16 +113,16 @@ class LazyDevice:
 
     def run(self, op: int) -> int:
         graph = self.graph
-        read = [self.buffer[tensor].memory for tensor in graph.inputs_of_op[op].tolist()]
+        inputs = [self.buffer[tensor].memory for tensor in graph.inputs_of_op[op].tolist()]
         buffers = {tensor: LazyBuffer() for tensor in graph.tensors_of_op[op].tolist()}
-        made = {tensor: buffer.memory for tensor, buffer in buffers.items()}
+        outputs = {tensor: buffer.memory for tensor, buffer in buffers.items()}
         self.buffer |= buffers
-        waits = [before for waiter, before in graph.waits.tolist() if waiter == op]
+        waits = [predecessor for waiter, predecessor in graph.waits.tolist() if waiter == op]
 
         def compute() -> None:
-            assert all(graph.op_names[before] in done for before in waits)
-            value = done[graph.op_names[op]] = computed(op, [number for (number,) in read])
-            for tensor, memory in made.items():
+            assert all(graph.op_names[predecessor] in done for predecessor in waits)
+            value = done[graph.op_names[op]] = computed(op, [operand for (operand,) in inputs])
+            for tensor, memory in outputs.items():
                 memory[:] = [value + tensor]
 
         current[0].do(compute)
@@ -153,19 +153,19 @@ def test_any_order_that_events_allow_gives_the_same(problem: PlacementProblem, s
     generator = np.random.default_rng(seed)
     placement = generator.integers(0, problem.num_devices, problem.num_groups, np.int32)
     schedule = topological_schedule(problem, placement)
-    made: list[LazyStream] = []
+    streams_made: list[LazyStream] = []
 
     def new_stream(_name: str, _purpose: str) -> LazyStream:
-        made.append(LazyStream())
-        return made[-1]
+        streams_made.append(LazyStream())
+        return streams_made[-1]
 
     def finish(_devices: object) -> None:
         stuck = False
         while not stuck:
-            order = generator.permutation(len(made)).tolist()
-            stuck = not any(made[number].go_on() for number in order[: 1 + len(order) // 2])
-            stuck = stuck and not any(stream.go_on() for stream in made)
-        assert all(stream.num_done == len(stream.issued) for stream in made)
+            order = generator.permutation(len(streams_made)).tolist()
+            stuck = not any(streams_made[index].go_on() for index in order[: 1 + len(order) // 2])
+            stuck = stuck and not any(stream.go_on() for stream in streams_made)
+        assert all(stream.num_done == len(stream.issued) for stream in streams_made)
 
     done.clear()
     with host_streams(new_stream) as patch:

@@ -58,15 +58,15 @@ class Calibration:
         ExecutionError
             If the largest tensor takes no longer than the smallest, so that no bandwidth is known.
         """
-        numbers = range(len(self.devices))
-        seconds = {pair: list[float]() for pair in permutations(numbers, 2)}
+        devices = range(len(self.devices))
+        seconds = {pair: list[float]() for pair in permutations(devices, 2)}
         for size in sizes:
             hops = HOPS if size < LARGE else HOPS_OF_LARGE
-            for one, other in combinations(numbers, 2):
-                gaps = self._gaps(size, hops, [one, other])
-                seconds[one, other].append(float(np.median(gaps[:, ::2])))
-                seconds[other, one].append(float(np.median(gaps[:, 1::2])))
-        links = [LinkMeasurement(*pair, tuple(sizes), taken) for pair, taken in seconds.items()]
+            for first, second in combinations(devices, 2):
+                gaps = self._gaps(size, hops, [first, second])
+                seconds[first, second].append(float(np.median(gaps[:, ::2])))
+                seconds[second, first].append(float(np.median(gaps[:, 1::2])))
+        links = [LinkMeasurement(*pair, tuple(sizes), medians) for pair, medians in seconds.items()]
         for link in links:
             if not 0 <= link.latency < link.seconds[-1]:
                 raise ExecutionError(
@@ -90,8 +90,8 @@ class Calibration:
         memory = memory_of(self.devices)
         return Cluster(
             devices=tuple(
-                Device(name, kind, memory[name], self.op_overhead(number), 0.0)
-                for number, (name, kind) in enumerate(zip(self.devices, kinds, strict=True))
+                Device(name, kind, memory[name], self.op_overhead(device), 0.0)
+                for device, (name, kind) in enumerate(zip(self.devices, kinds, strict=True))
             ),
             bandwidth=bandwidth,
             latency=latency,
@@ -111,13 +111,15 @@ class Calibration:
             threads_per_device=self.threads,
         )
         chain = np.flatnonzero(step.graph.bytes_accessed > 0)
-        place = np.zeros(step.graph.num_ops, np.int32)
-        place[chain] = np.arange(len(chain)) % len(devices)
-        with executor_on(step, [self.devices[number] for number in devices]) as executor:
+        op_device = np.zeros(step.graph.num_ops, np.int32)
+        op_device[chain] = np.arange(len(chain)) % len(devices)
+        with executor_on(step, [self.devices[device] for device in devices]) as executor:
             placement = np.zeros(executor.problem.num_groups, np.int32)
-            placement[executor.problem.grouping.group_of] = place
+            placement[executor.problem.grouping.group_of] = op_device
             timelines = executor.measure(placement, self.runs)
-        return np.array([each.op_start[chain][1:] - each.op_end[chain][:-1] for each in timelines])
+        return np.array(
+            [timeline.op_start[chain][1:] - timeline.op_end[chain][:-1] for timeline in timelines]
+        )
 
 
 def memory_of(devices: Sequence[str]) -> dict[str, int]:

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from placeto_execution.devices import pin_to_cores
-from placeto_execution.programs import Receive, Run, Send, StepProgram
-from placeto_execution.records import Record
+from placeto_execution.programs import Receive, RunOp, Send, StepProgram
+from placeto_execution.records import DeviceRecord
 from placeto_execution.shared_messages import EmulatedLinks, SharedMessages
 from placeto_graphs import DeviceStep, OpGraph, error_line
 
@@ -39,7 +39,7 @@ class DeviceProcess:
 
     def __init__(
         self,
-        number: int,
+        device: int,
         name: str,
         step: DeviceStep,
         graph: OpGraph,
@@ -54,28 +54,29 @@ class DeviceProcess:
         self._step = step
         self._graph = graph
         self._program = program
-        self._instructions = program.of_device(number)
+        self._instructions = program.of_device(device)
         self._shared = shared
         self._links = links
-        self._rooms: dict[int, Sequence[torch.Tensor]] = {}  # for what comes
-        self._record = Record()
+        self._receive_buffers: dict[int, Sequence[torch.Tensor]] = {}  # for what comes
+        self._record = DeviceRecord()
 
     @property
     def is_waiting(self) -> bool:
         return bool(self.progress[1] != NOT_WAITING)
 
-    def doing(self) -> str:
+    def activity(self) -> str:
         """Return what the device is doing, and its name."""
-        number, awaited = self.progress
-        if number == 0:
+        position, awaited = self.progress
+        if position == 0:
             return f"begin on {self.name}"
-        instruction = Receive(awaited) if self.is_waiting else self._instructions[number - 1]
+        instruction = Receive(awaited) if self.is_waiting else self._instructions[position - 1]
         return f"{self._program.text(instruction, self._graph)} on {self.name}"
 
     def serve(self, pipe: Connection, parent: int) -> None:
         """Call the methods that the parent names, until it ends this process or has ended itself.
 
-        The pipe brings names of methods, each with a value, and takes what they return.
+        The pipe brings names of methods, each with its argument, and takes what they return.
+
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
         # In a new thread: the OpenMP threads of the one that was forked are not there any more.
@@ -91,11 +92,11 @@ class DeviceProcess:
             with self._step.entered():
                 pin_to_cores(self.name, torch.get_num_threads())
                 while True:
-                    what, value = pickle.loads(pipe.recv_bytes())  # noqa: S301, of the parent
-                    pipe.send_bytes(pickle.dumps(getattr(self, what)(value)))
+                    method, argument = pickle.loads(pipe.recv_bytes())  # noqa: S301, of the parent
+                    pipe.send_bytes(pickle.dumps(getattr(self, method)(argument)))
         except BaseException as error:
             with suppress(OSError):  # the parent may have ended
-                pipe.send_bytes(pickle.dumps(Failure(f"{self.doing()}: {error_line(error)}")))
+                pipe.send_bytes(pickle.dumps(Failure(f"{self.activity()}: {error_line(error)}")))
 
     def begin(self, feed: Any) -> None:
         """Put what is there before the step where it belongs."""
@@ -105,59 +106,59 @@ class DeviceProcess:
     def pieces(self, names: Any) -> Any:
         return self._step.pieces(names)
 
-    def run(self, start: float) -> Record:
+    def run(self, start_time: float) -> DeviceRecord:
         """Follow the program from a time on, by `time.monotonic`; return what was noted."""
-        record = self._record = Record()
+        record = self._record = DeviceRecord()
         step, progress, now = self._step, self.progress, time.monotonic
-        while now() < start:
+        while now() < start_time:
             pass
-        record.began = now()
-        for number, instruction in enumerate(self._instructions, start=1):
-            progress[0] = number
-            if isinstance(instruction, Run):
-                for message in instruction.messages:
-                    self._await(message)
-                begun = now()
-                more = step.run(instruction.op)
-                record.ops.append((instruction.op, begun, now()))
-                record.made.append((begun, more))
+        record.start = now()
+        for position, instruction in enumerate(self._instructions, start=1):
+            progress[0] = position
+            if isinstance(instruction, RunOp):
+                for message_id in instruction.messages:
+                    self._receive_message(message_id)
+                start = now()
+                num_bytes = step.run(instruction.op)
+                record.ops.append((instruction.op, start, now()))
+                record.allocations.append((start, num_bytes))
             elif isinstance(instruction, Send):
-                self._send(instruction.message)
+                self._send_message(instruction.message)
             elif isinstance(instruction, Receive):
-                self._receive(instruction.message)
+                self._expect_message(instruction.message)
             else:
                 freed = step.free(instruction.tensor)
-                record.freed.append((instruction.tensor, now(), freed))
+                record.releases.append((instruction.tensor, now(), freed))
         progress[:] = 0, NOT_WAITING
         return record
 
-    def _receive(self, number: int) -> None:
-        tensor = self._program.messages[number].tensor
+    def _expect_message(self, message_id: int) -> None:
+        tensor = self._program.messages[message_id].tensor
         if tensor is not None:
-            self._rooms[number], more = self._step.expect(tensor)
-            self._record.made.append((time.monotonic(), more))
+            self._receive_buffers[message_id], num_bytes = self._step.expect(tensor)
+            self._record.allocations.append((time.monotonic(), num_bytes))
 
-    def _await(self, number: int) -> None:
-        self.progress[1] = number
-        self._shared.wait(number)
+    def _receive_message(self, message_id: int) -> None:
+        self.progress[1] = message_id
+        self._shared.wait(message_id)
         self.progress[1] = NOT_WAITING
-        begun = time.monotonic()
-        self._shared.take(number, self._rooms.pop(number, ()))
-        tensor = self._program.messages[number].tensor
+        start = time.monotonic()
+        self._shared.take(message_id, self._receive_buffers.pop(message_id, ()))
+        tensor = self._program.messages[message_id].tensor
         if tensor is not None:
             self._step.arrived(tensor)
-        self._record.taken.append((number, begun, time.monotonic()))
+        self._record.receives.append((message_id, start, time.monotonic()))
 
-    def _send(self, number: int) -> None:
-        message, start = self._program.messages[number], time.monotonic()
+    def _send_message(self, message_id: int) -> None:
+        message, start = self._program.messages[message_id], time.monotonic()
         arrival = start
         if message.tensor is not None:
             buffers = self._step.buffers(message.tensor, message.destination)
-            self._shared.put(number, buffers)
+            self._shared.put(message_id, buffers)
             arrival = time.monotonic()
             if self._links is not None:
                 num_bytes = sum(buffer.nbytes for buffer in buffers)
                 start, arrival = self._links.reserve(message, num_bytes, start)
-        self._record.sent.append((number, start))
-        self._record.left.append((number, arrival))
-        self._shared.announce(number, arrival)
+        self._record.send_starts.append((message_id, start))
+        self._record.send_ends.append((message_id, arrival))
+        self._shared.announce(message_id, arrival)

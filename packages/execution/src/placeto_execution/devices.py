@@ -45,14 +45,14 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
         raise ExecutionError(
             f"devices: expected {num_devices}, as many as the cluster has, got {len(names)}"
         )
-    for number, name in enumerate(names):
+    for position, name in enumerate(names):
         kind, _, index = name.partition(":")
         if kind not in KINDS or not (index.isascii() and index.isdecimal()):
             raise ExecutionError(
-                f"devices[{number}]: expected cpu:NUMBER or cuda:NUMBER, got {name!r}"
+                f"devices[{position}]: expected cpu:NUMBER or cuda:NUMBER, got {name!r}"
             )
-        if name in names[:number]:
-            raise ExecutionError(f"devices[{number}]: expected each device once, got {name!r}")
+        if name in names[:position]:
+            raise ExecutionError(f"devices[{position}]: expected each device once, got {name!r}")
     if sharing := sharing_cores(names):
         warnings.warn(
             f"devices: {', '.join(sharing)} share cores, as this process may use "
@@ -83,8 +83,8 @@ def pin_to_cores(name: str, count: int) -> None:
     """
     cores, first = _usable_cores(), _index(name) * count
     if hasattr(os, "sched_setaffinity"):
-        own = {cores[(first + number) % len(cores)] for number in range(count)}
-        os.sched_setaffinity(0, own)
+        thread_cores = {cores[(first + offset) % len(cores)] for offset in range(count)}
+        os.sched_setaffinity(0, thread_cores)
 
 
 def semaphores(count: int, value: int = 0) -> list[Any]:

@@ -135,7 +135,7 @@ class Executor:
                 "emulated_links: expected none with a GPU, as only links between CPUs are emulated"
             )
         self.emulated_links = emulated_links
-        self.schedule = schedule or (lambda each: topological_schedule(problem, each))
+        self.schedule = schedule or (lambda placement: topological_schedule(problem, placement))
         self._placed: _Placed | None = None
         self._num_runs = 0
 
@@ -152,7 +152,18 @@ class Executor:
         self.close()
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Run a batch of placements, int32[B, G], each after a run that does not count."""
+        """Run a batch of placements, each after a run that does not count.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            Device of each group, for each placement.
+
+        Raises
+        ------
+        ExecutionError
+            As `execute` does.
+        """
         timelines = [self.measure(placement, 1)[0] for placement in placements]
         peaks = np.array([timeline.peak_memory for timeline in timelines], np.int64)
         return EvaluationBatch(
@@ -168,12 +179,24 @@ class Executor:
     ) -> list[StepTimeline]:
         """Return the timelines of some runs of a placement, after one that does not count.
 
-        ``report`` is called with the number of runs so far.
+        Parameters
+        ----------
+        placement : int32[G]
+            Device of each group.
+        runs
+            Number of runs that count.
+        report
+            Function that is called before each of them with the number of runs so far.
+
+        Raises
+        ------
+        ExecutionError
+            As `execute` does.
         """
         self.execute(placement)
         timelines = []
-        for number in range(runs):
-            report(number)
+        for run in range(runs):
+            report(run)
             timelines.append(self.execute(placement).timeline)
         return timelines
 
@@ -183,7 +206,8 @@ class Executor:
         Parameters
         ----------
         placement : int32[G]
-            The device of each group.
+            Device of each group.
+
 
         Raises
         ------
@@ -230,16 +254,16 @@ class Executor:
         self._placed = _Placed(placement.copy(), op_device, program, devices)
         return self._placed
 
-    def _results(self, number: int, names: Collection[str] | None) -> Mapping[str, Any]:
-        if self._placed is None or number != self._num_runs:
+    def _results(self, run: int, names: Collection[str] | None) -> Mapping[str, Any]:
+        if self._placed is None or run != self._num_runs:
             raise ExecutionError(
                 "results: expected to be asked for before the next run begins or the executor "
                 "is closed, got asked after it"
             )
-        known = self.step.result_names
-        names = known if names is None else names
+        result_names = self.step.result_names
+        names = result_names if names is None else names
         for name in names:
-            if name not in known:
+            if name not in result_names:
                 raise ExecutionError(f"results: expected names of this step, got {name!r}")
         try:
             pieces = self._placed.devices.pieces(names)

@@ -68,8 +68,10 @@ def profile_in_place(
         everything = np.zeros(executor.problem.num_groups, np.int32)
         timelines = executor.measure(everything, runs, report)
     return StepProfile(
-        np.array([np.where(sources, 0.0, each.op_end - each.op_start) for each in timelines]),
-        np.array([each.runtime for each in timelines]),
+        np.array(
+            [np.where(sources, 0.0, timeline.op_end - timeline.op_start) for timeline in timelines]
+        ),
+        np.array([timeline.runtime for timeline in timelines]),
     )
 
 
@@ -92,7 +94,9 @@ def with_measured_times(
         problem,
         graph=replace(problem.graph, measured_time={**problem.graph.measured_time, **measured}),
         cluster=with_overheads(problem.cluster, profiles),
-        compute_time=np.stack([measured[each.kind] for each in problem.cluster.devices], axis=1),
+        compute_time=np.stack(
+            [measured[device.kind] for device in problem.cluster.devices], axis=1
+        ),
     )
 
 
@@ -124,7 +128,9 @@ class MeasuredSteps:
     @property
     def op_seconds(self) -> NDArray[np.float64]:
         """float64[V], the median of how long each op took."""
-        return np.median([each.op_end - each.op_start for each in self.timelines], axis=0)
+        return np.median(
+            [timeline.op_end - timeline.op_start for timeline in self.timelines], axis=0
+        )
 
     @property
     def typical(self) -> StepTimeline:

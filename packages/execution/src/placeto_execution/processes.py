@@ -22,7 +22,7 @@ from placeto_execution.device_process import DeviceProcess, Failure
 from placeto_execution.devices import is_cuda, sharing_cores
 from placeto_execution.errors import ExecutionError
 from placeto_execution.programs import StepProgram
-from placeto_execution.records import Record
+from placeto_execution.records import DeviceRecord
 from placeto_execution.shared_messages import EmulatedLinks, SharedMessages
 from placeto_graphs import ExecutableStep
 
@@ -49,10 +49,10 @@ class DeviceProcesses:
         if "fork" not in get_all_start_methods():
             raise ExecutionError("devices: expected a system that forks processes, such as Linux")
         self._links = links
-        self._devices: dict[int, DeviceProcess] = {}  # by number, as all that follow
+        self._device_processes: dict[int, DeviceProcess] = {}  # by device, as all that follow
         self._processes: dict[int, Any] = {}
         self._pipes: dict[int, connection.Connection] = {}
-        self._answers: dict[int, Any] = {}
+        self._replies: dict[int, Any] = {}
         share_cores = bool(sharing_cores(devices))
         shared = SharedMessages(program.messages, len(devices), share_cores=share_cores)
         self.shared = shared
@@ -60,96 +60,100 @@ class DeviceProcesses:
         self.close = weakref.finalize(self, _end, os.getpid(), self._processes, self._pipes, shared)
         try:
             with _without_interrupts():
-                for number, name in enumerate(devices):
+                for device, name in enumerate(devices):
                     if not is_cuda(name):
-                        part = step.on_device(number, devices, op_device)
-                        device = DeviceProcess(
-                            number, name, part, step.graph, program, shared, links
+                        device_step = step.on_device(device, devices, op_device)
+                        device_process = DeviceProcess(
+                            device, name, device_step, step.graph, program, shared, links
                         )
-                        self._fork(number, device)
+                        self._fork(device, device_process)
         except BaseException:
             self.close()
             raise
 
-    def _fork(self, number: int, device: DeviceProcess) -> None:
+    def _fork(self, device: int, device_process: DeviceProcess) -> None:
         context = get_context("fork")
-        own, pipe = context.Pipe()
+        parent_end, child_end = context.Pipe()
         limit = struct.pack("ll", int(PATIENCE), 0)  # of a message that a stopped process leaves
-        with socket.socket(fileno=os.dup(own.fileno())) as end:
+        with socket.socket(fileno=os.dup(parent_end.fileno())) as parent_socket:
             for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-                end.setsockopt(socket.SOL_SOCKET, direction, limit)
-        os.set_blocking(own.fileno(), True)  # which `socket.setdefaulttimeout` has changed
-        process = context.Process(target=device.serve, args=(pipe, os.getpid()), daemon=True)
-        self._devices[number], self._pipes[number], self._processes[number] = device, own, process
+                parent_socket.setsockopt(socket.SOL_SOCKET, direction, limit)
+        os.set_blocking(parent_end.fileno(), True)  # which `socket.setdefaulttimeout` has changed
+        process = context.Process(
+            target=device_process.serve, args=(child_end, os.getpid()), daemon=True
+        )
+        self._device_processes[device] = device_process
+        self._pipes[device] = parent_end
+        self._processes[device] = process
         with warnings.catch_warnings():
             # Other threads are not there in the child. It waits for none of them, as it only
             # computes and sends, in new threads.
             warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
             process.start()
-        pipe.close()
+        child_end.close()
 
-    def run(self, feed: Any) -> tuple[list[Record], float]:
+    def run(self, feed: Any) -> tuple[list[DeviceRecord], float]:
         """Run a step; return what the devices noted, and the time at which it began."""
-        self.ask("begin", feed)
-        records: dict[int, Record] = self.ask("run", time.monotonic() + LEAD)
-        return list(records.values()), min(record.began for record in records.values())
+        self.call("begin", feed)
+        records: dict[int, DeviceRecord] = self.call("run", time.monotonic() + LEAD)
+        return list(records.values()), min(record.start for record in records.values())
 
     def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
-        return ChainMap(*self.ask("pieces", list(names)).values())
+        return ChainMap(*self.call("pieces", list(names)).values())
 
-    def ask(self, what: str, value: Any) -> dict[int, Any]:
-        """Tell all processes to do something, and return the answer for each device."""
-        self.tell(what, value)
-        return self.answers()
+    def call(self, method: str, argument: Any) -> dict[int, Any]:
+        """Call a method in all processes, and return its reply for each device."""
+        self.begin_call(method, argument)
+        return self.replies()
 
-    def tell(self, what: str, value: Any) -> None:
-        """Tell all processes to do something."""
-        question = pickle.dumps((what, value))
+    def begin_call(self, method: str, argument: Any) -> None:
+        """Call a method of `DeviceProcess` in all processes, without waiting for replies."""
+        request = pickle.dumps((method, argument))
         with self._closing():
             for pipe in self._pipes.values():
-                pipe.send_bytes(question)
-            self._answers = {}
+                pipe.send_bytes(request)
+            self._replies = {}
 
-    def answers(self) -> dict[int, Any]:
-        """Return the answers to what processes were told."""
-        self.wait_until(lambda: len(self._answers) == len(self._pipes), timeout=1.0)
-        return dict(sorted(self._answers.items()))
+    def replies(self) -> dict[int, Any]:
+        """Wait until the last call has returned on all devices; return its reply for each."""
+        self.wait_until(lambda: len(self._replies) == len(self._pipes), timeout=1.0)
+        return dict(sorted(self._replies.items()))
 
     def wait_until(
         self,
-        is_so: Callable[[], bool],
+        condition: Callable[[], bool],
         *,
         timeout: float = 0.0,
-        others_send: Callable[[], bool] = lambda: False,
+        is_sending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take answers until something is so; fail if a process does, or if all wait in vain."""
-        far, since = self._far(), time.monotonic()
-        while not is_so():
+        """Take replies until a condition is met; fail if a process does, or if all wait in vain."""
+        progress, since = self._progress(), time.monotonic()
+        while not condition():
             self._watch(timeout)
-            if self._far() != far or others_send() or not self._all_wait():
-                far, since = self._far(), time.monotonic()
+            if self._progress() != progress or is_sending() or not self._all_wait():
+                progress, since = self._progress(), time.monotonic()
             elif time.monotonic() - since > PATIENCE:
-                doing = self._devices[self._pending()[0]].doing()
+                activity = self._device_processes[self._pending()[0]].activity()
                 waits = f"it has waited for {PATIENCE:.0f} s, and no device does anything"
-                line = self._fault(f"{doing}: {waits}")
+                line = self._fault_line(f"{activity}: {waits}")
                 self.close()
                 raise ExecutionError(line)
 
     def _watch(self, timeout: float) -> None:
-        """Take the answers that come within some seconds, and fail if a process does."""
-        pending = {self._pipes[number]: number for number in self._pending()}
+        """Take the replies that come within some seconds, and fail if a process does."""
+        pending = {self._pipes[device]: device for device in self._pending()}
         with self._closing():
             ready = connection.wait([*pending, *self._sentinels()], timeout)
-            if any(isinstance(each, int) for each in ready):
+            if any(isinstance(ready_end, int) for ready_end in ready):
                 raise EOFError
-            for pipe, number in pending.items():
+            for pipe, device in pending.items():
                 if pipe in ready:
-                    answer = pickle.loads(pipe.recv_bytes())  # noqa: S301, of a child
-                    if isinstance(answer, Failure):
+                    reply = pickle.loads(pipe.recv_bytes())  # noqa: S301, of a child
+                    if isinstance(reply, Failure):
                         if connection.wait(self._sentinels(), GRACE):
                             raise EOFError
-                        raise ExecutionError(answer)
-                    self._answers[number] = answer
+                        raise ExecutionError(reply)
+                    self._replies[device] = reply
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
@@ -160,7 +164,7 @@ class DeviceProcesses:
             for process in self._processes.values():
                 if process.sentinel in connection.wait(self._sentinels(), GRACE):
                     process.join(GRACE)  # which may be a moment later than its sentinel
-            line = self._fault("a process of a device does not answer")
+            line = self._fault_line("a process of a device does not answer")
             self.close()
             raise ExecutionError(line) from None
         except BaseException:
@@ -170,11 +174,15 @@ class DeviceProcesses:
     def _sentinels(self) -> list[int]:
         return [process.sentinel for process in self._processes.values()]
 
-    def _far(self) -> list[int]:
-        return [number for device in self._devices.values() for number in device.progress]
+    def _progress(self) -> list[int]:
+        return [
+            counter
+            for device_process in self._device_processes.values()
+            for counter in device_process.progress
+        ]
 
     def _pending(self) -> list[int]:
-        return [number for number in self._pipes if number not in self._answers]
+        return [device for device in self._pipes if device not in self._replies]
 
     def _all_wait(self) -> bool:
         """Return whether all devices that are not done wait for others, and no link is busy.
@@ -182,23 +190,26 @@ class DeviceProcesses:
         A process that has been stopped waits, too.
         """
         all_wait = all(
-            self._devices[number].is_waiting or _is_stopped(self._processes[number])
-            for number in self._pending()
+            self._device_processes[device].is_waiting or _is_stopped(self._processes[device])
+            for device in self._pending()
         )
         return all_wait and not (self._links is not None and self._links.are_busy)
 
-    def _fault(self, otherwise: str) -> str:
+    def _fault_line(self, default: str) -> str:
         """Return which process has ended, or is stopped, and what it did then."""
-        doing = {number: device.doing() for number, device in self._devices.items()}
-        for number, process in self._processes.items():
+        activities = {
+            device: device_process.activity()
+            for device, device_process in self._device_processes.items()
+        }
+        for device, process in self._processes.items():
             if process.exitcode is not None:
                 code = process.exitcode
-                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                return f"{doing[number]}: its process has ended ({how})"
-        for number, process in self._processes.items():
+                cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                return f"{activities[device]}: its process has ended ({cause})"
+        for device, process in self._processes.items():
             if _is_stopped(process):
-                return f"{doing[number]}: its process is stopped"
-        return otherwise
+                return f"{activities[device]}: its process is stopped"
+        return default
 
 
 def _end(

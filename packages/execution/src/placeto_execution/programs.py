@@ -29,8 +29,8 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Run an op, after some messages, given by their numbers, have arrived."""
+class RunOp:
+    """Run an op, after the messages of some ids have arrived."""
 
     op: int
     messages: tuple[int, ...]
@@ -38,14 +38,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Begin to send a message, given by its number."""
+    """Begin to send the message of an id."""
 
     message: int
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Make room for a message, given by its number, and let it arrive from now on."""
+    """Make room for the message of an id, and let it arrive from now on."""
 
     message: int
 
@@ -57,7 +57,7 @@ class Free:
     tensor: int
 
 
-Instruction: TypeAlias = Run | Send | Receive | Free
+Instruction: TypeAlias = RunOp | Send | Receive | Free
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class StepProgram:
     Attributes
     ----------
     messages : tuple of `Message`
-        Messages, by their numbers.
+        Messages, by their ids, which are their positions here.
+
     instructions : tuple of (int, `Instruction`)
         Instructions with their devices, in an order in which they could run one after the other.
     """
@@ -76,19 +77,33 @@ class StepProgram:
     instructions: tuple[tuple[int, Instruction], ...]
 
     @cached_property
-    def _of_devices(self) -> dict[int, tuple[Instruction, ...]]:
-        lists: defaultdict[int, list[Instruction]] = defaultdict(list)
+    def _program_of_device(self) -> dict[int, tuple[Instruction, ...]]:
+        instructions_of: defaultdict[int, list[Instruction]] = defaultdict(list)
         for device, instruction in self.instructions:
-            lists[device].append(instruction)
-        return {device: tuple(own) for device, own in lists.items()}
+            instructions_of[device].append(instruction)
+        return {device: tuple(instructions) for device, instructions in instructions_of.items()}
 
     def of_device(self, device: int) -> tuple[Instruction, ...]:
-        """Return the program of a device."""
-        return self._of_devices.get(device, ())
+        """Return the program of a device.
+
+        Parameters
+        ----------
+        device
+            Index of the device.
+        """
+        return self._program_of_device.get(device, ())
 
     def text(self, instruction: Instruction, graph: OpGraph) -> str:
-        """Return what an instruction does, for messages of errors."""
-        if isinstance(instruction, Run):
+        """Return what an instruction does, for messages of errors.
+
+        Parameters
+        ----------
+        instruction
+            Instruction of this program.
+        graph
+            Graph of the step, which names its ops.
+        """
+        if isinstance(instruction, RunOp):
             return graph.op_names[instruction.op]
         if isinstance(instruction, Free):
             op = int(graph.tensor_producer[instruction.tensor])
@@ -133,8 +148,8 @@ class _Compiler:
         self.producer: list[int] = self.graph.tensor_producer.tolist()
         self.edges: list[tuple[int, int]] = [tuple(pair) for pair in self.graph.edges.tolist()]
         self.waits: defaultdict[int, list[int]] = defaultdict(list)
-        for op, before in self.graph.waits.tolist():
-            self.waits[op].append(before)
+        for op, predecessor in self.graph.waits.tolist():
+            self.waits[op].append(predecessor)
         self.transfers: list[tuple[int, int]] = list(
             zip(
                 schedule.transfer_tensor.tolist(),
@@ -142,15 +157,16 @@ class _Compiler:
                 strict=True,
             )
         )
-        needed = {
+        required = {
             (tensor, self.op_device[op])
             for tensor, op in self.edges
             if self.op_device[op] != self.op_device[self.producer[tensor]]
         }
-        if len(self.transfers) != len(needed) or set(self.transfers) != needed:
+        if len(self.transfers) != len(required) or set(self.transfers) != required:
+            num_valid = len(required & set(self.transfers))
             raise ExecutionError(
-                f"schedule: expected the {len(needed)} transfers of this placement, each once, "
-                f"got {len(self.transfers)}, {len(needed & set(self.transfers))} of which are of it"
+                f"schedule: expected the {len(required)} transfers of this placement, each once, "
+                f"got {len(self.transfers)}, {num_valid} of which are of it"
             )
 
     def order(self) -> list[int]:
@@ -160,25 +176,29 @@ class _Compiler:
         schedule, num_ops = self.schedule, self.graph.num_ops
         starts = np.concatenate([schedule.op_start, schedule.transfer_start])
         ends = np.concatenate([schedule.op_end, schedule.transfer_end])
-        late = np.concatenate([self.graph.topological_index, np.full(len(self.transfers), num_ops)])
+        tie_break = np.concatenate(
+            [self.graph.topological_index, np.full(len(self.transfers), num_ops)]
+        )
         rank = np.empty(len(starts), np.int64)
-        rank[np.lexsort((late, ends, starts))] = np.arange(len(starts))
-        follow = nx.DiGraph()
-        follow.add_nodes_from(range(len(starts)))
+        rank[np.lexsort((tie_break, ends, starts))] = np.arange(len(starts))
+        event_graph = nx.DiGraph()
+        event_graph.add_nodes_from(range(len(starts)))
         by_rank = np.argsort(rank[:num_ops])
         for device in range(self.num_devices):
-            nx.add_path(follow, by_rank[self.schedule.op_device[by_rank] == device].tolist())
-        event_of = {transfer: num_ops + number for number, transfer in enumerate(self.transfers)}
-        follow.add_edges_from(
+            nx.add_path(event_graph, by_rank[self.schedule.op_device[by_rank] == device].tolist())
+        event_of = {transfer: num_ops + index for index, transfer in enumerate(self.transfers)}
+        event_graph.add_edges_from(
             (self.producer[tensor], event) for (tensor, _), event in event_of.items()
         )
-        follow.add_edges_from(
+        event_graph.add_edges_from(
             (event_of.get((tensor, self.op_device[op]), self.producer[tensor]), op)
             for tensor, op in self.edges
         )
-        follow.add_edges_from((before, op) for op, before in self.graph.waits.tolist())
+        event_graph.add_edges_from(
+            (predecessor, op) for op, predecessor in self.graph.waits.tolist()
+        )
         try:
-            return list(nx.lexicographical_topological_sort(follow, key=rank.__getitem__))
+            return list(nx.lexicographical_topological_sort(event_graph, key=rank.__getitem__))
         except nx.NetworkXUnfeasible:
             raise ExecutionError(
                 "schedule: expected one that runs each op after its inputs, got one in which ops "
@@ -193,7 +213,7 @@ class _Compiler:
         """
         num_ops = self.graph.num_ops
         clock = [[0] * self.num_devices for _ in range(self.num_devices)]
-        place = [0] * num_ops  # of an op on its device, counted from 1
+        position = [0] * num_ops  # of an op on its device, counted from 1
         clock_after: list[list[int]] = [[]] * num_ops
         clock_sent: dict[tuple[int, int], list[int]] = {}
         news = set()
@@ -207,12 +227,12 @@ class _Compiler:
             for tensor in self.graph.inputs_of_op[event].tolist():
                 if (tensor, device) in clock_sent:
                     clock[device] = _latest(clock[device], clock_sent.pop((tensor, device)))
-            for before in sorted(self.waits[event], key=place.__getitem__, reverse=True):
-                if clock[device][self.op_device[before]] < place[before]:
-                    news.add((before, device))
-                    clock[device] = _latest(clock[device], clock_after[before])
+            for predecessor in sorted(self.waits[event], key=position.__getitem__, reverse=True):
+                if clock[device][self.op_device[predecessor]] < position[predecessor]:
+                    news.add((predecessor, device))
+                    clock[device] = _latest(clock[device], clock_after[predecessor])
             clock[device][device] += 1
-            place[event] = clock[device][device]
+            position[event] = clock[device][device]
             clock_after[event] = clock[device].copy()
         return news
 
@@ -232,45 +252,47 @@ class _Compiler:
         self._uses.update((tensor, home[tensor]) for tensor in self.graph.held_tensors.tolist())
         for event in order:
             if event < self.graph.num_ops:
-                self._run(event)
+                self._emit_run(event)
             else:
                 tensor, destination = self.transfers[event - self.graph.num_ops]
                 op = self.producer[tensor]
-                self._to_await[tensor, destination] = self._send(op, tensor, destination)
-                self._used(tensor, self.op_device[op])
+                self._to_await[tensor, destination] = self._emit_transfer(op, tensor, destination)
+                self._count_use(tensor, self.op_device[op])
         return StepProgram(tuple(self._messages), tuple(self._instructions))
 
-    def _run(self, op: int) -> None:
-        device, read = self.op_device[op], self.graph.inputs_of_op[op].tolist()
+    def _emit_run(self, op: int) -> None:
+        device, inputs = self.op_device[op], self.graph.inputs_of_op[op].tolist()
         # The messages of which this op is the first on its device to need them.
-        awaited = [self._to_await.pop((tensor, device), None) for tensor in read]
-        awaited += [self._news_to_await.pop((each, device), None) for each in self.waits[op]]
-        messages = tuple(number for number in awaited if number is not None)
-        self._instructions.append((device, Run(op, messages)))
+        awaited = [self._to_await.pop((tensor, device), None) for tensor in inputs]
+        awaited += [
+            self._news_to_await.pop((predecessor, device), None) for predecessor in self.waits[op]
+        ]
+        messages = tuple(message_id for message_id in awaited if message_id is not None)
+        self._instructions.append((device, RunOp(op, messages)))
         for destination in self._news[op]:
-            self._news_to_await[op, destination] = self._send(op, None, destination)
-        for tensor in read:
-            self._used(tensor, device)
+            self._news_to_await[op, destination] = self._emit_transfer(op, None, destination)
+        for tensor in inputs:
+            self._count_use(tensor, device)
         for tensor in self.graph.tensors_of_op[op].tolist():
             if (tensor, device) not in self._uses:
                 self._instructions.append((device, Free(tensor)))
 
-    def _send(self, op: int, tensor: int | None, destination: int) -> int:
-        source, number = self.op_device[op], len(self._messages)
+    def _emit_transfer(self, op: int, tensor: int | None, destination: int) -> int:
+        source, message_id = self.op_device[op], len(self._messages)
         link = self.link[source][destination]
         self._messages.append(Message(op, tensor, source, destination, link))
-        self._instructions.append((destination, Receive(number)))
-        self._instructions.append((source, Send(number)))
-        return number
+        self._instructions.append((destination, Receive(message_id)))
+        self._instructions.append((source, Send(message_id)))
+        return message_id
 
-    def _used(self, tensor: int, device: int) -> None:
+    def _count_use(self, tensor: int, device: int) -> None:
         self._uses[tensor, device] -= 1
         if not self._uses[tensor, device]:
             self._instructions.append((device, Free(tensor)))
 
 
-def _latest(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return [max(pair) for pair in zip(one, other, strict=True)]
+def _latest(clock: Sequence[int], other_clock: Sequence[int]) -> list[int]:
+    return [max(pair) for pair in zip(clock, other_clock, strict=True)]
 
 
 def topological_schedule(problem: PlacementProblem, placement: NDArray[np.int32]) -> StepTimeline:
@@ -279,21 +301,23 @@ def topological_schedule(problem: PlacementProblem, placement: NDArray[np.int32]
     start = graph.topological_index.astype(np.float64)
     home = op_device[graph.tensor_producer]
     tensor, reader = graph.edges[:, 0], graph.edges[:, 1]
-    leaves = op_device[reader] != home[tensor]
-    sent = np.unique(np.stack([tensor[leaves], op_device[reader[leaves]]], axis=1), axis=0)
-    sent = sent[np.argsort(start[graph.tensor_producer[sent[:, 0]]], kind="stable")]
-    made = start[graph.tensor_producer[sent[:, 0]]] + 1
+    is_remote = op_device[reader] != home[tensor]
+    transfers = np.unique(
+        np.stack([tensor[is_remote], op_device[reader[is_remote]]], axis=1), axis=0
+    )
+    transfers = transfers[np.argsort(start[graph.tensor_producer[transfers[:, 0]]], kind="stable")]
+    ready = start[graph.tensor_producer[transfers[:, 0]]] + 1
     return StepTimeline(
         problem=problem,
         op_device=op_device,
         op_start=start,
         op_end=start + 1,
-        transfer_tensor=sent[:, 0].astype(np.int32),
-        transfer_source=home[sent[:, 0]],
-        transfer_destination=sent[:, 1].astype(np.int32),
-        transfer_link=problem.cluster.link[home[sent[:, 0]], sent[:, 1]],
-        transfer_start=made,
-        transfer_end=made,
+        transfer_tensor=transfers[:, 0].astype(np.int32),
+        transfer_source=home[transfers[:, 0]],
+        transfer_destination=transfers[:, 1].astype(np.int32),
+        transfer_link=problem.cluster.link[home[transfers[:, 0]], transfers[:, 1]],
+        transfer_start=ready,
+        transfer_end=ready,
         memory_time=np.empty(0),
         memory_device=np.empty(0, np.int32),
         memory_bytes=np.empty(0, np.int64),

@@ -11,28 +11,28 @@ from placeto_graphs import PlacementProblem, StepTimeline
 
 
 @dataclass
-class Record:
+class DeviceRecord:
     """The notes of one device; times are seconds of the clock that all devices share."""
 
-    began: float = 0.0  # the step began when the first device did
+    start: float = 0.0  # the step began when the first device did
     ops: list[tuple[int, float, float]] = field(default_factory=list)  # with start and end
     # Messages, with the times when their link took them, and when all of them had left. A GPU does
     # not note the second of what it sends to another one.
-    sent: list[tuple[int, float]] = field(default_factory=list)
-    left: list[tuple[int, float]] = field(default_factory=list)
+    send_starts: list[tuple[int, float]] = field(default_factory=list)
+    send_ends: list[tuple[int, float]] = field(default_factory=list)
     # Messages, with the times when the device began to copy them to where they belong, which may be
     # long after they were there, and when that was done.
-    taken: list[tuple[int, float, float]] = field(default_factory=list)
+    receives: list[tuple[int, float, float]] = field(default_factory=list)
     # Bytes that the device holds more from a time on, and fewer from that of a `Free` on.
-    made: list[tuple[float, int]] = field(default_factory=list)
-    freed: list[tuple[int, float, int]] = field(default_factory=list)
+    allocations: list[tuple[float, int]] = field(default_factory=list)
+    releases: list[tuple[int, float, int]] = field(default_factory=list)
 
 
 def timeline_of(
     problem: PlacementProblem,
     op_device: NDArray[np.int32],
     program: StepProgram,
-    records: Sequence[Record],
+    records: Sequence[DeviceRecord],
     origin: float,
 ) -> StepTimeline:
     """Return the timeline of a step that began at a time of the clock.
@@ -42,28 +42,30 @@ def timeline_of(
     """
     op_start, op_end = np.empty(problem.graph.num_ops), np.empty(problem.graph.num_ops)
     memory: list[tuple[float, int, int]] = []
-    sent = dict(pair for record in records for pair in record.sent)
-    left = dict(pair for record in records for pair in record.left)
-    taken = {number: times for record in records for number, *times in record.taken}
-    gone: dict[tuple[int, int], float] = {}  # when the last copy of a tensor has left a device
+    send_start = dict(pair for record in records for pair in record.send_starts)
+    send_end = dict(pair for record in records for pair in record.send_ends)
+    receive_times = {
+        message_id: times for record in records for message_id, *times in record.receives
+    }
+    left_at: dict[tuple[int, int], float] = {}  # when the last copy of a tensor has left a device
     transfers = []
-    for number, message in enumerate(program.messages):
+    for message_id, message in enumerate(program.messages):
         if message.tensor is not None:
-            begun, end = taken[number]
-            if number in left:
-                end = left[number] + end - begun
-            transfers.append((end, sent[number], message))
+            receive_start, end = receive_times[message_id]
+            if message_id in send_end:
+                end = send_end[message_id] + end - receive_start
+            transfers.append((end, send_start[message_id], message))
             key = message.tensor, message.source
-            gone[key] = max(left.get(number, end), gone.get(key, 0.0))
-    transfers.sort(key=lambda each: each[:2])
+            left_at[key] = max(send_end.get(message_id, end), left_at.get(key, 0.0))
+    transfers.sort(key=lambda message: message[:2])
     for device, record in enumerate(records):
         for op, start, end in record.ops:
             op_start[op], op_end[op] = start, end
             workspace = int(problem.graph.workspace_bytes[op])
             memory += [(start, device, workspace), (end, device, -workspace)]
-        memory += [(time, device, num_bytes) for time, num_bytes in record.made]
-        for tensor, time, num_bytes in record.freed:
-            given_up = max(time, gone.get((tensor, device), time))
+        memory += [(time, device, num_bytes) for time, num_bytes in record.allocations]
+        for tensor, time, num_bytes in record.releases:
+            given_up = max(time, left_at.get((tensor, device), time))
             memory.append((given_up, device, -num_bytes))
     memory = [change for change in memory if change[2]]
     return StepTimeline(
@@ -71,10 +73,12 @@ def timeline_of(
         op_device=op_device,
         op_start=op_start - origin,
         op_end=op_end - origin,
-        transfer_tensor=np.array([each.tensor for _, _, each in transfers], np.int32),
-        transfer_source=np.array([each.source for _, _, each in transfers], np.int32),
-        transfer_destination=np.array([each.destination for _, _, each in transfers], np.int32),
-        transfer_link=np.array([each.link for _, _, each in transfers], np.int32),
+        transfer_tensor=np.array([message.tensor for _, _, message in transfers], np.int32),
+        transfer_source=np.array([message.source for _, _, message in transfers], np.int32),
+        transfer_destination=np.array(
+            [message.destination for _, _, message in transfers], np.int32
+        ),
+        transfer_link=np.array([message.link for _, _, message in transfers], np.int32),
         transfer_start=np.array([start for _, start, _ in transfers], np.float64) - origin,
         transfer_end=np.array([end for end, _, _ in transfers], np.float64) - origin,
         memory_time=np.array([time for time, _, _ in memory], np.float64) - origin,

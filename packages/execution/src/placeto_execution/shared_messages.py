@@ -35,17 +35,21 @@ class SharedMessages:
     ) -> None:
         self._messages = messages
         self._share_cores = share_cores and hasattr(os, "sched_yield")
-        self._pairs = [(each.source, each.destination) for each in messages]
-        self._count = Counter(self._pairs)  # messages of each pair of devices in a step
-        self._announced = dict(zip(self._count, semaphores(len(self._count)), strict=True))
-        self._seen = Counter[tuple[int, int]]()  # announcements of each pair, in all steps so far
-        self._turn: list[int] = []  # announcements of its pair up to that of each message
+        self._pairs = [(message.source, message.destination) for message in messages]
+        self._num_per_step = Counter(self._pairs)  # messages of each pair of devices in a step
+        self._announcements = dict(
+            zip(self._num_per_step, semaphores(len(self._num_per_step)), strict=True)
+        )
+        self._num_acquired = Counter[
+            tuple[int, int]
+        ]()  # announcements of each pair, in all steps so far
+        self._required: list[int] = []  # announcements of its pair up to that of each message
         turns = Counter[tuple[int, int]]()
         for pair in self._pairs:
             turns[pair] += 1
-            self._turn.append(turns[pair])
+            self._required.append(turns[pair])
         self._arrival: Any = RawArray("d", len(messages))
-        self._place: Any = RawArray("q", len(messages))  # in the file of its source
+        self._offset: Any = RawArray("q", len(messages))  # in the file of its source
         self._tensors: dict[int, list[torch.Tensor]] = {}  # of each message
         self._mapped = [torch.empty(0, dtype=torch.uint8)] * num_devices
         self._num_bytes = 0  # of all messages of this process
@@ -57,48 +61,52 @@ class SharedMessages:
             self.close()
             raise
 
-    def put(self, number: int, buffers: Sequence[torch.Tensor]) -> None:
+    def put(self, message_id: int, buffers: Sequence[torch.Tensor]) -> None:
         """Write a message, which other processes see when it is announced."""
-        if number not in self._tensors:
-            self._place[number] = self._num_bytes
+        if message_id not in self._tensors:
+            self._offset[message_id] = self._num_bytes
             self._num_bytes += sum(_aligned(buffer.nbytes) for buffer in buffers)
-            file = self._files[self._messages[number].source]
+            file = self._files[self._messages[message_id].source]
             if self._num_bytes > os.fstat(file).st_size:
                 os.ftruncate(file, 2 * self._num_bytes)
-        for target, buffer in zip(self._tensors_of(number, buffers), buffers, strict=True):
+        for target, buffer in zip(self._tensors_of(message_id, buffers), buffers, strict=True):
             target.copy_(buffer)
 
-    def announce(self, number: int, arrival: float) -> None:
+    def announce(self, message_id: int, arrival: float) -> None:
         """Let a message be there from a time of `time.monotonic` on."""
-        self._arrival[number] = arrival
-        self._announced[self._pairs[number]].release()
+        self._arrival[message_id] = arrival
+        self._announcements[self._pairs[message_id]].release()
 
-    def has_come(self, number: int) -> bool:
+    def has_come(self, message_id: int) -> bool:
         """Return whether a message is there."""
-        return self._is_announced(number) and bool(self._arrival[number] <= time.monotonic())
+        return self._is_announced(message_id) and bool(
+            self._arrival[message_id] <= time.monotonic()
+        )
 
-    def wait(self, number: int) -> None:
+    def wait(self, message_id: int) -> None:
         """Return when a message is there; after a while, sleep until it is announced."""
         until = time.monotonic() + SPIN
-        while not self.has_come(number):
+        while not self.has_come(message_id):
             if self._share_cores:
                 os.sched_yield()
-            elif time.monotonic() > until and self._is_announced(number, is_awaited=True):
-                time.sleep(max(0.0, self._arrival[number] - time.monotonic() - SPIN))
+            elif time.monotonic() > until and self._is_announced(message_id, is_awaited=True):
+                time.sleep(max(0.0, self._arrival[message_id] - time.monotonic() - SPIN))
 
-    def _is_announced(self, number: int, *, is_awaited: bool = False) -> bool:
-        pair = self._pairs[number]
-        while self._seen[pair] < self._turn[number]:
-            if not self._announced[pair].acquire(is_awaited):
+    def _is_announced(self, message_id: int, *, is_awaited: bool = False) -> bool:
+        pair = self._pairs[message_id]
+        while self._num_acquired[pair] < self._required[message_id]:
+            if not self._announcements[pair].acquire(is_awaited):
                 return False
-            self._seen[pair] += 1
+            self._num_acquired[pair] += 1
         return True
 
-    def take(self, number: int, rooms: Sequence[torch.Tensor]) -> None:
+    def take(self, message_id: int, buffers: Sequence[torch.Tensor]) -> None:
         """Read a message that has come."""
-        self._turn[number] += self._count[self._pairs[number]]  # in the next step
-        for room, values in zip(rooms, self._tensors_of(number, rooms), strict=True):
-            room.copy_(values)
+        self._required[message_id] += self._num_per_step[
+            self._pairs[message_id]
+        ]  # in the next step
+        for buffer, values in zip(buffers, self._tensors_of(message_id, buffers), strict=True):
+            buffer.copy_(values)
 
     def close(self) -> None:
         self._tensors.clear()
@@ -106,20 +114,20 @@ class SharedMessages:
         while self._files:
             os.close(self._files.pop())
 
-    def _tensors_of(self, number: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        if number not in self._tensors:
-            source, place, tensors = self._messages[number].source, self._place[number], []
-            for each in like:
-                end = place + each.nbytes
+    def _tensors_of(self, message_id: int, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if message_id not in self._tensors:
+            source, start, tensors = self._messages[message_id].source, self._offset[message_id], []
+            for buffer in buffers:
+                end = start + buffer.nbytes
                 if end > len(self._mapped[source]):
                     size = os.fstat(self._files[source]).st_size
                     mapped = mmap.mmap(self._files[source], size)
                     self._mapped[source] = torch.frombuffer(mapped, dtype=torch.uint8)
-                values = self._mapped[source][place:end]
-                tensors.append(values.view(each.dtype).view(each.shape))
-                place += _aligned(each.nbytes)
-            self._tensors[number] = tensors
-        return self._tensors[number]
+                values = self._mapped[source][start:end]
+                tensors.append(values.view(buffer.dtype).view(buffer.shape))
+                start += _aligned(buffer.nbytes)
+            self._tensors[message_id] = tensors
+        return self._tensors[message_id]
 
 
 class EmulatedLinks:

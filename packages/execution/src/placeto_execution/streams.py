@@ -25,8 +25,8 @@ from placeto_execution import processes
 from placeto_execution.devices import is_cuda
 from placeto_execution.errors import ExecutionError
 from placeto_execution.processes import DeviceProcesses
-from placeto_execution.programs import Free, Instruction, Message, Receive, Run, StepProgram
-from placeto_execution.records import Record
+from placeto_execution.programs import Free, Instruction, Message, Receive, RunOp, StepProgram
+from placeto_execution.records import DeviceRecord
 from placeto_graphs import ExecutableStep, error_line
 
 WATCH_INTERVAL = 0.1  # seconds after which it is seen whether an awaited process has ended
@@ -89,7 +89,7 @@ class _Stream:
 
     def staging(self, buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return memory of the CPU like buffers, which a GPU reads and writes by itself."""
-        return [torch.empty_like(each, device="cpu", pin_memory=True) for each in buffers]
+        return [torch.empty_like(buffer, device="cpu", pin_memory=True) for buffer in buffers]
 
     def _event(self) -> Any:
         new_event: Any = torch.cuda.Event
@@ -109,17 +109,21 @@ class StreamedDevices:
         op_device: NDArray[np.int32],
     ) -> None:
         self._graph, self._program, self._devices = step.graph, program, devices
-        self._gpus = [number for number, name in enumerate(devices) if is_cuda(name)]
-        self._steps = {number: step.on_device(number, devices, op_device) for number in self._gpus}
+        self._gpus = [device for device, name in enumerate(devices) if is_cuda(name)]
+        self._steps = {device: step.on_device(device, devices, op_device) for device in self._gpus}
         self._streams = {gpu: _Stream(devices[gpu], f"ops of {gpu}") for gpu in self._gpus}
-        self._instructions = [each for each in program.instructions if each[0] in self._streams]
-        pairs = sorted({(each.source, each.destination) for each in program.messages})
+        self._instructions = [
+            (device, instruction)
+            for device, instruction in program.instructions
+            if device in self._streams
+        ]
+        pairs = sorted({(message.source, message.destination) for message in program.messages})
         # PyTorch copies on the current streams of both GPUs.
         self._copy_streams = {
             pair: [
-                _Stream(devices[each], f"{each} of {pair}")
-                for each in reversed(pair)
-                if each in self._streams
+                _Stream(devices[device], f"{device} of {pair}")
+                for device in reversed(pair)
+                if device in self._streams
             ]
             for pair in pairs
         }
@@ -127,7 +131,7 @@ class StreamedDevices:
         self._current: _Stream | None = None
         self._notes: dict[int, Any] = {}  # records with moments, which are still to come, for times
         self._last: dict[int, _Moment] = {}  # moment of the last op of each device
-        self._rooms: dict[int, tuple[Sequence[torch.Tensor], _Moment]] = {}
+        self._receive_buffers: dict[int, tuple[Sequence[torch.Tensor], _Moment]] = {}
         self._arrivals: dict[int, _Moment] = {}
         # Messages to CPUs, which are there for their processes from a moment on.
         self._leaving: deque[tuple[int, Sequence[torch.Tensor], _Moment]] = deque()
@@ -140,9 +144,9 @@ class StreamedDevices:
         """End the processes; memory of GPUs is given back with this object."""
         self._processes.close()
 
-    def run(self, feed: Any) -> tuple[list[Record], float]:
+    def run(self, feed: Any) -> tuple[list[DeviceRecord], float]:
         """Run a step; return what the devices noted, and the time at which it began."""
-        self._processes.ask("begin", feed)
+        self._processes.call("begin", feed)
         with ExitStack() as stack:
             for step in self._steps.values():
                 stack.enter_context(step.entered())
@@ -157,12 +161,12 @@ class StreamedDevices:
             self._finish()
             for stream in (*self._streams.values(), *chain(*self._copy_streams.values())):
                 stream.set_clock()
-            self._rooms, self._arrivals, self._leaving = {}, {}, deque()
+            self._receive_buffers, self._arrivals, self._leaving = {}, {}, deque()
             start = time.monotonic() + processes.LEAD
-            self._processes.tell("run", start)
+            self._processes.begin_call("run", start)
             while time.monotonic() < start:
                 pass
-            self._notes = {device: Record() for device in self._gpus}
+            self._notes = {device: DeviceRecord() for device in self._gpus}
             self._last = {device: stream.mark() for device, stream in self._streams.items()}
             for device, instruction in self._instructions:
                 with self._naming(instruction, device):
@@ -172,86 +176,90 @@ class StreamedDevices:
             while self._leaving:
                 self._announce()
             self._finish()
-        records = self._processes.answers() | {n: _timed(each) for n, each in self._notes.items()}
+        records = self._processes.replies()
+        for device, notes in self._notes.items():
+            records[device] = _timed(notes)
         return [records[device] for device in range(len(self._devices))], start
 
     def _issue(self, device: int, instruction: Instruction) -> None:
         step, notes, last = self._steps[device], self._notes[device], self._last[device]
-        if isinstance(instruction, Run):
+        if isinstance(instruction, RunOp):
             self._run(device, instruction)
         elif isinstance(instruction, Free):
-            notes.freed.append((instruction.tensor, last, step.free(instruction.tensor)))
+            notes.releases.append((instruction.tensor, last, step.free(instruction.tensor)))
         else:
-            number = instruction.message
-            message = self._program.messages[number]
+            message_id = instruction.message
+            message = self._program.messages[message_id]
             if not isinstance(instruction, Receive):
-                self._send(number, message)
+                self._send(message_id, message)
             elif message.tensor is not None:
-                buffers, more = step.expect(message.tensor)
-                self._rooms[number] = buffers, self._streams[device].mark()
-                notes.made.append((last, more))
+                buffers, num_bytes = step.expect(message.tensor)
+                self._receive_buffers[message_id] = buffers, self._streams[device].mark()
+                notes.allocations.append((last, num_bytes))
 
-    def _run(self, device: int, instruction: Run) -> None:
+    def _run(self, device: int, instruction: RunOp) -> None:
         stream, step, notes = self._streams[device], self._steps[device], self._notes[device]
-        for number in instruction.messages:
-            message = self._program.messages[number]
+        for message_id in instruction.messages:
+            message = self._program.messages[message_id]
             if message.source not in self._streams:
-                self._take(number, message)
-            if number in self._arrivals:
-                stream.wait(self._arrivals.pop(number))
+                self._take(message_id, message)
+            if message_id in self._arrivals:
+                stream.wait(self._arrivals.pop(message_id))
             if message.tensor is not None:
                 step.arrived(message.tensor)
         start = stream.mark()
-        more = step.run(instruction.op)
+        num_bytes = step.run(instruction.op)
         end = self._last[device] = stream.mark()
         notes.ops.append((instruction.op, start, end))
-        notes.made.append((start, more))
+        notes.allocations.append((start, num_bytes))
 
-    def _send(self, number: int, message: Message) -> None:
+    def _send(self, message_id: int, message: Message) -> None:
         source = self._streams[message.source]
         is_to_gpu = message.destination in self._streams
         values: Sequence[torch.Tensor] = []
         if message.tensor is not None:
             values = self._steps[message.source].buffers(message.tensor, message.destination)
-        made = source.mark()
+        produced = source.mark()
         if message.tensor is None:
-            arrival, targets = made, values
+            arrival, targets = produced, values
         else:
-            targets, is_there = (
-                self._rooms.pop(number) if is_to_gpu else (source.staging(values), made)
-            )
-            arrival = self._copy(number, message, values, targets, [made, is_there])
+            if is_to_gpu:
+                targets, is_free = self._receive_buffers.pop(message_id)
+            else:
+                targets, is_free = source.staging(values), produced
+            arrival = self._copy(message_id, message, values, targets, [produced, is_free])
         if is_to_gpu:
-            self._arrivals[number] = arrival
+            self._arrivals[message_id] = arrival
         else:
-            self._leaving.append((number, targets, arrival))
+            self._leaving.append((message_id, targets, arrival))
 
-    def _take(self, number: int, message: Message) -> None:
+    def _take(self, message_id: int, message: Message) -> None:
         """Get a message of the process of a CPU, which the GPU could not do without anyway."""
         shared = self._processes.shared
 
         def has_come() -> bool:
             until = time.monotonic() + WATCH_INTERVAL
-            while not shared.has_come(number):
+            while not shared.has_come(message_id):
                 self._announce()
                 if time.monotonic() > until:
                     return False
             return True
 
-        self._processes.wait_until(has_come, others_send=lambda: bool(self._leaving))
-        rooms, is_there = self._rooms.pop(number, ((), None))
-        begun = time.monotonic()
+        self._processes.wait_until(has_come, is_sending=lambda: bool(self._leaving))
+        buffers, is_free = self._receive_buffers.pop(message_id, ((), None))
+        start = time.monotonic()
         stream = self._streams[message.destination]
-        staging = stream.staging(rooms)
-        shared.take(number, staging)
-        staged = time.monotonic() - begun
-        if is_there is not None:
-            self._arrivals[number] = self._copy(number, message, staging, rooms, [is_there], staged)
+        staging = stream.staging(buffers)
+        shared.take(message_id, staging)
+        staged = time.monotonic() - start
+        if is_free is not None:
+            arrival = self._copy(message_id, message, staging, buffers, [is_free], staged)
+            self._arrivals[message_id] = arrival
             self._enter(stream)
 
     def _copy(
         self,
-        number: int,
+        message_id: int,
         message: Message,
         values: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
@@ -276,19 +284,20 @@ class StreamedDevices:
                 stream.keep(value)
         arrival = streams[-1].mark()
         if message.source in self._notes:
-            self._notes[message.source].sent.append((number, start))
+            self._notes[message.source].send_starts.append((message_id, start))
         if message.destination in self._notes:
-            self._notes[message.destination].taken.append((number, start, arrival, staged))
+            self._notes[message.destination].receives.append((message_id, start, arrival, staged))
         return arrival
 
     def _announce(self) -> None:
         """Give processes of CPUs what has left the GPUs."""
         while self._leaving and self._leaving[0][2].has_come:
-            number, staging, _ = self._leaving.popleft()
-            self._processes.shared.put(number, staging)
+            message_id, staging, _ = self._leaving.popleft()
+            self._processes.shared.put(message_id, staging)
             arrival = time.monotonic()
-            self._notes[self._program.messages[number].source].left.append((number, arrival))
-            self._processes.shared.announce(number, arrival)
+            source = self._program.messages[message_id].source
+            self._notes[source].send_ends.append((message_id, arrival))
+            self._processes.shared.announce(message_id, arrival)
 
     def _enter(self, stream: _Stream) -> None:
         if stream is not self._current:
@@ -298,12 +307,12 @@ class StreamedDevices:
     @contextmanager
     def _on_own_streams(self) -> Iterator[None]:
         """Let the streams that are current before be current after it."""
-        before = [torch.cuda.current_stream(self._devices[device]) for device in self._gpus]
+        previous = [torch.cuda.current_stream(self._devices[device]) for device in self._gpus]
         self._current = None
         try:
             yield
         finally:
-            for stream in before:
+            for stream in previous:
                 torch.cuda.set_stream(stream)
 
     def _finish(self) -> None:
@@ -312,29 +321,29 @@ class StreamedDevices:
                 torch.cuda.synchronize(self._devices[device])
 
     @contextmanager
-    def _naming(self, doing: str | Instruction, device: int) -> Iterator[None]:
+    def _naming(self, activity: str | Instruction, device: int) -> Iterator[None]:
         """Let an error say what a device was doing."""
         try:
             yield
         except ExecutionError:
             raise  # of a process, which says what it was doing
         except Exception as error:
-            if not isinstance(doing, str):
-                doing = self._program.text(doing, self._graph)
-            line = f"{doing} on {self._devices[device]}: {error_line(error)}"
+            if not isinstance(activity, str):
+                activity = self._program.text(activity, self._graph)
+            line = f"{activity} on {self._devices[device]}: {error_line(error)}"
             raise ExecutionError(line) from error
 
 
-def _timed(notes: Any) -> Record:
+def _timed(notes: Any) -> DeviceRecord:
     """Return a record with the times of its moments, all of which have come."""
-    return Record(
+    return DeviceRecord(
         ops=[(op, start.seconds(), end.seconds()) for op, start, end in notes.ops],
-        sent=[(message, moment.seconds()) for message, moment in notes.sent],
-        left=notes.left,  # known when it happens
-        taken=[
+        send_starts=[(message, moment.seconds()) for message, moment in notes.send_starts],
+        send_ends=notes.send_ends,  # known when it happens
+        receives=[
             (message, start.seconds() - staged, end.seconds())
-            for message, start, end, staged in notes.taken
+            for message, start, end, staged in notes.receives
         ],
-        made=[(moment.seconds(), num_bytes) for moment, num_bytes in notes.made],
-        freed=[(tensor, moment.seconds(), size) for tensor, moment, size in notes.freed],
+        allocations=[(moment.seconds(), num_bytes) for moment, num_bytes in notes.allocations],
+        releases=[(tensor, moment.seconds(), size) for tensor, moment, size in notes.releases],
     )
