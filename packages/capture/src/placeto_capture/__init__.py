@@ -40,14 +40,17 @@ __all__ = [
     "program_step",
 ]
 _MODULES = {
-    "execution.traced_step": ("executable_step",),
-    "execution.training": ("ExecutableTraining", "executable_training"),
-    "programs.step": ("program_step",),
-    "tracing.capture": ("capture", "capture_function", "capture_step"),
-    "tracing.devices": ("Target",),
-    "tracing.step_spec": ("StepSpec",),
-    "tracing.trace": ("Updates",),
-}
+    "ExecutableTraining": "execution.training",
+    "StepSpec": "tracing.step_spec",
+    "Target": "tracing.devices",
+    "Updates": "tracing.trace",
+    "capture": "tracing.capture",
+    "capture_function": "tracing.capture",
+    "capture_step": "tracing.capture",
+    "executable_step": "execution.traced_step",
+    "executable_training": "execution.training",
+    "program_step": "programs.step",
+}  # of the names that are imported when they are first used
 
 
 def __dir__() -> list[str]:
@@ -56,7 +59,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: costs need no PyTorch, which takes seconds."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

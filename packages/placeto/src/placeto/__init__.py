@@ -39,11 +39,15 @@ _MODULES = {
     "place": "placing.model_placement",
     "place_module": "placed_module",
     "read_problem": "problems.making",
-}
+}  # of the names that are imported when they are first used
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: the import of the package needs no PyTorch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"placeto.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -72,20 +72,35 @@ __all__ = [
     "nmt",
     "training_step",
 ]
-_MODULES = (
-    "models.training_step",
-    "models.cell_architecture",
-    "models.cell_network",
-    "models.enas_recurrent",
-    "models.inception_v3",
-    "models.nasnet",
-    "models.nmt",
-    "families.search_spaces",
-    "families.trajectory",
-    "families.family",
-    "libraries.steps",
-    "libraries.transformers_inference",
-)
+_MODULES = {
+    "Activation": "models.cell_architecture",
+    "ArchitectureSampler": "families.search_spaces",
+    "Block": "models.cell_architecture",
+    "ControllerSampler": "families.trajectory",
+    "ConvolutionalArchitecture": "models.cell_architecture",
+    "ConvolutionalCell": "models.cell_architecture",
+    "ConvolutionalSpace": "families.search_spaces",
+    "Family": "families.family",
+    "FamilyMember": "families.family",
+    "LIBRARIES": "libraries.steps",
+    "NASNET_A": "models.nasnet",
+    "Operation": "models.cell_architecture",
+    "RecurrentCell": "models.cell_architecture",
+    "RecurrentSpace": "families.search_spaces",
+    "SearchSpace": "families.search_spaces",
+    "TrainingStep": "models.training_step",
+    "UniformSampler": "families.search_spaces",
+    "cell_with_loose_ends": "models.cell_architecture",
+    "enas_image_network": "models.cell_network",
+    "enas_language_model": "models.enas_recurrent",
+    "family": "families.family",
+    "family_names": "families.family",
+    "inception_v3": "models.inception_v3",
+    "inference_step": "libraries.transformers_inference",
+    "library_step": "libraries.steps",
+    "nasnet": "models.nasnet",
+    "nmt": "models.nmt",
+}  # of the names that are imported when they are first used
 
 
 def __dir__() -> list[str]:
@@ -94,8 +109,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: `MODELS` need no PyTorch, which takes seconds."""
-    for module in _MODULES if name in __all__ else ():
-        found = import_module(f"{__name__}.{module}")
-        if hasattr(found, name):
-            return getattr(found, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
