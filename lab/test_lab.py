@@ -11,35 +11,9 @@ from numpy.typing import NDArray
 import measured_curves
 import model_check
 import search_tables
-from enas import __main__ as enas
-from enas.search import ARCHITECTURES, Search
 from ledger import __main__ as ledger
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
 from placeto_simulator import Simulator
-
-
-def test_a_search_of_architectures_resumes_and_ends_as_one_that_was_not_cut(tmp_path: Path) -> None:
-    small = ["--num-nodes", "2", "--units", "4", "--steps", "3", "--shared-steps", "2"]
-    small += ["--controller-steps", "3", "--rounds", "3"]
-    enas.main(["train", "text", "--out", str(tmp_path / "whole"), *small])
-    round_of_search, calls = Search.round, 0
-
-    def cut(search: Search) -> float:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise KeyboardInterrupt
-        return round_of_search(search)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Search, "round", cut)
-        with pytest.raises(KeyboardInterrupt):
-            enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
-    enas.main(["train", "text", "--out", str(tmp_path / "cut"), *small])
-    whole, resumed = ((tmp_path / name / ARCHITECTURES).read_text() for name in ("whole", "cut"))
-    assert whole == resumed
-    enas.main(["rewards", "images", "--out", str(tmp_path), "--seeds", "1", "--rounds", "1",
-               "--shared-steps", "1", "--controller-steps", "1", "--filters", "2"])  # fmt: skip
 
 
 def test_the_ledger_has_the_ratios_of_its_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MultilevelSe
 from placeto_graphs import Placer
 from placeto_policy import PlacementPolicy, PlacetoPlacer
 from placeto_simulator import Simulator
-from pretraining.learning import ROLLOUTS
 from pretraining.searched import Searched, cost_of
 
 PLACERS = ("greedy", "best of 16", "two rounds", "pretrained", "HEFT", "critical path")
@@ -21,6 +20,7 @@ COLUMNS = (
 )
 MOST_EVALUATIONS_OF_ROUND = 4096  # rounds of coordinate descent with more are left out
 STARTS = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())  # of pretrained
+ROLLOUTS = 15  # sampled ones, besides the greedy one
 WARM_UP = 100  # evaluations
 
 

@@ -19,7 +19,6 @@ from placeto_graphs import (
 )
 from placeto_simulator import Simulator
 from pretraining.problems import Part, ProblemEntry, problem_set
-from pretraining.random_steps import SHAPES
 
 MOST_GROUPS_OF_SEARCH = 1024
 
@@ -29,7 +28,7 @@ class Searched:
     """A problem of the set, and the placement that a search found.
 
     In the test part the search is at the finest level of at most 1,024 groups, for the best known
-    placement. In other parts it is at the problem's own level, to learn from.
+    placement. In other parts it is at the problem's own level.
     """
 
     name: str
@@ -89,25 +88,6 @@ def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Se
             problem = _problem(entry, graphs)
             searched = _at_level_of_search(problem, part)
             yield Searched(entry.name, problem, searched, load_placement(path, searched))
-
-
-def training_problems(
-    variants: int, random_graphs: int | None, report: Callable[[str], None] = print
-) -> Iterator[tuple[str, PlacementProblem]]:
-    """Yield the problems of the training part that can be built, by name, in the mixed order.
-
-    Of each random shape there are at most ``random_graphs`` graphs. A line is reported for each
-    problem that cannot be built.
-    """
-    graphs: dict[str, OpGraph] = {}
-    for entry in _mixed("training", variants):
-        shape, _, number = entry.graph.name.rpartition("-")
-        if shape in SHAPES and random_graphs is not None and int(number) >= random_graphs:
-            continue
-        try:
-            yield entry.name, _problem(entry, graphs)
-        except Exception as error:  # a model of a library may fail in any way
-            report(f"{entry.name}: left out: {type(error).__name__}: {error}")
 
 
 def _problem(entry: ProblemEntry, graphs: dict[str, OpGraph]) -> PlacementProblem:

@@ -19,7 +19,8 @@ class ControllerSampler:
 
     As in Addanki et al. (2019): every architecture that a controller sampled for its updates is
     equally likely; one that it sampled often is sampled often. The trainings are those on shapes
-    and on the small grammar that come with the package; ``lab/enas`` in the repository made them.
+    and on the small grammar that come with the package; ``lab/notes/enas-families.md`` in the
+    repository tells how they were made.
     """
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
