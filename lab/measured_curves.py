@@ -72,9 +72,7 @@ def learn(
             return float(np.median([timeline.runtime for timeline in timelines]))
 
         cost: Evaluator = executor if where == PROCESSES else simulator
-        placer = PlacetoPlacer(
-            training_evaluations=evaluations, settings=settings, on_update=on_update
-        )
+        placer = PlacetoPlacer(max_evaluations=evaluations, settings=settings, on_update=on_update)
         began = time.perf_counter()
         result = placer.place(problem, WatchedEvaluator(cost, report), seed=seed)
         seconds = time.perf_counter() - began

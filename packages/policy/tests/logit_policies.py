@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from placeto_graphs import EvaluationBatch
-from placeto_policy import PlacementPolicy, Settings, States, Topology, Trainer
+from placeto_policy import GraphFeatures, PlacementPolicy, Settings, States, Trainer
 from scheduled_problems import ListSchedule, problem_of
 
 
@@ -27,10 +27,10 @@ class LogitPolicy(PlacementPolicy):
 
     def forward(self, states: Any) -> torch.Tensor:
         assert isinstance(states, States)
-        each = self.logits.expand(states.topology.num_groups)[states.current]
+        each = self.logits.expand(states.graph_features.num_groups)[states.current]
         return torch.log_softmax(torch.stack([torch.zeros_like(each), each], dim=1), dim=1)
 
-    def on_graph(self, _: Topology) -> Callable[[States], torch.Tensor]:
+    def on_graph(self, _: GraphFeatures) -> Callable[[States], torch.Tensor]:
         return self.forward
 
 

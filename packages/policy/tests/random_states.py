@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from placeto_graphs import PlacementProblem
-from placeto_policy import States, topology_of
+from placeto_policy import States, graph_features_of
 from scheduled_problems import problem_of
 
 
@@ -30,7 +30,7 @@ def random_states(problem: PlacementProblem, count: int, generator: np.random.Ge
     """Return states with any placement, current group, visited groups, lookahead and schedule."""
     shape = (count, problem.num_groups)
     return States(
-        topology=topology_of(problem),
+        graph_features=graph_features_of(problem),
         placement=torch.from_numpy(generator.integers(0, problem.num_devices, shape)),
         current=torch.from_numpy(generator.integers(0, problem.num_groups, count)),
         visited=torch.from_numpy(generator.random(shape) < 0.5),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from placeto_graphs import OpGraph, PlacementProblem, grouping_of_labels, parse_cluster
-from placeto_policy import topology_of
+from placeto_policy import graph_features_of
 from placeto_policy.earliest import NEAR, SLICES, concurrency, earliest_times, memory_at_peak
 
 
@@ -98,7 +98,7 @@ def test_parts_of_the_memory_of_each_device() -> None:
     limits = [device.memory_bytes for device in mixed.cluster.devices]
     assert limits[0] != limits[1]
     for device, limit in enumerate(limits):
-        parts = topology_of(mixed).memory[device].numpy()
+        parts = graph_features_of(mixed).memory[device].numpy()
         np.testing.assert_allclose(
             parts * limit, memory_at_peak(mixed, earliest_times(mixed)), rtol=1e-6
         )

@@ -17,8 +17,8 @@ from placeto_policy import (
 from placeto_policy.earliest import concurrency, earliest_times
 from placeto_policy.embedding.message_passing import MessagePassing, PooledSummaries
 from placeto_policy.episodes import greedy, run_episodes, run_side_by_side
+from placeto_policy.graph_features import graph_features_of_groups
 from placeto_policy.settings import EmbeddingName, MessageName, NodeFeaturesName
-from placeto_policy.topology import topology_of_groups
 from random_states import random_problem, random_states
 from scheduled_problems import ListSchedule
 
@@ -67,7 +67,7 @@ def test_products_of_whole_batches_agree_with_the_formula(
 
     nodes = plain_messages(embedding.message_passing, features, problem.group_graph.edges)
     own = nodes[:, states.current, torch.arange(count)].T
-    relations = states.graph.relations
+    relations = states.single_graph.relations
     summaries = plain_summaries(embedding.summaries, nodes, relations, states.current)
     expected = torch.cat([own, summaries], dim=1)
     result = embedding(states)
@@ -112,7 +112,7 @@ def test_relabelling_groups_changes_nothing(name: EmbeddingName) -> None:
     )
     near = concurrency(problem, earliest_times(problem))[:, old_label][:, :, old_label]
     moved = States(
-        topology=topology_of_groups(relabelled, near, np.zeros((2, 9))),
+        graph_features=graph_features_of_groups(relabelled, near, np.zeros((2, 9))),
         placement=states.placement[:, old_label],
         current=torch.from_numpy(new_label)[states.current],
         visited=states.visited[:, old_label],
@@ -230,7 +230,9 @@ def test_side_by_side_or_one_after_the_other_devices_are_as_probable(
     network = Settings(embedding=embedding, messages=messages, message_rounds=3, hidden_units=16)
     policy = learned(PlacementPolicy(num_devices, network, seed=1))
     with torch.no_grad():
-        together = policy.side_by_side([part.graph for part in parts], [len(p) for p in parts])
+        together = policy.side_by_side(
+            [part.single_graph for part in parts], [len(p) for p in parts]
+        )
         found = together(parts)
         apart = [policy(part) for part in parts]
     assert len(found) == len(parts)

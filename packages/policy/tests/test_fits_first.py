@@ -92,7 +92,7 @@ def test_a_training_keeps_what_fits(reward: str) -> None:
     best = trainer.best[0]
     assert best is not None
     assert (best.lacks_memory, best.cost) == (False, 3.0)
-    placed = PlacetoPlacer(training_evaluations=200, settings=settings, num_rollouts=8)
+    placed = PlacetoPlacer(max_evaluations=200, settings=settings, num_rollouts=8)
     result = placed.place(evaluator.problem, evaluator)
     assert result.runtime == 3.0
     assert result.fits(evaluator.problem.cluster)

@@ -20,7 +20,7 @@ from placeto_graphs import (
     micro_batched_problem,
     parse_cluster,
 )
-from placeto_policy import PlacementPolicy, PolicyError, Settings, States, preset, topology_of
+from placeto_policy import PlacementPolicy, PolicyError, Settings, States, graph_features_of, preset
 from placeto_policy.device_costs import traffic
 from placeto_policy.embedding.pairs import groups_there, pair_numbers
 from placeto_policy.environment import PlacementEnvironment
@@ -102,7 +102,7 @@ def test_devices_that_are_relabelled_get_their_probabilities_relabelled(
     new_number = torch.from_numpy(np.append(np.argsort(order), NOWHERE))  # NOWHERE is the last
     other = replace(
         states,
-        topology=topology_of(relabelled(problem, order)),
+        graph_features=graph_features_of(relabelled(problem, order)),
         placement=new_number[states.placement],
     )
     policy = decided_policy(seed % 100)
@@ -118,7 +118,7 @@ def test_numbers_of_pairs_are_what_loops_over_groups_say(seed: int, num_devices:
     problem = mixed_problem(6, num_devices, generator)
     states = partial_states(problem, 3, generator)
     there = groups_there(states)
-    found = pair_numbers(states, there, (there * states.graph.memory).sum(dim=2))
+    found = pair_numbers(states, there, (there * states.single_graph.memory).sum(dim=2))
     for state in range(3):
         for device in range(num_devices):
             expected = np.concatenate(
@@ -135,7 +135,10 @@ def test_numbers_of_pairs_are_what_loops_over_groups_say(seed: int, num_devices:
 def partial_states(problem: PlacementProblem, count: int, generator: np.random.Generator) -> States:
     """Return states with groups where they can run; about a third are not placed yet."""
     states = random_states(problem, count, generator)
-    keys = generator.random((count, *states.graph.allowed.shape)) * states.graph.allowed.numpy()
+    keys = (
+        generator.random((count, *states.single_graph.allowed.shape))
+        * states.single_graph.allowed.numpy()
+    )
     hidden = torch.from_numpy(generator.random(states.placement.shape) < 1 / 3)
     return replace(
         states, placement=torch.from_numpy(keys.argmax(axis=2)).masked_fill(hidden, NOWHERE)
@@ -184,7 +187,7 @@ def transfers(
 
 def plain_loads(problem: PlacementProblem, states: States, state: int, device: int) -> list[float]:
     there = [group for group, place in places(states, state).items() if place == device]
-    own, current = states.graph, int(states.current[state])
+    own, current = states.single_graph, int(states.current[state])
     work = seconds_of_groups(problem)[:, device] / (mean_group(problem) * problem.num_groups)
     return [
         sum(float(own.affinity[current, group]) for group in there),
@@ -229,7 +232,7 @@ def plain_transfers(
 
 def plain_left(problem: PlacementProblem, states: States, state: int) -> list[float]:
     placed = places(states, state)
-    memory, shares = states.graph.memory.double().numpy(), states.graph.shares.numpy()
+    memory, shares = states.single_graph.memory.double().numpy(), states.single_graph.shares.numpy()
     left = [group for group in range(problem.num_groups) if group not in placed]
     free = sum(
         limit * max(0.0, 1.0 - sum(memory[device, g] for g in placed if placed[g] == device))
@@ -245,7 +248,7 @@ def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:
     bandwidth = np.full((3, 3), np.inf)
     bandwidth[0, 1] = bandwidth[1, 0] = 1e9
     cluster = replace(problem.cluster, bandwidth=bandwidth)
-    costs = topology_of(replace(problem, cluster=cluster)).device_costs
+    costs = graph_features_of(replace(problem, cluster=cluster)).device_costs
     assert costs is not None
     for field in fields(costs):
         assert torch.isfinite(torch.as_tensor(getattr(costs, field.name))).all(), field.name
@@ -255,7 +258,7 @@ def plain_pair(problem: PlacementProblem, states: States, state: int, device: in
     current = int(states.current[state])
     times = seconds_of_groups(problem)[current]
     there = [group for group, place in places(states, state).items() if place == device]
-    memory = states.graph.memory[device]
+    memory = states.single_graph.memory[device]
     full = float(memory[current]) + sum(float(memory[group]) for group in there)
     possible = np.isfinite(times[device])
     return [
@@ -290,7 +293,7 @@ def test_a_tensor_counts_once_for_each_group_that_reads_it() -> None:
 
 def test_states_of_groups_alone_are_refused() -> None:
     states = random_states(diamond(FOUR), 1, np.random.default_rng(0))
-    alone = replace(states, topology=replace(states.graph, device_costs=None))
+    alone = replace(states, graph_features=replace(states.single_graph, device_costs=None))
     with pytest.raises(PolicyError, match="expected those of a problem, got those of groups alone"):
         PlacementPolicy(settings=GENERAL)(alone)
 
@@ -308,7 +311,7 @@ def test_policies_of_pairs_are_for_any_devices_and_evaluate_last_placements_alon
 def test_micro_batches_make_the_paths_of_groups_long() -> None:
     whole = diamond(FOUR)
     four = micro_batched_problem(whole, 4)
-    once, several = (topology_of(problem).device_costs for problem in (whole, four))
+    once, several = (graph_features_of(problem).device_costs for problem in (whole, four))
     assert once is not None
     assert several is not None
     assert float(once.group_features[0, 6]) == pytest.approx(np.log1p(1.0), rel=1e-4)
@@ -319,7 +322,7 @@ def test_devices_with_links_of_their_own_are_nearer_than_others() -> None:
     link = np.where(np.eye(4, dtype=bool), -1, 2)
     link[0, 1], link[1, 0] = 0, 1
     cluster = replace(FOUR, link=link, link_names=("there", "back", "shared"))
-    costs = topology_of(diamond(cluster)).device_costs
+    costs = graph_features_of(diamond(cluster)).device_costs
     assert costs is not None
     assert float(costs.nearness[0, 1]) == float(costs.nearness[1, 0]) > 0.5
     assert float(costs.nearness[0, 2]) == float(costs.nearness[0, 0]) == 0.0
@@ -333,7 +336,7 @@ def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:
     states = environment.states()
     current = int(states.current[0])
     policy = PlacementPolicy(settings=GENERAL)
-    memory, allowed = torch.zeros(4, 4), states.graph.allowed.clone()
+    memory, allowed = torch.zeros(4, 4), states.single_graph.allowed.clone()
     memory[0, environment.order[0, 0]] = 0.6  # of the first device, which holds it
     for needed, can_run, likely in (
         ([0.6, 0.9, 1.5, 1.5], [True, True, True, True], [1]),
@@ -343,7 +346,7 @@ def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:
         ([0.6, 2.0, 30.0, 50.0], [True, False, True, True], [0]),
     ):
         memory[:, current], allowed[current] = torch.tensor(needed), torch.tensor(can_run)
-        topology = replace(states.graph, memory=memory, allowed=allowed)
-        chances = policy(replace(states, topology=topology))[0].exp().detach()
+        graph_features = replace(states.single_graph, memory=memory, allowed=allowed)
+        chances = policy(replace(states, graph_features=graph_features))[0].exp().detach()
         assert chances.sum() == pytest.approx(1.0)
         assert (chances > 1e-6).nonzero().flatten().tolist() == likely

@@ -29,7 +29,7 @@ class TestTrained(PlacerSuite):
     settings = replace(QUICK, device_features="loads-and-lookahead", workers=2)
 
     def make_placer(self, _: PlacementProblem) -> PlacetoPlacer:
-        return PlacetoPlacer(training_evaluations=200, num_rollouts=1, settings=self.settings)
+        return PlacetoPlacer(max_evaluations=200, num_rollouts=1, settings=self.settings)
 
     def make_evaluator(self, problem: PlacementProblem) -> ListSchedule:
         return ListSchedule(problem)
@@ -42,7 +42,7 @@ class TestPretrained(TestTrained):
 
 def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
     evaluator = ListSchedule(two_chains())
-    placer = PlacetoPlacer(training_evaluations=500, settings=FAST)
+    placer = PlacetoPlacer(max_evaluations=500, settings=FAST)
     result = placer.place(evaluator.problem, evaluator, seed=1)
     assert result.runtime == 3.0
     assert evaluator.placements_seen <= result.evaluations + len(result.curve)
@@ -79,13 +79,13 @@ def test_the_evaluations_are_enough_for_the_updates_at_their_most(
         for spare in (0, 3 * each - 1):
             needed = 3 * each * updates + pass_ * validations
             budget = needed + spare
-            placer = PlacetoPlacer(training_evaluations=budget, settings=settings)
+            placer = PlacetoPlacer(max_evaluations=budget, settings=settings)
             result = placer.place(evaluator.problem, evaluator)
             assert len(result.curve) == updates + 1
             assert result.evaluations == needed + pass_
     least = 3 * each + pass_
     with pytest.raises(PolicyError, match=f"at least {least}, one update of 3 episodes, got"):
-        PlacetoPlacer(training_evaluations=least - 1, settings=settings).place(
+        PlacetoPlacer(max_evaluations=least - 1, settings=settings).place(
             evaluator.problem, evaluator
         )
 
@@ -94,9 +94,7 @@ def test_all_costs_have_the_memory_penalty_of_the_training() -> None:
     evaluator = ListSchedule(too_large_for_one())
     policy = PlacementPolicy(2, Settings(memory_penalty=0.0, hidden_units=8))
     chosen = Settings(memory_penalty=1e-6, hidden_units=8, workers=2)
-    placer = PlacetoPlacer(
-        policy=policy, training_evaluations=200, refinement_rounds=1, settings=chosen
-    )
+    placer = PlacetoPlacer(policy=policy, max_evaluations=200, refinement_rounds=1, settings=chosen)
     result = placer.place(evaluator.problem, evaluator)
     batch = evaluator.evaluate(result.placement[None])
     expected = memory_penalised_runtime(batch, evaluator.problem.cluster.memory_bytes, 1e-6)[0]
@@ -123,7 +121,7 @@ def test_no_better_placement_was_evaluated_than_the_one_that_is_returned(
 ) -> None:
     evaluator = Recorded(random_problem(9, 3, np.random.default_rng(0)))
     settings = replace(QUICK, reward=reward, device_features=features, workers=2)
-    placer = PlacetoPlacer(training_evaluations=300, num_rollouts=2, settings=settings)
+    placer = PlacetoPlacer(max_evaluations=300, num_rollouts=2, settings=settings)
     result = placer.place(evaluator.problem, evaluator, seed=0)
     costs = penalised(evaluator, np.concatenate(evaluator.placements))
     assert penalised(evaluator, result.placement[None])[0] == costs.min()
@@ -168,7 +166,7 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     evaluator = ListSchedule(heavy_chain())
     policy = PlacementPolicy(2, QUICK, seed=9)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    placer = PlacetoPlacer(policy=policy, training_evaluations=8 * 13 * 2 + 7)
+    placer = PlacetoPlacer(policy=policy, max_evaluations=8 * 13 * 2 + 7)
     result = placer.place(evaluator.problem, evaluator)
     assert 8 * 7 * 2 < result.evaluations <= 8 * 13 * 2 + 3 * 7
     zero_shot = PlacetoPlacer(policy=policy).place(evaluator.problem, evaluator)
@@ -185,19 +183,19 @@ def test_a_policy_for_another_number_of_devices() -> None:
 
 
 def test_placers_that_cannot_be() -> None:
-    with pytest.raises(PolicyError, match="training_evaluations: expected some"):
+    with pytest.raises(PolicyError, match="max_evaluations: expected some"):
         PlacetoPlacer()
     with pytest.raises(PolicyError, match="num_rollouts: expected at least 0, got -1"):
-        PlacetoPlacer(training_evaluations=1, num_rollouts=-1)
+        PlacetoPlacer(max_evaluations=1, num_rollouts=-1)
     with pytest.raises(PolicyError, match="refinement_rounds: expected at least 0, got -2"):
-        PlacetoPlacer(training_evaluations=1, refinement_rounds=-2)
+        PlacetoPlacer(max_evaluations=1, refinement_rounds=-2)
 
 
 def test_each_update_is_reported() -> None:
     evaluator = ListSchedule(two_chains())
     reports: list[tuple[int, int, int]] = []
     placer = PlacetoPlacer(
-        training_evaluations=400,
+        max_evaluations=400,
         settings=QUICK,
         on_update=lambda summary, total: reports.append(
             (summary.update, summary.evaluations, total)

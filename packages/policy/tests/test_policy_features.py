@@ -20,14 +20,14 @@ from placeto_policy import (
     Settings,
     States,
     Trainer,
-    topology_of,
+    graph_features_of,
 )
 from placeto_policy.earliest import NEAR
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.example import BusiestDevice
+from placeto_policy.graph_features import GraphFeatures, graph_features_of_groups
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from placeto_policy.states import LOADS, load_width
-from placeto_policy.topology import Topology, topology_of_groups
 from random_states import random_problem
 from scheduled_problems import K80_BYTES, ListSchedule, problem_of, two_chains
 
@@ -61,8 +61,8 @@ def random_memory(seed: int, num_groups: int, num_devices: int = 2) -> NDArray[n
     return np.random.default_rng(seed).random((num_devices, num_groups))
 
 
-def random_topology(seed: int, num_groups: int, num_devices: int = 2) -> Topology:
-    return topology_of_groups(
+def random_graph_features(seed: int, num_groups: int, num_devices: int = 2) -> GraphFeatures:
+    return graph_features_of_groups(
         random_graph(seed, num_groups, num_devices),
         random_nearness(seed, num_groups),
         random_memory(seed, num_groups, num_devices),
@@ -94,7 +94,7 @@ def test_the_features_of_a_state() -> None:
     graph.add_node("b", seconds=4.0)
     graph.add_edge("a", "b", bytes=10)
     states = States(
-        topology=topology_of(problem_of(graph)),
+        graph_features=graph_features_of(problem_of(graph)),
         placement=torch.tensor([[0, 1]]),
         current=torch.tensor([1]),
         visited=torch.tensor([[True, False]]),
@@ -115,7 +115,7 @@ def test_path_features_are_the_longest_paths(seed: int, num_groups: int) -> None
     graph = random_graph(seed, num_groups)
     paths = longest_paths(graph)
     longest = paths.sum(axis=1).max()
-    features = random_topology(seed, num_groups).path_features.numpy()
+    features = random_graph_features(seed, num_groups).path_features.numpy()
     np.testing.assert_allclose(features, paths / longest, rtol=1e-5, atol=1e-6)
     assert features.sum(axis=1).max() == pytest.approx(1.0)
 
@@ -126,10 +126,10 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
     graph = random_graph(seed, num_groups)
     near = random_nearness(seed, num_groups)
     memory = random_memory(seed, num_groups)
-    topology = topology_of_groups(graph, near, memory)
+    graph_features = graph_features_of_groups(graph, near, memory)
     seconds = graph.compute_time.mean(axis=1)
-    np.testing.assert_allclose(topology.shares, seconds / seconds.sum(), rtol=1e-5)
-    np.testing.assert_allclose(topology.memory, memory, rtol=1e-5)
+    np.testing.assert_allclose(graph_features.shares, seconds / seconds.sum(), rtol=1e-5)
+    np.testing.assert_allclose(graph_features.memory, memory, rtol=1e-5)
 
     traffic = {
         frozenset(edge): sent
@@ -137,9 +137,10 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
     }
     for v in range(num_groups):
         own_traffic = [float(traffic.get(frozenset((v, u)), 0)) for u in range(num_groups)]
-        rows = [(topology.affinity[v], own_traffic)]
+        rows = [(graph_features.affinity[v], own_traffic)]
         rows += [
-            (topology.vicinity[scale, v], near[scale, v].tolist()) for scale in range(len(NEAR))
+            (graph_features.vicinity[scale, v], near[scale, v].tolist())
+            for scale in range(len(NEAR))
         ]
         for row, parts in rows:
             expected = np.array(parts) / (sum(parts) or 1.0)
@@ -151,13 +152,13 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
 def test_loads_are_sums_over_the_other_groups_of_a_device(
     seed: int, num_groups: int, num_devices: int
 ) -> None:
-    topology = random_topology(seed, num_groups, num_devices)
+    graph_features = random_graph_features(seed, num_groups, num_devices)
     generator = np.random.default_rng(seed)
     placement = generator.integers(0, num_devices, (3, num_groups))
     visited = generator.random((3, num_groups)) < 0.5
     current = generator.integers(0, num_groups, 3)
     states = States(
-        topology=topology,
+        graph_features=graph_features,
         placement=torch.from_numpy(placement),
         current=torch.from_numpy(current),
         visited=torch.from_numpy(visited),
@@ -169,10 +170,10 @@ def test_loads_are_sums_over_the_other_groups_of_a_device(
             if u == v:
                 continue
             parts = (
-                topology.shares[u],
-                topology.memory[placement[state, u], u],
-                topology.affinity[v, u],
-                *topology.vicinity[:, v, u],
+                graph_features.shares[u],
+                graph_features.memory[placement[state, u], u],
+                graph_features.affinity[v, u],
+                *graph_features.vicinity[:, v, u],
             )
             for index, part in enumerate(parts):
                 column = 2 * (LOADS * placement[state, u] + index)
@@ -194,11 +195,11 @@ def test_nothing_is_divided_by_zero() -> None:
     for graph in (idle, alone):
         near = np.zeros((len(NEAR), graph.num_groups, graph.num_groups))
         memory = np.zeros((graph.compute_time.shape[1], graph.num_groups))
-        topology = topology_of_groups(graph, near, memory)
+        graph_features = graph_features_of_groups(graph, near, memory)
         for name in ("cost_features", "path_features", "shares", "affinity", "vicinity"):
-            assert torch.isfinite(getattr(topology, name)).all(), name
+            assert torch.isfinite(getattr(graph_features, name)).all(), name
         states = States(
-            topology=topology,
+            graph_features=graph_features,
             placement=torch.zeros(1, graph.num_groups, dtype=torch.int64),
             current=torch.tensor([0]),
             visited=torch.zeros(1, graph.num_groups, dtype=torch.bool),
@@ -232,7 +233,7 @@ def test_each_step_is_shown_the_schedule_of_the_placement_before_it() -> None:
     environment.reset(num_episodes=1, order=np.arange(6))
     first = environment.states().features(SCHEDULE)[-3:, :, 0]
     # a0, b0, a1, ... on one device: in topological order, six seconds long.
-    order = np.argsort(environment.topology.order)
+    order = np.argsort(environment.graph_features.order)
     np.testing.assert_allclose(first[0], order / 6, rtol=1e-6)
     np.testing.assert_allclose(first[1], (order + 1) / 6, rtol=1e-6)
     np.testing.assert_allclose(first[2], np.full(6, 21e9 / K80_BYTES), rtol=1e-6)

@@ -23,14 +23,14 @@ def test_the_features_are_those_of_their_version() -> None:
     environment.reset(num_episodes=1)
     for device in (1, 2, 0, 1):
         environment.step(np.array([device]))
-    states, topology = environment.states(), environment.topology
-    assert topology.device_costs is not None
+    states, graph_features = environment.states(), environment.graph_features
+    assert graph_features.device_costs is not None
     there = groups_there(states)
     seen = [
-        topology.cost_features,
-        topology.path_features,
-        topology.device_costs.group_features,
-        pair_numbers(states, there, (there * topology.memory).sum(dim=2)),
+        graph_features.cost_features,
+        graph_features.path_features,
+        graph_features.device_costs.group_features,
+        pair_numbers(states, there, (there * graph_features.memory).sum(dim=2)),
     ]
     numbers = torch.cat([each.double().flatten() for each in seen])
     weights = torch.cos(torch.arange(len(numbers), dtype=torch.float64))

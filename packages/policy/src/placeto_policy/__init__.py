@@ -9,6 +9,7 @@ from placeto_policy.checkpoint import load_policy, resume_training, save_policy,
 from placeto_policy.embedding.message_passing import GraphEmbedding
 from placeto_policy.environment import PlacementEnvironment, most_evaluations
 from placeto_policy.errors import PolicyError
+from placeto_policy.graph_features import GraphFeatures, graph_features_of
 from placeto_policy.gym import gym_environment
 from placeto_policy.logs import JsonLinesLog, TensorBoardLog
 from placeto_policy.placer import PlacetoPlacer
@@ -16,7 +17,6 @@ from placeto_policy.policy import PlacementPolicy
 from placeto_policy.pretrained import load_pretrained
 from placeto_policy.settings import Settings, preset
 from placeto_policy.states import States
-from placeto_policy.topology import Topology, topology_of
 from placeto_policy.trainer import Trainer, UpdateSummary
 from placeto_policy.workers import join_processes
 
@@ -24,6 +24,7 @@ __version__ = "0.3.0"
 
 __all__ = [
     "GraphEmbedding",
+    "GraphFeatures",
     "JsonLinesLog",
     "PlacementEnvironment",
     "PlacementPolicy",
@@ -32,9 +33,9 @@ __all__ = [
     "Settings",
     "States",
     "TensorBoardLog",
-    "Topology",
     "Trainer",
     "UpdateSummary",
+    "graph_features_of",
     "gym_environment",
     "join_processes",
     "load_policy",
@@ -44,5 +45,4 @@ __all__ = [
     "resume_training",
     "save_policy",
     "save_training",
-    "topology_of",
 ]

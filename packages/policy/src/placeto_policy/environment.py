@@ -18,6 +18,7 @@ from placeto_graphs import (
     placement_ranks,
 )
 from placeto_policy.errors import PolicyError, check_field, shown
+from placeto_policy.graph_features import GraphFeatures, graph_features_of
 from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import (
     DeviceFeaturesName,
@@ -28,7 +29,6 @@ from placeto_policy.settings import (
     StartName,
 )
 from placeto_policy.states import NOWHERE, States, lookahead_features
-from placeto_policy.topology import Topology, topology_of
 
 MAX_REMEMBERED = 50_000
 # Cost of a placement that cannot run, in times of all work.
@@ -186,7 +186,7 @@ class PlacementEnvironment:
         starts_nowhere: bool = False,
     ) -> None:
         self.evaluator = evaluator
-        self.topology: Topology = topology_of(evaluator.problem)
+        self.graph_features: GraphFeatures = graph_features_of(evaluator.problem)
         self.reward = reward
         self.looks_ahead = device_features == "loads-and-lookahead"
         self.seconds_of_work = seconds_of_work(evaluator.problem)
@@ -281,7 +281,7 @@ class PlacementEnvironment:
     @property
     def is_over(self) -> bool:
         """True if every group was visited."""
-        return self.time == self.topology.num_groups
+        return self.time == self.graph_features.num_groups
 
     def states(self) -> States:
         """Return the states before the next actions."""
@@ -289,10 +289,10 @@ class PlacementEnvironment:
         placement = np.where(visited, self.placement, self.shown_start)
         lookahead = None
         if self.looks_ahead:
-            seconds = self.seconds_of_work / self.topology.num_groups
+            seconds = self.seconds_of_work / self.graph_features.num_groups
             lookahead = torch.from_numpy(lookahead_features(self.costs_of_devices(), seconds))
         return States(
-            topology=self.topology,
+            graph_features=self.graph_features,
             placement=torch.from_numpy(placement.astype(np.int64)),
             current=torch.from_numpy(self.order[:, self.time]),
             visited=torch.from_numpy(visited),
@@ -328,7 +328,7 @@ class PlacementEnvironment:
         self.placement[episodes, groups] = actions
         self.time += 1
         before = self.costs
-        at_end = self.time == self.topology.num_groups
+        at_end = self.time == self.graph_features.num_groups
         if self._follows_costs or at_end:
             self.costs = self.costs_of(self.placement)
         if self.reward == "intermediate":
@@ -347,13 +347,13 @@ class PlacementEnvironment:
         return self._placement_costs.best
 
     def _check_actions(self, groups: NDArray[np.int64], actions: NDArray[np.integer[Any]]) -> None:
-        num_devices = self.topology.num_devices
+        num_devices = self.graph_features.num_devices
         if actions.shape != groups.shape or actions.min() < 0 or actions.max() >= num_devices:
             raise PolicyError(
                 f"actions: expected {len(groups)} devices from 0 to {num_devices - 1}, "
                 f"got {shown(actions.tolist())}"
             )
-        impossible = ~self.topology.allowed.numpy()[groups, actions]
+        impossible = ~self.graph_features.allowed.numpy()[groups, actions]
         if impossible.any():
             row = int(np.argmax(impossible))
             raise PolicyError(
@@ -367,12 +367,12 @@ class PlacementEnvironment:
         num_episodes: int,
         generators: Sequence[np.random.Generator],
     ) -> NDArray[np.int64]:
-        num_groups = self.topology.num_groups
+        num_groups = self.graph_features.num_groups
         if isinstance(order, str):
             _check_choice("order", order, get_args(OrderName))
             if order == "random":
                 return np.stack([generator.permutation(num_groups) for generator in generators])
-            return np.tile(self.topology.order, (num_episodes, 1))
+            return np.tile(self.graph_features.order, (num_episodes, 1))
         orders = _rows("order", order, num_episodes, num_groups).astype(np.int64)
         if (np.sort(orders, axis=1) != np.arange(num_groups)).any():
             raise PolicyError(
@@ -386,7 +386,7 @@ class PlacementEnvironment:
         num_episodes: int,
         generators: Sequence[np.random.Generator],
     ) -> NDArray[np.int32]:
-        allowed = self.topology.allowed.numpy()
+        allowed = self.graph_features.allowed.numpy()
         if isinstance(start, str):
             _check_choice("start", start, get_args(StartName))
             if start == "random":

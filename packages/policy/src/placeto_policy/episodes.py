@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.errors import PolicyError
+from placeto_policy.graph_features import GraphFeatures
 from placeto_policy.policy import PlacementPolicy
 from placeto_policy.states import States
-from placeto_policy.topology import Topology
 
 NUMBERS_PER_BATCH = 2**24  # of placements that are evaluated at once: 64 MB
 NODES_PER_BATCH = 2**14  # of states that enter the network at once; more are no faster
@@ -21,7 +21,7 @@ NODES_PER_BATCH = 2**14  # of states that enter the network at once; more are no
 class Episodes:
     """B whole episodes on one graph of G groups."""
 
-    topology: Topology
+    graph_features: GraphFeatures
     order: NDArray[np.int64]  # [B, G], groups in the order of visits
     start: NDArray[np.int32]  # [B, G], placements before the first step as states show them
     final: NDArray[np.int32]  # [B, G], placements after the last step
@@ -50,7 +50,7 @@ class Episodes:
             yield (
                 some,
                 States(
-                    topology=self.topology,
+                    graph_features=self.graph_features,
                     placement=torch.where(visited, final, start).flatten(0, 1),
                     current=order[:, some].T.flatten(),
                     visited=visited.flatten(0, 1),
@@ -121,7 +121,7 @@ def run_side_by_side(
         if len(left) != len(under_way):
             under_way = left
             policy_on_graphs = policy.side_by_side(
-                [run.environment.topology for run in left],
+                [run.environment.graph_features for run in left],
                 [len(run.environment.order) for run in left],
             )
         states = [run.environment.states() for run in under_way]
@@ -140,7 +140,7 @@ class _Run:
         shape = environment.order.shape
         self._start = environment.shown_start
         self._rewards = np.empty(shape)
-        self._known = np.empty((*shape, environment.topology.num_devices), np.float32)
+        self._known = np.empty((*shape, environment.graph_features.num_devices), np.float32)
         self._lookahead: list[NDArray[np.float32]] = []
         self._schedule: list[NDArray[np.float32]] = []
 
@@ -160,7 +160,7 @@ class _Run:
         """Return the episodes, which are over."""
         environment = self.environment
         return Episodes(
-            topology=environment.topology,
+            graph_features=environment.graph_features,
             order=environment.order,
             start=self._start,
             final=environment.placement.copy(),

@@ -83,7 +83,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         environment = self._environment
         if environment.is_over:
             raise PolicyError("step: expected a reset after the last group, got an action")
-        num_devices = environment.topology.num_devices
+        num_devices = environment.graph_features.num_devices
         if not 0 <= action < num_devices:
             raise PolicyError(
                 f"action: expected a device from 0 to {num_devices - 1}, got {action}"
@@ -92,7 +92,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         can_run = bool(self._last["action_mask"][action])
         device = int(action) if can_run else int(environment.placement[0, current])
         reward = float(environment.step(np.array([device]))[0]) / self._cost_at_start
-        is_over = environment.time == environment.topology.num_groups
+        is_over = environment.time == environment.graph_features.num_groups
         if not is_over:
             self._last = self._observation()
         else:
@@ -120,7 +120,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
             "devices": states.devices(self._device_features)[0].numpy(),
             "current": np.int64(current),
             "placement": self._environment.placement[0].astype(np.int64),
-            "action_mask": states.graph.allowed[current].numpy().astype(np.int8),
+            "action_mask": states.single_graph.allowed[current].numpy().astype(np.int8),
         }
 
     def _info(self) -> dict[str, Any]:

@@ -29,10 +29,10 @@ ROLLOUTS_AT_ONCE = 32
 class PlacetoPlacer:
     """Places a problem with a policy, and returns the best placement that was seen on the way.
 
-    Without a policy it trains a new one on the problem. With a policy and no training evaluations
-    it places zero-shot: by one greedy rollout, and by sampled ones. With both it first places
-    zero-shot, then trains a copy of the policy on the problem, and places by that. Rounds of
-    coordinate descent, which use no policy, continue from the best placement.
+    Without a policy it trains a new one on the problem. With a policy and no training it places
+    zero-shot: by one greedy rollout, and by sampled ones. With both it first places zero-shot, then
+    trains a copy of the policy on the problem, and places by that. Rounds of coordinate descent,
+    which use no policy, continue from the best placement.
 
     Placements that fit the memory come first, then the least memory-penalised runtime decides.
 
@@ -40,8 +40,9 @@ class PlacetoPlacer:
     ----------
     policy
         A trained policy.
-    training_evaluations
-        Largest number of evaluations of the training.
+    max_evaluations
+        Largest number of evaluations of the training; 0 for no training. Rollouts and rounds of
+        coordinate descent add to it (`most_evaluations`).
     num_rollouts
         Number of sampled rollouts, besides the greedy one.
     starts
@@ -65,13 +66,13 @@ class PlacetoPlacer:
     --------
     >>> from placeto_policy.example import BusiestDevice, two_chains
     >>> problem = two_chains()
-    >>> placer = PlacetoPlacer(training_evaluations=1000)
+    >>> placer = PlacetoPlacer(max_evaluations=1000)
     >>> placer.place(problem, BusiestDevice(problem)).runtime
     3.0
     """
 
     policy: PlacementPolicy | None = None
-    training_evaluations: int = 0
+    max_evaluations: int = 0
     num_rollouts: int = 0
     starts: Sequence[Placer] = ()
     refinement_rounds: int = 0
@@ -80,11 +81,11 @@ class PlacetoPlacer:
     name: str = field(default="placeto", init=False)
 
     def __post_init__(self) -> None:
-        for name in ("training_evaluations", "num_rollouts", "refinement_rounds"):
+        for name in ("max_evaluations", "num_rollouts", "refinement_rounds"):
             if getattr(self, name) < 0:
                 raise PolicyError(f"{name}: expected at least 0, got {getattr(self, name)}")
-        if self.policy is None and not self.training_evaluations:
-            raise PolicyError("training_evaluations: expected some where there is no policy, got 0")
+        if self.policy is None and not self.max_evaluations:
+            raise PolicyError("max_evaluations: expected some where there is no policy, got 0")
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
@@ -104,7 +105,7 @@ class PlacetoPlacer:
         self._start(search, seed)
         if self.policy:
             self._roll_out(self.policy, search, seed)
-        if self.training_evaluations:
+        if self.max_evaluations:
             self._roll_out(self._train(search, chosen, seed), search, seed)
         self._refine(search)
         return search.result(time.perf_counter() - began)
@@ -113,8 +114,8 @@ class PlacetoPlacer:
         """Return the largest number of evaluations of `place`, without those of ``starts``."""
         settings = self.policy.settings if self.policy else self.settings or Settings()
         each = most_evaluations(problem, "terminal", settings)
-        rounds = 2 if self.policy and self.training_evaluations else 1
-        evaluations = self.training_evaluations + rounds * (1 + self.num_rollouts) * each
+        rounds = 2 if self.policy and self.max_evaluations else 1
+        evaluations = self.max_evaluations + rounds * (1 + self.num_rollouts) * each
         return evaluations + self.refinement_rounds * lookahead_evaluations(problem)
 
     def _start(self, search: "_Search", seed: int) -> None:
@@ -144,14 +145,14 @@ class PlacetoPlacer:
     ) -> Settings:
         """Return settings with as many updates as the evaluations allow."""
         least = training_evaluations(problem, replace(settings, updates=1), shown)
-        if self.training_evaluations < least:
+        if self.max_evaluations < least:
             raise PolicyError(
-                f"training_evaluations: expected at least {least}, one update of "
-                f"{settings.workers} episodes, got {self.training_evaluations}"
+                f"max_evaluations: expected at least {least}, one update of "
+                f"{settings.workers} episodes, got {self.max_evaluations}"
             )
         each = settings.workers * most_evaluations(problem, settings.reward, shown)
-        settings = replace(settings, updates=self.training_evaluations // each)
-        while training_evaluations(problem, settings, shown) > self.training_evaluations:
+        settings = replace(settings, updates=self.max_evaluations // each)
+        while training_evaluations(problem, settings, shown) > self.max_evaluations:
             settings = replace(settings, updates=settings.updates - 1)
         return settings
 
@@ -169,7 +170,7 @@ class PlacetoPlacer:
                     for sample in range(first, min(first + ROLLOUTS_AT_ONCE, self.num_rollouts))
                 ]
                 environment.reset(num_episodes=len(generators))
-                choice = sampling(generators, environment.topology.num_groups)
+                choice = sampling(generators, environment.graph_features.num_groups)
                 run_episodes(policy, environment, choice)
                 search.count(len(generators) * each)
 

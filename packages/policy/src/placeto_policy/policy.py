@@ -8,9 +8,9 @@ from torch import nn
 from placeto_policy.embedding.message_passing import GraphEmbedding, new_layer
 from placeto_policy.embedding.pairs import OUTPUT_SCALE, PairScores
 from placeto_policy.errors import PolicyError
+from placeto_policy.graph_features import GraphFeatures
 from placeto_policy.settings import Settings
-from placeto_policy.states import SideBySide, States, device_width
-from placeto_policy.topology import Topology
+from placeto_policy.states import GraphBatch, States, device_width
 
 # A logit whose probability is 0 in float32; infinity would make the entropy NaN.
 IMPOSSIBLE = -1e9
@@ -67,29 +67,29 @@ class PlacementPolicy(nn.Module):
         several in sequence. A problem with another number of devices raises a `PolicyError`.
         """
         parts = [states] if isinstance(states, States) else states
-        return torch.cat([self.on_graph(part.graph)(part) for part in parts])
+        return torch.cat([self.on_graph(part.single_graph)(part) for part in parts])
 
-    def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
+    def on_graph(self, graph: GraphFeatures) -> Callable[[States], torch.Tensor]:
         """Return the policy for many states of one graph, which computes common parts once."""
-        self.check_devices(topology.num_devices)
-        scores = self.scores.on_graph(topology)
+        self.check_devices(graph.num_devices)
+        scores = self.scores.on_graph(graph)
 
         def log_probabilities(states: States) -> torch.Tensor:
-            impossible = ~states.topology.allowed_of(states.current)
+            impossible = ~states.graph_features.allowed_of(states.current)
             return torch.log_softmax(scores(states).masked_fill(impossible, IMPOSSIBLE), dim=1)
 
         return log_probabilities
 
     def side_by_side(
-        self, topologies: Sequence[Topology], counts: Sequence[int]
+        self, graphs: Sequence[GraphFeatures], counts: Sequence[int]
     ) -> Callable[[Sequence[States]], Sequence[torch.Tensor]]:
         """Return the policy for so many states of each of several graphs at once."""
-        if SideBySide.suits(topologies, counts) and isinstance(self.scores, DeviceScores):
-            for topology in topologies:
-                self.check_devices(topology.num_devices)
-            together, several = self.on_graph(topologies[0]), SideBySide(topologies, counts)
+        if GraphBatch.suits(graphs, counts) and isinstance(self.scores, DeviceScores):
+            for graph in graphs:
+                self.check_devices(graph.num_devices)
+            together, several = self.on_graph(graphs[0]), GraphBatch(graphs, counts)
             return lambda parts: torch.split(together(several.join(parts)), list(counts))
-        each = [self.on_graph(topology) for topology in topologies]
+        each = [self.on_graph(graph) for graph in graphs]
         return lambda parts: [one(states) for one, states in zip(each, parts, strict=True)]
 
     def check_devices(self, num_devices: int) -> None:
@@ -120,7 +120,7 @@ class DeviceScores(nn.Module):
         scores: torch.Tensor = self.output(torch.relu(self.hidden(seen)))
         return scores
 
-    def on_graph(self, _: Topology) -> Callable[[States], torch.Tensor]:
+    def on_graph(self, _: GraphFeatures) -> Callable[[States], torch.Tensor]:
         """Return itself: every computation depends on the placement."""
         return self
 

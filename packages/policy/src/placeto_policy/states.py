@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from placeto_policy.earliest import MIN_SECONDS, NEAR
 from placeto_policy.errors import PolicyError
+from placeto_policy.graph_features import NO_RELATION, GraphFeatures
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
-from placeto_policy.topology import NO_RELATION, Topology
 
 # Numbers in the matrices of all states. Beyond, products take longer than their start.
 MOST_NUMBERS = 2**21
@@ -46,8 +46,8 @@ class States:
 
     Attributes
     ----------
-    topology : `Topology` or `SideBySide`
-        The graph, or the graphs.
+    graph_features : `GraphFeatures` or `GraphBatch`
+        Features of the graph, or of the graphs.
     placement : int64[N, G]
         Device of each group; `NOWHERE` for groups that policies of pairs have not placed yet.
     current : int64[N]
@@ -60,7 +60,7 @@ class States:
         Features of simulated schedules, if the policy has them; see `GroupSchedules`.
     """
 
-    topology: "Topology | SideBySide"
+    graph_features: "GraphFeatures | GraphBatch"
     placement: torch.Tensor
     current: torch.Tensor
     visited: torch.Tensor
@@ -71,11 +71,17 @@ class States:
         return len(self.current)
 
     @property
-    def graph(self) -> Topology:
-        """The graph, if there is one."""
-        if not isinstance(self.topology, Topology):
+    def single_graph(self) -> GraphFeatures:
+        """Features of the graph, if all states are of one.
+
+        Raises
+        ------
+        PolicyError
+            When the states are of several graphs.
+        """
+        if not isinstance(self.graph_features, GraphFeatures):
             raise PolicyError("states: expected those of one graph, got several side by side")
-        return self.topology
+        return self.graph_features
 
     def features(self, node_features: NodeFeaturesName = "costs") -> torch.Tensor:
         """Return float32[F, G, N], the features of the nodes of each state.
@@ -86,8 +92,8 @@ class States:
         innermost.
         """
         count, num_groups = self.placement.shape
-        num_devices = self.topology.num_devices
-        constant = self.topology.constant_features(with_paths=node_features != "costs")
+        num_devices = self.graph_features.num_devices
+        constant = self.graph_features.constant_features(with_paths=node_features != "costs")
         first = len(constant)
         features = torch.empty(feature_width(num_devices, node_features), num_groups, count)
         features[:first] = constant
@@ -109,16 +115,16 @@ class States:
         graph's compute time, of the device's memory, of the current group's traffic, and, for
         three scales, of the work near to it in time.
         """
-        topology = self.topology
+        graph = self.graph_features
         count = len(self)
-        near = topology.near_to(self.current)
-        others = torch.ones(count, topology.num_groups)
+        near = graph.near_to(self.current)
+        others = torch.ones(count, graph.num_groups)
         others[torch.arange(count), self.current] = 0.0
         loads = []
-        for device in range(topology.num_devices):
+        for device in range(graph.num_devices):
             there = others * (self.placement == device)
             both = torch.stack([there, there * self.visited], dim=2)
-            parts = torch.cat([topology.held_by(device).expand(count, -1, -1), near], dim=1)
+            parts = torch.cat([graph.held_by(device).expand(count, -1, -1), near], dim=1)
             loads.append(torch.bmm(parts, both).flatten(1))
         return torch.cat(loads, dim=1)
 
@@ -155,41 +161,42 @@ def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np
     return features
 
 
-class SideBySide:
-    """K graphs of up to G groups on D devices, with some states of each: `Topology` of a batch.
+class GraphBatch:
+    """K graphs of up to G groups on D devices, with some states of each, as one batch.
 
-    Graphs with fewer groups are padded by groups on no device, without features and messages.
+    It has the methods of `GraphFeatures`. Graphs with fewer groups are padded by groups on no
+    device, without features and messages.
     """
 
-    def __init__(self, topologies: Sequence[Topology], counts: Sequence[int]) -> None:
-        self.num_devices = topologies[0].num_devices
-        self.num_groups = max(topology.num_groups for topology in topologies)
-        self._topologies = topologies
+    def __init__(self, graphs: Sequence[GraphFeatures], counts: Sequence[int]) -> None:
+        self.num_devices = graphs[0].num_devices
+        self.num_groups = max(graph.num_groups for graph in graphs)
+        self._graphs = graphs
         self._of_state = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        every = [(each, torch.arange(each.num_groups)) for each in topologies]
+        every = [(each, torch.arange(each.num_groups)) for each in graphs]
         self._relations = _stacked([each.relations_of(all_) for each, all_ in every], NO_RELATION)
         self._near = _stacked([each.near_to(all_) for each, all_ in every])
         self._allowed = _stacked([each.allowed_of(all_) for each, all_ in every])
         self._held = [
-            _stacked([each.held_by(device)[0] for each in topologies])[self._of_state]
+            _stacked([each.held_by(device)[0] for each in graphs])[self._of_state]
             for device in range(self.num_devices)
         ]
-        self.group_counts = torch.cat([each.group_counts for each in topologies])[self._of_state]
+        self.group_counts = torch.cat([each.group_counts for each in graphs])[self._of_state]
         self._directions: dict[bool, list[torch.Tensor]] = {}
         self._constants: dict[bool, torch.Tensor] = {}
 
     @staticmethod
-    def suits(topologies: Sequence[Topology], counts: Sequence[int]) -> bool:
+    def suits(graphs: Sequence[GraphFeatures], counts: Sequence[int]) -> bool:
         """Return True if it is quicker to compute these side by side."""
-        largest = max(topology.num_groups for topology in topologies)
-        return len(topologies) > 1 and sum(counts) * largest**2 <= MOST_NUMBERS
+        largest = max(graph.num_groups for graph in graphs)
+        return len(graphs) > 1 and sum(counts) * largest**2 <= MOST_NUMBERS
 
     def join(self, parts: Sequence[States]) -> States:
         """Return the states of all graphs as one batch."""
         lookaheads = [part.lookahead for part in parts if part.lookahead is not None]
         schedules = [part.schedule for part in parts if part.schedule is not None]
         return States(
-            topology=self,
+            graph_features=self,
             placement=self._joined([part.placement for part in parts], -1),
             current=torch.cat([part.current for part in parts]),
             visited=self._joined([part.visited for part in parts]),
@@ -198,35 +205,35 @@ class SideBySide:
         )
 
     def constant_features(self, *, with_paths: bool) -> torch.Tensor:
-        """Return float32[..., G, N]; see `Topology.constant_features`."""
+        """Return float32[..., G, N]; see `GraphFeatures.constant_features`."""
         if with_paths not in self._constants:
-            every = [each.constant_features(with_paths=with_paths) for each in self._topologies]
+            every = [each.constant_features(with_paths=with_paths) for each in self._graphs]
             stacked = _stacked(every)[self._of_state]
             self._constants[with_paths] = stacked.squeeze(3).permute(1, 2, 0).contiguous()
         return self._constants[with_paths]
 
     def directions(self, *, scaled: bool) -> list[torch.Tensor]:
-        """Return float32[N, G, G] for each direction; see `Topology.directions`."""
+        """Return float32[N, G, G] for each direction; see `GraphFeatures.directions`."""
         if scaled not in self._directions:
-            every = [each.directions(scaled=scaled) for each in self._topologies]
+            every = [each.directions(scaled=scaled) for each in self._graphs]
             directions = zip(*every, strict=True)
             self._directions[scaled] = [_stacked(each)[self._of_state] for each in directions]
         return self._directions[scaled]
 
     def relations_of(self, current: torch.Tensor) -> torch.Tensor:
-        """Return int8[N, G]; see `Topology.relations_of`."""
+        """Return int8[N, G]; see `GraphFeatures.relations_of`."""
         return self._relations[self._of_state, current]
 
     def near_to(self, current: torch.Tensor) -> torch.Tensor:
-        """Return float32[N, 1 + S, G]; see `Topology.near_to`."""
+        """Return float32[N, 1 + S, G]; see `GraphFeatures.near_to`."""
         return self._near[self._of_state, current]
 
     def held_by(self, device: int) -> torch.Tensor:
-        """Return float32[N, 2, G]; see `Topology.held_by`."""
+        """Return float32[N, 2, G]; see `GraphFeatures.held_by`."""
         return self._held[device]
 
     def allowed_of(self, current: torch.Tensor) -> torch.Tensor:
-        """Return bool[N, D]; see `Topology.allowed_of`."""
+        """Return bool[N, D]; see `GraphFeatures.allowed_of`."""
         return self._allowed[self._of_state, current]
 
     def _joined(self, parts: Sequence[torch.Tensor], nothing: int = 0) -> torch.Tensor:

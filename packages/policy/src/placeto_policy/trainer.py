@@ -165,7 +165,7 @@ class Trainer:
         self.environments = [self._environment(each, self.settings.reward) for each in evaluators]
         self.baselines = [
             TimeStepBaseline(
-                environment.topology.num_groups,
+                environment.graph_features.num_groups,
                 self.settings.baseline_window,
                 is_zero=self.settings.reward == "counterfactual",
             )
@@ -259,7 +259,7 @@ class Trainer:
 
     def _check_processes(self) -> None:
         if not self._is_checked:
-            groups = [environment.topology.num_groups for environment in self.environments]
+            groups = [environment.graph_features.num_groups for environment in self.environments]
             so_far = (self.seed, self.updates, self.evaluations, groups)
             check_same(self.processes, f"{so_far} {self.settings}", self.policy)
             self._is_checked = True
@@ -287,7 +287,7 @@ class Trainer:
                 start=self.settings.start,
                 generators=some,
             )
-            choices.append(sampling(some, environment.topology.num_groups))
+            choices.append(sampling(some, environment.graph_features.num_groups))
         found = run_side_by_side(self.policy, environments, choices)
         return [
             self._rewarded(graph, workers, generators[graph], episodes)
@@ -310,7 +310,7 @@ class Trainer:
         evaluations = np.full(len(workers), most)
         if self.settings.reward == "counterfactual":
             episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
-            evaluations -= environment.topology.num_groups - counterfactuals.evaluations
+            evaluations -= environment.graph_features.num_groups - counterfactuals.evaluations
         returns = discounted_returns(episodes.rewards, self.settings.return_discount)
         reports = [
             WorkerReport(
@@ -349,7 +349,7 @@ class Trainer:
         for epoch in range(self.settings.epochs):
             generator = np.random.default_rng((self.seed, PARTS_STREAM, self.updates, epoch))
             shares = [
-                np.array_split(generator.permutation(environment.topology.num_groups), count)
+                np.array_split(generator.permutation(environment.graph_features.num_groups), count)
                 for environment in self.environments
             ]
             for part in range(count):

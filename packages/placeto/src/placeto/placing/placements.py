@@ -313,7 +313,7 @@ def _policy_spec(
         rounds = DEFAULT_REFINEMENT_ROUNDS if settings.seconds is None else 0
     placer = PlacetoPlacer(
         policy=policy,
-        training_evaluations=settings.max_evaluations or 0,
+        max_evaluations=settings.max_evaluations or 0,
         num_rollouts=settings.rollouts,
         refinement_rounds=rounds,
     )

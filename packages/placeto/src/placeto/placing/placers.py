@@ -127,10 +127,10 @@ def trained(
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
     placer = PlacetoPlacer(
-        training_evaluations=budget.evaluations, settings=settings, on_update=budget.on_update
+        max_evaluations=budget.evaluations, settings=settings, on_update=budget.on_update
     )
     beyond = max(placer.most_evaluations(problem) - budget.most, 0) if budget.most else 0
-    return replace(placer, training_evaluations=max(budget.evaluations - beyond, 1))
+    return replace(placer, max_evaluations=max(budget.evaluations - beyond, 1))
 
 
 def _paper(problem: PlacementProblem, budget: Budget) -> Placer:

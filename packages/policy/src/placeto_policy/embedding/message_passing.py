@@ -6,9 +6,9 @@ Begin to read at `GraphEmbedding`; message passing and pooled summaries are its 
 import torch
 from torch import nn
 
+from placeto_policy.graph_features import GraphFeatures
 from placeto_policy.settings import MessageName, Settings
-from placeto_policy.states import SideBySide, States, feature_width
-from placeto_policy.topology import Topology
+from placeto_policy.states import GraphBatch, States, feature_width
 
 
 def new_layers(
@@ -68,14 +68,14 @@ class MessagePassing(nn.Module):
         self.message_weight, self.message_bias = new_layers(DIRECTIONS, width, generator)
         self.update_weight, self.update_bias = new_layers(DIRECTIONS, width, generator)
 
-    def forward(self, features: torch.Tensor, topology: Topology | SideBySide) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, graph: GraphFeatures | GraphBatch) -> torch.Tensor:
         """Return float32[2 F, G, N], both directions of each node."""
         is_residual = self.messages == "residual"
         width, num_groups, count = features.shape
         # Groups as the last axis make each sum one product of matrices for all states.
         first = features.transpose(1, 2).reshape(width, count * num_groups)
         found = []
-        for direction, adjacency in enumerate(topology.directions(scaled=is_residual)):
+        for direction, adjacency in enumerate(graph.directions(scaled=is_residual)):
             nodes = first
             for _ in range(self.rounds):
                 messages = torch.addmm(
@@ -179,16 +179,16 @@ class GraphEmbedding(nn.Module):
         """Return float32[W, G, N], the embedding of each node of each state."""
         nodes = states.features(self.node_features)
         if self.message_passing is not None:
-            nodes = self.message_passing(nodes, states.topology)
+            nodes = self.message_passing(nodes, states.graph_features)
         return nodes
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, W], the embedding of each state."""
         nodes = self.nodes(states)
-        relations = states.topology.relations_of(states.current)
+        relations = states.graph_features.relations_of(states.current)
         if not self.has_relations:
             relations = relations.clamp(max=0)
-        summary: torch.Tensor = self.summaries(nodes, relations, states.topology.group_counts)
+        summary: torch.Tensor = self.summaries(nodes, relations, states.graph_features.group_counts)
         if not self.has_relations:
             return summary
         own = nodes[:, states.current, torch.arange(len(states))].T

@@ -8,13 +8,13 @@ from torch import nn
 from placeto_policy.device_costs import GROUP_FEATURES, DeviceCosts
 from placeto_policy.embedding.message_passing import DIRECTIONS, MessagePassing, new_layer
 from placeto_policy.errors import PolicyError
+from placeto_policy.graph_features import GraphFeatures
 from placeto_policy.settings import Settings
 from placeto_policy.states import NOWHERE, States
-from placeto_policy.topology import Topology
 
 WIDTH = 32  # of the embedding of a group, in each direction
 RELATIONS = 3
-TOPOLOGY_FEATURES = 4  # costs and paths
+GRAPH_FEATURES = 4  # costs and paths
 LOADS = 6  # of a device: traffic with the group, work near it in time, all work and memory
 TRANSFERS = 3  # of the group, if it were there
 OWN = 6  # of the pair alone
@@ -51,7 +51,7 @@ class PairScores(nn.Module):
     def __init__(self, settings: Settings, generator: torch.Generator) -> None:
         super().__init__()
         embedded = DIRECTIONS * WIDTH
-        self.first = new_layer(TOPOLOGY_FEATURES + GROUP_FEATURES, WIDTH, generator)
+        self.first = new_layer(GRAPH_FEATURES + GROUP_FEATURES, WIDTH, generator)
         self.message_passing = MessagePassing(WIDTH, settings.message_rounds, generator)
         self.related = new_layer(embedded, RELATIONS * WIDTH, generator)
         numbers = LOADS + TRANSFERS + OWN + LINKS + LEFT
@@ -66,21 +66,21 @@ class PairScores(nn.Module):
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, D], the scores of all devices in each state."""
-        return self.on_graph(states.graph)(states)
+        return self.on_graph(states.single_graph)(states)
 
-    def on_graph(self, topology: Topology) -> Callable[[States], torch.Tensor]:
+    def on_graph(self, graph: GraphFeatures) -> Callable[[States], torch.Tensor]:
         """Return a function from states of one graph to scores; groups are embedded once."""
-        embedded = self.embedded_groups(topology)
-        scale = topology.num_groups**-0.5
+        embedded = self.embedded_groups(graph)
+        scale = graph.num_groups**-0.5
         related = torch.relu(self.related(embedded)).view(-1, RELATIONS, WIDTH) * scale
         return lambda states: self._scores(states, embedded, related)
 
-    def embedded_groups(self, topology: Topology) -> torch.Tensor:
+    def embedded_groups(self, graph: GraphFeatures) -> torch.Tensor:
         """Return float32[G, 2 W], both directions of each group."""
-        costs = costs_of(topology)
-        features = [topology.cost_features, topology.path_features, costs.group_features]
+        costs = costs_of(graph)
+        features = [graph.cost_features, graph.path_features, costs.group_features]
         own = torch.relu(self.first(torch.cat(features, dim=1)))
-        embedded: torch.Tensor = self.message_passing(own.T[:, :, None], topology)
+        embedded: torch.Tensor = self.message_passing(own.T[:, :, None], graph)
         return embedded[:, :, 0].T
 
     def _scores(
@@ -88,8 +88,8 @@ class PairScores(nn.Module):
     ) -> torch.Tensor:
         """Return float32[N, D] with the embedded groups float32[G, 2 W] and [G, 3, W]."""
         there = groups_there(states)
-        allowed = states.graph.allowed[states.current]
-        held = (there * states.graph.memory).sum(dim=2)
+        allowed = states.single_graph.allowed[states.current]
+        held = (there * states.single_graph.memory).sum(dim=2)
         seen = self._seen(states, there, held, embedded, related)
         devices = torch.relu(self.device_again(torch.relu(self.device(seen))))
         devices = devices.masked_fill(~allowed[:, :, None], 0.0)
@@ -109,26 +109,26 @@ class PairScores(nn.Module):
         related: torch.Tensor,
     ) -> torch.Tensor:
         """Return float32[N, D, ...], the features of each device relative to the current group."""
-        topology, current = states.graph, states.current
-        seen = [embedded[current][:, None].expand(-1, topology.num_devices, -1)]
+        graph, current = states.single_graph, states.current
+        seen = [embedded[current][:, None].expand(-1, graph.num_devices, -1)]
         seen.append(pair_numbers(states, there, held))
         for relation in range(RELATIONS):
-            of_relation = (topology.relations[current] == relation).float()
+            of_relation = (graph.relations[current] == relation).float()
             seen.append((of_relation[:, None] * there) @ related[:, relation])
-        seen.append((topology.affinity[current][:, None] * there) @ embedded)
+        seen.append((graph.affinity[current][:, None] * there) @ embedded)
         return torch.cat(seen, dim=2)
 
 
-def costs_of(topology: Topology) -> DeviceCosts:
+def costs_of(graph: GraphFeatures) -> DeviceCosts:
     """Return the features of pairs; a graph of groups alone has none, which is an error."""
-    if topology.device_costs is None:
+    if graph.device_costs is None:
         raise PolicyError("states: expected those of a problem, got those of groups alone")
-    return topology.device_costs
+    return graph.device_costs
 
 
 def groups_there(states: States) -> torch.Tensor:
     """Return float32[N, D, G], 1 for groups on a device; the current one is on none."""
-    devices = torch.arange(states.topology.num_devices)
+    devices = torch.arange(states.graph_features.num_devices)
     return (placed_groups(states)[:, None] == devices[:, None]).float()
 
 
@@ -139,12 +139,12 @@ def placed_groups(states: States) -> torch.Tensor:
 
 def full_devices(states: States, held: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D], the fraction of the memory that is full with the current group."""
-    return held + states.graph.memory[:, states.current].T
+    return held + states.single_graph.memory[:, states.current].T
 
 
 def nearness(states: States, there: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D], the nearness of each device to those in use, and a little to all."""
-    near = costs_of(states.graph).nearness
+    near = costs_of(states.single_graph).nearness
     used = there.any(dim=2).float()
     return used @ near / used.sum(dim=1, keepdim=True).clamp(min=1.0) + near.mean(dim=0) / 8
 
@@ -155,8 +155,8 @@ def pair_numbers(states: States, there: torch.Tensor, held: torch.Tensor) -> tor
     The groups of each device are `groups_there`, and ``held`` float32[N, D] is the fraction of the
     device's memory that they fill.
     """
-    topology, costs = states.graph, costs_of(states.graph)
-    near = there @ topology.near_to(states.current).swapaxes(1, 2)
+    graph, costs = states.single_graph, costs_of(states.single_graph)
+    near = there @ graph.near_to(states.current).swapaxes(1, 2)
     work = (there * costs.work.T).sum(dim=2)
     numbers = [
         torch.cat([near, work[:, :, None], held[:, :, None]], dim=2),
@@ -174,10 +174,10 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
     neighbours on the device. Two more are the busy time of its fullest link then, and of its links
     so far, weighted by its own time on them. Both are fractions of a device's share of all work.
     """
-    costs, current, topology = costs_of(states.graph), states.current, states.graph
-    num_devices, size = topology.num_devices, topology.num_groups
+    costs, current, graph = costs_of(states.single_graph), states.current, states.single_graph
+    num_devices, size = graph.num_devices, graph.num_groups
     parts = [costs.sent[current], costs.tensors[current]]
-    joined = topology.incoming[current] + topology.incoming.T[current]
+    joined = graph.incoming[current] + graph.incoming.T[current]
     parts += [costs.sent.T[current], costs.tensors.T[current], joined]
     out, out_tensors, into, into_tensors, neighbours = torch.unbind(
         there @ torch.stack(parts, dim=2), dim=2
@@ -207,13 +207,13 @@ def link_seconds(states: States) -> torch.Tensor:
 
     The current group counts as not placed.
     """
-    costs, count = costs_of(states.graph), len(states)
+    costs, count = costs_of(states.single_graph), len(states)
     placement = placed_groups(states)
     sender, receiver = costs.flows
     source, target = placement[:, sender], placement[:, receiver]
     # Groups on no device have the first device's number here, and take no time.
     placed = ((source != NOWHERE) & (target != NOWHERE)).float()
-    pairs = source.clamp(min=0) * states.graph.num_devices + target.clamp(min=0)
+    pairs = source.clamp(min=0) * states.single_graph.num_devices + target.clamp(min=0)
     seconds = costs.sent[sender, receiver] * costs.slowness.flatten()[pairs]
     seconds += costs.tensors[sender, receiver] * costs.latency.flatten()[pairs]
     busy = torch.zeros(count, costs.num_links)
@@ -226,14 +226,14 @@ def _of_pairs(states: States, held: torch.Tensor) -> torch.Tensor:
     Three are 1 if it is there now, how much slower it runs there, and its work. Three more are the
     fraction of the memory that would be full, the excess over 1, and 1 if there is an excess.
     """
-    topology, current = states.graph, states.current
-    costs = costs_of(topology)
+    graph, current = states.single_graph, states.current
+    costs = costs_of(graph)
     full = full_devices(states, held)
     now = states.placement[torch.arange(len(states)), current][:, None]
     own = [
-        (now == torch.arange(topology.num_devices)).float(),
+        (now == torch.arange(graph.num_devices)).float(),
         costs.slower[current],
-        torch.log1p(costs.work[current] * topology.num_groups),
+        torch.log1p(costs.work[current] * graph.num_groups),
         full.clamp(max=MOST_MEMORY),
         (full - 1.0).clamp(min=0.0, max=MOST_MEMORY),
         (full > 1.0).float(),
@@ -247,10 +247,10 @@ def _left(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tens
     These are their fraction of all work, and their memory as a fraction of all free memory. The
     current group is one of them.
     """
-    topology = states.graph
+    graph = states.single_graph
     nowhere = 1.0 - there.sum(dim=1)
-    work = nowhere @ topology.shares
-    needs = nowhere @ topology.memory.T  # of each device's memory, if all of it were there
+    work = nowhere @ graph.shares
+    needs = nowhere @ graph.memory.T  # of each device's memory, if all of it were there
     free = ((1.0 - held).clamp(min=0.0) / needs.clamp(min=1e-12)).sum(dim=1)
     memory = (1.0 / free.clamp(min=1.0 / MOST_MEMORY)).clamp(max=MOST_MEMORY)
-    return torch.stack([work, memory], dim=1)[:, None].expand(-1, topology.num_devices, -1)
+    return torch.stack([work, memory], dim=1)[:, None].expand(-1, graph.num_devices, -1)

@@ -21,7 +21,7 @@ NO_RELATION = -1  # of a padded graph: not a group
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class GraphFeatures:
     """A graph of G groups on D devices, as tensors.
 
     Attributes
@@ -117,26 +117,28 @@ class Topology:
         return self.allowed[current]
 
 
-def topology_of(problem: PlacementProblem) -> Topology:
+def graph_features_of(problem: PlacementProblem) -> GraphFeatures:
     """Return the features of a problem.
 
     Examples
     --------
     >>> from placeto_policy.example import two_chains
-    >>> topology_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: b0
+    >>> graph_features_of(two_chains()).vicinity[1, 0].round(decimals=3)  # of a0: b0
     tensor([0.0000, 0.0300, 0.0000, 0.9400, 0.0300, 0.0000])
     """
     times = earliest_times(problem)
     memory = memory_at_peak(problem, times) / problem.cluster.memory_bytes[:, None]
-    topology = topology_of_groups(problem.group_graph, concurrency(problem, times), memory)
-    return replace(topology, device_costs=device_costs(problem, memory, times.longest))
+    graph_features = graph_features_of_groups(
+        problem.group_graph, concurrency(problem, times), memory
+    )
+    return replace(graph_features, device_costs=device_costs(problem, memory, times.longest))
 
 
-def topology_of_groups(
+def graph_features_of_groups(
     graph: GroupGraph,
     near: NDArray[np.float64],
     memory: NDArray[np.float64],
-) -> Topology:
+) -> GraphFeatures:
     """Return the features of groups, their work float64[S, G, G] near in time and memory [D, G]."""
     seconds = mean_seconds(graph.compute_time)
     features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
@@ -147,7 +149,7 @@ def topology_of_groups(
     relations = np.full((graph.num_groups, graph.num_groups), ITSELF, np.int8)
     for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
         relations[members] = relation
-    return Topology(
+    return GraphFeatures(
         cost_features=floats(features),
         path_features=floats(paths),
         incoming=floats(incoming),
