@@ -31,11 +31,25 @@ RULES_OF_UNROLLED_NETWORKS = (colocate_by_id, colocate_gradients, colocate_updat
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model that has a name, with the sizes that its name fixes."""
+    """A model that has a name, with the sizes that its name fixes.
+
+    Attributes
+    ----------
+    name
+        Name of the model, such as ``"nmt-2"``.
+    description
+        Kind of network with its reference, in one line.
+    function
+        Name of the function of this package that builds its training step.
+    fixed
+        Sizes that its name fixes, by name.
+    colocation_rules
+        Co-location rules for its ops.
+    """
 
     name: str
     description: str
-    function: str  # of this package, which builds its training step
+    function: str
     fixed: Mapping[str, int] = field(default_factory=dict)
     colocation_rules: tuple[ColocationRule, ...] = DEFAULT_RULES
 
@@ -49,10 +63,10 @@ class RegisteredModel:
     @property
     def build(self) -> "Callable[..., TrainingStep]":
         """The function that builds its training step."""
-        found: Callable[..., TrainingStep] = getattr(
+        factory: Callable[..., TrainingStep] = getattr(
             import_module("placeto_workloads"), self.function
         )
-        return found
+        return factory
 
 
 _MODELS = (

@@ -30,8 +30,16 @@ UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
 class FamilyMember:
     """One model of a family; nothing is built before it is needed.
 
-    Its name is unique in its family and for its seed, such as ``"ptb-07"``. It has the sampled and
-    the fixed sizes, and cells in families whose graphs differ in them.
+    Attributes
+    ----------
+    name
+        Name that is unique in the family and for its seed, such as ``"ptb-07"``.
+    family
+        Name of the family that the model is built as, such as ``"ptb"``.
+    sizes
+        Sampled and fixed sizes, by name.
+    architecture
+        Cells, in families whose graphs differ in them; else None.
     """
 
     name: str
@@ -40,7 +48,15 @@ class FamilyMember:
     architecture: Architecture | None
 
     def training_step(self, *, device: torch.device | str = "meta", seed: int = 0) -> TrainingStep:
-        """Build the training step; see `TrainingStep`."""
+        """Build the training step.
+
+        Parameters
+        ----------
+        device
+            Device of weights and inputs; on the default, meta, they take no memory.
+        seed
+            Seed of weights and inputs on any other device.
+        """
         build: Callable[..., TrainingStep] = _RECIPES[self.family].build
         if self.architecture is not None:
             build = partial(build, self.architecture)
@@ -49,7 +65,19 @@ class FamilyMember:
 
 @dataclass(frozen=True)
 class Family:
-    """Similar models, half for training and half for test, and how their ops are grouped."""
+    """Similar models, half for training and half for test, and how their ops are grouped.
+
+    Attributes
+    ----------
+    name
+        Name of the family.
+    num_groups
+        Number of groups that the ops of a member are grouped into.
+    colocation_rules
+        Co-location rules that are applied before groups are merged.
+    training, test
+        Members for training, and for test.
+    """
 
     name: str
     num_groups: int
@@ -58,7 +86,13 @@ class Family:
     test: tuple[FamilyMember, ...]
 
     def grouping(self, graph: OpGraph) -> Grouping:
-        """Return the groups of ops of a graph of this family: merge-and-colocate."""
+        """Return the groups of ops that merge-and-colocate makes.
+
+        Parameters
+        ----------
+        graph
+            Graph of a member's training step.
+        """
         small_groups = colocate(graph, self.colocation_rules)
         return merge_and_colocate(graph, small_groups, num_groups=self.num_groups)
 
@@ -186,22 +220,22 @@ def _different_members(
     """
     recipe = _RECIPES[base]
     members: list[FamilyMember] = []
-    seen = set()
+    sampled = set()
     repeated = 0
     while len(members) < NUM_MEMBERS:
-        drawn = {
-            size: int(generator.integers(least, most, endpoint=True))
-            for size, (least, most) in recipe.drawn.items()
+        drawn_sizes = {
+            size: int(generator.integers(minimum, maximum, endpoint=True))
+            for size, (minimum, maximum) in recipe.drawn.items()
         }
         architecture = recipe.draw_architecture(sampler, generator)
-        if (*drawn.values(), architecture) in seen:
+        if (*drawn_sizes.values(), architecture) in sampled:
             continue
-        had = {member.architecture for member in members if member.architecture}
-        if architecture in had and repeated < MOST_REPEATED:
+        architectures = {member.architecture for member in members if member.architecture}
+        if architecture in architectures and repeated < MOST_REPEATED:
             repeated += 1
             continue
-        seen.add((*drawn.values(), architecture))
+        sampled.add((*drawn_sizes.values(), architecture))
         repeated = 0
-        sizes = {**chosen, **drawn}
+        sizes = {**chosen, **drawn_sizes}
         members.append(FamilyMember(f"{name}-{len(members):02}", base, sizes, architecture))
     return members

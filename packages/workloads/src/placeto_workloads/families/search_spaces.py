@@ -37,13 +37,24 @@ MICRO_OPERATIONS = (
 
 @dataclass(frozen=True)
 class SearchSpace(ABC):
-    """Architectures as sequences of choices, of cells of ``num_nodes`` nodes, at least 1."""
+    """Architectures as sequences of choices.
+
+    Attributes
+    ----------
+    num_nodes
+        Number of nodes of a cell, at least 1.
+
+    Raises
+    ------
+    WorkloadError
+        If ``num_nodes`` is no whole number of at least 1.
+    """
 
     num_nodes: int
 
     name: ClassVar[str]  # in files
     num_cells: ClassVar[int]  # of an architecture
-    given_states: ClassVar[int]  # of a cell before its first node
+    num_input_states: ClassVar[int]  # of a cell before its first node
     num_operations: ClassVar[int]  # that a node chooses from
 
     def __post_init__(self) -> None:
@@ -56,14 +67,42 @@ class SearchSpace(ABC):
 
     @abstractmethod
     def architecture(self, choices: Sequence[int]) -> Architecture:
-        """Return the architecture of choices, one for each decision."""
+        """Return the architecture of choices, one for each decision.
+
+        Parameters
+        ----------
+        choices
+            Index of the choice of each decision, as many as `counts` has.
+
+        Raises
+        ------
+        WorkloadError
+            If there are more or fewer, or an index is out of range.
+        """
 
     @abstractmethod
     def uniform(self, generator: np.random.Generator) -> Architecture:
-        """Return an architecture of which each choice is equally likely."""
+        """Return an architecture of which each choice is equally likely.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
 
     def check(self, choices: Sequence[int]) -> None:
-        """Check the choices of an architecture."""
+        """Check the choices of an architecture.
+
+        Parameters
+        ----------
+        choices
+            Index of the choice of each decision, as many as `counts` has.
+
+        Raises
+        ------
+        WorkloadError
+            If there are more or fewer, or an index is out of range.
+        """
         if len(choices) != len(self.counts):
             raise WorkloadError(f"choices: expected {len(self.counts)}, got {len(choices)}")
         for place, (choice, count) in enumerate(zip(choices, self.counts, strict=True)):
@@ -81,17 +120,30 @@ class ConvolutionalSpace(SearchSpace):
 
     name = "convolutional"
     num_cells = 2
-    given_states = 2
+    num_input_states = 2
     num_operations = len(MICRO_OPERATIONS)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        each_cell = range(self.given_states, self.given_states + self.num_nodes)
-        operations = (self.num_operations,) * 2
-        return tuple(n for states in each_cell for n in (states, states, *operations)) * 2
+        counts_of_cell: list[int] = []
+        for num_states in range(self.num_input_states, self.num_input_states + self.num_nodes):
+            counts_of_cell += [num_states, num_states, self.num_operations, self.num_operations]
+        return (*counts_of_cell, *counts_of_cell)
 
     def architecture(self, choices: Sequence[int]) -> ConvolutionalArchitecture:
-        """Return the normal and the reduction cell; a block has left, right, their operations."""
+        """Return the normal and the reduction cell.
+
+        Parameters
+        ----------
+        choices
+            For each block the indices of its left and right state, and those of their operations;
+            first all of the normal cell.
+
+        Raises
+        ------
+        WorkloadError
+            If there are more or fewer than `counts` has, or an index is out of range.
+        """
         self.check(choices)
         blocks = tuple(_block(*choices[at : at + 4]) for at in range(0, len(choices), 4))
         normal, reduction = blocks[: self.num_nodes], blocks[self.num_nodes :]
@@ -100,11 +152,18 @@ class ConvolutionalSpace(SearchSpace):
         )
 
     def uniform(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        """Return an architecture of which each choice is equally likely.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
         return ConvolutionalArchitecture(self._cell(generator), self._cell(generator))
 
     def _cell(self, generator: np.random.Generator) -> ConvolutionalCell:
         blocks = []
-        for states in range(self.given_states, self.given_states + self.num_nodes):
+        for states in range(self.num_input_states, self.num_input_states + self.num_nodes):
             left, right = (int(state) for state in generator.integers(states, size=2))
             blocks.append(_block(left, right, *generator.integers(self.num_operations, size=2)))
         return cell_with_loose_ends(tuple(blocks))
@@ -126,20 +185,42 @@ class RecurrentSpace(SearchSpace):
 
     name = "recurrent"
     num_cells = 1
-    given_states = 0
+    num_input_states = 0
     num_operations = len(ACTIVATIONS)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        others = (n for node in range(1, self.num_nodes) for n in (node, self.num_operations))
-        return (self.num_operations, *others)
+        counts = [self.num_operations]
+        for node in range(1, self.num_nodes):
+            counts += [node, self.num_operations]
+        return tuple(counts)
 
     def architecture(self, choices: Sequence[int]) -> RecurrentCell:
+        """Return the cell of choices.
+
+        Parameters
+        ----------
+        choices
+            Index of the first node's activation, then for each node the index of the node that it
+            reads, and that of its activation.
+
+        Raises
+        ------
+        WorkloadError
+            If there are more or fewer than `counts` has, or an index is out of range.
+        """
         self.check(choices)
         activations = tuple(ACTIVATIONS[choice] for choice in choices[::2])
         return RecurrentCell(activations, tuple(choices[1::2]))
 
     def uniform(self, generator: np.random.Generator) -> RecurrentCell:
+        """Return a cell of which each choice is equally likely.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
         indices = generator.integers(self.num_operations, size=self.num_nodes)
         inputs = tuple(int(generator.integers(node)) for node in range(1, self.num_nodes))
         return RecurrentCell(tuple(ACTIVATIONS[index] for index in indices), inputs)
@@ -149,24 +230,55 @@ class ArchitectureSampler(Protocol):
     """Samples architectures of the ENAS search spaces, as an ENAS controller does."""
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
-        """Return a recurrent cell."""
+        """Return a recurrent cell.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
 
     def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
-        """Return a normal and a reduction cell."""
+        """Return a normal and a reduction cell.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
 
 
 @dataclass(frozen=True)
 class UniformSampler:
     """An `ArchitectureSampler` to which every choice of the search space is equally likely.
 
-    By default cells have 12 nodes, or 5 blocks, as in Pham et al. (2018), sections 3.1 and 3.2.
+    Attributes
+    ----------
+    num_nodes
+        Number of nodes of a recurrent cell; by default 12, as in Pham et al. (2018), section 3.1.
+    num_blocks
+        Number of blocks of a convolutional cell; by default 5, as there in section 3.2.
     """
 
     num_nodes: int = 12
     num_blocks: int = 5
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+        """Return a recurrent cell.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
         return RecurrentSpace(self.num_nodes).uniform(generator)
 
     def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        """Return a normal and a reduction cell.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
         return ConvolutionalSpace(self.num_blocks).uniform(generator)

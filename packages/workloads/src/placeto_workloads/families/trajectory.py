@@ -24,10 +24,24 @@ class ControllerSampler:
     """
 
     def recurrent_cell(self, generator: np.random.Generator) -> RecurrentCell:
+        """Return a cell that the controller of recurrent cells sampled.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
         choices = shipped_choices(RecurrentSpace.name)
         return RecurrentSpace().architecture(generator.choice(choices).tolist())
 
     def convolutional_cells(self, generator: np.random.Generator) -> ConvolutionalArchitecture:
+        """Return the two cells that the controller of image networks sampled.
+
+        Parameters
+        ----------
+        generator
+            Source of random numbers.
+        """
         choices = shipped_choices(ConvolutionalSpace.name)
         return ConvolutionalSpace().architecture(generator.choice(choices).tolist())
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import (
-    built,
+    build_on_device,
     first_number,
     import_library,
     seeded,
@@ -36,25 +36,47 @@ def diffusers_step(
     """Build a training step of a network of the diffusers library, without trained weights.
 
     The loss is the mean of what it gives, and that of its distance from a codebook if it has one.
+
+    Parameters
+    ----------
+    name
+        Class of the library, such as ``"UNet2DConditionModel"``.
+    batch_size
+        Number of pictures in a step.
+    sequence_length
+        Number of words of the text that a picture is made of.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+    **settings
+        Arguments of the class.
+
+    Raises
+    ------
+    WorkloadError
+        If the library is not installed, or has no such model or setting.
     """
     library = import_library("diffusers", "diffusers")
-    known = [key for key in dir(library) if any(kind in key for kind in KINDS)]
-    model_class = getattr(library, name, None) if name in known else None
+    names = [key for key in dir(library) if any(kind in key for kind in KINDS)]
+    model_class = getattr(library, name, None) if name in names else None
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise WorkloadError(
-            f"diffusers:{name}: expected a known network{such_as(name, known)}, got {name!r}"
+            f"diffusers:{name}: expected a known network{such_as(name, names)}, got {name!r}"
         )
-    taken = inspect.signature(model_class.__init__).parameters
+    parameters = inspect.signature(model_class.__init__).parameters
     for key in settings:
-        if key not in taken:
+        if key not in parameters:
             raise WorkloadError(
-                f"diffusers:{name}: expected a setting{such_as(key, list(taken))}, got {key!r}"
+                f"diffusers:{name}: expected a setting{such_as(key, list(parameters))}, got {key!r}"
             )
-    model = built(f"diffusers:{name}", lambda: model_class(**settings), device, seed).train()
+    model = build_on_device(
+        f"diffusers:{name}", lambda: model_class(**settings), device, seed
+    ).train()
     with seeded(seed):
         inputs = _inputs(model, batch_size, sequence_length)
-    there = pytree.tree_map(lambda value: value.to(device), inputs)
-    return TrainingStep(model, there, _sum_of_means)
+    inputs_on_device = pytree.tree_map(lambda value: value.to(device), inputs)
+    return TrainingStep(model, inputs_on_device, _sum_of_means)
 
 
 def _sum_of_means(outputs: Any) -> torch.Tensor:
@@ -64,24 +86,24 @@ def _sum_of_means(outputs: Any) -> torch.Tensor:
 
 def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Any]:
     config: Mapping[str, Any] = model.config
-    taken = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
     inputs: dict[str, Any] = {}
-    first = "hidden_states" if "hidden_states" in taken else next(iter(taken))
-    inputs[first] = torch.randn(batch_size, *_shape(config))
-    if "timestep" in taken:
+    main_input = "hidden_states" if "hidden_states" in parameters else next(iter(parameters))
+    inputs[main_input] = torch.randn(batch_size, *_shape(config))
+    if "timestep" in parameters:
         inputs["timestep"] = torch.randint(1000, (batch_size,))
-    if "encoder_hidden_states" in taken:
+    if "encoder_hidden_states" in parameters:
         width = first_number(
             config, "caption_channels", "cross_attention_dim", "joint_attention_dim"
         )
         if width:
             inputs["encoder_hidden_states"] = torch.randn(batch_size, words, width)
-    if "pooled_projections" in taken:
+    if "pooled_projections" in parameters:
         width = first_number(config, "pooled_projection_dim")
         inputs["pooled_projections"] = torch.randn(batch_size, width or 1)
-    if "class_labels" in taken and (classes := first_number(config, "num_embeds_ada_norm")):
+    if "class_labels" in parameters and (classes := first_number(config, "num_embeds_ada_norm")):
         inputs["class_labels"] = torch.randint(classes, (batch_size,))
-    if "added_cond_kwargs" in taken and (conditions := _conditions(model, batch_size)):
+    if "added_cond_kwargs" in parameters and (conditions := _conditions(model, batch_size)):
         inputs["added_cond_kwargs"] = conditions
     return inputs
 
@@ -92,9 +114,9 @@ def _conditions(model: Any, batch_size: int) -> dict[str, Tensor]:
         return {"resolution": torch.rand(batch_size, 2), "aspect_ratio": torch.rand(batch_size, 1)}
     if model.config.get("addition_embed_type") == "text_time":
         width = model.config["projection_class_embeddings_input_dim"]
-        of_sizes = NUM_SIZES * model.config["addition_time_embed_dim"]
+        size_width = NUM_SIZES * model.config["addition_time_embed_dim"]
         return {
-            "text_embeds": torch.randn(batch_size, width - of_sizes),
+            "text_embeds": torch.randn(batch_size, width - size_width),
             "time_ids": torch.rand(batch_size, NUM_SIZES),
         }
     return {}

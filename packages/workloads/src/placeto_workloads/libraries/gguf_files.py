@@ -9,7 +9,7 @@ import mmap
 import re
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,8 +76,8 @@ class GgufHeader(NamedTuple):
 
 def read_gguf(path: Path) -> GgufHeader:
     """Return what the header of a GGUF file says; of a model in several, what all of them say."""
-    named = PART.fullmatch(path.name)
-    if named is None:
+    match = PART.fullmatch(path.name)
+    if match is None:
         header = _read_part(path)
         if header.metadata.get("split.count", 1) != 1:
             raise WorkloadError(
@@ -85,20 +85,20 @@ def read_gguf(path: Path) -> GgufHeader:
                 "model-00001-of-00003.gguf, so that the other parts are found beside it"
             )
         return header
-    count = int(named["count"])
+    count = int(match["count"])
     tensors: dict[str, StoredTensor] = {}
-    first: dict[str, Any] = {}
-    for number in range(1, count + 1):
-        part = path.with_name(f"{named['stem']}-{number:05}-of-{count:05}.gguf")
-        header = _read_part(part)
+    metadata: dict[str, Any] = {}
+    for index in range(1, count + 1):
+        part_path = path.with_name(f"{match['stem']}-{index:05}-of-{count:05}.gguf")
+        header = _read_part(part_path)
         if header.metadata.get("split.count", count) != count:
-            raise WorkloadError(f"{part}: expected one of {count} parts, as its name says")
-        first = first or header.metadata
+            raise WorkloadError(f"{part_path}: expected one of {count} parts, as its name says")
+        metadata = metadata or header.metadata
         for name, tensor in header.tensors.items():
             if name in tensors:
-                raise WorkloadError(f"{part}: expected {name} in one part of the model alone")
+                raise WorkloadError(f"{part_path}: expected {name} in one part of the model alone")
             tensors[name] = tensor
-    return GgufHeader(first, tensors)
+    return GgufHeader(metadata, tensors)
 
 
 def _read_part(path: Path) -> GgufHeader:
@@ -130,25 +130,26 @@ class _Cursor:
                 f"{self.path}: expected a header that ends before byte {self._end:,}, but it says "
                 "that it goes on; the file is damaged, or cut off"
             )
-        before = self.place
+        start = self.place
         self.place += num_bytes
-        return before
+        return start
 
     def number(self, code: str) -> Any:
         return self.numbers(code, 1)[0]
 
     def numbers(self, code: str, count: int) -> tuple[Any, ...]:
         """Return the next numbers, of a type of `struct`."""
-        at = self.skip(count * struct.calcsize(f"<{code}"))
-        return struct.unpack_from(f"<{count}{code}", self._data, at)
+        start = self.skip(count * struct.calcsize(f"<{code}"))
+        return struct.unpack_from(f"<{count}{code}", self._data, start)
 
     def text(self) -> str:
         length = self.number("Q")
-        at = self.skip(length)
+        start = self.skip(length)
         try:
-            return self._data[at : at + length].decode()
+            return self._data[start : start + length].decode()
         except UnicodeDecodeError as error:
-            raise WorkloadError(f"{self.path}: expected text at byte {at:,}, in UTF-8") from error
+            line = f"{self.path}: expected text at byte {start:,}, in UTF-8"
+            raise WorkloadError(line) from error
 
     def skip_texts(self, count: int) -> None:
         """Go on behind so many texts."""
@@ -264,22 +265,22 @@ class GgufModel(StoredModel):
         tensors_of = tensor_names(
             names, self.architecture, self.config["num_hidden_layers"], tensors
         )
-        known = {each for used in tensors_of.values() for each in used}
-        others = [name for name in tensors if name not in known and not NO_PARAMETERS.match(name)]
+        used = set(chain(*tensors_of.values()))
+        unused = [name for name in tensors if name not in used and not NO_PARAMETERS.match(name)]
         for name, parameter in names.items():
             stored = [tensors[tensor] for tensor in tensors_of[name]]
             if not stored:
-                raise self.missing(name, others)
+                raise self.missing_tensor(name, unused)
             if not _fits(tuple(parameter.shape), stored):
                 raise WorkloadError(
                     f"{self.path}: expected {' and '.join(tensors_of[name])} of the shape "
                     f"{shape_text(parameter.shape)}, as its metadata says, got "
                     f"{' and '.join(shape_text(tensor.shape) for tensor in stored)}"
                 )
-        self.warn_of_others(others)
+        self.warn_of_unused(unused)
         return {
-            name: sum(tensors[tensor].num_bytes for tensor in used)
-            for name, used in tensors_of.items()
+            name: sum(tensors[tensor].num_bytes for tensor in held_in)
+            for name, held_in in tensors_of.items()
         }
 
 
@@ -292,27 +293,28 @@ def tensor_names(
     ``blk.1.ffn_up_exps.weight``.
     """
     gguf = import_library("gguf", "gguf")
-    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    known = gguf.get_tensor_name_map(numbers[architecture], num_layers)
-    result: dict[str, tuple[str, ...]] = {}
+    ids = {name: architecture_id for architecture_id, name in gguf.MODEL_ARCH_NAMES.items()}
+    name_map = gguf.get_tensor_name_map(ids[architecture], num_layers)
+    tensors_of: dict[str, tuple[str, ...]] = {}
     for parameter in parameters:
         suffix = SUFFIX.search(parameter, len(parameter) - len("_weight"))
         stem = parameter if suffix is None else parameter[: suffix.start()]
         kind = "weight" if suffix is None else suffix[1]
-        parts = [stem]
-        if stem.endswith(FUSED) and f"{known.get_name(stem)}.{kind}" not in tensors:
-            parts = [stem.removesuffix(FUSED) + part for part in ("gate_proj", "up_proj")]
-        found = [_present(f"{known.get_name(part)}.{kind}", tensors) for part in parts]
-        result[parameter] = tuple(name for names in found for name in names) if all(found) else ()
-    return result
+        stems = [stem]
+        if stem.endswith(FUSED) and f"{name_map.get_name(stem)}.{kind}" not in tensors:
+            prefix = stem.removesuffix(FUSED)
+            stems = [f"{prefix}gate_proj", f"{prefix}up_proj"]
+        names = [_present(f"{name_map.get_name(each_stem)}.{kind}", tensors) for each_stem in stems]
+        tensors_of[parameter] = tuple(chain(*names)) if all(names) else ()
+    return tensors_of
 
 
 def _present(name: str, tensors: Collection[str]) -> list[str]:
     """Return a tensor that is there, or those of each expert, which older files have instead."""
     if name in tensors or "_exps" not in name:
         return [name] if name in tensors else []
-    of_each = (name.replace("_exps", f".{expert}") for expert in count())
-    return list(takewhile(tensors.__contains__, of_each))
+    expert_names = (name.replace("_exps", f".{expert}") for expert in count())
+    return list(takewhile(tensors.__contains__, expert_names))
 
 
 def _architecture(path: Path, header: GgufHeader) -> str:
@@ -338,7 +340,7 @@ def _config(path: Path, architecture: str, header: GgufHeader) -> dict[str, Any]
         )
     if EMBEDDING not in tensors:
         raise WorkloadError(f"{path}: expected a tensor {EMBEDDING}, got none")
-    blocks = {int(found[1]) for found in map(BLOCK.match, tensors) if found}
+    blocks = {int(match[1]) for match in map(BLOCK.match, tensors) if match}
     if len(blocks) != values["num_hidden_layers"] or max(blocks) >= len(blocks):
         raise WorkloadError(
             f"{path}: expected tensors of {values['num_hidden_layers']:,} blocks, as "
@@ -366,13 +368,13 @@ def _config(path: Path, architecture: str, header: GgufHeader) -> dict[str, Any]
 
 
 def _check_counts(path: Path, values: Mapping[str, int]) -> None:
-    for key, limit, most in (
+    for key, limit, maximum in (
         ("num_key_value_heads", "num_attention_heads", values["num_attention_heads"]),
         ("num_experts_per_tok", "num_experts", values.get("num_experts", 0)),
     ):
-        if values.get(key, 0) > most:
+        if values.get(key, 0) > maximum:
             raise WorkloadError(
-                f"{path}: expected a {key} of at most the {limit} {most:,}, got {values[key]:,}"
+                f"{path}: expected a {key} of at most the {limit} {maximum:,}, got {values[key]:,}"
             )
 
 
@@ -393,6 +395,6 @@ def _fits(shape: tuple[int, ...], stored: Collection[StoredTensor]) -> bool:
     """Return whether a parameter is in these tensors; one may be transposed, or have sizes of 1."""
     if len(stored) > 1:
         return prod(shape) == sum(prod(tensor.shape) for tensor in stored)
-    (only,) = stored
-    sizes, stored_sizes = ([size for size in each if size > 1] for each in (shape, only.shape))
-    return sorted(sizes) == sorted(stored_sizes)
+    (tensor,) = stored
+    sizes = sorted(size for size in shape if size > 1)
+    return sizes == sorted(size for size in tensor.shape if size > 1)

@@ -11,13 +11,15 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import built, import_library, seeded, such_as
+from placeto_workloads.libraries.loading import build_on_device, import_library, seeded, such_as
 from placeto_workloads.models.training_step import TrainingStep, whole_number
 
 # Settings that would load weights.
 TIMM_LOADING = ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
 TORCHVISION_LOADING = ("weights", "weights_backbone")
 USUAL_CLASSES = 1000
+CLASSES_OF_VIDEOS = 400
+
 FRAMES = 16
 SIDE = 224
 # What is for images, or parts of them, of another size than the usual one.
@@ -32,12 +34,31 @@ def timm_step(
     seed: int = 0,
     **settings: Any,
 ) -> TrainingStep:
-    """Build a training step of a model of the timm library, without trained weights."""
+    """Build a training step of a model of the timm library, without trained weights.
+
+    Parameters
+    ----------
+    name
+        Name of the model in the library, such as ``"resnet50"``.
+    batch_size
+        Number of images in a step.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+    **settings
+        Arguments of ``timm.create_model``; none may load weights.
+
+    Raises
+    ------
+    WorkloadError
+        If the library is not installed, or has no such model or setting.
+    """
     library = import_library("timm", "timm")
     if not library.is_model(name):  # a name with a tag is one, and not among those listed
         _check_known(f"timm:{name}", library.list_models())
     _check_no_weights(f"timm:{name}", settings, TIMM_LOADING)
-    model = built(
+    model = build_on_device(
         f"timm:{name}",
         lambda: library.create_model(name, pretrained=False, **settings),
         device,
@@ -73,41 +94,61 @@ def torchvision_step(
     seed: int = 0,
     **settings: Any,
 ) -> TrainingStep:
-    """Build a training step of a model of the torchvision library, without trained weights."""
+    """Build a training step of a model of the torchvision library, without trained weights.
+
+    Parameters
+    ----------
+    name
+        Name of the model in the library, such as ``"resnet50"``.
+    batch_size
+        Number of images or videos in a step.
+    image_size
+        Height and width of an image, in pixels; by default those that the model was trained with.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+    **settings
+        Arguments of the builder of the model; none may load weights.
+
+    Raises
+    ------
+    WorkloadError
+        If the library is not installed, or has no such model or setting.
+    """
     models = import_library("torchvision.models", "torchvision")
     _check_known(f"torchvision:{name}", models.list_models())
     _check_no_weights(f"torchvision:{name}", settings, TORCHVISION_LOADING)
-    maker = models.get_model_builder(name)
-    kind = maker.__module__.split(".")[2]
+    builder = models.get_model_builder(name)
+    kind = builder.__module__.split(".")[2]
     if kind == "detection":
         raise WorkloadError(
             f"torchvision:{name}: expected a model of images or videos, got a detector, "
             "which does other things for other images"
         )
-    without = {"weights": None}
-    if "weights_backbone" in inspect.signature(maker).parameters:
-        without["weights_backbone"] = None
-    model: nn.Module = built(
-        f"torchvision:{name}", lambda: maker(**without, **settings), device, seed
+    no_weights = {"weights": None}
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        no_weights["weights_backbone"] = None
+    model: nn.Module = build_on_device(
+        f"torchvision:{name}", lambda: builder(**no_weights, **settings), device, seed
     )
     side = image_size or TORCHVISION_SIDES.get(name) or TORCHVISION_SIDES.get(kind) or SIDE
-    has_classes = kind not in {"segmentation", "optical_flow"}
+    shape: tuple[int, ...] = (3, side, side)
+    num_classes = settings.get("num_classes", USUAL_CLASSES)
+    if kind == "video":
+        shape = (3, FRAMES, side, side)
+        num_classes = settings.get("num_classes", CLASSES_OF_VIDEOS)
+    if kind in {"segmentation", "optical_flow"}:
+        num_classes = None
     return _image_step(
-        model.train(),
-        (3, FRAMES, side, side) if kind == "video" else (3, side, side),
-        batch_size,
-        num_classes=settings.get("num_classes", 400 if kind == "video" else USUAL_CLASSES)
-        if has_classes
-        else None,
-        device=device,
-        seed=seed,
+        model.train(), shape, batch_size, num_classes=num_classes, device=device, seed=seed
     )
 
 
-def _check_known(source: str, known: Collection[str]) -> None:
+def _check_known(source: str, names: Collection[str]) -> None:
     name = source.partition(":")[2]
-    if name not in known:
-        raise WorkloadError(f"{source}: expected a known model{such_as(name, known)}, got {name!r}")
+    if name not in names:
+        raise WorkloadError(f"{source}: expected a known model{such_as(name, names)}, got {name!r}")
 
 
 def _check_no_weights(source: str, settings: Iterable[str], loading: Collection[str]) -> None:
@@ -144,6 +185,6 @@ def _classification(labels: Tensor, outputs: object) -> Tensor:
     if not scores:
         raise WorkloadError(f"loss_fn: expected scores, got {type(outputs).__name__}")
     loss = functional.cross_entropy(scores[0], labels)
-    for further in scores[1:]:
-        loss = loss + 0.4 * functional.cross_entropy(further, labels)
+    for auxiliary_scores in scores[1:]:
+        loss = loss + 0.4 * functional.cross_entropy(auxiliary_scores, labels)
     return loss

@@ -30,17 +30,17 @@ def import_library(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # a library for another build of PyTorch fails in any way
-        what = f"a library that can be imported, got {error_line(error)}"
+        expected = f"a library that can be imported, got {error_line(error)}"
         missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
         if missing.partition(".")[0] == name.partition(".")[0]:
-            what = f"it to be installed: pip install 'placeto-workloads[{extra}]'"
-        raise WorkloadError(f"{name}: expected {what}") from error
+            expected = f"it to be installed: pip install 'placeto-workloads[{extra}]'"
+        raise WorkloadError(f"{name}: expected {expected}") from error
 
 
-def such_as(name: str, known: Collection[str]) -> str:
+def such_as(name: str, names: Collection[str]) -> str:
     """Return words that name those of some names that are like one; nothing where none is."""
-    found = difflib.get_close_matches(name, known, NUM_SUGGESTIONS)
-    return f", such as {', '.join(found)}" if found else ""
+    similar_names = difflib.get_close_matches(name, names, NUM_SUGGESTIONS)
+    return f", such as {', '.join(similar_names)}" if similar_names else ""
 
 
 @contextmanager
@@ -51,25 +51,25 @@ def offline() -> Iterator[None]:
     except ModuleNotFoundError:
         yield
         return
-    before = constants.HF_HUB_OFFLINE
+    was_offline = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
-        constants.HF_HUB_OFFLINE = before
+        constants.HF_HUB_OFFLINE = was_offline
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a file of JSON, such as a configuration."""
     try:
-        found = json.loads(path.read_bytes())
+        mapping = json.loads(path.read_bytes())
     except OSError as error:
         raise WorkloadError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise WorkloadError(f"{path}: expected JSON, got {error_line(error)}") from error
-    if not isinstance(found, dict):
-        raise WorkloadError(f"{path}: expected a mapping, got {type(found).__name__}")
-    return found
+    if not isinstance(mapping, dict):
+        raise WorkloadError(f"{path}: expected a mapping, got {type(mapping).__name__}")
+    return mapping
 
 
 @contextmanager
@@ -80,7 +80,9 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def built(source: str, make: Callable[[], Model], device: torch.device | str, seed: int) -> Model:
+def build_on_device(
+    source: str, make: Callable[[], Model], device: torch.device | str, seed: int
+) -> Model:
     """Build a model of a source, such as ``timm:resnet50``, on a device, without the hub."""
     try:
         with offline(), seeded(seed):
@@ -120,8 +122,10 @@ def _weights_on_meta() -> Iterator[None]:
         if type(weight) is not nn.Parameter or weight.is_meta:
             return None
         if id(weight) not in moved:
-            there = nn.Parameter(weight.detach().to("meta"), requires_grad=weight.requires_grad)
-            moved[id(weight)] = weight, there
+            meta_weight = nn.Parameter(
+                weight.detach().to("meta"), requires_grad=weight.requires_grad
+            )
+            moved[id(weight)] = weight, meta_weight
         return moved[id(weight)][1]
 
     hook = register_module_parameter_registration_hook(move)

@@ -16,13 +16,13 @@ from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.gguf_files import GgufModel
 from placeto_workloads.libraries.loading import (
-    built,
+    build_on_device,
     import_library,
     offline,
     read_json,
     such_as,
 )
-from placeto_workloads.libraries.transformers_inputs import inputs_of
+from placeto_workloads.libraries.transformers_inputs import make_inputs
 from placeto_workloads.libraries.weight_files import INDEX, SafetensorsModel, StoredModel
 from placeto_workloads.models.training_step import TrainingStep
 
@@ -77,12 +77,36 @@ def transformers_step(
     its class takes. Caches, dropped layers and masked features are off. There are labels if they
     are known; otherwise a warning says that the loss is the mean of the outputs. There are no masks
     of attention.
+
+    Parameters
+    ----------
+    name
+        A ``model_type`` of the library, the path of a ``config.json``, or that of a file or folder
+        of weights, of which the headers alone are read.
+    batch_size
+        Number of sequences, images or sounds in a step.
+    sequence_length
+        Number of tokens of a sequence; by default 128, or as many as the configuration allows.
+    task
+        Purpose of the model, such as ``"masked-lm"``, one of `TASKS`; by default the class that the
+        configuration names, or the first task that there is for the architecture.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+    **settings
+        Settings of the configuration, of any type of JSON.
+
+    Raises
+    ------
+    WorkloadError
+        If the library is not installed, or has no such model or setting.
     """
     stored = stored_model(name)
-    model = built_model(name, settings, task, stored, device=device, seed=seed).train()
+    model = build_model(name, settings, task, stored, device=device, seed=seed).train()
     if stored:
         _warn_of_widths(name, model, stored.parameter_bytes(model))
-    inputs = inputs_of(name, model, batch_size, sequence_length, device=device, seed=seed)
+    inputs = make_inputs(name, model, batch_size, sequence_length, device=device, seed=seed)
     # No label of a transcript is padding.
     mask_fraction = 1.0 if type(model).__name__.endswith("ForCTC") else None
     return TrainingStep(model, inputs, mask_fraction=mask_fraction)
@@ -97,7 +121,7 @@ def stored_model(path: str) -> StoredModel | None:
     return None
 
 
-def built_model(
+def build_model(
     name: str,
     settings: Mapping[str, Any],
     task: str | None,
@@ -116,12 +140,12 @@ def built_model(
         model_class = _model_class(library, name, config, task, usual_task)
 
         def make() -> nn.Module:
-            of_class = _config_of_class(name, config, model_class)
-            dtype = of_class.dtype or usual_dtype
+            class_config = _config_of_class(name, config, model_class)
+            dtype = class_config.dtype or usual_dtype
             try:
-                made: nn.Module = model_class._from_config(of_class, dtype=dtype)
+                built_network: nn.Module = model_class._from_config(class_config, dtype=dtype)
             except TypeError as error:
-                values = of_class.to_dict().items()
+                values = class_config.to_dict().items()
                 unset = [key for key, value in values if value is None and SIZE.search(key)]
                 if not unset:
                     raise
@@ -129,9 +153,9 @@ def built_model(
                     f"transformers:{name}: expected settings that its configuration leaves open, "
                     f"such as {', '.join(unset)}, got {error_line(error)}"
                 ) from error
-            return made
+            return built_network
 
-        model = built(f"transformers:{name}", make, device, seed)
+        model = build_on_device(f"transformers:{name}", make, device, seed)
     if LOOPS.search(_source(type(model).__module__)):
         warnings.warn(
             f"transformers:{name}: ops, bytes and time are too high, as layers with a state loop "
@@ -141,11 +165,11 @@ def built_model(
     return model
 
 
-def _warn_of_widths(name: str, model: nn.Module, num_bytes: Mapping[str, int]) -> None:
+def _warn_of_widths(source: str, model: nn.Module, num_bytes: Mapping[str, int]) -> None:
     weights = dict(model.named_parameters())
-    if any(weights[each].nbytes != count for each, count in num_bytes.items()):
+    if any(weights[name].nbytes != stored_bytes for name, stored_bytes in num_bytes.items()):
         warnings.warn(
-            f"{name}: a training step counts weights in the dtype of the configuration; steps of "
+            f"{source}: a training step counts weights in the dtype of the configuration; steps of "
             "inference (decode, prefill) count them as the file has them",
             stacklevel=3,
         )
@@ -155,15 +179,15 @@ def _config(
     library: Any, name: str, settings: Mapping[str, Any], stored: StoredModel | None
 ) -> Any:
     is_file = bool(stored) or name.endswith(".json") or ("/" in name and os.path.exists(name))
-    given: Mapping[str, Any] = {"model_type": name}
+    file_values: Mapping[str, Any] = {"model_type": name}
     if is_file:
-        given = stored.config if stored else read_json(Path(name))
-    model_type = given.get("model_type")
+        file_values = stored.config if stored else read_json(Path(name))
+    model_type = file_values.get("model_type")
     if not isinstance(model_type, str) or model_type not in library.CONFIG_MAPPING:
         raise WorkloadError(_unknown_type(library, name, model_type, is_file=is_file))
     config_class = library.CONFIG_MAPPING[model_type]
     _check_settings(name, config_class, settings)
-    values = _harmless(name, _merged(given, settings))
+    values = _harmless(name, _merged(file_values, settings))
     architectures = values.pop("architectures", [])
     try:
         config = config_class.from_dict(values)
@@ -175,10 +199,10 @@ def _config(
     if isinstance(architectures, str):
         architectures = [architectures]
     config.architectures = architectures if isinstance(architectures, list) else []
-    for part in _parts(config):
+    for nested_config in _with_sub_configs(config):
         for key, value in FIXED.items():
-            if hasattr(part, key):
-                setattr(part, key, value)
+            if hasattr(nested_config, key):
+                setattr(nested_config, key, value)
     if config.is_encoder_decoder:  # labels, shifted by one, are what the decoder reads
         for key in ("pad_token_id", "decoder_start_token_id"):
             if getattr(config, key, None) is None:
@@ -188,37 +212,42 @@ def _config(
 
 def _unknown_type(library: Any, name: str, model_type: Any, *, is_file: bool) -> str:
     """Say which model type could be meant: by a class, a name of the hub, or a misspelt one."""
-    known = list(library.CONFIG_MAPPING.keys())
-    near = such_as(str(model_type), known)
+    model_types = list(library.CONFIG_MAPPING.keys())
+    suggestion = such_as(str(model_type), model_types)
     if is_file:
-        return f"{name}: expected a known model_type{near}, got {model_type!r}"
+        return f"{name}: expected a known model_type{suggestion}, got {model_type!r}"
     config_class = getattr(getattr(library, name, None), "config_class", None)
     if config_class is not None:
         return (
             f"transformers:{name}: expected the model_type of this class, "
             f"{config_class.model_type}, with the setting architectures={name}"
         )
-    meant = _type_in(name, known)
-    near = f", such as {meant}" if meant else near
+    type_in_name = _type_in(name, model_types)
+    if type_in_name is not None:
+        suggestion = f", such as {type_in_name}"
     return (
-        f"transformers:{name}: expected a known model_type{near}, or the path of a config.json, as "
-        f"nothing is downloaded, got {name!r}"
+        f"transformers:{name}: expected a known model_type{suggestion}, or the path of a "
+        f"config.json, as nothing is downloaded, got {name!r}"
     )
 
 
-def _type_in(name: str, known: Iterable[str]) -> str | None:
+def _type_in(name: str, model_types: Iterable[str]) -> str | None:
     """Return the longest known model type that a name has as words, in any spelling.
 
     Such as ``llama`` in ``"meta-llama/Llama-2-7b-hf"``, and ``gpt_neox`` in ``"GPT-NeoX-20B"``.
     """
     words = re.findall("[a-z0-9]+", name.rpartition("/")[2].lower())
-    parts = {
+    joined_words = {
         "".join(words[begin:end])
         for begin in range(len(words))
         for end in range(begin + 1, len(words) + 1)
     }
-    found = [known_type for known_type in known if re.sub("[^a-z0-9]", "", known_type) in parts]
-    return max(found, key=len, default=None)
+    matching_types = [
+        model_type
+        for model_type in model_types
+        if re.sub("[^a-z0-9]", "", model_type) in joined_words
+    ]
+    return max(matching_types, key=len, default=None)
 
 
 def _check_settings(name: str, config_class: Any, settings: Mapping[str, Any]) -> None:
@@ -230,25 +259,27 @@ def _check_settings(name: str, config_class: Any, settings: Mapping[str, Any]) -
             continue
         is_known = hasattr(usual, key) or _is_read(usual, key)
         if key in (*REFUSED, QUANTIZATION) or key.startswith("_") or not is_known:
-            known = [known for known in usual.to_dict() if known not in REFUSED]
+            setting_names = [setting for setting in usual.to_dict() if setting not in REFUSED]
             raise WorkloadError(
                 f"transformers:{name}: expected a setting of {usual.model_type}"
-                f"{such_as(key, known)}, got {key!r}"
+                f"{such_as(key, setting_names)}, got {key!r}"
             )
 
 
 def _is_read(usual: Any, key: str) -> bool:
     """Return whether code of the library reads a setting that is there only if it is given."""
-    own = type(usual).__module__
-    modules = [own, own.replace(".configuration_", ".modeling_")]
+    config_module = type(usual).__module__
+    modules = [config_module, config_module.replace(".configuration_", ".modeling_")]
     modules += ["transformers.modeling_rope_utils"] if hasattr(usual, "rope_parameters") else []
     reads = re.compile(rf'(getattr\(\w+, |kwargs\.\w+\()"{re.escape(key)}"')
     return any(reads.search(_source(module)) for module in modules)
 
 
 def _source(module: str) -> str:
-    found = find_spec(module)
-    return Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    return Path(spec.origin).read_text(encoding="utf-8")
 
 
 def _with_fewer_layers(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,13 +323,13 @@ def _harmless(name: str, value: Any) -> Any:
     }
 
 
-def _parts(config: Any) -> Iterator[Any]:
+def _with_sub_configs(config: Any) -> Iterator[Any]:
     """Give a configuration and those within it."""
     yield config
     for key in getattr(config, "sub_configs", {}):
-        part = getattr(config, key, None)
-        if part is not None and not isinstance(part, dict):
-            yield from _parts(part)
+        sub_config = getattr(config, key, None)
+        if sub_config is not None and not isinstance(sub_config, dict):
+            yield from _with_sub_configs(sub_config)
 
 
 def _model_class(
@@ -306,26 +337,26 @@ def _model_class(
 ) -> Any:
     """Return the class that a configuration names, or that there is for a task."""
     named = [] if task else [str(architecture) for architecture in config.architectures]
-    for found in (getattr(library, architecture, None) for architecture in named):
-        if isinstance(found, type) and issubclass(found, library.PreTrainedModel):
-            return found
+    for architecture in named:
+        named_class = getattr(library, architecture, None)
+        if isinstance(named_class, type) and issubclass(named_class, library.PreTrainedModel):
+            return named_class
     tables = importlib.import_module("transformers.models.auto.modeling_auto")
-    by_task = {
-        known: names[config.model_type]
-        for known, table in TASKS.items()
-        if config.model_type in (names := dict(getattr(tables, table, {})))
-    }
-    if not by_task:
+    classes_by_task = {}
+    for known_task, table in TASKS.items():
+        class_names = dict(getattr(tables, table, {}))
+        if config.model_type in class_names:
+            classes_by_task[known_task] = class_names[config.model_type]
+    if not classes_by_task:
         raise WorkloadError(
             f"transformers:{name}: expected an architecture with a model of its own, "
             f"got {config.model_type}"
         )
-    if task is not None and task not in by_task:
-        raise WorkloadError(
-            f"task: expected one of {', '.join(by_task)} for {config.model_type}, got {task!r}"
-        )
-    usual = usual_task if usual_task in by_task else next(iter(by_task))
-    names = by_task[task or usual]
+    if task is not None and task not in classes_by_task:
+        tasks = ", ".join(classes_by_task)
+        raise WorkloadError(f"task: expected one of {tasks} for {config.model_type}, got {task!r}")
+    usual = usual_task if usual_task in classes_by_task else next(iter(classes_by_task))
+    names = classes_by_task[task or usual]
     class_name = names if isinstance(names, str) else names[0]
     if named:
         warnings.warn(
@@ -338,12 +369,12 @@ def _model_class(
 
 def _config_of_class(name: str, config: Any, model_class: Any) -> Any:
     """Return a configuration, or the part for its text, whichever a class is built of."""
-    text = config.get_text_config()
-    if "Classification" in model_class.__name__ and getattr(text, "pad_token_id", 0) is None:
-        text.pad_token_id = 0  # the last word that is no padding is what it classifies
-    for part in (config, text):
-        if isinstance(part, model_class.config_class):
-            return part
+    text_config = config.get_text_config()
+    if "Classification" in model_class.__name__ and getattr(text_config, "pad_token_id", 0) is None:
+        text_config.pad_token_id = 0  # the last word that is no padding is what it classifies
+    for candidate in (config, text_config):
+        if isinstance(candidate, model_class.config_class):
+            return candidate
     raise WorkloadError(
         f"transformers:{name}: expected architectures to name a class of {config.model_type}, got "
         f"{model_class.__name__}, which is one of {model_class.config_class.model_type}"

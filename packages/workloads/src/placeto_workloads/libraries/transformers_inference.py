@@ -19,7 +19,7 @@ from torch.func import functional_call
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import offline, seeded
-from placeto_workloads.libraries.transformers import built_model, stored_model
+from placeto_workloads.libraries.transformers import build_model, stored_model
 from placeto_workloads.libraries.transformers_inputs import checked_length
 from placeto_workloads.models.training_step import TrainingStep, whole_number
 
@@ -108,7 +108,7 @@ def inference_step(
             f"weight_bits: expected none for {name}, whose weights are as its file has them, got "
             f"{weight_bits}"
         )
-    model: Any = built_model(
+    model: Any = build_model(
         name,
         settings,
         None,
@@ -119,9 +119,9 @@ def inference_step(
         usual_dtype=DEFAULT_DTYPE,
     ).eval()
     key = _cache_argument(name, model)
-    held = stored.parameter_bytes(model) if stored else None
+    parameter_bytes = stored.parameter_bytes(model) if stored else None
     if weight_bits is not None:
-        held = dict(_held_bytes(model, weight_bits))
+        parameter_bytes = dict(_held_bytes(model, weight_bits))
     length = checked_length(name, model, "context", context, DEFAULT_CONTEXT)
     num_new = 1 if mode == "decode" else length
     with seeded(seed):
@@ -139,7 +139,7 @@ def inference_step(
         model,
         inputs,
         mode="inference",
-        parameter_bytes=held,
+        parameter_bytes=parameter_bytes,
         experts_per_token=next((count for count in experts if isinstance(count, int)), 1),
     )
 
@@ -148,13 +148,13 @@ def _cache_argument(name: str, model: Any) -> str:
     """Return what a decoder calls its argument for a cache; another model is refused."""
     if model.config.is_encoder_decoder:
         raise _no_decoder(name, model, "has an encoder")
-    taken = inspect.signature(model.forward).parameters
-    keys = [key for key in CACHES if key in taken]
-    if not keys or "input_ids" not in taken:
+    parameters = inspect.signature(model.forward).parameters
+    keys = [key for key in CACHES if key in parameters]
+    if not keys or "input_ids" not in parameters:
         raise _no_decoder(name, model, "takes none")
     if not getattr(model.config, "is_decoder", True):  # only configurations of encoders have it
         raise _no_decoder(name, model, "is an encoder; the setting is_decoder=true makes it one")
-    if any("dynamic" in str(getattr(part, "rope_type", "")) for part in model.modules()):
+    if any("dynamic" in str(getattr(module, "rope_type", "")) for module in model.modules()):
         raise WorkloadError(
             f"transformers:{name}: expected rotary embeddings that depend on no values, got "
             'rope_type dynamic; the setting rope_parameters={"rope_type": "linear", "factor": 2.0} '
@@ -163,10 +163,10 @@ def _cache_argument(name: str, model: Any) -> str:
     return keys[0]
 
 
-def _no_decoder(name: str, model: Any, what: str) -> WorkloadError:
+def _no_decoder(name: str, model: Any, reason: str) -> WorkloadError:
     return WorkloadError(
         f"transformers:{name}: expected a decoder with a cache of keys and values, got "
-        f"{type(model).__name__}, which {what}"
+        f"{type(model).__name__}, which {reason}"
     )
 
 
@@ -190,19 +190,19 @@ def _cache(name: str, model: Any, key: str, words: Tensor, length: int) -> Any:
     How large its tensors are is found by a step of one token, for which they are made.
     """
     utils: Any = importlib.import_module("transformers.cache_utils")
-    found = utils.StaticCache(model.config, max_cache_len=length)
-    layers = found.layers
-    for number, layer in enumerate(layers):
+    static_cache = utils.StaticCache(model.config, max_cache_len=length)
+    layers = static_cache.layers
+    for index, layer in enumerate(layers):
         if type(layer) not in (utils.StaticLayer, utils.StaticSlidingWindowLayer):
             raise WorkloadError(
                 f"transformers:{name}: expected layers that keep keys and values, got a "
-                f"{type(layer).__name__} in layer {number}"
+                f"{type(layer).__name__} in layer {index}"
             )
-        layers[number] = _layer_class()(layer.max_cache_len, layer.is_sliding)
+        layers[index] = _layer_class()(layer.max_cache_len, layer.is_sliding)
     try:
         with offline(), torch.no_grad():
-            buffers = {key: each.to(words.device) for key, each in model.named_buffers()}
-            inputs = {"input_ids": words[:, :1], key: found, "use_cache": True}
+            buffers = {key: buffer.to(words.device) for key, buffer in model.named_buffers()}
+            inputs = {"input_ids": words[:, :1], key: static_cache, "use_cache": True}
             functional_call(model, buffers, (), inputs)
     except Exception as error:
         if "cannot be called on meta tensors" in str(error):
@@ -217,12 +217,12 @@ def _cache(name: str, model: Any, key: str, words: Tensor, length: int) -> Any:
     num_new = words.shape[1]
     positions: dict[int, Tensor] = {}  # of the new tokens in a layer, the same in all as long
     for layer in used:
-        room = layer.max_cache_len
-        if room not in positions:
-            new = torch.arange(length - num_new, length)[-room:] % room
-            positions[room] = new.to(words.device)
-        layer.num_before, layer.position = length - num_new, positions[room]
-    return found
+        capacity = layer.max_cache_len
+        if capacity not in positions:
+            new_positions = torch.arange(length - num_new, length)[-capacity:] % capacity
+            positions[capacity] = new_positions.to(words.device)
+        layer.num_before, layer.position = length - num_new, positions[capacity]
+    return static_cache
 
 
 @cache
@@ -257,10 +257,10 @@ def _layer_class() -> type[Any]:
             if not self.is_initialized:
                 self.lazy_initialization(key_states, value_states)
                 return key_states, value_states
-            room = self.max_cache_len
-            for kept, new in ((self.keys, key_states), (self.values, value_states)):
-                kept.index_copy_(2, self.position, new[:, :, -room:])
-            if key_states.shape[2] > room:  # each of a prompt's tokens sees a window of its own
+            capacity = self.max_cache_len
+            for cached, new in ((self.keys, key_states), (self.values, value_states)):
+                cached.index_copy_(2, self.position, new[:, :, -capacity:])
+            if key_states.shape[2] > capacity:  # each of a prompt's tokens sees a window of its own
                 return key_states, value_states
             return self.keys, self.values
 

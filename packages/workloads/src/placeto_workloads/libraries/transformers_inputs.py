@@ -36,7 +36,7 @@ SIDES = ("image_size", "input_size", "img_size", "crop_size")
 DEFAULT_SIDE = 224
 
 
-def inputs_of(
+def make_inputs(
     name: str,
     model: nn.Module,
     batch_size: int,
@@ -54,20 +54,20 @@ def inputs_of(
     }
 
 
-def checked_length(name: str, model: Any, what: str, given: int | None, usual: int) -> int:
+def checked_length(name: str, model: Any, field: str, requested: int | None, default: int) -> int:
     """Return a number of tokens that a model has positions for; by default the usual one."""
     text = model.config.get_text_config()
     key = next((key for key in LONGEST if first_number(text, key)), "")
     rows = longest = first_number(text, key) or LARGEST_SIZE
-    for path, part in model.named_modules():
-        padding = getattr(part, "padding_idx", None)
+    for path, module in model.named_modules():
+        padding = getattr(module, "padding_idx", None)
         if path.endswith(".position_embeddings") and padding is not None:
-            longest = len(part.weight) - padding - 1  # as tokens are counted from there
-    length = min(usual, longest) if given is None else whole_number(what, given)
+            longest = len(module.weight) - padding - 1  # as tokens are counted from there
+    length = min(default, longest) if requested is None else whole_number(field, requested)
     if length > longest:
         raise WorkloadError(
-            f"{what}: expected at most {longest} tokens, as {key} of transformers:{name} is "
-            f"{rows}, got {given}; the setting {key}={length + rows - longest} allows them"
+            f"{field}: expected at most {longest} tokens, as {key} of transformers:{name} is "
+            f"{rows}, got {requested}; the setting {key}={length + rows - longest} allows them"
         )
     return length
 
@@ -81,10 +81,14 @@ class _Inputs:
         self._text: Any = self._config.get_text_config()
         self._class = type(model).__name__
         parameters = inspect.signature(model.forward).parameters
-        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        named = {key: each for key, each in parameters.items() if each.kind not in several}
-        self._taken = set(named)
-        self._needed = {key for key, each in named.items() if each.default is each.empty}
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        self._taken: set[str] = set()
+        self._needed: set[str] = set()
+        for key, parameter in parameters.items():
+            if parameter.kind not in variadic:
+                self._taken.add(key)
+                if parameter.default is parameter.empty:
+                    self._needed.add(key)
         self._needed |= NEEDED & self._taken
         if self._class.startswith(("Git", "Vilt")):
             self._needed.add("pixel_values")
@@ -116,7 +120,7 @@ class _Inputs:
         if {"input_ids", "pixel_values"} <= self._taken and "return_loss" in self._taken:
             inputs |= {"input_ids": self._words(), "pixel_values": self._images()}
             return inputs | {"return_loss": True}
-        targets = {name: made for name, made in self._targets().items() if name in self._taken}
+        targets = {name: target for name, target in self._targets().items() if name in self._taken}
         if not targets and self._config.is_encoder_decoder and "decoder_input_ids" in self._taken:
             inputs["decoder_input_ids"] = self._words()
         of_loss = sorted(name for name in self._taken if "label" in name or name in OF_LOSS)
@@ -135,10 +139,12 @@ class _Inputs:
             "ForSequenceClassification"
         )
         if finds_ends or "sampled_negative_indices" in self._taken:
-            what = "the end of each text" if finds_ends else "the parts that it is to tell apart"
+            unknown_value = (
+                "the end of each text" if finds_ends else "the parts that it is to tell apart"
+            )
             raise WorkloadError(
                 f"transformers:{self._name}: expected a class whose step depends on no values, got "
-                f"{self._class}, which needs to know {what}"
+                f"{self._class}, which needs to know {unknown_value}"
             )
 
     def _words(self) -> Tensor:
@@ -209,16 +215,18 @@ class _Inputs:
             ("ForPreTraining",): self._targets_of_pretraining,
             WRITERS: lambda: {"labels": self._words()} if self._vocabulary() else {},
         }
-        found = (make for ends, make in makers.items() if self._class.endswith(ends))
-        return next(found, dict)()
+        for ends, maker in makers.items():
+            if self._class.endswith(ends):
+                return maker()
+        return {}
 
     def _targets_of_pretraining(self) -> dict[str, Tensor]:
         """Return words and what is said of sentences; else which words are not the text's own."""
-        of_sentences = self._taken & {"next_sentence_label", "sentence_order_label"}
-        if not of_sentences:
+        sentence_targets = self._taken & {"next_sentence_label", "sentence_order_label"}
+        if not sentence_targets:
             return {"labels": torch.randint(2, (self._batch, self._length))}
-        made = {name: torch.randint(2, (self._batch,)) for name in of_sentences}
-        return {"labels": self._words(), **made}
+        sentence_labels = {name: torch.randint(2, (self._batch,)) for name in sentence_targets}
+        return {"labels": self._words(), **sentence_labels}
 
     def _hidden_patches(self) -> dict[str, Tensor]:
         patch = first_number(self._config, "patch_size")

@@ -56,16 +56,18 @@ class StoredModel:
         """Return the bytes of each parameter of the model that is built of the configuration."""
         raise NotImplementedError
 
-    def missing(self, parameter: str, others: list[str]) -> WorkloadError:
-        instead = f"none, but {others[0]}, which is no parameter" if others else "none"
-        return WorkloadError(f"{self.path}: expected a tensor of {parameter}, got {instead}")
+    def missing_tensor(self, parameter: str, unused: list[str]) -> WorkloadError:
+        """Return the error of a parameter that no tensor holds."""
+        got = f"none, but {unused[0]}, which is no parameter" if unused else "none"
+        return WorkloadError(f"{self.path}: expected a tensor of {parameter}, got {got}")
 
-    def warn_of_others(self, others: list[str]) -> None:
-        if others:
-            num_bytes = sum(self.tensors[name].num_bytes for name in others)
+    def warn_of_unused(self, unused: list[str]) -> None:
+        """Warn of tensors that are no parameters."""
+        if unused:
+            num_bytes = sum(self.tensors[name].num_bytes for name in unused)
             warnings.warn(
-                f"{self.path}: {len(others)} tensors of {num_bytes:,} bytes are no parameters of "
-                f"the model and count nothing, such as {others[0]}",
+                f"{self.path}: {len(unused)} tensors of {num_bytes:,} bytes are no parameters of "
+                f"the model and count nothing, such as {unused[0]}",
                 stacklevel=3,
             )
 
@@ -99,13 +101,17 @@ class SafetensorsModel(StoredModel):
         parameters = dict(model.named_parameters(remove_duplicate=False))
         prefix = f"{getattr(model, 'base_model_prefix', '')}."
         tensors_of: dict[str, list[str]] = {}
-        others: list[str] = []
+        unused: list[str] = []
         for name in self.tensors:
             plain = WRAPPERS.sub("", name)
-            spelt = name, plain, prefix + plain, plain.removeprefix("model.")  # as Lightning does
-            found = (_parameter_of(each, parameters) for each in spelt)
-            parameter = next(filter(None, found), None)
-            (others if parameter is None else tensors_of.setdefault(parameter, [])).append(name)
+            without_model = plain.removeprefix("model.")  # which Lightning puts before names
+            for spelling in (name, plain, prefix + plain, without_model):
+                parameter = _parameter_of(spelling, parameters)
+                if parameter is not None:
+                    tensors_of.setdefault(parameter, []).append(name)
+                    break
+            else:
+                unused.append(name)
         num_bytes: dict[nn.Parameter, int] = {}  # tied ones are one
         for parameter, names in tensors_of.items():
             weights = parameters[parameter]
@@ -114,8 +120,8 @@ class SafetensorsModel(StoredModel):
             num_bytes[weights] = max(count, num_bytes.get(weights, 0))
         for name, weights in model.named_parameters():
             if weights not in num_bytes:
-                raise self.missing(name, others)
-        self.warn_of_others(others)
+                raise self.missing_tensor(name, unused)
+        self.warn_of_unused(unused)
         return {name: num_bytes[weights] for name, weights in model.named_parameters()}
 
     def _check_shape(self, parameter: str, shape: tuple[int, ...], names: list[str]) -> None:
@@ -133,10 +139,12 @@ class SafetensorsModel(StoredModel):
 def _files(path: Path) -> tuple[Path, list[Path]]:
     """Return the folder of a model and the files of its weights."""
     if path.is_dir():
-        found = next((path / name for name in (INDEX, SINGLE) if (path / name).is_file()), None)
-        if found is None:
+        if (path / INDEX).is_file():
+            path /= INDEX
+        elif (path / SINGLE).is_file():
+            path /= SINGLE
+        else:
             raise WorkloadError(f"{path}: expected {INDEX} or {SINGLE} in it, got neither")
-        path = found
     if not path.name.endswith(".json"):
         return path.parent, [path]
     places = read_json(path).get("weight_map")
@@ -157,8 +165,8 @@ def _read(path: Path) -> Iterator[tuple[str, str, StoredTensor]]:
     try:
         with library.safe_open(path, framework="np") as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                part = file.get_slice(name)
-                shape, dtype = tuple(part.get_shape()), part.get_dtype()
+                stored_slice = file.get_slice(name)
+                shape, dtype = tuple(stored_slice.get_shape()), stored_slice.get_dtype()
                 yield name, dtype, StoredTensor(shape, -(-prod(shape) * _bits(dtype) // 8))
     except (OSError, library.SafetensorError) as error:
         raise WorkloadError(
@@ -168,8 +176,8 @@ def _read(path: Path) -> Iterator[tuple[str, str, StoredTensor]]:
 
 def _bits(dtype: str) -> int:
     """Return the bits of an element: 16 of BF16, 8 of F8_E4M3 and of BOOL."""
-    found = BITS.fullmatch(dtype)
-    return int(found[1]) if found else 8
+    match = BITS.fullmatch(dtype)
+    return int(match[1]) if match else 8
 
 
 def _parameter_of(name: str, parameters: Collection[str]) -> str | None:
@@ -182,8 +190,9 @@ def _parameter_of(name: str, parameters: Collection[str]) -> str | None:
         name = name.replace(old, new)
     if name in parameters:
         return name
-    if (found := EXPERT.fullmatch(name)) and found["part"] in PART_OF_EXPERTS:
-        name = f"{found['experts']}.{PART_OF_EXPERTS[found['part']]}"
+    match = EXPERT.fullmatch(name)
+    if match and match["part"] in PART_OF_EXPERTS:
+        name = f"{match['experts']}.{PART_OF_EXPERTS[match['part']]}"
         return name if name in parameters else None
     without_kind = name
     while "_" in without_kind.rpartition(".")[2]:

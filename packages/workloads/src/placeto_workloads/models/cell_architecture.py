@@ -25,6 +25,13 @@ class Block:
 
     States 0 and 1 are the outputs of the cell before the last and of the last one; 2 onwards are
     the blocks of this cell, in order.
+
+    Attributes
+    ----------
+    left, right
+        Indices of the two states.
+    left_operation, right_operation
+        Operations on them.
     """
 
     left: int
@@ -35,7 +42,20 @@ class Block:
 
 @dataclass(frozen=True)
 class ConvolutionalCell:
-    """Blocks, and the states that are joined along the channels into the output of the cell."""
+    """Blocks, and the states that are joined along the channels into the output of the cell.
+
+    Attributes
+    ----------
+    blocks
+        Blocks, in order.
+    outputs
+        Indices of the states that are joined.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no block or no output, or an index is that of no earlier state.
+    """
 
     blocks: tuple[Block, ...]
     outputs: tuple[int, ...]
@@ -61,8 +81,12 @@ class ConvolutionalCell:
 class ConvolutionalArchitecture:
     """The two cells that a network repeats.
 
-    The normal one keeps height and width. The reduction cell halves them: its operations on its two
-    inputs have stride 2.
+    Attributes
+    ----------
+    normal
+        Cell that keeps height and width.
+    reduction
+        Cell that halves them: its operations on its two inputs have stride 2.
     """
 
     normal: ConvolutionalCell
@@ -85,6 +109,18 @@ class RecurrentCell:
     The first node reads the input and the state of the step before; each other node reads one
     earlier node, whose index is in ``inputs``. The nodes that no other one reads, the loose ends,
     are averaged into the new state.
+
+    Attributes
+    ----------
+    activations
+        Activation of each node.
+    inputs
+        Index of the node that each node but the first reads.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no node, or ``inputs`` has not one earlier node for each node but the first.
     """
 
     activations: tuple[Activation, ...]
@@ -112,7 +148,24 @@ class RecurrentCell:
 
 
 def cell_with_loose_ends(blocks: tuple[Block, ...]) -> ConvolutionalCell:
-    """Return the cell whose output is every state that no block reads."""
+    """Return the cell whose output is every state that no block reads.
+
+    Parameters
+    ----------
+    blocks
+        Blocks of the cell, in order; each reads states before it.
+
+    Raises
+    ------
+    WorkloadError
+        If there is no block, or one reads a state that is not before it.
+
+    Examples
+    --------
+    >>> block = Block(PREVIOUS, Operation.IDENTITY, CURRENT, Operation.MAX_POOL_3)
+    >>> cell_with_loose_ends((block, block)).outputs
+    (2, 3)
+    """
     read = {state for block in blocks for state in (block.left, block.right)}
     states = range(CURRENT + 1 + len(blocks))
     return ConvolutionalCell(blocks, tuple(state for state in states if state not in read))

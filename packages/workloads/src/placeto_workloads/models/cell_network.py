@@ -69,10 +69,12 @@ class CellNetwork(nn.Module):
         previous, current, stride = channels, channels, 1
         for index, planned in enumerate(plan):
             filters = planned.filters
-            before = nn.Identity() if index == 0 else adjustment(previous, filters, stride)
+            previous_adjustment = (
+                nn.Identity() if index == 0 else adjustment(previous, filters, stride)
+            )
             cell = Cell(
                 planned,
-                previous=before,
+                previous=previous_adjustment,
                 previous_channels=previous if index == 0 else filters,
                 current=adjustment(current, filters, 1),
             )
@@ -289,6 +291,15 @@ def enas_image_network(
         Number of normal cells in each of the three stages.
     filters
         Number of filters of each operation in the first stage, at least 2.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        If a size is no whole number of at least 1, or the sizes make no network.
 
     Examples
     --------

@@ -47,6 +47,15 @@ def enas_language_model(
         Length of embeddings and states.
     vocabulary_size
         Number of words.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        If a size is no whole number of at least 1, or the sizes make no network.
 
     Examples
     --------
@@ -110,10 +119,12 @@ class RecurrentStep(nn.Module):
         self.cell = cell
 
     def forward(self, word: Tensor, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        first, *others = self.cell.activations
-        read = torch.cat([word, state], dim=1)
-        nodes = [_highway(torch.mm(read, weights[0]), state, first)]
-        for activation, earlier, weight in zip(others, self.cell.inputs, weights[1:], strict=True):
+        first_activation, *later_activations = self.cell.activations
+        cell_input = torch.cat([word, state], dim=1)
+        nodes = [_highway(torch.mm(cell_input, weights[0]), state, first_activation)]
+        for activation, earlier, weight in zip(
+            later_activations, self.cell.inputs, weights[1:], strict=True
+        ):
             carried = nodes[earlier]
             nodes.append(_highway(torch.mm(carried, weight), carried, activation))
         ends = [nodes[node] for node in self.cell.loose_ends]

@@ -27,7 +27,7 @@ def inception_v3(
     The network of Szegedy et al. (2015), table 1 and figures 5 to 7 and 10, with batch
     normalisation after every convolution, without the auxiliary head: 23,834,568 parameters.
     Sizes that the paper leaves open, such as the width of the branches, are those of its published
-    network. `device`, `seed` and errors are as of `training_step`.
+    network.
 
     Parameters
     ----------
@@ -35,6 +35,15 @@ def inception_v3(
         Numbers of images in a step, and of classes.
     image_size
         Height and width of an image, in pixels; at least 75.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        If a size is no whole number of at least 1, or the sizes make no network.
 
     Examples
     --------

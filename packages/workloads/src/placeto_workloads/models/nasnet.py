@@ -90,6 +90,15 @@ def nasnet(
         the number of filters of the first stage.
     stem_filters
         Number of filters of the first convolution.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        If a size is no whole number of at least 1, or the sizes make no network.
 
     Examples
     --------

@@ -59,6 +59,15 @@ def nmt(
         default is fitted: with 4 layers a step takes as long on a CPU as theirs.
     vocabulary_size
         Number of words of the source language, and of the target language.
+    device
+        Device of weights and inputs; on the default, meta, they take no memory.
+    seed
+        Seed of weights and inputs on any other device.
+
+    Raises
+    ------
+    WorkloadError
+        If a size is no whole number of at least 1, or the sizes make no network.
 
     Examples
     --------
@@ -141,9 +150,9 @@ class TwoWayLSTM(nn.Module):
 
     def forward(self, words: Sequence[Tensor], start: LSTMState) -> tuple[list[Tensor], LSTMState]:
         right_outputs, _ = _unrolled(self.rightward, enumerate(words), start)
-        left_outputs, left = _unrolled(self.leftward, reversed(list(enumerate(words))), start)
+        left_outputs, last_state = _unrolled(self.leftward, reversed(list(enumerate(words))), start)
         both = zip(right_outputs, reversed(left_outputs), strict=True)
-        return [torch.cat(outputs, dim=1) for outputs in both], left
+        return [torch.cat(outputs, dim=1) for outputs in both], last_state
 
 
 class Decoder(nn.Module):

@@ -83,16 +83,16 @@ class Classification(nn.Module):
 
 
 def whole_number(name: str, value: Any, minimum: int = 1) -> int:
-    """Check one size, from ``minimum`` to 16,777,216 and of any type but bool."""
+    """Return one size after checking it: an integer, no bool, from ``minimum`` to 16,777,216."""
     try:
-        number = operator.index(value)
+        integer = operator.index(value)
     except TypeError:
-        number = minimum - 1
-    if not minimum <= number <= LARGEST_SIZE or isinstance(value, bool):
+        integer = minimum - 1
+    if not minimum <= integer <= LARGEST_SIZE or isinstance(value, bool):
         raise WorkloadError(
             f"{name}: expected an integer from {minimum} to {LARGEST_SIZE}, got {value!r}"
         )
-    return number
+    return integer
 
 
 def default_sizes(
@@ -108,15 +108,15 @@ def default_sizes(
 
 
 def checked_sizes(
-    owner: str, defaults: Mapping[str, int], given: Mapping[str, int]
+    owner: str, defaults: Mapping[str, int], sizes: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the defaults with the given sizes in their place."""
-    for name in given:
+    for name in sizes:
         if name not in defaults:
             raise WorkloadError(
                 f"{owner}: expected sizes among {', '.join(defaults)}, got {name!r}"
             )
-    return {name: whole_number(name, given.get(name, defaults[name])) for name in defaults}
+    return {name: whole_number(name, sizes.get(name, defaults[name])) for name in defaults}
 
 
 class _NoNetworkError(Exception):
@@ -130,17 +130,18 @@ def of_checked_sizes(
     defaults = default_sizes(build)
 
     @wraps(build)
-    def checked(*args: Parameters.args, **given: Parameters.kwargs) -> TrainingStep:
+    def checked(*args: Parameters.args, **arguments: Parameters.kwargs) -> TrainingStep:
         sizes = {
-            name: whole_number(name, given.get(name, usual)) for name, usual in defaults.items()
+            name: whole_number(name, arguments.get(name, default))
+            for name, default in defaults.items()
         }
-        given.update(sizes)
+        arguments.update(sizes)
         try:
-            return build(*args, **given)
+            return build(*args, **arguments)
         except _NoNetworkError as error:
-            shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
+            size_text = ", ".join(f"{name}={value}" for name, value in sizes.items())
             raise WorkloadError(
-                f"{shown}: expected sizes that make a network, got: {error}"
+                f"{size_text}: expected sizes that make a network, got: {error}"
             ) from error
 
     return checked

@@ -35,8 +35,8 @@ class LSTMStep(nn.Module):
         last_output, last_cell = state
         gates = torch.addmm(bias, torch.cat([*inputs, last_output], dim=1), weight)
         write, forget, candidate, read = gates.chunk(4, dim=1)
-        kept = torch.sigmoid(forget) * last_cell
-        cell = kept + torch.sigmoid(write) * torch.tanh(candidate)
+        kept_cell = torch.sigmoid(forget) * last_cell
+        cell = kept_cell + torch.sigmoid(write) * torch.tanh(candidate)
         output = torch.sigmoid(read) * torch.tanh(cell)
         return output, (output, cell)
 
@@ -69,8 +69,10 @@ class LSTM(UnrolledLayer):
         self, step: int, inputs: tuple[Tensor, ...], state: LSTMState
     ) -> tuple[Tensor, LSTMState]:
         """Return the output, float32[batch, units], and the state of one step."""
-        result: tuple[Tensor, LSTMState] = self.at_step(step, inputs, state, self.weight, self.bias)
-        return result
+        output_and_state: tuple[Tensor, LSTMState] = self.at_step(
+            step, inputs, state, self.weight, self.bias
+        )
+        return output_and_state
 
 
 def uniform_weight(inputs: int, outputs: int) -> nn.Parameter:
