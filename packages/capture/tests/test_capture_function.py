@@ -268,7 +268,11 @@ def test_gradients_of_the_step_before_are_with_their_weights(
 def test_what_clips_and_scales_is_where_its_weight_is() -> None:
     made = loop("scaler and clipping")
     graph = capture_function(
-        made.step, made.modules, made.optimizers, example_inputs=made.inputs, others=made.others
+        made.step,
+        made.modules,
+        made.optimizers,
+        example_inputs=made.inputs,
+        changed_objects=made.others,
     )
     of_weight = graph.op_names.index("0.weight")
     own = graph.colocation == graph.colocation[of_weight]

@@ -189,5 +189,5 @@ def test_updates_that_come_between_each_other_stay_single_ops() -> None:
 
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     step = compared(Case(model, (torch.ones(2, 3),)), lambda weights: Alternating(list(weights)))
-    assert not any(call.parts for call in step.trace.calls)
+    assert not any(call.merged_calls for call in step.trace.calls)
     check_replay(step)

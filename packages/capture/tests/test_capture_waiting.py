@@ -171,6 +171,8 @@ def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    graph = capture_function(step, model, optimizer, example_inputs=torch.ones(2, 4), others=[kept])
+    graph = capture_function(
+        step, model, optimizer, example_inputs=torch.ones(2, 4), changed_objects=[kept]
+    )
     gradients = {"0/aten.mm_2", "0/aten.sum_2", "2/aten.mm_4", "2/aten.sum_2"}
     assert held_ops(graph) == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}

@@ -117,8 +117,10 @@ CLASS_OF_TYPE |= dict.fromkeys(("placeto.update", "placeto.add_gradients"), OpCl
 def class_of_type(op_type: str) -> OpClass | None:
     """Return the class of a type, or of what it is a gradient or copy of; None if unknown."""
     name = op_type.replace("aten._foreach_", "aten.").rstrip("_")
-    names = name, name.removesuffix("_backward"), name.removesuffix("_copy")
-    return next((CLASS_OF_TYPE[each] for each in names if each in CLASS_OF_TYPE), None)
+    for candidate in (name, name.removesuffix("_backward"), name.removesuffix("_copy")):
+        if candidate in CLASS_OF_TYPE:
+            return CLASS_OF_TYPE[candidate]
+    return None
 
 
 def op_class(
@@ -137,13 +139,13 @@ def op_class(
     which cuDNN has kernels as fast as dense ones. A type in no class is a matrix product from
     `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were float32, else elementwise.
     """
-    known = class_of_type(op_type)
-    if known is OpClass.CONVOLUTION and groups > 1:
+    type_class = class_of_type(op_type)
+    if type_class is OpClass.CONVOLUTION and groups > 1:
         if groups % RESNEXT_GROUPS == 0 and group_channels in RESNEXT_CHANNELS:
-            return known
+            return type_class
         is_wide = group_channels >= GROUPED_CHANNELS
         return OpClass.GROUPED_CONVOLUTION if is_wide else OpClass.DEPTHWISE_CONVOLUTION
-    if known is not None:
-        return known
+    if type_class is not None:
+        return type_class
     dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed
     return OpClass.MATRIX_PRODUCT if dense and flops > 0 else OpClass.ELEMENTWISE

@@ -21,7 +21,7 @@ DEFAULT_DTYPE = "float32"
 # The dtype of the numbers that complex ones are made of.
 PARTS_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
-CONVOLUTIONS = frozenset(each for each in OpClass if each.endswith("convolution"))
+CONVOLUTIONS = frozenset(member for member in OpClass if member.endswith("convolution"))
 PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
 # Classes whose efficiency is one of bytes alone, or of FLOPs alone, and the class of the other one.
 # That of a dense convolution may be above that of a memory: Winograd's algorithm saves FLOPs.
@@ -92,8 +92,26 @@ def cost_models(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the seconds that each op of a graph takes on each of some kinds of devices, by name.
 
-    Parameters and errors are those of `cost_model`. There is one warning for all kinds, with the
-    largest share of each type.
+    There is one warning for all kinds, with the largest share of each type.
+
+    Parameters
+    ----------
+    graph
+        The V ops, with FLOPs and bytes or with measured times.
+    kinds
+        Kinds of devices, each as for `cost_model`.
+    tf32
+        Products of float32 that are computed in TensorFloat-32, as for `cost_model`.
+
+    Returns
+    -------
+    dict
+        Seconds float64[V] by the name of the kind.
+
+    Raises
+    ------
+    CaptureError
+        As `cost_model` does.
     """
     return _times(graph, kinds, tf32)
 
@@ -111,9 +129,9 @@ def _times(
             continue
         device = DEVICE_KINDS.get(kind) if isinstance(kind, str) else kind
         if device is None:
-            known = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
+            kind_names = ", ".join(sorted({*DEVICE_KINDS, *graph.measured_time}))
             raise CaptureError(
-                f"kind: expected one of {known}, or one that the cluster's file describes in "
+                f"kind: expected one of {kind_names}, or one that the cluster's file describes in "
                 f"[kinds.{kind}], got {kind!r}"
             )
         classes, work = work_of(graph, device, tf32)

@@ -56,10 +56,10 @@ class TracedStep:
             of_tensors = {s for tensor in tensors_at_op for s in self.storages_of_tensor[tensor]}
             self.passing.append(tuple(sorted(touched - of_tensors)))
         self.storages_of_op: list[tuple[int, ...]] = [
-            tuple(s for tensor in made.tolist() for s in self.storages_of_tensor[tensor])
-            for made in self.graph.tensors_of_op
+            tuple(s for tensor in op_tensors.tolist() for s in self.storages_of_tensor[tensor])
+            for op_tensors in self.graph.tensors_of_op
         ]
-        self.last_op = {s: op for op, made in enumerate(self.storages_of_op) for s in made}
+        self.last_op = {s: op for op, storages in enumerate(self.storages_of_op) for s in storages}
         self.result_views: dict[str, View] = {name: trace.results[name] for name in results}
         for placeholder in trace.placeholders:
             if placeholder.is_resident:
@@ -88,29 +88,31 @@ class TracedStep:
                 self.outliving[self.last_op[storage]].add(storage)
 
     def check_devices(self, devices: Sequence[str]) -> None:
-        for number, name in enumerate(devices):
-            _device(number, name)
+        for device_index, name in enumerate(devices):
+            _device(device_index, name)
 
     def on_device(
-        self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
+        self, device_index: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> "TracedDevice":
         for op, gradient in self._redrawn:
-            names = [devices[op_device[each]] for each in (op, gradient)]
-            if len({name.partition(":")[0] for name in names}) > 1:
+            name, gradient_name = devices[op_device[op]], devices[op_device[gradient]]
+            if name.partition(":")[0] != gradient_name.partition(":")[0]:
                 raise CaptureError(
                     f"{self.graph.op_names[op]}: expected its gradient on a device of the same "
-                    f"kind, as it draws the dropout again, got {names[0]} and {names[1]}"
+                    f"kind, as it draws the dropout again, got {name} and {gradient_name}"
                 )
-        return TracedDevice(self, number, _device(number, devices[number]), op_device.tolist())
+        return TracedDevice(
+            self, device_index, _device(device_index, devices[device_index]), op_device.tolist()
+        )
 
     def feed(self) -> Any:
         """Return nothing: all runs begin with the same values, which each process has."""
 
     def take(self, feed: Any) -> None:
-        """Take what `feed` has returned, on the other side."""
+        """Take what `feed` has returned, in the process of a device."""
 
-    def run_own(self, op: int, memory: StorageMemory) -> None:
-        """Do what a step does in place of the calls of an op."""
+    def run_update(self, op: int, memory: StorageMemory) -> None:
+        """Run the update of a weight, if a step does that in place of the calls of an op."""
 
     @property
     def result_names(self) -> Collection[str]:
@@ -170,10 +172,10 @@ class TracedDevice:
     """The part of a traced step that is on one device (`placeto_graphs.DeviceStep`)."""
 
     def __init__(
-        self, step: TracedStep, number: int, device: torch.device, op_device: Sequence[int]
+        self, step: TracedStep, device_index: int, device: torch.device, op_device: Sequence[int]
     ) -> None:
         self._step = step
-        self._number = number
+        self._device_index = device_index
         self._device = device
         self._op_device = op_device
         self._generator = torch.Generator(device)
@@ -199,7 +201,7 @@ class TracedDevice:
         step.take(feed)
         memory = self._memory = DeviceMemory(self._device, step)
         for op, placeholder in enumerate(step.trace.ops):
-            if isinstance(placeholder, Placeholder) and self._op_device[op] == self._number:
+            if isinstance(placeholder, Placeholder) and self._op_device[op] == self._device_index:
                 for storage in placeholder.storages if placeholder.is_resident else ():
                     memory.put(storage, step.resident_memory(storage, self._device))
                     memory.hold(storage)
@@ -216,16 +218,16 @@ class TracedDevice:
             else:
                 result = self._drawn(call, args, keywords)
             memory.keep(call, result)
-        step.run_own(op, memory)
-        more = 0
+        step.run_update(op, memory)
+        added_bytes = 0
         for storage in step.storages_of_op[op]:
-            more += memory.hold(storage)
+            added_bytes += memory.hold(storage)
         for storage in step.outliving.get(op, ()):
             memory.hold(storage)
         for storage in step.passing[op]:
             if not memory.num_holds[storage]:
                 memory.drop(storage)
-        return more
+        return added_bytes
 
     def buffers(self, tensor: int, destination: int) -> list[torch.Tensor]:
         """Return the storages of a tensor that another device has to get."""
@@ -233,16 +235,18 @@ class TracedDevice:
 
     def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
         """Make room for a tensor; return its storages, and the bytes that are held more."""
-        storages = self._carried(tensor, self._number)
-        more = sum(self._memory.hold(storage) for storage in storages)
-        return [self._whole(storage) for storage in storages], more
+        storages = self._carried(tensor, self._device_index)
+        added_bytes = sum(self._memory.hold(storage) for storage in storages)
+        return [self._whole(storage) for storage in storages], added_bytes
 
     def arrived(self, tensor: int) -> None:
         """Do nothing: a tensor arrives where it belongs."""
 
     def free(self, tensor: int) -> int:
         """Give up a tensor; return the bytes that the device holds fewer."""
-        return sum(self._memory.release(each) for each in self._carried(tensor, self._number))
+        return sum(
+            self._memory.release(storage) for storage in self._carried(tensor, self._device_index)
+        )
 
     def pieces(self, names: Collection[str]) -> dict[int, torch.Tensor]:
         """Return those storages of results of which the last op that makes them is here."""
@@ -251,7 +255,7 @@ class TracedDevice:
         return {
             storage: self._whole(storage).to("cpu", copy=True)
             for storage in storages
-            if self._op_device[last_op[storage]] == self._number
+            if self._op_device[last_op[storage]] == self._device_index
         }
 
     def _whole(self, storage: int) -> torch.Tensor:
@@ -261,21 +265,21 @@ class TracedDevice:
     def _find_carried(self, tensor: int, device: int) -> Sequence[int]:
         """Return the storages of a tensor on a device; on another one only what is read."""
         graph, storages_of = self._step.graph, self._step.storages_of_tensor
-        producer, own = int(graph.tensor_producer[tensor]), storages_of[tensor]
+        producer, storages = int(graph.tensor_producer[tensor]), storages_of[tensor]
         if self._op_device[producer] == device:
-            return own
+            return storages
         read: set[int] = set()
         for op in graph.consumers_of_tensor[tensor].tolist():
             if self._op_device[op] == device:
                 # A later version would be overwritten, where it has arrived before.
                 later = {
                     storage
-                    for other in graph.inputs_of_op[op].tolist()
-                    if graph.tensor_producer[other] > producer
-                    for storage in storages_of[other]
+                    for input_tensor in graph.inputs_of_op[op].tolist()
+                    if graph.tensor_producer[input_tensor] > producer
+                    for storage in storages_of[input_tensor]
                 }
-                read.update({*own}.intersection(_touched(self._step.trace.ops[op])) - later)
-        return [storage for storage in own if storage in read]
+                read.update({*storages}.intersection(_touched(self._step.trace.ops[op])) - later)
+        return [storage for storage in storages if storage in read]
 
     def _drawn(self, call: PreparedCall, args: Any, keywords: dict[str, Any]) -> Any:
         """Call what draws random numbers; these follow from the seed and which draw it is."""
@@ -317,7 +321,7 @@ def _storages_of_tensors(trace: Trace, tensors: TensorsOfTrace) -> list[tuple[in
     """Return the storages of each tensor; a weight's first has what an optimizer keeps for it."""
     storages_of: list[tuple[int, ...]] = []
     with_state: set[int] = set()  # placeholders
-    for version in tensors.made:
+    for version in tensors.versions:
         storages: tuple[int, ...] = () if version.storage is None else (version.storage,)
         placeholder = trace.ops[version.producer]
         if isinstance(placeholder, Placeholder) and version.producer not in with_state:
@@ -331,17 +335,19 @@ def _touched(op: Placeholder | Call) -> tuple[int, ...]:
     return (*op.reads, *op.writes) if isinstance(op, Call) else ()
 
 
-def _device(number: int, name: str) -> torch.device:
+def _device(device_index: int, name: str) -> torch.device:
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not index.isdecimal():
-        raise CaptureError(f"devices[{number}]: expected cpu:NUMBER or cuda:NUMBER, got {name!r}")
+        raise CaptureError(
+            f"devices[{device_index}]: expected cpu:NUMBER or cuda:NUMBER, got {name!r}"
+        )
     if kind == "cpu":
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if int(index) >= count:
         raise CaptureError(
-            f"devices[{number}]: expected one of {count} CUDA devices that PyTorch finds here, "
-            f"got {name!r}"
+            f"devices[{device_index}]: expected one of {count} CUDA devices that PyTorch finds "
+            f"here, got {name!r}"
         )
     return torch.device(name)
 
@@ -400,27 +406,29 @@ def executable_step(
     torch.Size([8, 2])
     """
     trace = trace_step(StepSpec(model, example_inputs, **step))
-    given = dict(values or {})
-    known = {
+    initial_values = dict(values or {})
+    value_names = {
         name
         for placeholder in trace.placeholders
         for name in (*placeholder.tensors, *placeholder.state)
     }
-    _check_names("values", given, known)
+    _check_names("values", initial_values, value_names)
     if results is None:
         results = [name for name in trace.results if not name.endswith(GRADIENT)]
     _check_names("results", results, set(trace.results))
     by_default = example_values(torch.Generator().manual_seed(seed))
 
     def value_of(placeholder: Placeholder, name: str, view: View) -> torch.Tensor:
-        return given[name].detach() if name in given else by_default(placeholder, name, view)
+        if name in initial_values:
+            return initial_values[name].detach()
+        return by_default(placeholder, name, view)
 
     return TracedStep(
         trace, value_of, results=results, seed=seed, threads_per_device=threads_per_device
     )
 
 
-def _check_names(what: str, given: Collection[str], known: Collection[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise CaptureError(f"{what}: expected names of this step, got {name!r}")
+def _check_names(parameter: str, names: Collection[str], step_names: Collection[str]) -> None:
+    for name in names:
+        if name not in step_names:
+            raise CaptureError(f"{parameter}: expected names of this step, got {name!r}")

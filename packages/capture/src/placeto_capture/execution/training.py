@@ -27,6 +27,17 @@ class ExecutableTraining(TracedStep):
     whichever devices they then are. Each weight is updated by the optimizer itself, when the last
     of the ops runs that the trace has for its update.
 
+    Parameters
+    ----------
+    spec
+        The training step.
+    factory
+        Function from a list of parameters to the optimizer.
+    seed
+        Seed of random numbers of the first step, and of weights without values.
+    threads_per_device
+        Number of threads of one op on each ``"cpu:N"``.
+
     Attributes
     ----------
     optimizer : torch.optim.Optimizer
@@ -49,17 +60,17 @@ class ExecutableTraining(TracedStep):
         self.num_steps = 0
         self._first_seed = seed
         self._num_draws = 1 + max(
-            (part.rng_index or 0 for call in trace.calls for part in call.single_calls), default=0
+            (call.rng_index or 0 for op in trace.calls for call in op.single_calls), default=0
         )
         self._example = _leaves(spec.example_inputs)
         self._next_feed: _Feed | None = None
         self._is_spoiled = False
         self._has_begun = False  # whether there was a step before the next
-        self._kept: dict[str, View] = {}
+        self._views: dict[str, View] = {}  # of weights, buffers and optimizer state, by name
         self._memory_of_storage: dict[int, torch.Tensor] = {}
         for op, placeholder in enumerate(trace.ops):
             if isinstance(placeholder, Placeholder) and placeholder.is_resident:
-                self._kept |= {**placeholder.tensors, **placeholder.state}
+                self._views |= {**placeholder.tensors, **placeholder.state}
                 for storage in placeholder.storages:
                     self._memory_of_storage[storage] = torch.zeros(
                         trace.storage_bytes[storage], dtype=torch.uint8
@@ -68,20 +79,20 @@ class ExecutableTraining(TracedStep):
                     self._tensor(view).copy_(value)
         parameters = {
             name: nn.Parameter(
-                self._tensor(self._kept[name]) if name in self._kept else weight.detach(),
+                self._tensor(self._views[name]) if name in self._views else weight.detach(),
                 weight.requires_grad,
             )
             for name, weight in spec.model.named_parameters()
         }
         self.optimizer = _optimizer_of(factory, list(parameters.values()))
-        self._taken = _Feed({}, seed, self._present_settings(), resumes=False)
+        self._feed = _Feed({}, seed, self._present_settings(), resumes=False)
         self._update_of_op = self._updates(parameters)
         for op in self._update_of_op:
             self.calls[op] = ()
 
     def _updates(self, parameters: Mapping[str, nn.Parameter]) -> "dict[int, _Update]":
         """Return the update that each op of the optimizer is a part of."""
-        trace, found = self.trace, dict[int, _Update]()
+        trace, update_of_op = self.trace, dict[int, _Update]()
         owned = set(self._memory_of_storage)
         owned |= {view.storage for name, view in trace.results.items() if name.endswith(GRADIENT)}
         updates: dict[int, _Update] = {}  # of each placeholder
@@ -91,19 +102,21 @@ class ExecutableTraining(TracedStep):
             if call.belongs_to is not None:
                 if call.belongs_to not in updates:
                     updates[call.belongs_to] = self._update(call.belongs_to, parameters)
-                found[op] = updates[call.belongs_to]
-                found[op].num_ops += 1
+                update_of_op[op] = updates[call.belongs_to]
+                update_of_op[op].num_ops += 1
                 owned.update(call.creates)
             elif not owned.isdisjoint((*call.reads, *call.writes)):
                 raise CaptureError(
                     "optimizer: expected one that updates each weight by itself, got "
                     f"{type(self.optimizer).__name__} that updates several together"
                 )
-        return found
+        return update_of_op
 
-    def _update(self, placeholder: int, parameters: Mapping[str, nn.Parameter]) -> "_Update":
-        held = self.trace.ops[placeholder]
-        tensors, state = (held.tensors, held.state) if isinstance(held, Placeholder) else ({}, {})
+    def _update(self, op: int, parameters: Mapping[str, nn.Parameter]) -> "_Update":
+        owner = self.trace.ops[op]
+        tensors, state = (
+            (owner.tensors, owner.state) if isinstance(owner, Placeholder) else ({}, {})
+        )
         names = [name for name in tensors if name in parameters]
         if len(names) != 1:
             raise CaptureError(
@@ -136,12 +149,12 @@ class ExecutableTraining(TracedStep):
                 f"batch: expected {', '.join(self._example)}, got {', '.join(leaves) or 'nothing'}"
             )
         for name, example in self._example.items():
-            expected, found = _description(example), _description(leaves[name])
-            if found != expected:
+            expected, description = _description(example), _description(leaves[name])
+            if description != expected:
                 hint = "; a DataLoader with drop_last=True leaves out a smaller last batch"
-                is_part = found.partition("(")[0] == expected.partition("(")[0]
+                is_part = description.partition("(")[0] == expected.partition("(")[0]
                 raise CaptureError(
-                    f"{name}: expected {expected} as in the example, got {found}"
+                    f"{name}: expected {expected} as in the example, got {description}"
                     f"{hint if is_part else ''}"
                 )
         if self._is_spoiled:
@@ -162,7 +175,13 @@ class ExecutableTraining(TracedStep):
         self.num_steps += 1
 
     def feed(self) -> "_Feed":
-        """Return the batch that was loaded, and the optimizer's settings for its step."""
+        """Return the batch that was loaded, and the optimizer's settings for its step.
+
+        Raises
+        ------
+        CaptureError
+            If no batch has been loaded since the last run.
+        """
         if self._next_feed is None:
             raise CaptureError("batch: expected one to be loaded before each run, got none")
         feed, self._next_feed = self._next_feed, None
@@ -170,16 +189,35 @@ class ExecutableTraining(TracedStep):
         return feed
 
     def take(self, feed: "_Feed") -> None:
-        """Take a batch, and let the optimizer have the settings of its step."""
-        self._taken, self.seed = feed, feed.seed
+        """Take a batch, and let the optimizer have the settings of its step.
+
+        Parameters
+        ----------
+        feed
+            What `feed` has returned, perhaps in another process.
+        """
+        self._feed, self.seed = feed, feed.seed
         for update in self._update_of_op.values():
             update.gradient, update.ops_left = None, update.num_ops
             if not feed.resumes:
-                update.numbers.clear()
+                update.scalars.clear()
         self._put_settings()
 
-    def run_own(self, op: int, memory: StorageMemory) -> None:
-        """Update a weight, if the op is the last one of its update."""
+    def run_update(self, op: int, memory: StorageMemory) -> None:
+        """Update a weight, if an op is the last one of its update.
+
+        Parameters
+        ----------
+        op
+            Index of the op, which has run.
+        memory
+            Memory of the device of the op, with the gradient of the weight.
+
+        Raises
+        ------
+        CaptureError
+            If the optimizer keeps something for the weight that is no tensor.
+        """
         update = self._update_of_op.get(op)
         if update is None:
             return
@@ -190,12 +228,12 @@ class ExecutableTraining(TracedStep):
         if update.ops_left:
             return
         parameter, optimizer = update.parameter, self.optimizer
-        parameter.data = self._tensor(self._kept[update.name])
+        parameter.data = self._tensor(self._views[update.name])
         parameter.grad, update.gradient = update.gradient, None
         state = {
-            key: update.numbers[key] if key in update.numbers else self._tensor(view)
+            key: update.scalars[key] if key in update.scalars else self._tensor(view)
             for key, view in update.state.items()
-            if self._taken.resumes or key in update.begins_with
+            if self._feed.resumes or key in update.begins_with
         }
         # Asking a GPU for numbers would wait for it.
         state |= {key: value.cpu() for key, value in state.items() if not value.dim()}
@@ -203,17 +241,17 @@ class ExecutableTraining(TracedStep):
         groups = [group["params"] for group in optimizer.param_groups]
         try:
             for group in optimizer.param_groups:
-                group["params"] = [each for each in group["params"] if each is parameter]
+                group["params"] = [weight for weight in group["params"] if weight is parameter]
             optimizer.step()
         finally:
             parameter.grad = None
-            for group, own in zip(optimizer.param_groups, groups, strict=True):
-                group["params"] = own
+            for group, weights in zip(optimizer.param_groups, groups, strict=True):
+                group["params"] = weights
             self._put_settings()
         for key, value in optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor) and key in update.state:
                 if not value.dim():
-                    update.numbers[key] = value
+                    update.scalars[key] = value
                 if value is not state.get(key) or not value.dim():
                     self._tensor(update.state[key]).copy_(value)
             elif value is not None:
@@ -231,7 +269,7 @@ class ExecutableTraining(TracedStep):
     @property
     def names_of_state(self) -> Collection[str]:
         """Names of weights, buffers, and of what the optimizer keeps: results of each run."""
-        return self._kept.keys()
+        return self._views.keys()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies of weights, buffers and what the optimizer keeps, by name.
@@ -241,7 +279,7 @@ class ExecutableTraining(TracedStep):
         """
         if self._is_spoiled:
             raise CaptureError("weights: expected those that a whole step has left, got none")
-        return {name: self._tensor(view).to("cpu", copy=True) for name, view in self._kept.items()}
+        return {name: self._tensor(view).to("cpu", copy=True) for name, view in self._views.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Put other values in the place of weights, buffers, and what the optimizer keeps.
@@ -249,9 +287,9 @@ class ExecutableTraining(TracedStep):
         They are as `state` returns them; other names or shapes are a `CaptureError`.
         """
         for name in state:
-            if name not in self._kept:
+            if name not in self._views:
                 raise CaptureError(f"state: expected names of this step, got {name!r}")
-        for name, view in self._kept.items():
+        for name, view in self._views.items():
             if name not in state:
                 raise CaptureError(f"state: expected a tensor for {name!r}, got none")
             if tuple(state[name].shape) != view.size:
@@ -260,22 +298,28 @@ class ExecutableTraining(TracedStep):
                 )
         for storage, memory in self._memory_of_storage.items():
             self._memory_of_storage[storage] = memory.to("cpu")  # processes that are forked need it
-        for name, view in self._kept.items():
+        for name, view in self._views.items():
             self._tensor(view).copy_(state[name])
         self._is_spoiled = False
         # What is zero for all weights is from before the first step.
         updates = self._update_of_op.values()
         for update in updates:
-            update.numbers.clear()
-        kept = (view for update in updates for view in update.state.values())
-        self._has_begun = any(bool(self._tensor(view).any()) for view in kept)
+            update.scalars.clear()
+        optimizer_views = (view for update in updates for view in update.state.values())
+        self._has_begun = any(bool(self._tensor(view).any()) for view in optimizer_views)
 
     def values_before(self, op: int) -> Sequence[tuple[View, torch.Tensor]]:
-        """Return the values of the tensors of a placeholder: those of the batch only."""
+        """Return the values of the tensors of a placeholder: those of the batch only.
+
+        Parameters
+        ----------
+        op
+            Index of the placeholder.
+        """
         placeholder = self.trace.ops[op]
         if not isinstance(placeholder, Placeholder) or placeholder.is_resident:
             return []
-        return [(view, self._taken.batch[name]) for name, view in placeholder.tensors.items()]
+        return [(view, self._feed.batch[name]) for name, view in placeholder.tensors.items()]
 
     def resident_memory(self, storage: int, device: torch.device) -> torch.Tensor:
         """Return the memory of a storage of weights, which moves to the device."""
@@ -294,7 +338,7 @@ class ExecutableTraining(TracedStep):
         ]
 
     def _put_settings(self) -> None:
-        for group, settings in zip(self.optimizer.param_groups, self._taken.settings, strict=True):
+        for group, settings in zip(self.optimizer.param_groups, self._feed.settings, strict=True):
             group.update(settings)
 
 
@@ -310,7 +354,7 @@ class _Update:
     num_ops: int = 0
     ops_left: int = 0
     gradient: torch.Tensor | None = None
-    numbers: dict[str, torch.Tensor] = field(default_factory=dict)  # of the state, on the CPU
+    scalars: dict[str, torch.Tensor] = field(default_factory=dict)  # of the state, on the CPU
 
 
 @dataclass(frozen=True)
@@ -327,9 +371,9 @@ def _optimizer_of(
     factory: OptimizerFactory, parameters: Sequence[nn.Parameter]
 ) -> torch.optim.Optimizer:
     optimizer = factory(parameters)
-    known = {id(parameter) for parameter in parameters}
+    weight_ids = {id(parameter) for parameter in parameters}
     for group in optimizer.param_groups:
-        if any(id(parameter) not in known for parameter in group["params"]):
+        if any(id(parameter) not in weight_ids for parameter in group["params"]):
             raise CaptureError(
                 "optimizer: expected a function that makes one for the weights that it is "
                 "given, got one that makes it for others"

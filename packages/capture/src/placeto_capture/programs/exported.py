@@ -76,9 +76,9 @@ def _loading_to_cpu(logged: list[BaseException]) -> Iterator[None]:
     archive = getattr(getattr(torch.export, "pt2_archive", None), "_package", None)
     read = serialize.deserialize_device
 
-    def device(written: Any) -> torch.device:
-        found = read(written)
-        return found if found.type == "meta" else torch.device("cpu")
+    def device(serialized: Any) -> torch.device:
+        saved_device = read(serialized)
+        return saved_device if saved_device.type == "meta" else torch.device("cpu")
 
     with ExitStack() as stack, warnings.catch_warnings(action="ignore"):
         for log in (logging.getLogger("torch.export"), serialize.log):

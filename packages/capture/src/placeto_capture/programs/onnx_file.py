@@ -157,8 +157,10 @@ class OnnxModule(nn.Module):
             named = zip(node.outputs, result, strict=True)
             values.update((name, value) for name, value in named if name in last_use)
             del arguments, result
-        found = {name: values[name] for name in self._outputs}
-        return next(iter(found.values())) if len(found) == 1 and "loss" not in found else found
+        outputs = {name: values[name] for name in self._outputs}
+        if len(outputs) == 1 and "loss" not in outputs:
+            return next(iter(outputs.values()))
+        return outputs
 
     def scope(self, path: str) -> nn.Module:
         """Return the module at a path, which may be new."""
@@ -174,7 +176,7 @@ class OnnxModule(nn.Module):
         averages, settings = _inputs_at(graph, AVERAGES), _inputs_at(graph, SETTINGS)
         if graph.sparse_initializer:
             raise CaptureError("expected no sparse initializers")
-        for number, item in enumerate(graph.initializer):
+        for index, item in enumerate(graph.initializer):
             dtype = DTYPES.get(item.data_type)
             if dtype is None:
                 raise CaptureError(f"{item.name}: expected a dtype of numbers")
@@ -182,7 +184,7 @@ class OnnxModule(nn.Module):
                 self.constants[item.name] = _constant(item)
                 continue
             weight = torch.empty(tuple(item.dims), dtype=dtype, device="meta")
-            name = item.name if PATH.fullmatch(item.name) else f"initializer_{number}"
+            name = item.name if PATH.fullmatch(item.name) else f"initializer_{index}"
             path, _, last = name.rpartition(".")
             if item.name in averages:
                 self.scope(path)._buffers[last] = weight
@@ -193,12 +195,12 @@ class OnnxModule(nn.Module):
 
 def _inputs_at(graph: onnx.GraphProto, places: Places) -> set[str]:
     """Return the names of what ops have at some of their places, and at no others."""
-    found: set[str] = set()
-    others: set[str] = set()
+    at_places: set[str] = set()
+    elsewhere: set[str] = set()
     for node in graph.node:
         for place, name in enumerate(node.input):
-            (found if place in places.get(node.op_type, ()) else others).add(name)
-    return found - others
+            (at_places if place in places.get(node.op_type, ()) else elsewhere).add(name)
+    return at_places - elsewhere
 
 
 def _leave_out_unread(graph: onnx.GraphProto) -> None:
@@ -214,7 +216,8 @@ def _leave_out_unread(graph: onnx.GraphProto) -> None:
 def _take_weights_of_nodes(graph: onnx.GraphProto) -> None:
     """Let weights that are the values of nodes be initializers."""
     weights = _inputs_at(graph, WEIGHTS)
-    for node in [each for each in graph.node if each.op_type == "Constant"]:
+    constants = [node for node in graph.node if node.op_type == "Constant"]
+    for node in constants:
         if node.output[0] in weights and node.attribute[0].name == "value":
             node.attribute[0].t.name = node.output[0]
             graph.initializer.append(node.attribute[0].t)
@@ -228,19 +231,19 @@ def _inputs(
     fixed = {*module.tensor_of_value, *module.constants}
     values = [value for value in graph.input if value.name not in fixed]
     shapes = [_open_names(value) for value in values]
-    known = [name for names in shapes for name in names if name]
+    open_names = [name for names in shapes for name in names if name]
     batch = shapes[0][0] if shapes and shapes[0] else ""
     if batch and batch not in sizes and "batch_size" in sizes:
         sizes = {batch: sizes["batch_size"]} | {
-            name: size for name, size in sizes.items() if name != "batch_size" or name in known
+            name: size for name, size in sizes.items() if name != "batch_size" or name in open_names
         }
     for name in sizes:
-        if name not in known:
+        if name not in open_names:
             raise CaptureError(
                 f"expected sizes among those that it leaves open "
-                f"({', '.join(known) or 'none'}), got {name!r}"
+                f"({', '.join(open_names) or 'none'}), got {name!r}"
             )
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for value in values:
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or kind.elem_type not in DTYPES:
@@ -257,8 +260,8 @@ def _inputs(
             if size < 1:
                 raise CaptureError(f"{value.name}: expected sizes of at least 1, got {size}")
             shape.append(size)
-        found[value.name] = torch.empty(shape, dtype=DTYPES[kind.elem_type], device="meta")
-    return found
+        tensors[value.name] = torch.empty(shape, dtype=DTYPES[kind.elem_type], device="meta")
+    return tensors
 
 
 def _open_names(value: onnx.ValueInfoProto) -> list[str]:
@@ -290,10 +293,14 @@ def _node(path: str, node: onnx.NodeProto, version: int) -> _Node:
 
 def _function(path: str, node: onnx.NodeProto, version: int) -> Callable[..., Any]:
     op_type, serialized = node.op_type, node.SerializeToString()
-    translated, given = TRANSLATED.get(op_type), _attributes(node)
-    known = onnx.defs.get_schema(op_type, version).attributes.values()
-    defaults = {each.name: _value(each.default_value) for each in known if each.default_value.type}
-    attributes = Attributes(given, defaults, list(node.output), version)
+    translated, node_attributes = TRANSLATED.get(op_type), _attributes(node)
+    schema_attributes = onnx.defs.get_schema(op_type, version).attributes.values()
+    defaults = {
+        attribute.name: _value(attribute.default_value)
+        for attribute in schema_attributes
+        if attribute.default_value.type
+    }
+    attributes = Attributes(node_attributes, defaults, list(node.output), version)
 
     def run(*inputs: Any) -> Any:
         try:
@@ -301,8 +308,8 @@ def _function(path: str, node: onnx.NodeProto, version: int) -> Callable[..., An
             if op_type == "Size" and not is_constant:
                 return np.asarray(inputs[0].numel(), np.int64)
             if op_type == "Shape" and not is_constant:
-                part = slice(given.get("start", 0), given.get("end"))
-                return np.asarray(list(inputs[0].shape)[part], np.int64)
+                axes = slice(node_attributes.get("start", 0), node_attributes.get("end"))
+                return np.asarray(list(inputs[0].shape)[axes], np.int64)
             if is_constant or translated is None:
                 return _computed(onnx.NodeProto.FromString(serialized), version, inputs)
             result = translated(attributes, *inputs)
@@ -319,19 +326,21 @@ def _computed(node: onnx.NodeProto, version: int, inputs: tuple[Any, ...]) -> An
     if node.op_type == "Constant":
         return _written_constant(node.attribute[0])
     _check_size(node.op_type, inputs)
-    given = {n: np.asarray(v) for n, v in zip(node.input, inputs, strict=True) if n}
+    arrays = {n: np.asarray(v) for n, v in zip(node.input, inputs, strict=True) if n}
     infos = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
-        for name, each in given.items()
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in arrays.items()
     ]
     results = [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name]
     graph = helper.make_graph([node], "constants", infos, results)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
     try:
-        found: Any = ReferenceEvaluator(model).run(None, given)
+        outputs: Any = ReferenceEvaluator(model).run(None, arrays)
     except Exception as error:
         raise CaptureError(error_line(error)) from error
-    values = iter(found)
+    values = iter(outputs)
     return [next(values) if name else None for name in node.output]
 
 
@@ -359,18 +368,18 @@ def _check_size(op_type: str, inputs: tuple[Any, ...]) -> None:
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    found = {}
+    attributes = {}
     for attribute in node.attribute:
         if attribute.type in {attribute.GRAPH, attribute.GRAPHS}:
             raise CaptureError(f"{node.op_type}: expected no graph within the graph")
         if node.op_type in OF_CONSTANTS and attribute.name == "value":
             continue
-        found[attribute.name] = _value(attribute)
-    if "to" in found:
-        if found["to"] not in DTYPES:
+        attributes[attribute.name] = _value(attribute)
+    if "to" in attributes:
+        if attributes["to"] not in DTYPES:
             raise CaptureError(f"{node.op_type}: expected a dtype of numbers")
-        found["to"] = DTYPES[found["to"]]
-    return found
+        attributes["to"] = DTYPES[attributes["to"]]
+    return attributes
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
@@ -380,8 +389,8 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 def _scope(node: onnx.NodeProto) -> str:
     """Return the path of the module that a node was written for, as PyTorch's exporters note it."""
-    parts = [part for part in node.name.split("/")[1:-1] if part]
-    path = parts[-1] if parts and "." in parts[-1] else ".".join(parts)
+    segments = [segment for segment in node.name.split("/")[1:-1] if segment]
+    path = segments[-1] if segments and "." in segments[-1] else ".".join(segments)
     for entry in node.metadata_props:
         if entry.key == NAME_SCOPES:
             try:

@@ -35,13 +35,13 @@ class Attributes:
     """The attributes of a node by their names, None for one that has neither value nor default."""
 
     def __init__(
-        self, given: dict[str, Any], defaults: dict[str, Any], outputs: list[str], version: int
+        self, values: dict[str, Any], defaults: dict[str, Any], outputs: list[str], version: int
     ) -> None:
         self.outputs = outputs
         self.version = version
-        self._values = {**defaults, **given}
-        names = given.keys() - NOT_READ
-        self._not_read = {name for name in names if given[name] != defaults.get(name)}
+        self._values = {**defaults, **values}
+        names = values.keys() - NOT_READ
+        self._not_read = {name for name in names if values[name] != defaults.get(name)}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # such as those that copies look for
@@ -54,10 +54,10 @@ class Attributes:
         for name in sorted(self._not_read):
             raise CaptureError(f"expected no attribute {name}, got one")
 
-    def refuse_outputs(self, what: str) -> None:
+    def refuse_outputs(self, subject: str) -> None:
         """Refuse that something reads other outputs than the first one."""
         if any(self.outputs[1:]):
-            raise CaptureError(f"expected {what} nothing reads")
+            raise CaptureError(f"expected {subject} nothing reads")
 
 
 def as_operand(value: Any) -> Any:
@@ -70,16 +70,16 @@ def as_operand(value: Any) -> Any:
 
 def as_tensor(value: Any) -> Tensor:
     """Return a value as a tensor."""
-    made = as_operand(value)
-    return made if isinstance(made, Tensor) else torch.tensor(made)
+    operand = as_operand(value)
+    return operand if isinstance(operand, Tensor) else torch.tensor(operand)
 
 
-def whole_numbers(given: Any, attribute: Any = None) -> list[int]:
+def whole_numbers(node_input: Any, attribute: Any = None) -> list[int]:
     """Return sizes or axes: an input since some version, and an attribute before."""
-    value = attribute if given is None else given
+    value = attribute if node_input is None else node_input
     if value is None or isinstance(value, Tensor):
         raise CaptureError("expected sizes and axes that follow from constants and shapes")
-    return [int(number) for number in np.asarray(value).ravel()]
+    return [int(element) for element in np.asarray(value).ravel()]
 
 
 def _of_elements(function: Op) -> Op:
@@ -95,18 +95,21 @@ def _variadic(function: Op) -> Op:
 
 
 def _divide(first: Any, second: Any) -> Any:
-    if any(isinstance(each, Tensor) and each.is_floating_point() for each in (first, second)):
+    if any(isinstance(x, Tensor) and x.is_floating_point() for x in (first, second)):
         return first / second
     return torch.div(first, second, rounding_mode="trunc")
 
 
 def _clip(a: Attributes, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
-    # Files of before have attributes, whose defaults are the largest numbers that there are.
-    low, high = (
-        attribute if given is None and attribute is not None and abs(attribute) < 3e38 else given
-        for given, attribute in ((as_operand(low), a.min), (as_operand(high), a.max))
-    )
-    return x if low is None and high is None else torch.clamp(x, low, high)
+    lowest, highest = _limit(low, a.min), _limit(high, a.max)
+    return x if lowest is None and highest is None else torch.clamp(x, lowest, highest)
+
+
+def _limit(node_input: Any, attribute: float | None) -> Any:
+    """Return a limit: an input, or an attribute of older files, whose largest number is none."""
+    if node_input is None and attribute is not None and abs(attribute) < 3e38:
+        return attribute
+    return as_operand(node_input)
 
 
 def _hard_sigmoid(a: Attributes, x: Tensor) -> Tensor:
@@ -150,7 +153,7 @@ def _pad_sides(
     """Return values, padded where the two sides differ, and what is left to pad on both sides."""
     count = len(kernel)
     pads, strides, dilations = a.pads or [0] * 2 * count, a.strides, a.dilations
-    before, after = list(pads[:count]), list(pads[-count:])
+    begins, ends = list(pads[:count]), list(pads[-count:])
     if a.auto_pad.startswith("SAME"):
         ones = [1] * count
         steps = zip(x.shape[2:], kernel, strides or ones, dilations or ones, strict=True)
@@ -158,12 +161,15 @@ def _pad_sides(
             max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
             for size, width, stride, dilation in steps
         ]
-        before, after = [total // 2 for total in totals], [-(-total // 2) for total in totals]
+        begins, ends = (
+            [total // 2 for total in totals],
+            [-(-total // 2) for total in totals],
+        )
         if a.auto_pad == "SAME_LOWER":
-            before, after = after, before
-    if before == after:
-        return x, before
-    both = [side for pair in zip(before[::-1], after[::-1], strict=True) for side in pair]
+            begins, ends = ends, begins
+    if begins == ends:
+        return x, begins
+    both = [side for pair in zip(begins[::-1], ends[::-1], strict=True) for side in pair]
     return F.pad(x, both, value=fill), [0] * count
 
 
@@ -171,16 +177,16 @@ def _of_dims(name: str, num_dims: int) -> Op:
     """Return a function such as ``F.conv2d``."""
     if num_dims not in LINEAR:
         raise CaptureError(f"expected 1 to 3 dimensions, got {num_dims}")
-    found: Op = getattr(F, f"{name}{num_dims}d")
-    return found
+    function: Op = getattr(F, f"{name}{num_dims}d")
+    return function
 
 
 def _convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = None) -> Any:
     weight, bias = as_operand(weight), as_operand(bias)
     kernel, ones = weight.shape[2:], [1] * (weight.dim() - 2)
     x, padding = _pad_sides(a, x, kernel)
-    how = a.strides or ones, padding, a.dilations or ones, a.group
-    return _of_dims("conv", len(kernel))(x, weight, bias, *how)
+    geometry = a.strides or ones, padding, a.dilations or ones, a.group
+    return _of_dims("conv", len(kernel))(x, weight, bias, *geometry)
 
 
 def _transposed_convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = None) -> Any:
@@ -189,17 +195,17 @@ def _transposed_convolution(a: Attributes, x: Tensor, weight: Any, bias: Any = N
     sides, ones = list(a.pads or [0] * 2 * count), [1] * count
     if sides[:count] != sides[count:] or a.output_shape or a.auto_pad.startswith("SAME"):
         raise CaptureError("expected equal padding on both sides")
-    more = a.output_padding or [0] * count
-    how = a.strides or ones, sides[:count], more, a.group, a.dilations or ones
-    return _of_dims("conv_transpose", count)(x, weight, bias, *how)
+    output_padding = a.output_padding or [0] * count
+    geometry = a.strides or ones, sides[:count], output_padding, a.group, a.dilations or ones
+    return _of_dims("conv_transpose", count)(x, weight, bias, *geometry)
 
 
 def _max_pool(a: Attributes, x: Tensor) -> Any:
     a.refuse_outputs("a pooling whose indices")
     kernel, ones = a.kernel_shape, [1] * len(a.kernel_shape)
     x, padding = _pad_sides(a, x, kernel, -math.inf)
-    how = a.strides or ones, padding, a.dilations or ones, bool(a.ceil_mode)
-    return _of_dims("max_pool", len(kernel))(x, kernel, *how)
+    geometry = a.strides or ones, padding, a.dilations or ones, bool(a.ceil_mode)
+    return _of_dims("max_pool", len(kernel))(x, kernel, *geometry)
 
 
 def _average_pool(a: Attributes, x: Tensor) -> Any:
@@ -208,11 +214,11 @@ def _average_pool(a: Attributes, x: Tensor) -> Any:
         raise CaptureError("expected a pooling of neighbours")
     padded, padding = _pad_sides(a, x, kernel)
     steps, function = a.strides or [1] * len(kernel), _of_dims("avg_pool", len(kernel))
-    how = kernel, steps, padding, bool(a.ceil_mode), bool(a.count_include_pad)
+    geometry = kernel, steps, padding, bool(a.ceil_mode), bool(a.count_include_pad)
     if padded is x or a.count_include_pad:
-        return function(padded, *how)
+        return function(padded, *geometry)
     inside, _ = _pad_sides(a, torch.ones_like(x), kernel)
-    return function(padded, *how) / function(inside, *how)
+    return function(padded, *geometry) / function(inside, *geometry)
 
 
 def _global_pool(function: Op) -> Op:
@@ -238,8 +244,8 @@ def _layer_normalization(a: Attributes, x: Tensor, scale: Any, bias: Any = None)
 
 
 def _resize(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
-    given = inputs if a.version > 10 else (None, *inputs)  # regions, scales and sizes
-    _, scales, sizes = (*given, None, None, None)[:3]
+    operands = inputs if a.version > 10 else (None, *inputs)  # regions, scales and sizes
+    _, scales, sizes = (*operands, None, None, None)[:3]
     scales = a.scales if scales is None else scales
     if sizes is not None:
         size = whole_numbers(sizes)[2:]

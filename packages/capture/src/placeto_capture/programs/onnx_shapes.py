@@ -20,35 +20,41 @@ from placeto_capture.programs.onnx_ops import (
 
 
 def _reshape(a: Attributes, x: Tensor, shape: Any) -> Tensor:
-    wanted = whole_numbers(shape)
+    sizes = whole_numbers(shape)
     if not a.allowzero:
-        wanted = [x.shape[n] if size == 0 else size for n, size in enumerate(wanted)]
-    return x.reshape(wanted)
+        sizes = [x.shape[n] if size == 0 else size for n, size in enumerate(sizes)]
+    return x.reshape(sizes)
 
 
-def _unsqueeze(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
-    places = whole_numbers(given, a.axes)
+def _unsqueeze(a: Attributes, x: Tensor, axes: Any = None) -> Tensor:
+    places = whole_numbers(axes, a.axes)
     for axis in sorted(axis % (x.dim() + len(places)) for axis in places):
         x = x.unsqueeze(axis)
     return x
 
 
-def _split(a: Attributes, x: Tensor, given: Any = None) -> Any:
-    if given is not None or a.split is not None:
-        parts = whole_numbers(given, a.split)
+def _squeeze(a: Attributes, x: Tensor, axes: Any = None) -> Tensor:
+    if axes is None and a.axes is None:
+        return x.squeeze()
+    return x.squeeze(tuple(whole_numbers(axes, a.axes)))
+
+
+def _split(a: Attributes, x: Tensor, split: Any = None) -> Any:
+    if split is not None or a.split is not None:
+        sizes = whole_numbers(split, a.split)
     else:
         size = -(-x.shape[a.axis] // len(a.outputs))
-        parts = [size] * (len(a.outputs) - 1)
-        parts.append(x.shape[a.axis] - sum(parts))
-    return torch.split(x, parts, dim=a.axis)
+        sizes = [size] * (len(a.outputs) - 1)
+        sizes.append(x.shape[a.axis] - sum(sizes))
+    return torch.split(x, sizes, dim=a.axis)
 
 
 def _slice(a: Attributes, x: Tensor, *inputs: Any) -> Tensor:
-    given = dict(zip(("starts", "ends", "axes", "steps"), inputs, strict=False))
-    starts = whole_numbers(given.get("starts"), a.starts)
-    ends = whole_numbers(given.get("ends"), a.ends)
-    axes = whole_numbers(given.get("axes"), a.axes or range(len(starts)))
-    steps = whole_numbers(given.get("steps"), [1] * len(starts))
+    named_inputs = dict(zip(("starts", "ends", "axes", "steps"), inputs, strict=False))
+    starts = whole_numbers(named_inputs.get("starts"), a.starts)
+    ends = whole_numbers(named_inputs.get("ends"), a.ends)
+    axes = whole_numbers(named_inputs.get("axes"), a.axes or range(len(starts)))
+    steps = whole_numbers(named_inputs.get("steps"), [1] * len(starts))
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         places = [slice(None)] * (axis % x.dim())
         if step == -1:
@@ -68,8 +74,9 @@ def _mirrored(place: int, size: int) -> int:
 
 def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
     """Return indices for functions that do not count from the end, as ONNX does; see `_gather`."""
-    known = isinstance(indices, np.ndarray) and indices.ndim > 0
-    return as_operand(np.where(indices < 0, indices + x.shape[axis], indices) if known else indices)
+    if isinstance(indices, np.ndarray) and indices.ndim > 0:
+        indices = np.where(indices < 0, indices + x.shape[axis], indices)
+    return as_operand(indices)
 
 
 def _never_negative(indices: Any, x: Tensor, axis: int) -> Any:
@@ -80,13 +87,13 @@ def _never_negative(indices: Any, x: Tensor, axis: int) -> Any:
     return picked
 
 
-def _gather(a: Attributes, given: Any, indices: Any) -> Any:
-    x = as_operand(given)
+def _gather(a: Attributes, table: Any, indices: Any) -> Any:
+    x = as_operand(table)
     picked = _from_the_start(indices, x, a.axis)
     if isinstance(picked, int):
         return x.select(a.axis, picked)
-    known = not isinstance(indices, Tensor)
-    if a.axis == 0 and x.dim() == 2 and (known or isinstance(x, nn.Parameter)):
+    is_constant = not isinstance(indices, Tensor)
+    if a.axis == 0 and x.dim() == 2 and (is_constant or isinstance(x, nn.Parameter)):
         return F.embedding(picked, x)
     return x[(slice(None),) * (a.axis % x.dim()) + (picked,)]
 
@@ -94,8 +101,8 @@ def _gather(a: Attributes, given: Any, indices: Any) -> Any:
 def _picked_elements(function: Op) -> Op:
     """Return what calls `torch.gather` or `torch.scatter`, the latter with the new values."""
 
-    def run(a: Attributes, given: Any, indices: Any, *updates: Any) -> Any:
-        x = as_operand(given)
+    def run(a: Attributes, operand: Any, indices: Any, *updates: Any) -> Any:
+        x = as_operand(operand)
         picked = _never_negative(indices, x, a.axis)
         return function(x, a.axis, picked, *map(as_operand, updates))
 
@@ -109,8 +116,8 @@ def _tile(_: Attributes, x: Tensor, repeats: Any) -> Tensor:
     return x.repeat(counts)
 
 
-def _pad(a: Attributes, x: Tensor, given: Any = None, fill: Any = None, axes: Any = None) -> Tensor:
-    sizes = whole_numbers(given, a.pads)
+def _pad(a: Attributes, x: Tensor, pads: Any = None, fill: Any = None, axes: Any = None) -> Tensor:
+    sizes = whole_numbers(pads, a.pads)
     places = [axis % x.dim() for axis in whole_numbers(axes, range(x.dim()))]
     sides = {axis: (sizes[n], sizes[n + len(places)]) for n, axis in enumerate(places)}
     both = [side for axis in reversed(range(x.dim())) for side in sides.get(axis, (0, 0))]
@@ -126,20 +133,20 @@ def _depth_to_space(a: Attributes, x: Tensor) -> Tensor:
     if a.mode == "CRD":
         return F.pixel_shuffle(x, a.blocksize)
     (batch, depth, height, width), size = x.shape, a.blocksize
-    parts = x.reshape(batch, size, size, depth // size**2, height, width)
-    return parts.permute(0, 3, 4, 1, 5, 2).reshape(batch, -1, height * size, width * size)
+    blocks = x.reshape(batch, size, size, depth // size**2, height, width)
+    return blocks.permute(0, 3, 4, 1, 5, 2).reshape(batch, -1, height * size, width * size)
 
 
 def _space_to_depth(a: Attributes, x: Tensor) -> Tensor:
     (batch, depth, height, width), size = x.shape, a.blocksize
-    parts = x.reshape(batch, depth, height // size, size, width // size, size)
-    return parts.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, height // size, width // size)
+    blocks = x.reshape(batch, depth, height // size, size, width // size, size)
+    return blocks.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, height // size, width // size)
 
 
 def _reduce(function: Op) -> Op:
-    def run(a: Attributes, x: Tensor, given: Any = None) -> Tensor:
-        axes, keepdim, is_noop = a.axes, bool(a.keepdims), bool(a.noop_with_empty_axes)
-        chosen = axes if given is None else whole_numbers(given)
+    def run(a: Attributes, x: Tensor, axes: Any = None) -> Tensor:
+        default_axes, keepdim, is_noop = a.axes, bool(a.keepdims), bool(a.noop_with_empty_axes)
+        chosen = default_axes if axes is None else whole_numbers(axes)
         if is_noop and not chosen:
             return x
         result: Tensor = function(x, dim=tuple(chosen or range(x.dim())), keepdim=keepdim)
@@ -164,7 +171,7 @@ def _arg(function: Op) -> Op:
 SHAPES: dict[str, Op] = {
     "ArgMax": _arg(torch.argmax),
     "ArgMin": _arg(torch.argmin),
-    "Concat": lambda a, *inputs: torch.cat([as_operand(each) for each in inputs], dim=a.axis),
+    "Concat": lambda a, *inputs: torch.cat([as_operand(operand) for operand in inputs], dim=a.axis),
     "CumSum": lambda _, x, axis: torch.cumsum(x, whole_numbers(axis)[0]),
     "DepthToSpace": _depth_to_space,
     "Expand": lambda _, x, shape: x.expand(
@@ -192,9 +199,7 @@ SHAPES: dict[str, Op] = {
     "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
-    "Squeeze": lambda a, x, given=None: x.squeeze(
-        *([] if given is None and a.axes is None else [tuple(whole_numbers(given, a.axes))])
-    ),
+    "Squeeze": _squeeze,
     "Tile": _tile,
     "TopK": lambda a, x, count: tuple(
         torch.topk(x, whole_numbers(count)[0], a.axis, largest=a.largest is None or bool(a.largest))

@@ -156,7 +156,28 @@ def capture(
 
 
 def capture_step(spec: StepSpec) -> OpGraph:
-    """Return the graph of a step, as `capture` does of its parameters, and with its errors."""
+    """Return the graph of the ATen ops of one step of a model, as `capture` does.
+
+    Parameters
+    ----------
+    spec
+        The step: a model, its example inputs, and the further parameters of `capture`.
+
+    Returns
+    -------
+    OpGraph
+        As of `capture`.
+
+    Raises
+    ------
+    CaptureError
+        As `capture` does.
+
+    Examples
+    --------
+    >>> capture_step(StepSpec(nn.Linear(4, 2), torch.ones(8, 4), mode="inference"))
+    OpGraph(ops=4, tensors=4, edges=3)
+    """
     with CAPTURE_LOCK:
         return op_graph_of(trace_step(spec))
 
@@ -167,7 +188,7 @@ def capture_function(
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
     *,
     example_inputs: Any = (),
-    others: Sequence[Any] = (),
+    changed_objects: Sequence[Any] = (),
     target: Target = "gpu",
     mask_fraction: float | None = None,
     autocast: torch.dtype | None = None,
@@ -194,7 +215,7 @@ def capture_function(
         that it came with.
     example_inputs
         Arguments of the function, as `capture` takes those of the model.
-    others
+    changed_objects
         Other objects that the function changes, which are put back: lists, dictionaries, and
         objects with attributes. Those that the code of the function names, or a module's, are put
         back anyway, but for what is in objects of libraries that hold no tensors.
@@ -231,7 +252,7 @@ def capture_function(
     options = TracingOptions(target=target, mask_fraction=mask_fraction, autocast=autocast)
     with CAPTURE_LOCK:
         return op_graph_of(
-            trace_function(step_fn, modules, optimizers, example_inputs, others, options)
+            trace_function(step_fn, modules, optimizers, example_inputs, changed_objects, options)
         )
 
 
@@ -240,25 +261,34 @@ def trace_function(
     modules: Modules,
     optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     example_inputs: Any,
-    others: Sequence[Any],
+    changed_objects: Sequence[Any],
     options: TracingOptions,
 ) -> Trace:
     """Return what ran in a step; the parameters are those of `capture_function`."""
-    given = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
-    step = _Step(_named_modules(modules), given, others, example_inputs, options)
+    if isinstance(optimizers, torch.optim.Optimizer):
+        optimizers = [optimizers]
+    step = _Step(
+        _named_modules(modules), list(optimizers), changed_objects, example_inputs, options
+    )
 
     def call(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         with step.around:
             return _outputs(step_fn(*args, **kwargs))
 
     trace = step.trace(call, "step_fn", step_fn)
-    there = {storage for placeholder in trace.placeholders for storage in placeholder.storages}
-    made = (name for name, view in trace.results.items() if view.storage not in there)
-    left = {name for name in made if name.endswith(GRADIENT)} - step.phases.cleared
-    if left:
+    earlier_storages = {
+        storage for placeholder in trace.placeholders for storage in placeholder.storages
+    }
+    new_gradients = {
+        name
+        for name, view in trace.results.items()
+        if name.endswith(GRADIENT) and view.storage not in earlier_storages
+    }
+    new_gradients -= step.phases.cleared
+    if new_gradients:
         try:
             with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # as before
-                step = replace(step, begins_with=left)
+                step = replace(step, begins_with=new_gradients)
                 trace = step.trace(call, "step_fn", step_fn)
         except CaptureError as error:
             warnings.warn(
@@ -275,10 +305,10 @@ def trace_step(spec: StepSpec) -> Trace:
     model, optimizer = spec.model, spec.optimizer
     factory: OptimizerFactory
     if isinstance(optimizer, torch.optim.Optimizer):
-        given, factory = [optimizer], lambda _: optimizer
+        optimizers, factory = [optimizer], lambda _: optimizer
     else:
-        given, factory = [], optimizer or torch.optim.Adam
-    step = _Step({"": model}, given, [], spec.example_inputs, spec, spec.updates)
+        optimizers, factory = [], optimizer or torch.optim.Adam
+    step = _Step({"": model}, optimizers, [], spec.example_inputs, spec, spec.updates)
 
     def inference(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         model.eval()
@@ -289,16 +319,16 @@ def trace_step(spec: StepSpec) -> Trace:
     def training(*args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         if not model.training:
             model.train()
-        step.part = "optimizer"
-        update = step.made(factory)
-        step.part = "model"
+        step.stage = "optimizer"
+        update = step.make_optimizer(factory)
+        step.stage = "model"
         with step.around:
             outputs = model(*args, **kwargs)
-            step.part = "loss_fn"
+            step.stage = "loss_fn"
             loss = (spec.loss_fn or default_loss)(outputs)
         _check_loss(loss)
         loss.backward()  # type: ignore[no-untyped-call]
-        step.part = "optimizer"
+        step.stage = "optimizer"
         update.step()
         return {"loss": loss}
 
@@ -317,12 +347,12 @@ class _Step:
 
     modules: Mapping[str, nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
-    others: Sequence[Any]
+    changed_objects: Sequence[Any]
     inputs: Any
     options: TracingOptions
     updates: Updates = "after-backward"
     begins_with: Collection[str] = ()  # gradients that are left of the step before, by name
-    part: str = ""  # what runs in the forward phase, for errors
+    stage: str = ""  # what runs in the forward phase, for errors
 
     def __post_init__(self) -> None:
         self.inputs = _arguments(self.inputs)
@@ -330,17 +360,17 @@ class _Step:
         self._scopes = ModuleScopes()
 
     def trace(
-        self, function: Callable[..., dict[str, torch.Tensor]], part: str, *called: Any
+        self, function: Callable[..., dict[str, torch.Tensor]], stage: str, *called: Any
     ) -> Trace:
         """Return what runs in a function, which returns results by name and calls some others."""
-        self.part = part
+        self.stage = stage
         self.around = autocast_around(self.options.target, self.options.autocast)
         with (
             patched_torch(self.options.target),  # one step at a time
             put_back([*called, *self.modules.values()]),
         ):
             objects = FakeObjects(
-                self.modules, self.optimizers, self.others, self.inputs, self._fake_mode
+                self.modules, self.optimizers, self.changed_objects, self.inputs, self._fake_mode
             )
             self.tracer = Tracer(objects.memory, self._scopes, self.options)
             takes_foreach = self.options.target == "gpu" and self.updates == "after-backward"
@@ -368,9 +398,11 @@ class _Step:
                         results[name + GRADIENT] = parameter.grad
                 return with_whole_updates(self.tracer.trace(results))
 
-    def made(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
+    def make_optimizer(self, factory: OptimizerFactory) -> torch.optim.Optimizer:
         """Return an optimizer of all parameters."""
-        parameters = [each for module in self.modules.values() for each in module.parameters()]
+        parameters = [
+            parameter for module in self.modules.values() for parameter in module.parameters()
+        ]
         with self.phases.unrecorded():
             optimizer = factory(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -386,14 +418,14 @@ class _Step:
         try:
             yield
         except Exception as error:
-            parts = {Phase.BACKWARD: "backward", Phase.UPDATE: "optimizer"}
-            part = parts.get(self.tracer.phase, self.part)
+            stages = {Phase.BACKWARD: "backward", Phase.UPDATE: "optimizer"}
+            stage = stages.get(self.tracer.phase, self.stage)
             message, line = str(error), model_line(error)
             if isinstance(error, StepError) or not isinstance(error, CaptureError):
                 kind = "" if isinstance(error, StepError) else f"{type(error).__name__}: "
                 message = " ".join(f"{kind}{error}".split())
-                message = f"{getattr(error, LEFT_MODULE, '') or part}: {message}"
-                if part == "optimizer":
+                message = f"{getattr(error, LEFT_MODULE, '') or stage}: {message}"
+                if stage == "optimizer":
                     message += f"; {_WORKING_OPTIMIZERS} can be captured"
             raise CaptureError(f"{message}{line}") from error
 
@@ -411,7 +443,7 @@ def _named_modules(modules: Modules) -> dict[str, nn.Module]:
 
 
 def _outputs(returned: Any) -> dict[str, torch.Tensor]:
-    return {f"output.{number}": tensor for number, tensor in enumerate(tensors_in(returned))}
+    return {f"output.{index}": tensor for index, tensor in enumerate(tensors_in(returned))}
 
 
 def _check_loss(loss: Any) -> None:

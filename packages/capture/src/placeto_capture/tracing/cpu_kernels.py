@@ -15,15 +15,15 @@ DEFAULTS = 0.0, False  # the share that is dropped, and whether later keys are l
 LIBRARY: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
-def _attention(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]:
+def _attention(*operands: Any, scale: float | None = None) -> tuple[Tensor, ...]:
     """Return what attention gives, the logarithms of its sums, and the seed of its dropout."""
-    query, key, value, bias, keeps_sums, *how = given
-    both: Any = [*how, *DEFAULTS[len(how) :]]
-    dropout_p, is_causal = both
+    query, key, value, bias, keeps_sums, *options = operands
+    all_options: Any = [*options, *DEFAULTS[len(options) :]]
+    dropout_p, is_causal = all_options
     scores = _scores(query, key, bias, is_causal, scale)
     seed = torch.randint(2**62, ())
-    kept = _kept(scores, dropout_p, seed)
-    attended = (scores.softmax(-1) * kept).to(value.dtype) @ value
+    dropout_factors = _dropout_factors(scores, dropout_p, seed)
+    attended = (scores.softmax(-1) * dropout_factors).to(value.dtype) @ value
     # As the kernel for GPUs has it: in whole blocks of 32 rows.
     rows = scores.shape[2] if keeps_sums else 0
     log_sumexp = scores.new_zeros((*scores.shape[:2], -(-rows // 32) * 32))
@@ -31,20 +31,20 @@ def _attention(*given: Any, scale: float | None = None) -> tuple[Tensor, ...]:
     return attended, log_sumexp, seed, torch.zeros_like(seed)
 
 
-def _attention_backward(*given: Any, scale: float | None = None) -> tuple[Tensor | None, ...]:
+def _attention_backward(*operands: Any, scale: float | None = None) -> tuple[Tensor | None, ...]:
     """Return the gradients of queries, keys, values and bias."""
-    gradient, query, key, value, bias, _out, _log_sumexp, seed, _offset, *how = given
-    dropout_p, is_needed, *is_causal = how
+    gradient, query, key, value, bias, _out, _log_sumexp, seed, _offset, *options = operands
+    dropout_p, is_needed, *is_causal = options
     scores = _scores(query, key, bias, any(is_causal), scale)
-    weights, kept = scores.softmax(-1), _kept(scores, dropout_p, seed)
-    of_weights = (gradient @ value.mT).to(weights.dtype) * kept
+    weights, dropout_factors = scores.softmax(-1), _dropout_factors(scores, dropout_p, seed)
+    of_weights = (gradient @ value.mT).to(weights.dtype) * dropout_factors
     of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     of_products = (of_scores * factor).to(query.dtype)
     of_bias = None
     if bias is not None and is_needed[3]:
         of_bias = of_scores.sum_to_size(bias.shape).to(bias.dtype)
-    of_value = (weights * kept).to(gradient.dtype).mT @ gradient
+    of_value = (weights * dropout_factors).to(gradient.dtype).mT @ gradient
     return of_products @ key, of_products.mT @ query, of_value, of_bias
 
 
@@ -63,7 +63,7 @@ def _scores(
     return scores
 
 
-def _kept(scores: Tensor, dropout_p: float, seed: Tensor) -> Tensor:
+def _dropout_factors(scores: Tensor, dropout_p: float, seed: Tensor) -> Tensor:
     """Return by what each weight is multiplied: by 0 where it is dropped."""
     generator = torch.Generator().manual_seed(int(seed))
     drawn = torch.rand(scores.shape, generator=generator, device=scores.device)
@@ -71,22 +71,22 @@ def _kept(scores: Tensor, dropout_p: float, seed: Tensor) -> Tensor:
 
 
 def _attention_on_gpu(
-    *given: Any, attn_mask: Tensor | None = None, scale: float | None = None
+    *operands: Any, attn_mask: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return what attention gives, and the logarithms of its sums."""
-    query, key, value, *how = given
-    bias, how = _aligned_bias(query, key, attn_mask), [*how, *DEFAULTS[len(how) :]]
+    query, key, value, *options = operands
+    bias, options = _aligned_bias(query, key, attn_mask), [*options, *DEFAULTS[len(options) :]]
     attended, log_sumexp, *_ = aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, True, *how, scale=scale
+        query, key, value, bias, True, *options, scale=scale
     )
     return attended, log_sumexp[..., : query.shape[2]]
 
 
 def _attention_on_gpu_backward(
-    *given: Any, attn_mask: Tensor | None = None, scale: float | None = None
+    *operands: Any, attn_mask: Tensor | None = None, scale: float | None = None
 ) -> tuple[Tensor, ...]:
     """Return the gradients of queries, keys and values."""
-    gradient, query, key, value, out, sums, dropout_p, is_causal = given
+    gradient, query, key, value, out, sums, dropout_p, is_causal = operands
     inputs = query, key, value, _aligned_bias(query, key, attn_mask)
     rows = -(-query.shape[2] // 32) * 32  # whole blocks
     in_blocks = sums.new_full((*query.shape[:2], rows), torch.inf)

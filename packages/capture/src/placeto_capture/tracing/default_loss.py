@@ -50,15 +50,17 @@ def _checked_scalar(scalars: list[torch.Tensor], floating: list[torch.Tensor]) -
 def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[Any]:
     """Return the nodes of autograd's graph that stand for the weights behind some tensors."""
     nodes = nodes_behind(tensor for tensor in tensors if tensor.requires_grad)
-    return {node for node in nodes if all(before is None for before, _ in node.next_functions)}
+    return {
+        node for node in nodes if all(next_node is None for next_node, _ in node.next_functions)
+    }
 
 
 def tensors_in(outputs: Any) -> list[torch.Tensor]:
     """Return the tensors in what a model returns, also those in dataclasses."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for leaf in pytree.tree_leaves(outputs):
         if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
+            tensors.append(leaf)
         elif is_dataclass(leaf):
-            found += tensors_in([getattr(leaf, each.name) for each in fields(leaf)])
-    return found
+            tensors += tensors_in([getattr(leaf, field.name) for field in fields(leaf)])
+    return tensors

@@ -27,11 +27,11 @@ SWITCHED_OFF = (
 )
 
 
-def warn_of_offload(what: str) -> None:
+def warn_of_offload(operation: str) -> None:
     """Say that what a step moves to the CPU stays where it is."""
     warnings.warn(
-        f"{what}: captured as if its tensors stayed on the device, in its memory and without copies"
-        f"{model_line()}",
+        f"{operation}: captured as if its tensors stayed on the device, in its memory and without "
+        f"copies{model_line()}",
         CaptureWarning,
         stacklevel=3,
     )
@@ -56,9 +56,11 @@ class OneDevice(TorchFunctionMode):
             return _numpy(args[0])
         if func == SET_DATA and isinstance(args[0], nn.Parameter):
             return _set_data(*args)
-        given = (*args[1:2], kwargs.get("device")) if func is torch.Tensor.to else ()
-        named = (each for each in given if isinstance(each, str | torch.device))
-        is_to_cpu = any(each is not OF_FAKES and str(each).startswith("cpu") for each in named)
+        destinations = (*args[1:2], kwargs.get("device")) if func is torch.Tensor.to else ()
+        devices = (device for device in destinations if isinstance(device, str | torch.device))
+        is_to_cpu = any(
+            device is not OF_FAKES and str(device).startswith("cpu") for device in devices
+        )
         is_offload = self._is_gpu and (is_to_cpu or func is torch.Tensor.cpu)
         if is_offload and args[0].is_floating_point() and args[0].dim():
             warn_of_offload(".to('cpu')")

@@ -68,7 +68,7 @@ class FakeMemory:
                 f"{name}: expected memory that is shared with parameters, buffers and inputs only, "
                 "got a tensor that overlaps with a part of it; register that as a buffer"
             )
-        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        names = (name if suffix == 1 else f"{name}_{suffix}" for suffix in count(1))
         key = next(candidate for candidate in names if candidate not in met[0].tensors)
         met[0].tensors[key] = self._fake(name, tensor, met[0]), tensor
         return met[0], key
@@ -84,7 +84,7 @@ class FakeMemory:
         region = Region(op_type, span, memory.untyped_storage())
         for name, tensor in sorted(named, key=lambda item: item[1]._base is not None):
             self._fake(name, tensor, region)  # a tensor comes before the views of it
-        region.tensors |= {name: (self.fake_of[id(each)], each) for name, each in named}
+        region.tensors |= {name: (self.fake_of[id(real)], real) for name, real in named}
         self.regions.append(region)
 
     def _fake(self, name: str, tensor: torch.Tensor, region: Region) -> torch.Tensor:

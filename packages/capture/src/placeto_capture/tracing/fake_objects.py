@@ -30,13 +30,13 @@ class FakeObjects:
         self,
         modules: Mapping[str, nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
-        others: Sequence[Any],
+        changed_objects: Sequence[Any],
         inputs: Any,
         fake_mode: FakeTensorMode,
     ) -> None:
         for name, module in modules.items():
-            for path, part in module.named_modules(prefix=name):
-                _check(path or "model", part)
+            for path, submodule in module.named_modules(prefix=name):
+                _check(path or "model", submodule)
         resident = [named for name, module in modules.items() for named in _named(name, module)]
         self.memory = FakeMemory(resident, _tensors_in(inputs), fake_mode)
         self.names: dict[int, str] = {}
@@ -45,19 +45,23 @@ class FakeObjects:
                 self.names.setdefault(id(tensor), name)
         self.parameters = {name: t for name, t in resident if self.names.get(id(t)) == name}
         parameters = {id(tensor): tensor for tensor in self.parameters.values()}
-        layers = [part for module in modules.values() for part in module.modules()]
-        holders: list[Any] = [*optimizers, *others, *layers]
+        layers = [submodule for module in modules.values() for submodule in module.modules()]
+        holders: list[Any] = [*optimizers, *changed_objects, *layers]
         # Copies have the same modules and weights in them, and buffers and inputs that are fake.
-        self._memo = {**self.memory.fake_of, **{id(each): each for each in holders}, **parameters}
+        self._memo = {
+            **self.memory.fake_of,
+            **{id(holder): holder for holder in holders},
+            **parameters,
+        }
         # A hook is removed from the dictionary that it was put into, which is the caller's.
-        for part in layers:
-            hooks = [value for name, value in vars(part).items() if "_hooks" in name]
+        for layer in layers:
+            hooks = [value for name, value in vars(layer).items() if "_hooks" in name]
             self._memo.update((id(value), value) for value in hooks)
         self._fake_mode = fake_mode
         self._held: dict[int, Any] = {}
         self._stack = ExitStack()
         self.optimizers = optimizers
-        self.begun: set[int] = set()  # optimizers that had their state before, by identity
+        self.optimizers_with_state: set[int] = set()  # before the step, by identity
         for optimizer in optimizers:
             self._fake_state(optimizer)
         self.inputs = _copied("example_inputs", inputs, self._memo)
@@ -66,13 +70,13 @@ class FakeObjects:
             for holder in holders
         ]
 
-    def hold(self, other: Any) -> None:
+    def hold(self, holder: Any) -> None:
         """Put back what is in an object that the step uses, if it was not given."""
-        if id(other) not in self._held:
-            if isinstance(other, torch.optim.Optimizer):
-                self._fake_state(other)
-            self._memo[id(other)] = other
-            self._put(other, _copied(type(other).__name__, _contents(other), self._memo))
+        if id(holder) not in self._held:
+            if isinstance(holder, torch.optim.Optimizer):
+                self._fake_state(holder)
+            self._memo[id(holder)] = holder
+            self._put(holder, _copied(type(holder).__name__, _contents(holder), self._memo))
 
     def _put(self, holder: Any, contents: Any) -> None:
         self._held[id(holder)] = holder
@@ -91,7 +95,7 @@ class FakeObjects:
         for _, tensor in tensors_in_state("", optimizer.state):
             if not isinstance(tensor, FakeTensor):
                 self._memo[id(tensor)] = _fake_like(tensor, self._fake_mode)
-                self.begun.add(id(optimizer))
+                self.optimizers_with_state.add(id(optimizer))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -158,14 +162,14 @@ def _tensors_in(inputs: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _tensors_inside(
-    holder: Any, path: str, depth: int, seen: set[int]
+    holder: Any, path: str, depth: int, visited: set[int]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in an object by paths, such as ``"input.cache.layers.0.keys"``."""
     if isinstance(holder, torch.Tensor):
         yield path, holder
-    if depth < 0 or id(holder) in seen or isinstance(holder, torch.Tensor | nn.Module):
+    if depth < 0 or id(holder) in visited or isinstance(holder, torch.Tensor | nn.Module):
         return
-    seen.add(id(holder))
+    visited.add(id(holder))
     slots = (name for kind in type(holder).__mro__ for name in getattr(kind, "__slots__", ()))
     inner: Iterable[tuple[Any, Any]] = [
         *getattr(holder, "__dict__", {}).items(),
@@ -175,8 +179,8 @@ def _tensors_inside(
         inner = enumerate(holder)
     elif isinstance(holder, dict):
         inner = holder.items()
-    for key, each in inner:
-        yield from _tensors_inside(each, f"{path}.{key}", depth - 1, seen)
+    for key, element in inner:
+        yield from _tensors_inside(element, f"{path}.{key}", depth - 1, visited)
 
 
 def tensors_in_state(name: str, state: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -260,9 +264,9 @@ def _swapped(name: str, parameter: torch.Tensor, fake: torch.Tensor) -> Iterator
                 setattr(parameter, kind, registered)
 
 
-def _swap(left: Any, right: Any) -> None:
-    torch._C._swap_tensor_impl(left, right)
+def _swap(first: Any, second: Any) -> None:
+    torch._C._swap_tensor_impl(first, second)
     for name in ("__class__", "__dict__"):
-        found = getattr(left, name)
-        setattr(left, name, getattr(right, name))
-        setattr(right, name, found)
+        attribute = getattr(first, name)
+        setattr(first, name, getattr(second, name))
+        setattr(second, name, attribute)

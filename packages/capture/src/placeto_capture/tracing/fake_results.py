@@ -71,24 +71,24 @@ def _masked_select(picked: Picked, self: torch.Tensor, mask: torch.Tensor) -> An
 
 def indexed(picked: Picked, self: torch.Tensor, indices: Any) -> Any:
     """Return what rows of ``nonzero`` of each mask in its place pick."""
-    numbers: list[Any] = []
+    whole_indices: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in {torch.bool, torch.uint8}:
             rows = index.new_empty(picked(index), dtype=torch.int64)
-            numbers += [rows] * index.dim()
+            whole_indices += [rows] * index.dim()
         else:
-            numbers.append(index)
-    return aten.index.Tensor(self, numbers)
+            whole_indices.append(index)
+    return aten.index.Tensor(self, whole_indices)
 
 
-def _unique(picked: Picked, self: torch.Tensor, **how: Any) -> Any:
-    if how.get("dim") is not None:
+def _unique(picked: Picked, self: torch.Tensor, **options: Any) -> Any:
+    if options.get("dim") is not None:
         raise UnknownCountError
     count = picked(self.numel())
     return (
         self.new_empty(count),
-        self.new_empty(self.shape if how.get("return_inverse") else 0, dtype=torch.int64),
-        self.new_empty(count if how.get("return_counts") else 0, dtype=torch.int64),
+        self.new_empty(self.shape if options.get("return_inverse") else 0, dtype=torch.int64),
+        self.new_empty(count if options.get("return_counts") else 0, dtype=torch.int64),
     )
 
 

@@ -113,11 +113,15 @@ def function_of(overload: Any) -> Function:
     has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, overload.name())
     # A function that changes no more than how a tensor looks at its storage writes nothing.
     is_view = torch.Tag.inplace_view in overload.tags
-    changed = (each.name for each in arguments if each.alias_info and each.alias_info.is_write)
+    changed = (
+        argument.name
+        for argument in arguments
+        if argument.alias_info and argument.alias_info.is_write
+    )
     return Function(
         overload,
         name=str(overload.overloadpacket),
-        arguments=tuple(each.name for each in arguments),
+        arguments=tuple(argument.name for argument in arguments),
         changed=frozenset(() if is_view else changed),
         is_composite=has_kernel("CompositeImplicitAutograd")
         and not has_kernel("CPU")
@@ -148,7 +152,7 @@ def dtype_of(op: Op) -> str:
 
 def groups_of(op: Op) -> tuple[int, int]:
     """Return the groups of a convolution and the input channels of each; 1 and 0 of all else."""
-    if isinstance(op, Placeholder) or op.parts or "convolution" not in op.op_type:
+    if isinstance(op, Placeholder) or op.merged_calls or "convolution" not in op.op_type:
         return 1, 0
     named = function_of(op.function).named(op.arguments, op.keywords)
     images: Any = named.get("input", named.get("self"))

@@ -37,9 +37,11 @@ class KnownValues:
         is_constant = (
             placeholder.op_type == "buffer" or placeholder.name.rpartition(".")[2] == CONSTANT
         )
-        says = is_constant or not any(v.is_floating_point() or v.is_complex() for v in values)
+        is_decisive = is_constant or not any(
+            v.is_floating_point() or v.is_complex() for v in values
+        )
         has_values = not any(v.is_meta or isinstance(v, FakeTensor) for v in values)
-        if says and has_values and placeholder.op_type != "parameter":
+        if is_decisive and has_values and placeholder.op_type != "parameter":
             self._known.update(placeholder.storages)
             self._placeholder_of_storage.update(dict.fromkeys(placeholder.storages, placeholder))
 
@@ -48,18 +50,18 @@ class KnownValues:
         if call.function is UNSCALE:  # numbers are finite, so that what is found stays as it was
             self._known.difference_update(view.storage for view in call.arguments[0])
             return
-        made = (*call.creates, *call.writes)
-        asked = call.writes if call.op_type in SHAPED_ALIKE else (*call.reads, *call.writes)
-        if not self._known.issuperset(asked):
+        changed = (*call.creates, *call.writes)
+        dependencies = call.writes if call.op_type in SHAPED_ALIKE else (*call.reads, *call.writes)
+        if not self._known.issuperset(dependencies):
             assumption = None if call.writes else assumption_of(call)
             if assumption is None:
-                self._known.difference_update(made)
+                self._known.difference_update(changed)
                 return
             self._assumptions[op] = assumption
-            made = tuple(view.storage for view in [call.outputs[assumption[0]]] if view)
+            changed = tuple(view.storage for view in [call.outputs[assumption[0]]] if view)
         elif call.op_type in ALLOCATIONS:  # there is no value in it yet
             return
-        self._known.update(made)
+        self._known.update(changed)
         self._calls[op] = call
 
     def result(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -67,14 +69,14 @@ class KnownValues:
         read = {view.storage for view in views_in((arguments, keywords))}
         if not self._known.issuperset(read):
             return None
-        ops, needed = self._slice(read)
-        sizes = {storage: self._storages[storage].nbytes() for storage in needed}
+        ops, storages = self._slice(read)
+        sizes = {storage: self._storages[storage].nbytes() for storage in storages}
         if sum(sizes.values()) > LARGEST_BYTES:
             return None
         memory = StorageMemory(torch.device("cpu"), sizes, Slots())
         without_modes = _disable_current_modes()
         with without_modes, torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for storage in needed & self._placeholder_of_storage.keys():
+            for storage in storages & self._placeholder_of_storage.keys():
                 placeholder = self._placeholder_of_storage[storage]
                 for name, view in placeholder.tensors.items():
                     memory.tensor(view).copy_(placeholder.values[name].detach())
@@ -94,13 +96,13 @@ class KnownValues:
 
     def _slice(self, storages: set[int]) -> tuple[list[int], set[int]]:
         """Return the ops that some storages got their values from, and all storages they touch."""
-        needed, ops = set(storages), []
+        touched, ops = set(storages), []
         for op, call in reversed(self._calls.items()):
-            if not needed.isdisjoint((*call.creates, *call.writes)):
+            if not touched.isdisjoint((*call.creates, *call.writes)):
                 ops.append(op)
                 read = () if op in self._assumptions else (*call.reads, *call.writes)
-                needed.update((*read, *call.creates))
-        return ops[::-1], needed
+                touched.update((*read, *call.creates))
+        return ops[::-1], touched
 
     def _run(self, op: int, memory: StorageMemory) -> None:
         call = self._calls[op]
@@ -133,11 +135,11 @@ Assumption = tuple[int, Callable[[int], torch.Tensor]]
 
 def assumption_of(call: Call) -> Assumption | None:
     """Return what is assumed of a call; None if nothing is."""
-    says = _says_of_finite_numbers(call)
+    answer = _says_of_finite_numbers(call)
     view = call.outputs[0] if call.outputs else None
-    if says is not None and view is not None:
+    if answer is not None and view is not None:
         size = view.size
-        return 0, lambda _seed: torch.full(size, says)
+        return 0, lambda _seed: torch.full(size, answer)
     chosen = _CHOICES.get(call.function)
     if chosen is not None:
         return chosen, lambda seed: _drawn(call, chosen, seed)
@@ -148,10 +150,10 @@ def _says_of_finite_numbers(call: Call) -> bool | None:
     if call.function in _TESTS:
         return False
     if call.function in _EQUALITIES:
-        left, right = call.arguments
-        if left == right:  # only what is no number differs from itself
+        first, second = call.arguments
+        if first == second:  # only what is no number differs from itself
             return _EQUALITIES[call.function]
-        if isinstance(right, float) and abs(right) == float("inf"):
+        if isinstance(second, float) and abs(second) == float("inf"):
             return not _EQUALITIES[call.function]
     return None
 

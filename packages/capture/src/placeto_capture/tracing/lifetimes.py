@@ -64,15 +64,15 @@ def with_state(trace: Trace) -> Trace:
     Gradients of before that go during the step stay inputs.
     """
     writer = {storage: call for call in reversed(trace.calls) for storage in call.writes}
-    ops = [
-        replace(made, op_type="buffer", scope=made.scope or writer[made.storages[0]].scope)
-        if isinstance(made, Placeholder)
-        and not made.is_resident
-        and made.storages[0] in writer
-        and not (made.creates and made.storages[0] in trace.deaths)
-        else made
-        for made in trace.ops
-    ]
+    ops = [*trace.ops]
+    for op, placeholder in enumerate(trace.ops):
+        if not isinstance(placeholder, Placeholder) or placeholder.is_resident:
+            continue
+        storage = placeholder.storages[0]
+        goes_in_step = placeholder.creates and storage in trace.deaths
+        if storage in writer and not goes_in_step:
+            scope = placeholder.scope or writer[storage].scope
+            ops[op] = replace(placeholder, op_type="buffer", scope=scope)
     return replace(trace, ops=ops)
 
 
@@ -126,40 +126,44 @@ def _kept_at_the_peak(trace: Trace) -> list[_Life]:
     lives = _lives(trace)
     real = curve("maker", lives)
     real += sum(
-        trace.bytes_before(made.storages) for made in trace.placeholders if not made.creates
+        trace.bytes_before(placeholder.storages)
+        for placeholder in trace.placeholders
+        if not placeholder.creates
     )
     read = real - curve("unread", lives)
-    found: list[_Life] = []
+    kept_lives: list[_Life] = []
     while real.max(initial=0) > (1 + SMALL_DIFFERENCE) * read.max(initial=0):
         op = int(real.argmax())
-        least = max(SMALLEST_BLOCK, SMALL_STORAGE * real[op])
+        min_bytes = max(SMALLEST_BLOCK, SMALL_STORAGE * real[op])
         at_peak = (life for life in lives if life.unread <= op < life.end)
-        more = [life for life in at_peak if life.num_bytes >= least and life not in found]
-        if not more:
+        added_lives = [
+            life for life in at_peak if life.num_bytes >= min_bytes and life not in kept_lives
+        ]
+        if not added_lives:
             break
-        found += more
-        read += curve("unread", more)
-    return found
+        kept_lives += added_lives
+        read += curve("unread", added_lives)
+    return kept_lives
 
 
 def _lives(trace: Trace) -> list[_Life]:
     """Return the lives of the storages that ops make."""
-    maker: dict[int, int] = {}
-    last: dict[int, int] = {}
+    maker_of_storage: dict[int, int] = {}
+    last_use: dict[int, int] = {}
     for op, call in enumerate(trace.ops):
-        maker.update(dict.fromkeys(call.creates, op))
-        last.update(dict.fromkeys((*call.reads, *call.writes, *call.creates), op))
+        maker_of_storage.update(dict.fromkeys(call.creates, op))
+        last_use.update(dict.fromkeys((*call.reads, *call.writes, *call.creates), op))
     lives = []
-    for storage, made in maker.items():
-        unread = len(trace.ops) if storage in trace.held else last[storage] + 1
+    for storage, maker in maker_of_storage.items():
+        unread = len(trace.ops) if storage in trace.held_storages else last_use[storage] + 1
         end = max(unread, trace.deaths.get(storage, 0))
-        lives.append(_Life(storage, trace.storage_bytes[storage], made, unread, end))
+        lives.append(_Life(storage, trace.storage_bytes[storage], maker, unread, end))
     return lives
 
 
 def _free(trace: Trace, life: _Life, writer: int) -> Call:
-    before = range(life.maker, life.end)[::-1]
-    last = next((op for op in before if isinstance(trace.ops[op], Call)), life.maker)
+    earlier_ops = range(life.maker, life.end)[::-1]
+    last = next((op for op in earlier_ops if isinstance(trace.ops[op], Call)), life.maker)
     return Call(
         None,
         reads=(life.storage,),

@@ -31,7 +31,7 @@ FREE = -1  # the colocation id of an op that may be anywhere
 def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGraph:
     """Return the graph of the ops of a trace, with equal indices; its tensors may be known."""
     tensors = tensors or TensorsOfTrace(trace)
-    ops, made = trace.ops, tensors.made
+    ops, versions = trace.ops, tensors.versions
     groups = np.array([groups_of(op) for op in ops], np.int32).reshape(-1, 2)
     workspace = [0 if tensors.is_dataflow else op.workspace_bytes for op in ops]
     resident_bytes = [
@@ -51,11 +51,11 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
         parameter_bytes=np.array(resident_bytes, np.int64),
         workspace_bytes=np.array(workspace, np.int64),
         colocation=_colocation(trace, tensors.home_of_storage),
-        tensor_producer=np.array([tensor.producer for tensor in made], np.int32),
-        tensor_bytes=np.array([tensor.num_bytes for tensor in made], np.int64),
+        tensor_producer=np.array([tensor.producer for tensor in versions], np.int32),
+        tensor_bytes=np.array([tensor.num_bytes for tensor in versions], np.int64),
         edges=np.array(tensors.edges, np.int32).reshape(-1, 2),
         waits=np.array(tensors.waits, np.int32).reshape(-1, 2),
-        held_tensors=np.array([t for t, tensor in enumerate(made) if tensor.held], np.int32),
+        held_tensors=np.array([t for t, tensor in enumerate(versions) if tensor.is_held], np.int32),
     )
 
 
@@ -66,14 +66,14 @@ class Version:
     producer: int  # the op
     storage: int | None  # None for what says only that the op comes before others
     num_bytes: int
-    held: bool = False  # until the end of the step
+    is_held: bool = False  # until the end of the step
 
 
 class TensorsOfTrace:
-    """The tensors of the graph of a trace, ``made``, who reads them, ``edges``, and ``waits``."""
+    """Tensors of the graph of a trace, ``versions``, who reads them, ``edges``, and ``waits``."""
 
     def __init__(self, trace: Trace) -> None:
-        self.made: list[Version] = []
+        self.versions: list[Version] = []
         self.edges: list[tuple[int, int]] = []  # tensors, and ops that read them
         self.waits: list[tuple[int, int]] = []  # ops, and those that have to be done before
         self.is_dataflow = trace.updates == "as-ready"  # tensors alone say what comes first
@@ -81,31 +81,31 @@ class TensorsOfTrace:
         self._last_backward_ops: dict[int, None] = {}  # from which no other one is reached
         self._barrier: int | None = None
         # Sets of ops are bits of whole numbers.
-        self._before: list[tuple[int, ...]] = []  # for each op those right before it
+        self._predecessors: list[tuple[int, ...]] = []  # for each op those right before it
         self._ancestors: list[int] = []  # of each op, with itself
         self._homes: dict[int, int] = {}  # the first tensor of each resident storage
         self._current: dict[int, int] = {}  # the last tensor of each storage
         self._readers: defaultdict[int, list[int]] = defaultdict(list)  # of these
-        for op, made in enumerate(trace.ops):
-            if isinstance(made, Placeholder):
-                self._add_placeholder(op, made)
+        for op, traced_op in enumerate(trace.ops):
+            if isinstance(traced_op, Placeholder):
+                self._add_placeholder(op, traced_op)
             else:
-                self._add_call(op, made)
-        for storage in () if self.is_dataflow else trace.held - self._homes.keys():
+                self._add_call(op, traced_op)
+        for storage in () if self.is_dataflow else trace.held_storages - self._homes.keys():
             if storage in self._current:
-                self.made[self._current[storage]].held = True
+                self.versions[self._current[storage]].is_held = True
 
     @property
     def home_of_storage(self) -> dict[int, int]:
         """The op of each storage that is resident."""
-        return {storage: self.made[home].producer for storage, home in self._homes.items()}
+        return {storage: self.versions[home].producer for storage, home in self._homes.items()}
 
     def _add(self, producer: int, storage: int | None, num_bytes: int) -> int:
-        self.made.append(Version(producer, storage, num_bytes))
-        return len(self.made) - 1
+        self.versions.append(Version(producer, storage, num_bytes))
+        return len(self.versions) - 1
 
     def _add_placeholder(self, op: int, placeholder: Placeholder) -> None:
-        self._before.append(())
+        self._predecessors.append(())
         self._ancestors.append(1 << op)
         first, *_ = placeholder.storages
         home = self._add(op, first, self._trace.bytes_before([first]))
@@ -116,20 +116,20 @@ class TensorsOfTrace:
     def _add_call(self, op: int, call: Call) -> None:
         looked_at = _looked_at(call, self._trace.storage_bytes)
         read = self._read(call, looked_at)
-        before = [self.made[tensor].producer for tensor in read]
+        predecessors = [self.versions[tensor].producer for tensor in read]
         self.edges += [(tensor, op) for tensor in read]
-        for earlier in self._ops_to_wait_for(call, before):
-            before.append(earlier)
+        for earlier in self._ops_to_wait_for(call, predecessors):
+            predecessors.append(earlier)
             if self.is_dataflow:
                 self.edges.append((self._add(earlier, None, 0), op))
             else:
                 self.waits.append((op, earlier))
-        self._before.append(tuple(before))
-        for earlier in before:
+        self._predecessors.append(tuple(predecessors))
+        for earlier in predecessors:
             self._last_backward_ops.pop(earlier, None)
         if call.phase == Phase.BACKWARD:
             self._last_backward_ops[op] = None
-        self._ancestors.append(self._ancestors_of(before) | 1 << op)
+        self._ancestors.append(self._ancestors_of(predecessors) | 1 << op)
         if call.is_barrier:
             self._barrier = op
 
@@ -158,22 +158,22 @@ class TensorsOfTrace:
         for storage in call.writes:
             earlier.update(self._readers[storage])
             if storage in self._current:
-                earlier.add(self.made[self._current[storage]].producer)
+                earlier.add(self.versions[self._current[storage]].producer)
         if call.is_free:
             for last in call.waits_for:
                 earlier.update(self._right_before(last, inputs))
         elif not self.is_dataflow:
             earlier.update(call.waits_for)
-        known = self._ancestors_of(inputs)
+        ancestors = self._ancestors_of(inputs)
         if self._barrier is not None:
             earlier = {op for op in earlier if not self._ancestors[self._barrier] >> op & 1}
-            if not (known | self._ancestors_of(earlier)) >> self._barrier & 1:
+            if not (ancestors | self._ancestors_of(earlier)) >> self._barrier & 1:
                 earlier.add(self._barrier)
         to_wait_for: list[int] = []
-        for other in sorted(earlier, reverse=True):
-            if not known >> other & 1:
-                known |= self._ancestors[other]
-                to_wait_for.append(other)
+        for candidate in sorted(earlier, reverse=True):
+            if not ancestors >> candidate & 1:
+                ancestors |= self._ancestors[candidate]
+                to_wait_for.append(candidate)
         return to_wait_for
 
     def _ancestors_of(self, ops: Iterable[int]) -> int:
@@ -182,18 +182,18 @@ class TensorsOfTrace:
 
     def _right_before(self, last: int, inputs: Sequence[int]) -> tuple[int, ...]:
         """Return what a free waits for to queue right behind the last op that it is for."""
-        before = self._before[last]
-        return before if max(before, default=-1) > max(inputs) else (last,)
+        predecessors = self._predecessors[last]
+        return predecessors if max(predecessors, default=-1) > max(inputs) else (last,)
 
 
 def _looked_at(call: Call, storage_bytes: Sequence[int]) -> set[int]:
     """Return the storages that a call reads, or changes without overwriting all of their bytes."""
     looked_at = set(call.reads)
-    for part in call.single_calls:
-        function = function_of(part.function)
-        views = views_in((part.arguments, part.keywords))
+    for single_call in call.single_calls:
+        function = function_of(single_call.function)
+        views = views_in((single_call.arguments, single_call.keywords))
         if function.name in OVERWRITES:
-            for view in views_in(function.written(part.arguments, part.keywords)):
+            for view in views_in(function.written(single_call.arguments, single_call.keywords)):
                 if view.num_bytes == storage_bytes[view.storage]:
                     views.remove(view)
         looked_at.update(view.storage for view in views)
@@ -202,18 +202,18 @@ def _looked_at(call: Call, storage_bytes: Sequence[int]) -> set[int]:
 
 def _unique_names(trace: Trace) -> tuple[str, ...]:
     """Return names of the ops; of equal ones the later ones get a number."""
-    taken = {placeholder.name for placeholder in trace.placeholders}
-    counts = dict.fromkeys(taken, 0)
+    used_names = {placeholder.name for placeholder in trace.placeholders}
+    counts = dict.fromkeys(used_names, 0)
     names = []
     for op in trace.ops:
         name = op.name if isinstance(op, Placeholder) else _call_name(trace, op)
         counts[name] = counts.get(name, 0) + 1
         unique = name
-        if counts[name] > 1 or (name in taken and isinstance(op, Call)):
+        if counts[name] > 1 or (name in used_names and isinstance(op, Call)):
             counts[name] = max(counts[name], 2)
-            while (unique := f"{name}_{counts[name]}") in taken:
+            while (unique := f"{name}_{counts[name]}") in used_names:
                 counts[name] += 1
-        taken.add(unique)
+        used_names.add(unique)
         names.append(unique)
     return tuple(names)
 

@@ -18,7 +18,7 @@ from placeto_capture.tracing.trace import Call, Op, tensor_leaves
 from placeto_graphs import Phase
 
 # Code that is not the model's: PyTorch's own modules, and this package.
-OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+LIBRARY_FOLDERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 LEFT_MODULE = "_placeto_left_module"  # an attribute of errors: the innermost module that they left
 
@@ -37,8 +37,8 @@ class ModuleScopes:
 
     def follow(self, modules: Mapping[str, nn.Module]) -> None:
         followed: set[nn.Module] = set()
-        for name, each in modules.items():
-            for path, module in each.named_modules(followed, name):
+        for name, root in modules.items():
+            for path, module in root.named_modules(followed, name):
                 self._follow(path, module)
 
     def _follow(self, path: str, module: nn.Module) -> None:
@@ -63,9 +63,8 @@ def model_line(error: BaseException | None = None) -> str:
     walk = traceback.walk_stack(None) if error is None else traceback.walk_tb(error.__traceback__)
     for frame, line in walk if error is None else reversed(list(walk)):
         file = Path(frame.f_code.co_filename)
-        ours = str(frame.f_globals.get("__name__")).startswith("placeto")
-        others = ours or any(file.is_relative_to(folder) for folder in OTHERS)
-        if file.is_absolute() and not others:
+        is_ours = str(frame.f_globals.get("__name__")).startswith("placeto")
+        if file.is_absolute() and not (is_ours or _is_of_library(file)):
             return f" (line {line} of {file.name})"
     return ""
 
@@ -74,10 +73,14 @@ def is_run_by_engine() -> bool:
     """Return whether autograd itself runs an op, not a function or hook that is someone's own."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_name != "_engine_run_backward":
-        if not any(Path(frame.f_code.co_filename).is_relative_to(folder) for folder in OTHERS):
+        if not _is_of_library(Path(frame.f_code.co_filename)):
             return False
         frame = frame.f_back
     return True
+
+
+def _is_of_library(file: Path) -> bool:
+    return any(file.is_relative_to(folder) for folder in LIBRARY_FOLDERS)
 
 
 LEAF_NUMBER = 2**64 - 1  # of the nodes that accumulate the gradients of leaves
@@ -100,8 +103,8 @@ class AutogradNodes:
         leaves = tensor_leaves((args, kwargs))
         has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
         if self._last_op is not None:
-            left = range(self._next_node, end - has_node)
-            self._op_of_node.update(dict.fromkeys(left, self._last_op))
+            new_nodes = range(self._next_node, end - has_node)
+            self._op_of_node.update(dict.fromkeys(new_nodes, self._last_op))
         self._next_node = end
         return end - 1 if has_node else None
 
@@ -121,16 +124,16 @@ class AutogradNodes:
         node: Any = torch._C._current_autograd_node()
         if node is None:
             return None
-        number = node._sequence_nr()
-        if number == LEAF_NUMBER:
+        sequence_number = node._sequence_nr()
+        if sequence_number == LEAF_NUMBER:
             leaf: torch.Tensor = node.variable
             return leaf
-        return self._op_of_node.get(number)
+        return self._op_of_node.get(sequence_number)
 
 
 def _next_number() -> int:
-    number: int = torch._C._autograd._get_sequence_nr()
-    return number
+    sequence_number: int = torch._C._autograd._get_sequence_nr()
+    return sequence_number
 
 
 Gradients = Iterable[torch.Tensor | None]
@@ -140,7 +143,7 @@ Gradients = Iterable[torch.Tensor | None]
 class _Node:
     """The ops of a node of autograd, with the sums that autograd makes of its results after it."""
 
-    after: int | None  # the op that ran right before
+    previous_op: int | None  # the op that ran right before
     ops: list[int] = field(default_factory=list)
     computes_again: bool = False  # activations
     copies: bool = True  # and nothing else, as the gradient of a slice does into zeros
@@ -215,23 +218,23 @@ class BackwardPasses:
             for maker in makers:
                 self._wait_in_turn(maker)
 
-    def _add_sum(self, op: int, before: int, added: int) -> None:
-        self._terms[op] = before, added
+    def _add_sum(self, op: int, accumulated: int, added: int) -> None:
+        self._terms[op] = accumulated, added
         if self._node_of[added].copies:
-            self._wait(added, before)
-        first = self._node_of[before]
-        if before not in self._terms and first.copies and first.after is not None:
-            self._wait(before, first.after)
+            self._wait(added, accumulated)
+        first = self._node_of[accumulated]
+        if accumulated not in self._terms and first.copies and first.previous_op is not None:
+            self._wait(accumulated, first.previous_op)
 
     def _wait_in_turn(self, total: int) -> None:
         while total in self._terms:
             total, added = self._terms[total]
             self._wait(added, total)
 
-    def _wait(self, added: int, before: int) -> None:
+    def _wait(self, added: int, earlier: int) -> None:
         for op in self._node_of[added].ops:
-            if op > before:
-                self.turns[op] = max(before, self.turns.get(op, before))
+            if op > earlier:
+                self.turns[op] = max(earlier, self.turns.get(op, earlier))
 
 
 def nodes_behind(roots: Iterable[Any]) -> set[Any]:
@@ -239,12 +242,12 @@ def nodes_behind(roots: Iterable[Any]) -> set[Any]:
     waiting = [
         (root if isinstance(root, GradientEdge) else get_gradient_edge(root)).node for root in roots
     ]
-    seen: set[Any] = set(waiting)
+    visited: set[Any] = set(waiting)
     while waiting:
-        before = {node for node, _ in waiting.pop().next_functions if node is not None}
-        waiting += before - seen
-        seen |= before
-    return seen
+        next_nodes = {node for node, _ in waiting.pop().next_functions if node is not None}
+        waiting += next_nodes - visited
+        visited |= next_nodes
+    return visited
 
 
 # It is tagged as one that draws, and is called where nothing is dropped.

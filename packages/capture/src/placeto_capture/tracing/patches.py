@@ -143,7 +143,8 @@ def patch_offload() -> Iterator[None]:
         make(*args, **keywords)
 
     def device_of(self: FakeTensor) -> torch.device:
-        return OF_FAKES if (found := device(self)) == OF_FAKES else found
+        fake_device = device(self)
+        return OF_FAKES if fake_device == OF_FAKES else fake_device
 
     with (
         mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", warn_and_make),
@@ -183,26 +184,26 @@ def patch_attention() -> Any:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        given = [query, key, value]
+        inputs = [query, key, value]
         is_learned = attn_mask is not None and attn_mask.requires_grad
         is_apart = dropout_p or is_learned or query.shape[-1] != value.shape[-1]
-        fits = all(each.dim() == 4 and each.shape[1] == query.shape[1] for each in given)
+        fits = all(tensor.dim() == 4 and tensor.shape[1] == query.shape[1] for tensor in inputs)
         if not is_apart or not fits or query.dtype not in OF_FUSED_ATTENTION:
-            how: Any = {"scale": scale, "enable_gqa": enable_gqa}
-            return in_other_ops(query, key, value, attn_mask, dropout_p, is_causal, **how)
+            options: Any = {"scale": scale, "enable_gqa": enable_gqa}
+            return in_other_ops(query, key, value, attn_mask, dropout_p, is_causal, **options)
         if torch.is_autocast_enabled(FAKE):
-            given = [each.to(torch.get_autocast_dtype(FAKE)) for each in given]
+            inputs = [tensor.to(torch.get_autocast_dtype(FAKE)) for tensor in inputs]
         bias = attn_mask
         if bias is not None:
             if bias.dtype == torch.bool:
-                lowest = torch.scalar_tensor(-torch.inf, dtype=given[0].dtype)
+                lowest = torch.scalar_tensor(-torch.inf, dtype=inputs[0].dtype)
                 bias = torch.where(bias, 0.0, lowest)
-            bias = bias.to(given[0].dtype).expand(*query.shape[:3], key.shape[2])
+            bias = bias.to(inputs[0].dtype).expand(*query.shape[:3], key.shape[2])
         keeps_sums = torch.is_grad_enabled() and any(
-            each.requires_grad for each in (*given, *([] if bias is None else [bias]))
+            tensor.requires_grad for tensor in (*inputs, *([] if bias is None else [bias]))
         )
         return torch.ops.aten._scaled_dot_product_efficient_attention(
-            *given, bias, keeps_sums, dropout_p, is_causal, scale=scale
+            *inputs, bias, keeps_sums, dropout_p, is_causal, scale=scale
         )[0]
 
     return mock.patch.object(functional, "scaled_dot_product_attention", attention)
@@ -270,17 +271,17 @@ def patch_module_apply() -> Any:
     def apply(
         module: nn.Module, convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> nn.Module:
-        for part in module.modules() if recurse else (module,):
-            for name, weight in part._parameters.items():
+        for submodule in module.modules() if recurse else (module,):
+            for name, weight in submodule._parameters.items():
                 with torch.no_grad():
                     converted = None if weight is None else convert(weight)
                 if converted is not weight:
                     raise CaptureError(
-                        f"{type(part).__name__}.{name}: expected a weight that stays as it is "
+                        f"{type(submodule).__name__}.{name}: expected a weight that stays as it is "
                         "during a step, got one that is converted; convert the model before"
                     )
-            for name, buffer in part._buffers.items():
-                part._buffers[name] = None if buffer is None else convert(buffer)
+            for name, buffer in submodule._buffers.items():
+                submodule._buffers[name] = None if buffer is None else convert(buffer)
         return module
 
     return mock.patch.object(nn.Module, "_apply", apply)
@@ -297,13 +298,15 @@ def patch_flex_attention() -> Any:
         query: Any, key: Any, value: Any, score_mod: Any, mask: Any, scale: float, *_options: Any
     ) -> tuple[torch.Tensor, ...]:
         variables = inspect.getclosurevars(score_mod)
-        for each in (*variables.nonlocals.values(), *variables.globals.values()):
-            if isinstance(each, torch.Tensor) and each.requires_grad:
+        for variable in (*variables.nonlocals.values(), *variables.globals.values()):
+            if isinstance(variable, torch.Tensor) and variable.requires_grad:
                 raise StepError("flex_attention: expected a score_mod without weights, got one")
         _, _, partial, indices, full, *_ = mask  # of each row of blocks how many are computed
         try:
             computed = sum(
-                int(np.sum(each.tolist())) for each in (partial, full) if each is not None
+                int(np.sum(num_blocks.tolist()))
+                for num_blocks in (partial, full)
+                if num_blocks is not None
             )
             left_out = 1 - computed / indices.numel()
         except CaptureError:

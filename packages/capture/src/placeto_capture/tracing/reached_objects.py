@@ -24,7 +24,9 @@ MAX_DEPTH = 3  # of tensors in an object of a library: a cache has layers, which
 MAX_LOOKED_INTO = 1_000  # elements of a container; one with more is put back all the same
 REFERENCES = "__self__", "__func__", "__wrapped__", "fget", "func", "args", "keywords"
 LIBRARIES = {*sys.stdlib_module_names, "torch", "placeto_capture"}
-NAMING = {f"{what}_{kind}" for what in ("LOAD", "STORE", "DELETE") for kind in ("GLOBAL", "NAME")}
+NAMING = {
+    f"{action}_{kind}" for action in ("LOAD", "STORE", "DELETE") for kind in ("GLOBAL", "NAME")
+}
 STATEFUL = "torch.amp.", "torch.nn.", "torch.optim."  # those of a library that are looked into
 
 
@@ -38,157 +40,179 @@ def put_back(roots: Iterable[Any]) -> Iterator[None]:
     Iterators, generators of random numbers, arrays and other objects of libraries are not put back.
     """
     undo: list[Callable[[], Any]] = []
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     to_see = list(roots)
     while to_see:
-        found = to_see.pop()
-        if id(found) not in seen and not issubclass(type(found), torch.Tensor | ModuleType):
-            seen[id(found)] = found
-            to_see += _inside(found, undo)
+        reached = to_see.pop()
+        if id(reached) not in visited and not issubclass(type(reached), torch.Tensor | ModuleType):
+            visited[id(reached)] = reached
+            to_see += _inside(reached, undo)
     try:
         yield
     finally:
-        for each in undo:
-            each()
+        for restore in undo:
+            restore()
 
 
-def _inside(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
+def _inside(holder: Any, undo: list[Callable[[], Any]]) -> list[Any]:
     """Return what is in an object, which is not asked itself, and add what puts it back."""
-    kind, inside = type(found), []
+    kind, inside = type(holder), []
     is_own_container = issubclass(kind, BASES) and _is_own(kind)
     if kind in CONTAINERS or is_own_container:
         base: Any = next(base for base in BASES if issubclass(kind, base))
-        kept = dict(base.items(found)) if issubclass(base, dict) else [*base.__iter__(found)]
-        undo.append(partial(_refill, base, found, kept))
-        if len(kept) <= MAX_LOOKED_INTO:
-            inside = [*kept, *(kept.values() if isinstance(kept, dict) else ())]
+        saved = dict(base.items(holder)) if issubclass(base, dict) else [*base.__iter__(holder)]
+        undo.append(partial(_refill, base, holder, saved))
+        if len(saved) <= MAX_LOOKED_INTO:
+            inside = [*saved, *(saved.values() if isinstance(saved, dict) else ())]
         if is_own_container:
-            inside += [kind, _attributes(found)]
+            inside += [kind, _attributes(holder)]
     elif kind is CellType:
         with suppress(ValueError):  # it is empty
-            inside = [found.cell_contents]
-            undo.append(partial(setattr, found, "cell_contents", *inside))
+            inside = [holder.cell_contents]
+            undo.append(partial(setattr, holder, "cell_contents", *inside))
     elif kind is FunctionType:
-        scope, names = found.__globals__, _names(found.__code__) if _is_own(found) else set()
-        kept = {name: scope[name] for name in names if name in scope}
-        undo.append(partial(_put_variables, scope, kept, names - kept.keys()))
-        inside = [found.__closure__ or (), found.__defaults__, found.__kwdefaults__, *kept.values()]
-    elif issubclass(kind, type) and _is_own(found):
-        kept = {name: each for name, each in vars(found).items() if not name.startswith("__")}
-        undo.append(partial(_put_attributes, found, kept))
-        inside = [*kept.values()]
+        scope, names = holder.__globals__, _names(holder.__code__) if _is_own(holder) else set()
+        saved = {name: scope[name] for name in names if name in scope}
+        undo.append(partial(_put_variables, scope, saved, names - saved.keys()))
+        inside = [
+            holder.__closure__ or (),
+            holder.__defaults__,
+            holder.__kwdefaults__,
+            *saved.values(),
+        ]
+    elif issubclass(kind, type) and _is_own(holder):
+        saved = {name: value for name, value in vars(holder).items() if not name.startswith("__")}
+        undo.append(partial(_put_attributes, holder, saved))
+        inside = [*saved.values()]
     elif issubclass(kind, tuple):
-        inside = [*tuple.__iter__(found)]
+        inside = [*tuple.__iter__(holder)]
     elif kind.__module__ in {"builtins", "functools"} and not issubclass(kind, type):  # methods
-        undo += [found.cache_clear] if hasattr(found, "cache_clear") else []
-        inside = [getattr(found, name) for name in REFERENCES if hasattr(found, name)]
-    elif any(_is_own(each) or str(each.__module__).startswith(STATEFUL) for each in kind.__mro__):
-        inside = [kind, _attributes(found), *_kept_in_slots(found, undo)]
-    elif _is_of_library(found):
-        kept = dict(_attributes(found))
-        filled = [(each, each.copy()) for each in kept.values() if type(each) in {list, dict}]
-        undo.append(partial(_put_holder, found, kept, filled, had_tensors=_holds_tensors(found)))
-        inside = [each for each in _elements(found) if type(each) not in CONTAINERS]
+        undo += [holder.cache_clear] if hasattr(holder, "cache_clear") else []
+        inside = [getattr(holder, name) for name in REFERENCES if hasattr(holder, name)]
+    elif any(_is_own(base) or str(base.__module__).startswith(STATEFUL) for base in kind.__mro__):
+        inside = [kind, _attributes(holder), *_slot_contents(holder, undo)]
+    elif _is_of_library(holder):
+        saved = dict(_attributes(holder))
+        containers = [
+            (value, value.copy()) for value in saved.values() if type(value) in {list, dict}
+        ]
+        undo.append(
+            partial(_put_holder, holder, saved, containers, had_tensors=_holds_tensors(holder))
+        )
+        inside = [element for element in _elements(holder) if type(element) not in CONTAINERS]
     return inside
 
 
-def _attributes(found: Any) -> dict[str, Any]:
+def _attributes(holder: Any) -> dict[str, Any]:
     """Return the dictionary of an object's attributes, empty where it has none."""
     try:
-        attributes = object.__getattribute__(found, "__dict__")
+        attributes = object.__getattribute__(holder, "__dict__")
     except Exception:  # of a class that has one of its own
         return {}
     return attributes if type(attributes) is dict else {}
 
 
-def _is_of_library(found: Any) -> bool:
-    library = str(type(found).__module__).partition(".")[0]
-    is_plain = library not in LIBRARIES or issubclass(type(found), SimpleNamespace)
-    return is_plain and not issubclass(type(found), type)
+def _is_of_library(holder: Any) -> bool:
+    library = str(type(holder).__module__).partition(".")[0]
+    is_plain = library not in LIBRARIES or issubclass(type(holder), SimpleNamespace)
+    return is_plain and not issubclass(type(holder), type)
 
 
-def _elements(found: Any) -> list[Any]:
+def _elements(holder: Any) -> list[Any]:
     """Return the attributes of an object, and what is in those that are lists or dictionaries."""
-    elements = []
-    for each in _attributes(found).values():
-        is_container = type(each) in {list, dict} and len(each) <= MAX_LOOKED_INTO
-        elements += (
-            [*(each.values() if isinstance(each, dict) else each)] if is_container else [each]
-        )
+    elements: list[Any] = []
+    for value in _attributes(holder).values():
+        if type(value) in {list, dict} and len(value) <= MAX_LOOKED_INTO:
+            elements += value.values() if isinstance(value, dict) else value
+        else:
+            elements.append(value)
     return elements
 
 
 def _holds_tensors(holder: Any) -> bool:
     """Return whether an object has tensors in it, not too deep."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     level = [holder]
     for _ in range(MAX_DEPTH):
-        level = [inner for each in level if _is_of_library(each) for inner in _elements(each)]
-        level = [each for each in level if id(each) not in seen]
-        if any(isinstance(each, torch.Tensor) for each in level):
+        level = [
+            element for member in level if _is_of_library(member) for element in _elements(member)
+        ]
+        level = [member for member in level if id(member) not in visited]
+        if any(isinstance(member, torch.Tensor) for member in level):
             return True
-        seen.update(id(each) for each in level)
+        visited.update(id(member) for member in level)
     return False
 
 
 def _put_holder(
-    found: Any, kept: dict[str, Any], filled: list[tuple[Any, Any]], *, had_tensors: bool
+    holder: Any,
+    saved: dict[str, Any],
+    containers: list[tuple[Any, Any]],
+    *,
+    had_tensors: bool,
 ) -> None:
     """Put back what is in an object of a library that holds tensors now, or did before."""
-    if had_tensors or _holds_tensors(found):
-        for container, elements in filled:
+    if had_tensors or _holds_tensors(holder):
+        for container, elements in containers:
             _refill(type(container), container, elements)
-        _refill(dict, _attributes(found), kept)
+        _refill(dict, _attributes(holder), saved)
 
 
-def _kept_in_slots(found: Any, undo: list[Callable[[], Any]]) -> list[Any]:
-    own = [each for each in type(found).__mro__ if _is_own(each) and "__slots__" in vars(each)]
-    members = (each for kind in own for each in vars(kind).values())
-    slots = [each for each in members if isinstance(each, MemberDescriptorType)]
+def _slot_contents(holder: Any, undo: list[Callable[[], Any]]) -> list[Any]:
+    kinds = [kind for kind in type(holder).__mro__ if _is_own(kind) and "__slots__" in vars(kind)]
+    members = (member for kind in kinds for member in vars(kind).values())
+    slots = [member for member in members if isinstance(member, MemberDescriptorType)]
     inside: list[Any] = []
     for slot in slots:
-        kept: list[Any] = []
+        contents: list[Any] = []
         with suppress(AttributeError):  # it is empty
-            kept.append(slot.__get__(found))
-        undo.append(partial(_put_slot, slot, found, kept))
-        inside += kept
+            contents.append(slot.__get__(holder))
+        undo.append(partial(_put_slot, slot, holder, contents))
+        inside += contents
     return inside
 
 
-def _put_slot(slot: Any, found: Any, kept: list[Any]) -> None:
+def _put_slot(slot: Any, holder: Any, contents: list[Any]) -> None:
     with suppress(AttributeError):
-        slot.__set__(found, *kept) if kept else slot.__delete__(found)
+        slot.__set__(holder, *contents) if contents else slot.__delete__(holder)
 
 
-def _refill(base: Any, container: Any, kept: dict[Any, Any] | list[Any]) -> None:
+def _refill(base: Any, container: Any, elements: dict[Any, Any] | list[Any]) -> None:
     base.clear(container)
-    if isinstance(kept, dict):
-        for key, value in kept.items():
+    if isinstance(elements, dict):
+        for key, value in elements.items():
             base.__setitem__(container, key, value)
     else:
-        (base.update if base is set else base.extend)(container, kept)
+        (base.update if base is set else base.extend)(container, elements)
 
 
-def _put_variables(scope: dict[str, Any], kept: dict[str, Any], missing: set[str]) -> None:
-    scope.update(kept)
+def _put_variables(scope: dict[str, Any], variables: dict[str, Any], missing: set[str]) -> None:
+    scope.update(variables)
     for name in missing & scope.keys():
         if not isinstance(scope[name], ModuleType):  # which has been imported, once and for all
             del scope[name]
 
 
-def _put_attributes(owner: type, kept: dict[str, Any]) -> None:
-    for name, value in kept.items():
+def _put_attributes(owner: type, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
         if vars(owner).get(name) is not value:
             type.__setattr__(owner, name, value)
-    for name in [name for name in vars(owner) if name not in kept and not name.startswith("__")]:
+    for name in [
+        name for name in vars(owner) if name not in attributes and not name.startswith("__")
+    ]:
         type.__delattr__(owner, name)
 
 
 def _names(code: CodeType) -> set[str]:
     """Return the variables of its module that code names."""
-    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
-    named = (each for each in dis.get_instructions(code) if each.opname in NAMING)
-    return {each.argval for each in named}.union(*inner)
+    names: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in NAMING:
+            names.add(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+    return names
 
 
 def _is_own(thing: Any) -> bool:

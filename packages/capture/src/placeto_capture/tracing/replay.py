@@ -83,17 +83,17 @@ class StorageMemory:
 
     def run(self, call: Call, seed: int) -> None:
         """Run a call; what it draws follows from a seed and from which draw it is."""
-        for part in call.single_calls:
-            ready = prepared(part, self.slots)
+        for single_call in call.single_calls:
+            ready = prepared(single_call, self.slots)
             args, keywords = ready.arguments(self)
-            if part.rng_index is not None:
-                torch.manual_seed(seed + part.rng_index)
-            self.keep(ready, part.function(*args, **keywords))
+            if single_call.rng_index is not None:
+                torch.manual_seed(seed + single_call.rng_index)
+            self.keep(ready, single_call.function(*args, **keywords))
 
     def keep(self, call: "PreparedCall", result: Any) -> None:
         """Take over what a call returned."""
-        leaves = tensor_leaves(result) if call.made else []
-        for place, slot in call.made:
+        leaves = tensor_leaves(result) if call.output_slots else []
+        for place, slot in call.output_slots:
             tensor = leaves[place]
             if tensor is not None:
                 self._take_over(slot, tensor)
@@ -121,31 +121,31 @@ class PreparedCall:
     """A call that is ready to run on any device."""
 
     kernel: Any  # function of the call, without the wrapper that PyTorch puts around it
-    given: tuple[Any, ...]  # its arguments and keywords
+    call_arguments: tuple[Any, ...]  # arguments and keywords
     fill: Fill | None  # what makes those on a device, if they depend on it
     # Place among the tensors that it returns, and slot, of each that is kept.
-    made: tuple[tuple[int, int], ...]
+    output_slots: tuple[tuple[int, int], ...]
     rng_index: int | None  # as in `Call`
     takes_generator: bool  # True if it takes a generator of random numbers
 
     def arguments(self, memory: StorageMemory) -> Any:
         """Return the arguments and keywords that it is called with on a device."""
-        return self.fill(memory) if self.fill else self.given
+        return self.fill(memory) if self.fill else self.call_arguments
 
 
 def prepared(call: Call, slots: Slots) -> PreparedCall:
     """Return a call, or a part of one, ready to run."""
     looked_at = {view.storage for view in views_in((call.arguments, call.keywords))}
-    made: dict[int, tuple[int, int]] = {}  # of each storage
+    output_of_storage: dict[int, tuple[int, int]] = {}  # of each storage
     for place, view in enumerate(call.outputs):
         if view is not None and view.storage in call.creates and view.storage not in looked_at:
-            made.setdefault(view.storage, (place, slots.slot(view)))
-    given = call.arguments, call.keywords
+            output_of_storage.setdefault(view.storage, (place, slots.slot(view)))
+    call_arguments = call.arguments, call.keywords
     return PreparedCall(
         kernel=getattr(call.function, "_op", call.function),
-        given=given,
-        fill=fill_of(given, slots),
-        made=tuple(made.values()),
+        call_arguments=call_arguments,
+        fill=fill_of(call_arguments, slots),
+        output_slots=tuple(output_of_storage.values()),
         rng_index=call.rng_index,
         takes_generator="generator" in str(getattr(call.function, "_schema", "")),
     )
@@ -167,9 +167,9 @@ def fill_of(value: Any, slots: Slots) -> Fill | None:
             pairs = list(zip(value, fills, strict=True))
             return lambda memory: kind(fill(memory) if fill else item for item, fill in pairs)
     if isinstance(value, dict):
-        made = {key: fill_of(item, slots) for key, item in value.items()}
-        if any(made.values()):
+        fill_of_key = {key: fill_of(item, slots) for key, item in value.items()}
+        if any(fill_of_key.values()):
             return lambda memory: {
-                key: fill(memory) if fill else value[key] for key, fill in made.items()
+                key: fill(memory) if fill else value[key] for key, fill in fill_of_key.items()
             }
     return None

@@ -169,7 +169,7 @@ class StepPhases:
             args, keywords = (optimizer,), {"closure": lambda: loss}
         if id(optimizer) not in self._stepped:
             self._stepped.add(id(optimizer))
-            if id(optimizer) not in self._objects.begun:
+            if id(optimizer) not in self._objects.optimizers_with_state:
                 with self.unrecorded():
                     optimizer.step(*args[1:], **keywords)  # which makes the optimizer's state
         self._add_state(optimizer)

@@ -83,6 +83,6 @@ class StepSpec(TracingOptions):
             )
 
 
-def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        raise CaptureError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
+def _check_choice(name: str, choice: str, choices: tuple[str, ...]) -> None:
+    if choice not in choices:
+        raise CaptureError(f"{name}: expected one of {', '.join(choices)}, got {choice!r}")

@@ -72,7 +72,7 @@ class Placeholder:
     update: ClassVar[int] = 0
     reads: ClassVar[tuple[int, ...]] = ()
     writes: ClassVar[tuple[int, ...]] = ()
-    parts: "ClassVar[tuple[Call, ...]]" = ()
+    merged_calls: "ClassVar[tuple[Call, ...]]" = ()
     single_calls: "ClassVar[tuple[Call, ...]]" = ()
 
     @property
@@ -123,7 +123,7 @@ class Call:
     # activations are computed again. None for a call that draws none.
     rng_index: int | None = None
     # The ops that it stands for, one after the other, where it is the whole update of a weight.
-    parts: "tuple[Call, ...]" = ()
+    merged_calls: "tuple[Call, ...]" = ()
     # Number of the call of an optimizer's ``step`` that it is a part of, from 1; below 0 for ops
     # of updates before or after these, 0 for others.
     update: int = 0
@@ -147,12 +147,12 @@ class Call:
         """Such as ``"aten.mm"``: the name of the function without the overload."""
         if self.function is None:
             return FREE_TYPE if self.is_free else BARRIER_TYPE
-        return UPDATE_TYPE if self.parts else str(self.function.overloadpacket)
+        return UPDATE_TYPE if self.merged_calls else str(self.function.overloadpacket)
 
     @property
     def single_calls(self) -> "tuple[Call, ...]":
         """The ops that it stands for, or it alone; none for one that only waits."""
-        return () if self.function is None else self.parts or (self,)
+        return () if self.function is None else self.merged_calls or (self,)
 
 
 Op = Placeholder | Call
@@ -169,7 +169,7 @@ class Trace:
     results: dict[str, View]
     # Storages that stay until the end of the step: of inputs, outputs, loss, gradients, and what
     # else the step refers to.
-    held: frozenset[int] = frozenset()
+    held_storages: frozenset[int] = frozenset()
     # Number of ops that had run when nothing referred to a storage any more.
     deaths: Mapping[int, int] = field(default_factory=dict)
     fused: frozenset[int] = frozenset()  # updates (`Call.update`) that have no workspace
@@ -180,7 +180,7 @@ class Trace:
 
     def bytes_before(self, storages: Iterable[int]) -> int:
         """Return the bytes of storages before the step: of weights those that they are held in."""
-        return sum(self.held_bytes.get(each, self.storage_bytes[each]) for each in storages)
+        return sum(self.held_bytes.get(s, self.storage_bytes[s]) for s in storages)
 
     @property
     def placeholders(self) -> list[Placeholder]:

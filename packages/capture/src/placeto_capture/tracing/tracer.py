@@ -87,7 +87,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._add_placeholder(name, scope, region)
         self._held_bytes = dict(self._held(options.parameter_bytes or {}))
         self._widths = {
-            s: held / self._storages[s].nbytes() for s, held in self._held_bytes.items()
+            s: num_bytes / self._storages[s].nbytes() for s, num_bytes in self._held_bytes.items()
         }
         self._experts_per_token = options.experts_per_token
 
@@ -118,21 +118,21 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def trace(self, results: dict[str, torch.Tensor]) -> Trace:
         """Return what was recorded; what outlives the step is held, as are results and inputs."""
-        for op, before in self.passes.turns.items():
+        for op, earlier_op in self.passes.turns.items():
             call = self.ops[op]
             if isinstance(call, Call):
-                call.waits_for = (*call.waits_for, before)
+                call.waits_for = (*call.waits_for, earlier_op)
         self._lifetimes.before_op(len(self.ops))
         storages = range(len(self._storages))
         outliving = {storage for storage in storages if self._lifetimes.lives(storage)}
-        held = outliving.union(self._lifetimes.living)
+        held_storages = outliving.union(self._lifetimes.living)
         placeholders = (op for op in self.ops if isinstance(op, Placeholder))
         inputs = (op for op in placeholders if not (op.is_resident or op.creates))
         return Trace(
             ops=self.ops,
             storage_bytes=[storage.nbytes() for storage in self._storages],
-            results={name: self._look_up(self._fake(each)) for name, each in results.items()},
-            held=frozenset(held.union(*(op.storages for op in inputs))),
+            results={name: self._look_up(self._fake(tensor)) for name, tensor in results.items()},
+            held_storages=frozenset(held_storages.union(*(op.storages for op in inputs))),
             deaths=self._lifetimes.deaths,
             fused=frozenset(self.fused),
             held_bytes=self._held_bytes,
@@ -231,17 +231,26 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(self._storages) == storages_before and not written:
             self._fold(outputs, node)
             return result
-        made = [view for view in outputs if view is not None and view.storage >= storages_before]
+        new_views = [
+            view for view in outputs if view is not None and view.storage >= storages_before
+        ]
         call = Call(
             function=func,
             arguments=arguments,
             keywords=keywords,
             outputs=outputs,
-            creates=tuple(dict.fromkeys(view.storage for view in made)),
+            creates=tuple(dict.fromkeys(view.storage for view in new_views)),
             phase=self.phase,
-            flops=count_flops(function, args, kwargs, result, (*inputs, *made)),
+            flops=count_flops(function, args, kwargs, result, (*inputs, *new_views)),
             bytes_accessed=count_bytes(
-                function, args, kwargs, inputs, written, made, self._widths, self._experts_per_token
+                function,
+                args,
+                kwargs,
+                inputs,
+                written,
+                new_views,
+                self._widths,
+                self._experts_per_token,
             ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
@@ -323,11 +332,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _picked(self, elements: torch.Tensor | int) -> int:
         """Return how many elements a mask picks, or how many of so many are picked."""
         if isinstance(elements, torch.Tensor):
-            known = self._known_values.result(
+            count = self._known_values.result(
                 lambda mask: int(mask.count_nonzero()), (self._look_up(elements),), {}
             )
-            if known is not None:
-                return int(known)
+            if count is not None:
+                return int(count)
             elements = elements.numel()
         if self._mask_fraction is None:
             raise UnknownCountError
@@ -376,10 +385,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._look_up(value) if isinstance(value, FakeTensor) else value
 
     def _makers_of(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
-        storages = (_unwrapped(each).untyped_storage() for each in tensors if each is not None)
-        found = (self._index_of_storage.get(storage._cdata) for storage in storages)
-        made = [s for s in found if s is not None and s not in self._allocations]
-        makers = (self._maker_of_storage[storage] for storage in made)
+        storages = (
+            _unwrapped(tensor).untyped_storage() for tensor in tensors if tensor is not None
+        )
+        indices = (self._index_of_storage.get(storage._cdata) for storage in storages)
+        made_storages = [s for s in indices if s is not None and s not in self._allocations]
+        makers = (self._maker_of_storage[storage] for storage in made_storages)
         return [op for op in makers if isinstance(self.ops[op], Call)]
 
     def _look_up(self, tensor: torch.Tensor, maker: int | None = None) -> View:
@@ -399,8 +410,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 maker = self._add_unknown(tensor, index)
             self._maker_of_storage.append(maker)
         size, offset = tuple(tensor.shape), int(tensor.storage_offset())
-        how = tensor.is_conj(), tensor.is_neg()
-        return View(index, tensor.dtype, size, tensor.stride(), offset, *how)
+        return View(
+            index, tensor.dtype, size, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg()
+        )
 
     def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
         """Record an op that holds a fake tensor which nothing that was recorded has made."""

@@ -21,45 +21,48 @@ def with_whole_updates(trace: Trace) -> Trace:
     a tensor.
     """
     users = _users(trace)
-    free = (_free_part(trace, ops, users) for ops in _updates(trace))
+    undisturbed = (_undisturbed_ops(trace, ops, users) for ops in _updates(trace))
     merged = {
         ops[-1]: ops
-        for ops in free
+        for ops in undisturbed
         if len(ops) > 1
         and CLASSES_OF_UPDATES.issuperset(class_of_type(trace.ops[op].op_type) for op in ops)
     }
     removed = {op for ops in merged.values() for op in ops[:-1]}
-    kept = [op for op in range(len(trace.ops)) if op not in removed]
-    place = {op: index for index, op in enumerate(kept)}
-    place |= {op: place[last] for last, parts in merged.items() for op in parts}
+    remaining = [op for op in range(len(trace.ops)) if op not in removed]
+    place = {op: index for index, op in enumerate(remaining)}
+    place |= {op: place[last] for last, merged_ops in merged.items() for op in merged_ops}
     ends: dict[int, int] = {}
     begin = end = len(trace.ops)  # of updates that run between each other
-    for last, parts in sorted(merged.items(), reverse=True):
-        inside = (s for op in parts for s in trace.ops[op].creates if users[s] <= {*parts})
+    for last, merged_ops in sorted(merged.items(), reverse=True):
+        inside = (
+            s for op in merged_ops for s in trace.ops[op].creates if users[s] <= {*merged_ops}
+        )
         until = max([last + 1, *(trace.deaths.get(s, len(trace.ops)) for s in inside)])
         end = max(end, until) if until > begin else until
-        begin = min(begin, parts[0])
+        begin = min(begin, merged_ops[0])
         ends[last] = end
-    storage_bytes, deaths, held = [*trace.storage_bytes], {**trace.deaths}, {*trace.held}
+    storage_bytes, deaths = [*trace.storage_bytes], {**trace.deaths}
+    held_storages = {*trace.held_storages}
     ops: list[Op] = []
-    for op in kept:
-        made = trace.ops[op]
+    for op in remaining:
+        traced_op = trace.ops[op]
         if op in merged:
-            made, shared_bytes = _whole(trace, merged[op], users)
+            traced_op, shared_bytes = _whole(trace, merged[op], users)
             if shared_bytes:
                 storage = len(storage_bytes)
                 storage_bytes.append(shared_bytes)
-                made.creates = (*made.creates, storage)
+                traced_op.creates = (*traced_op.creates, storage)
                 deaths[storage] = ends[op]
                 if deaths[storage] == len(trace.ops):
-                    held.add(storage)
-        ops.append(_moved(made, place))
+                    held_storages.add(storage)
+        ops.append(_moved(traced_op, place))
     return replace(
         trace,
         ops=ops,
         storage_bytes=storage_bytes,
         deaths=_moved_deaths(deaths, place, len(ops)),
-        held=frozenset(held),
+        held_storages=frozenset(held_storages),
     )
 
 
@@ -71,12 +74,12 @@ def with_barriers(trace: Trace) -> Trace:
     """
     barriers: dict[int, list[Call]] = {}
     phase = Phase.FORWARD
-    for op, made in enumerate(trace.ops):
-        if isinstance(made, Call):
-            begins_update = made.phase == Phase.UPDATE and phase != Phase.UPDATE
-            if begins_update or (made.phase == Phase.FORWARD and phase == Phase.BACKWARD):
-                barriers[op] = [_barrier_before(trace.ops, op, made.phase)]
-            phase = made.phase
+    for op, traced_op in enumerate(trace.ops):
+        if isinstance(traced_op, Call):
+            begins_update = traced_op.phase == Phase.UPDATE and phase != Phase.UPDATE
+            if begins_update or (traced_op.phase == Phase.FORWARD and phase == Phase.BACKWARD):
+                barriers[op] = [_barrier_before(trace.ops, op, traced_op.phase)]
+            phase = traced_op.phase
     return with_calls(trace, barriers)
 
 
@@ -98,24 +101,24 @@ def _moved_deaths(deaths: Mapping[int, int], place: Mapping[int, int], end: int)
 
 def _barrier_before(ops: Sequence[Op], op: int, phase: Phase) -> Call:
     if phase == Phase.UPDATE:
-        later = (made for made in ops[op:] if isinstance(made, Call))
+        later = (traced_op for traced_op in ops[op:] if isinstance(traced_op, Call))
         scope, calls = "optimizer", takewhile(lambda call: call.phase == Phase.UPDATE, later)
         owners = [call.belongs_to for call in calls]
     else:
-        scope, owners = "loss", [made.belongs_to for made in reversed(ops[:op])]
-    owner = next((each for each in owners if each is not None), None)
+        scope, owners = "loss", [traced_op.belongs_to for traced_op in reversed(ops[:op])]
+    owner = next((candidate for candidate in owners if candidate is not None), None)
     return Call(None, scope=scope, phase=phase, belongs_to=owner)
 
 
-def _moved(made: Op, place: Mapping[int, int]) -> Op:
+def _moved(traced_op: Op, place: Mapping[int, int]) -> Op:
     """Return an op with the new indices of those that it names."""
-    owner = None if made.belongs_to is None else place[made.belongs_to]
-    if isinstance(made, Placeholder):
-        return replace(made, belongs_to=owner)
+    owner = None if traced_op.belongs_to is None else place[traced_op.belongs_to]
+    if isinstance(traced_op, Placeholder):
+        return replace(traced_op, belongs_to=owner)
     return replace(
-        made,
+        traced_op,
         belongs_to=owner,
-        waits_for=tuple(dict.fromkeys(place[op] for op in made.waits_for)),
+        waits_for=tuple(dict.fromkeys(place[op] for op in traced_op.waits_for)),
     )
 
 
@@ -139,46 +142,46 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
     return list(ops_of_owner.values())
 
 
-def _free_part(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
+def _undisturbed_ops(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
     """Return the last ones of some ops that nothing between them disturbs."""
-    own = set(ops)
+    update_ops = set(ops)
     calls = [trace.ops[op] for op in ops]
     written = {storage for call in calls for storage in (*call.writes, *call.creates)}
     read = {storage for call in calls for storage in call.reads}
-    others = {
+    disturbing_ops = {
         op
         for storage in written | read
-        for op in users[storage] - own
+        for op in users[storage] - update_ops
         if op < ops[-1]
         and (storage in written or storage in (*trace.ops[op].writes, *trace.ops[op].creates))
     }
-    last = max(others, default=-1)
+    last = max(disturbing_ops, default=-1)
     return [op for op in ops if op > last]
 
 
 def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> tuple[Call, int]:
     """Return an op that stands for some, and the most bytes between them while others run."""
-    parts = tuple(part for op in ops for part in trace.ops[op].single_calls)
-    made = {storage for part in parts for storage in part.creates}
-    own = set(ops)
-    kept = {storage for storage in made if not users[storage] <= own}
-    reads = dict.fromkeys(s for part in parts for s in part.reads if s not in made)
-    writes = dict.fromkeys(s for part in parts for s in part.writes if s not in made)
-    most_bytes, shared_bytes = _bytes_between(trace, ops, made - kept)
+    calls = tuple(call for op in ops for call in trace.ops[op].single_calls)
+    created = {storage for call in calls for storage in call.creates}
+    update_ops = set(ops)
+    outliving = {storage for storage in created if not users[storage] <= update_ops}
+    reads = dict.fromkeys(s for call in calls for s in call.reads if s not in created)
+    writes = dict.fromkeys(s for call in calls for s in call.writes if s not in created)
+    peak_bytes, shared_bytes = _bytes_between(trace, ops, created - outliving)
     whole = replace(
-        parts[-1],
+        calls[-1],
         arguments=(),
         keywords={},
         outputs=(),
         reads=tuple(storage for storage in reads if storage not in writes),
         writes=tuple(writes),
-        creates=tuple(sorted(kept)),
-        flops=sum(part.flops for part in parts),
-        bytes_accessed=_bytes_of(parts, made - kept),
-        belongs_to=next(part.belongs_to for part in parts if part.belongs_to is not None),
+        creates=tuple(sorted(outliving)),
+        flops=sum(call.flops for call in calls),
+        bytes_accessed=_bytes_of(calls, created - outliving),
+        belongs_to=next(call.belongs_to for call in calls if call.belongs_to is not None),
         rng_index=None,
-        parts=parts,
-        workspace_bytes=most_bytes - shared_bytes,
+        merged_calls=calls,
+        workspace_bytes=peak_bytes - shared_bytes,
     )
     return whole, shared_bytes
 
@@ -187,14 +190,16 @@ def _bytes_between(trace: Trace, ops: Sequence[int], inside: set[int]) -> tuple[
     """Return the most bytes of what is there only between some ops, and while others run."""
     if trace.ops[ops[0]].update in trace.fused:
         return 0, 0
-    made = {storage: op for op in ops for storage in trace.ops[op].creates if storage in inside}
+    maker = {storage: op for op in ops for storage in trace.ops[op].creates if storage in inside}
 
     def bytes_at(op: int) -> int:
-        there = (s for s in made if made[s] <= op < trace.deaths.get(s, len(trace.ops)))
-        return sum(trace.storage_bytes[s] for s in there)
+        living = (s for s in maker if maker[s] <= op < trace.deaths.get(s, len(trace.ops)))
+        return sum(trace.storage_bytes[s] for s in living)
 
-    others = {op + 1 for op in ops[:-1] if trace.ops[op + 1].belongs_to is not None}.difference(ops)
-    shared = max((bytes_at(op) for op in others), default=0)
+    between = {op + 1 for op in ops[:-1] if trace.ops[op + 1].belongs_to is not None}.difference(
+        ops
+    )
+    shared = max((bytes_at(op) for op in between), default=0)
     return max(shared, *map(bytes_at, ops)), shared
 
 
@@ -209,16 +214,16 @@ def _users(trace: Trace) -> Mapping[int, set[int]]:
     return users
 
 
-def _bytes_of(parts: Sequence[Call], inside: set[int]) -> int:
-    """Return the bytes of what parts read and write, but of what is there only between them."""
+def _bytes_of(calls: Sequence[Call], inside: set[int]) -> int:
+    """Return the bytes of what calls read and write, but of what is there only between them."""
     read: defaultdict[int, int] = defaultdict(int)
     written: defaultdict[int, int] = defaultdict(int)
-    for part in parts:
-        for view in views_in((part.arguments, part.keywords, part.outputs)):
+    for call in calls:
+        for view in views_in((call.arguments, call.keywords, call.outputs)):
             if view.storage in inside:
                 continue
-            if view.storage in (*part.writes, *part.creates):
+            if view.storage in (*call.writes, *call.creates):
                 written[view.storage] = max(written[view.storage], view.num_bytes)
-            if view.storage not in part.creates:
+            if view.storage not in call.creates:
                 read[view.storage] = max(read[view.storage], view.num_bytes)
     return sum(read.values()) + sum(written.values())

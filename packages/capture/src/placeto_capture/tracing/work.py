@@ -33,10 +33,10 @@ LOOKED_INTO = PICKS.keys() | PUTS  # functions whose bytes depend on what is in 
 Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
 
 
-def _of_products(left: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> int:
+def _of_products(first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> int:
     """Count products of matrices, or of groups of rows, each with a matrix of its own."""
-    products = left.shape[0] if left.dim() == right.dim() == 3 else 1
-    return 2 * products * left.shape[-2] * left.shape[-1] * right.shape[-1]
+    products = first.shape[0] if first.dim() == second.dim() == 3 else 1
+    return 2 * products * first.shape[-2] * first.shape[-1] * second.shape[-1]
 
 
 def _of_trilinear(*args: Any, **_: Any) -> int:
@@ -44,12 +44,12 @@ def _of_trilinear(*args: Any, **_: Any) -> int:
     sizes: dict[int, int] = {}
     axes, sumdim = [], args[6]
     for tensor, expanded in zip(args[:3], args[3:6], strict=True):
-        own = [axis for axis in range(tensor.dim() + len(expanded)) if axis not in expanded]
-        sizes.update(zip(own, tensor.shape, strict=True))
-        axes.append(set(own))
+        tensor_axes = [axis for axis in range(tensor.dim() + len(expanded)) if axis not in expanded]
+        sizes.update(zip(tensor_axes, tensor.shape, strict=True))
+        axes.append(set(tensor_axes))
     pair = axes[0] | axes[1]
-    left = (pair - (set(sumdim) - axes[2])) | axes[2]
-    return 2 * sum(prod(sizes[axis] for axis in each) for each in (pair, left))
+    remaining = (pair - (set(sumdim) - axes[2])) | axes[2]
+    return 2 * sum(prod(sizes[axis] for axis in product) for product in (pair, remaining))
 
 
 def _of_convolution_backward(*args: Any, **_: Any) -> int:
@@ -95,14 +95,14 @@ FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch
     "aten._scaled_grouped_mm": _of_products,
     "aten._scaled_grouped_mm_v2": _of_products,
     "aten._scaled_mm_v2": _of_products,
-    "aten.addbmm": lambda _added, left, right, **_: _of_products(left, right),
+    "aten.addbmm": lambda _added, first, second, **_: _of_products(first, second),
     **dict.fromkeys(
         [f"aten.{name}" for name in ("addmv", "addr", "dot", "mv", "vdot")],
         lambda *args, **_: 2 * max(t.numel() for t in args if isinstance(t, torch.Tensor)),
     ),
     "aten._trilinear": _of_trilinear,
     "aten._cdist_forward": _of_distances,
-    "aten._cdist_backward": lambda _, *others, **__: _of_distances(*others),
+    "aten._cdist_backward": lambda _, *points, **__: _of_distances(*points),
     "aten._pdist_forward": lambda points, *_, **__: _of_distances(points, points) // 2,
     "aten._pdist_backward": lambda _, points, *__, **___: _of_distances(points, points) // 2,
     "aten._euclidean_dist": _of_euclidean_distances,
@@ -142,7 +142,7 @@ def count_flops(
     """Return the floating-point operations of a call; ``tensors`` are all that it touches."""
     formula = FORMULAS.get(function.name) or flop_registry.get(function.overload.overloadpacket)
     if formula is not None:
-        is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in args)
+        is_complex = any(isinstance(arg, torch.Tensor) and arg.is_complex() for arg in args)
         return int(formula(*args, **kwargs, out_val=result)) * (4 if is_complex else 1)
     if function.name in ADDS or f"{function.name}_" in ADDS:
         return changed_elements(function, function.named(args, kwargs))
@@ -184,9 +184,9 @@ def count_bytes(
             read.discard(inputs[-1])
             read_bytes += picked * inputs[-1].dtype.itemsize / table.dtype.itemsize
     if function.name in GROUPED:
-        experts, others = sorted(inputs[:2], key=lambda factor: -len(factor.size))
-        if len(experts.size) > len(others.size):
-            num_rows = others.size[0] if others is inputs[0] else others.size[-1]
+        experts, rows = sorted(inputs[:2], key=lambda factor: -len(factor.size))
+        if len(experts.size) > len(rows.size):
+            num_rows = rows.size[0] if rows is inputs[0] else rows.size[-1]
             count = experts.size[0]
             missed = max(0.0, 1 - experts_per_token / count)
             touched = count * (1 - missed ** (num_rows / experts_per_token))  # if as likely
