@@ -144,7 +144,7 @@ def test_after_an_op_that_failed_the_weights_are_not_trusted(
             def fail(*_: object) -> None:
                 raise RuntimeError("the device is gone")
 
-            broken.setattr("placeto_capture.execution.traced_step.TracedDevice.free", fail)
+            broken.setattr("placeto_capture.executable.traced_step.TracedDevice.free", fail)
             with pytest.raises(ExecutionError, match=r"on cpu:[01]: .*the device is gone$"):
                 module.step(batch)
         with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from capture_checks import SEED, Comparison
 from eager_step import plain_kernels
-from placeto_capture.execution.traced_step import TracedStep
+from placeto_capture.executable.traced_step import TracedStep
 from placeto_capture.tracing.trace import Placeholder, View
 from placeto_graphs import DeviceStep, ExecutableStep, OpGraph
 from replays import random_order

@@ -1,6 +1,6 @@
 """A step that runs on several devices gives what PyTorch gives, wherever its ops run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from capture_checks import comparison
 from captured_models import CASES, case
 from placed_runs import begun, check_placements, placed_run, random_devices, results_of
-from placeto_capture import CaptureError, executable_step
+from placeto_capture import CaptureError, executable_step, executable_training
 from placeto_graphs import ExecutableStep
 
 
@@ -178,6 +178,12 @@ def test_what_is_not_there_is_said_in_one_line() -> None:
     ):
         with pytest.raises(CaptureError, match=f"^{line}$"):
             executable_step(nn.Linear(2, 2), torch.ones(1, 2), **how)
+
+
+@pytest.mark.parametrize("make", [executable_step, executable_training])
+def test_a_misspelt_keyword_is_an_error_of_the_function_itself(make: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=rf"^{make.__name__}\(\) got .* argument 'autocats'"):
+        make(nn.Linear(2, 2), torch.ones(1, 2), autocats=torch.bfloat16)
 
 
 class Dropping(nn.Module):

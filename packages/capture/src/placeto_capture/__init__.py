@@ -13,8 +13,8 @@ from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
 
 if TYPE_CHECKING:
-    from placeto_capture.execution.traced_step import executable_step
-    from placeto_capture.execution.training import ExecutableTraining, executable_training
+    from placeto_capture.executable.traced_step import executable_step
+    from placeto_capture.executable.training import ExecutableTraining, executable_training
     from placeto_capture.programs.step import program_step
     from placeto_capture.tracing.capture import capture, capture_function, capture_step
     from placeto_capture.tracing.devices import Target
@@ -40,15 +40,15 @@ __all__ = [
     "program_step",
 ]
 _MODULES = {
-    "ExecutableTraining": "execution.training",
+    "ExecutableTraining": "executable.training",
     "StepSpec": "tracing.step_spec",
     "Target": "tracing.devices",
     "Updates": "tracing.trace",
     "capture": "tracing.capture",
     "capture_function": "tracing.capture",
     "capture_step": "tracing.capture",
-    "executable_step": "execution.traced_step",
-    "executable_training": "execution.training",
+    "executable_step": "executable.traced_step",
+    "executable_training": "executable.training",
     "program_step": "programs.step",
 }  # of the names that are imported when they are first used
 

@@ -13,10 +13,19 @@ from torch import nn
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.op_graph import TensorsOfTrace, op_graph_of
 from placeto_capture.tracing.replay import PreparedCall, Slots, StorageMemory, prepared, view_of
-from placeto_capture.tracing.step_spec import StepSpec
-from placeto_capture.tracing.trace import GRADIENT, Call, Placeholder, Trace, View, whole_storage
+from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
+from placeto_capture.tracing.trace import (
+    GRADIENT,
+    Call,
+    Placeholder,
+    Trace,
+    Updates,
+    View,
+    whole_storage,
+)
 from placeto_graphs import ExecutableStep, OpGraph
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]  # before the step, by name and view
@@ -360,7 +369,15 @@ def executable_step(
     results: Collection[str] | None = None,
     seed: int = 0,
     threads_per_device: int = 1,
-    **step: Any,
+    loss_fn: LossFunction | None = None,
+    optimizer: OptimizerFactory | torch.optim.Optimizer | None = None,
+    mode: str = "training",
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
+    parameter_bytes: Mapping[str, int] | None = None,
+    experts_per_token: int = 1,
 ) -> ExecutableStep:
     """Return one step of a model that can be run on several devices, op by op.
 
@@ -385,9 +402,10 @@ def executable_step(
         of the draw, on whatever device and in whatever order it runs.
     threads_per_device
         Number of threads of one op on each ``"cpu:N"``.
-    **step
-        Further parameters of `capture`. What runs has weights of their dtype, whatever
-        ``parameter_bytes`` says.
+    loss_fn, optimizer, mode, target, mask_fraction, autocast, updates, experts_per_token
+        As for `capture`.
+    parameter_bytes
+        As for `capture`, for the graph alone: what runs has weights of their dtype.
 
     Raises
     ------
@@ -405,7 +423,20 @@ def executable_step(
     >>> step.results(["output.0"], device.pieces(["output.0"]))["output.0"].shape
     torch.Size([8, 2])
     """
-    trace = trace_step(StepSpec(model, example_inputs, **step))
+    spec = StepSpec(
+        model,
+        example_inputs,
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        mode=mode,
+        target=target,
+        mask_fraction=mask_fraction,
+        autocast=autocast,
+        updates=updates,
+        parameter_bytes=parameter_bytes,
+        experts_per_token=experts_per_token,
+    )
+    trace = trace_step(spec)
     initial_values = dict(values or {})
     value_names = {
         name

@@ -9,12 +9,13 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError
-from placeto_capture.execution.traced_step import TracedStep, example_values
+from placeto_capture.executable.traced_step import TracedStep, example_values
 from placeto_capture.tracing.capture import trace_step
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.fake_objects import input_name
 from placeto_capture.tracing.replay import StorageMemory, view_of
-from placeto_capture.tracing.step_spec import OptimizerFactory, StepSpec
-from placeto_capture.tracing.trace import GRADIENT, Call, Placeholder, View
+from placeto_capture.tracing.step_spec import LossFunction, OptimizerFactory, StepSpec
+from placeto_capture.tracing.trace import GRADIENT, Call, Placeholder, Updates, View
 from placeto_graphs import Phase
 
 SWITCHES = ("foreach", "fused", "capturable")  # off, as each weight is updated by itself
@@ -403,7 +404,12 @@ def executable_training(
     optimizer: OptimizerFactory | None = None,
     seed: int = 0,
     threads_per_device: int = 1,
-    **step: Any,
+    loss_fn: LossFunction | None = None,
+    target: Target = "gpu",
+    mask_fraction: float | None = None,
+    autocast: torch.dtype | None = None,
+    updates: Updates = "after-backward",
+    experts_per_token: int = 1,
 ) -> ExecutableTraining:
     """Return a training step that can be run on several devices, op by op, batch after batch.
 
@@ -418,8 +424,8 @@ def executable_training(
         ``optimizer`` of what is returned.
     seed, threads_per_device
         As for `executable_step`.
-    **step
-        Further parameters of `capture`.
+    loss_fn, target, mask_fraction, autocast, updates, experts_per_token
+        As for `capture`.
 
     Raises
     ------
@@ -444,5 +450,16 @@ def executable_training(
     False
     """
     factory = optimizer or torch.optim.Adam
-    spec = StepSpec(model, example_inputs, optimizer=factory, mode="training", **step)
+    spec = StepSpec(
+        model,
+        example_inputs,
+        loss_fn=loss_fn,
+        optimizer=factory,
+        mode="training",
+        target=target,
+        mask_fraction=mask_fraction,
+        autocast=autocast,
+        updates=updates,
+        experts_per_token=experts_per_token,
+    )
     return ExecutableTraining(spec, factory, seed, threads_per_device)
