@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from costs.fit import PUBLISHED_STEPS
 from placeto import load_model_graph
 from placeto.texts import TextTable
 from placeto_capture import cost_model
@@ -12,16 +13,9 @@ from placeto_workloads import MODELS
 OPS_IN_TENSORFLOW = {"inception-v3": 3002, "nasnet": 12942, "nmt-2": 6361, "nmt-4": 10812}
 INPUT_TYPES = ("buffer", "input", "parameter")
 KINDS = ("cpu", "k80", "p100", "v100", "a100", "h100", "h200")
-# Seconds that efficiencies were fitted to (`lab/costs/fit.py`), and the width of NMT (nmt-4).
-FITTED = {
-    ("inception-v3", "cpu"): 12.5,
-    ("inception-v3", "k80"): 1.56,
-    ("inception-v3", "p100"): 0.451,
-    ("inception-v3", "v100"): 0.247,
-    ("nasnet", "cpu"): 37.5,
-    ("nasnet", "k80"): 1.28,
-    ("nmt-4", "cpu"): 33.5,
-}
+# Seconds that efficiencies were fitted to, and the width of NMT (nmt-4), by model and kind.
+FITTED = {(step.model, step.kind): step.seconds for step in PUBLISHED_STEPS}
+FITTED["nmt-4", "cpu"] = 33.5
 
 
 def graph_row(name: str, graph: OpGraph) -> list[str]:
@@ -38,7 +32,7 @@ def seconds(name: str, graph: OpGraph, kind: str) -> str:
     between = np.count_nonzero(of_ops) * DEVICE_KINDS[kind].op_overhead
     simulated = f"{of_ops.sum() + between:.3g}"
     published = FITTED.get((name, kind))
-    return simulated if published is None else f"{simulated} (fitted to {published:g})"
+    return simulated if published is None else f"{simulated} (fitted to {published:.3g})"
 
 
 def main() -> None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from placeto import load_model_graph
+from placeto.texts import TextTable
 from placeto_capture.costs.op_classes import OpClass
 from placeto_capture.costs.roofline import work_of
 from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph, Phase
@@ -20,7 +22,6 @@ WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
 WITHOUT_UPDATE = (Phase.FORWARD, Phase.BACKWARD)
 
 DATA_SPREAD = 0.01  # of the logarithm of a step's time
-ROUNDS = 50
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
 
     They minimise the sum of squares of how far the logarithm of each step is from the published
     one, in units of `DATA_SPREAD`, and of how far the logarithm of each fitted efficiency is from
-    its centre, in units of the logarithm of its `SPREAD` (Gauss-Newton with halved steps).
+    its centre, in units of the logarithm of its `SPREAD`.
 
     Parameters
     ----------
@@ -136,22 +137,14 @@ def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
     by_class = np.array([step.by_class for step in steps])[:, fitted]
     rest = np.array([step.runtime(centre) for step in steps]) - by_class @ np.exp(-start)
 
-    def residuals(current: NDArray[np.float64]) -> NDArray[np.float64]:
-        runtime = rest + by_class @ np.exp(-current)
+    def residuals(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
+        runtime = rest + by_class @ np.exp(-logarithms)
         return np.concatenate(
-            [(np.log(runtime) - published) / DATA_SPREAD, (current - start) / spread]
+            [(np.log(runtime) - published) / DATA_SPREAD, (logarithms - start) / spread]
         )
 
-    current = start
-    for _ in range(ROUNDS):
-        seconds = by_class * np.exp(-current)
-        slopes = -seconds / (rest + seconds.sum(axis=1))[:, None] / DATA_SPREAD
-        before = residuals(current)
-        change = np.linalg.lstsq(np.concatenate([slopes, np.diag(1 / spread)]), -before)[0]
-        while (residuals(current + change) ** 2).sum() > (before**2).sum():
-            change /= 2
-        current = current + change
-    rounded = [float(f"{value:.3g}") for value in np.exp(current)]
+    solution = least_squares(residuals, start, method="lm", xtol=1e-12, ftol=1e-12)
+    rounded = [float(f"{efficiency:.3g}") for efficiency in np.exp(solution.x)]
     return replace(centre, **dict(zip(SPREAD, rounded, strict=True)))
 
 
@@ -192,36 +185,31 @@ def _fit_kind(kind: str, centre: Efficiency, graphs: Mapping[str, OpGraph]) -> F
     return Fit(device, centre, fit(steps, centre), steps)
 
 
-def efficiency_table(fits: Sequence[Fit]) -> str:
-    """Return the centres and the fitted efficiencies as a Markdown table."""
-    lines = [
-        "| class of op | "
-        + " | ".join(f"{fit.device.name} before | fitted" for fit in fits)
-        + " |",
-        "|---|" + "---:|---:|" * len(fits),
-    ]
+def efficiency_table(fits: Sequence[Fit]) -> TextTable:
+    """Return the centres and the fitted efficiencies."""
+    columns = ["class of op"]
+    for fit in fits:
+        columns += [f">{fit.device.name} before", ">fitted"]
+    rows = []
     for op_class in OpClass:
-        cells = [
-            f"{getattr(fit.centre, op_class):g} | {getattr(fit.fitted, op_class):g}" for fit in fits
-        ]
-        lines.append(f"| {op_class.replace('_', ' ')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        row = [op_class.replace("_", " ")]
+        for fit in fits:
+            row += [f"{getattr(fit.centre, op_class):g}", f"{getattr(fit.fitted, op_class):g}"]
+        rows.append(row)
+    return TextTable("", columns, rows)
 
 
-def residual_table(fits: Sequence[Fit]) -> str:
-    """Return the published and the fitted step times as a Markdown table."""
-    lines = [
-        "| kind | model | published | fitted | residual | source |",
-        "|---|---|---:|---:|---:|---|",
-    ]
+def residual_table(fits: Sequence[Fit]) -> TextTable:
+    """Return the published and the fitted step times."""
+    rows = []
     for fit in fits:
         for step in fit.steps:
             published, runtime = step.published, step.runtime(fit.fitted)
-            lines.append(
-                f"| {published.kind} | {published.model} | {published.seconds:.3f} s "
-                f"| {runtime:.3f} s | {runtime / published.seconds - 1:+.1%} | {published.source} |"
-            )
-    return "\n".join(lines)
+            seconds = [f"{published.seconds:.3f} s", f"{runtime:.3f} s"]
+            residual = f"{runtime / published.seconds - 1:+.1%}"
+            rows.append([published.kind, published.model, *seconds, residual, published.source])
+    columns = ["kind", "model", ">published", ">fitted", ">residual", "source"]
+    return TextTable("", columns, rows)
 
 
 def _as_array(efficiency: Efficiency) -> NDArray[np.float64]:
@@ -234,8 +222,8 @@ def main() -> None:
         name: load_model_graph(name) for name in sorted({step.model for step in PUBLISHED_STEPS})
     }
     fits = fit_all(graphs)
-    print(efficiency_table(fits))
-    print(f"\n{residual_table(fits)}")
+    print(efficiency_table(fits).markdown(), end="\n\n")
+    print(residual_table(fits).markdown())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from placeto import capture_step
+from placeto.texts import TextTable
 from placeto_capture import cost_model
 from placeto_capture.costs.roofline import Tf32
 from placeto_graphs import DEVICE_KINDS, OpGraph
@@ -54,25 +55,20 @@ def rate(graphs: Mapping[str, OpGraph], kind: str, precision: str, batch_size: i
     return float(batch_size / (seconds.sum() + between))
 
 
-def rate_table(graphs: Mapping[str, OpGraph]) -> str:
-    """Return published and modelled rates as a Markdown table."""
-    lines = [
-        "| kind | precision | published | by the model | residual |",
-        "|---|---|---:|---:|---:|",
-    ]
+def rate_table(graphs: Mapping[str, OpGraph]) -> TextTable:
+    """Return published and modelled rates."""
+    rows = []
     for published in PUBLISHED_RATES:
-        known = published.images_per_second
-        found = rate(graphs, published.kind, published.precision, BATCH_SIZE)
-        lines.append(
-            f"| {published.kind} | {published.precision} | {known:,.0f} images/s "
-            f"| {found:,.0f} images/s | {found / known - 1:+.0%} |"
-        )
-    return "\n".join(lines)
+        modelled = rate(graphs, published.kind, published.precision, BATCH_SIZE)
+        residual = modelled / published.images_per_second - 1
+        rates = [f"{published.images_per_second:,.0f} images/s", f"{modelled:,.0f} images/s"]
+        rows.append([published.kind, published.precision, *rates, f"{residual:+.0%}"])
+    return TextTable("", ["kind", "precision", ">published", ">by the model", ">residual"], rows)
 
 
 def main() -> None:
     """Capture the steps and print the table."""
-    print(rate_table(graphs_of(MODEL, BATCH_SIZE)))
+    print(rate_table(graphs_of(MODEL, BATCH_SIZE)).markdown())
 
 
 if __name__ == "__main__":

@@ -1,24 +1,24 @@
 """Evaluation of the bundled policy, from search to table; README.md has the commands."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
 from placeto_policy import load_policy, load_pretrained
 from pretraining import evaluation
-from pretraining.problems import Part
-from pretraining.searched import search_part, searched_problems
+from pretraining.problems import Split
+from pretraining.searched import search_split, searched_problems
 
 
 def search(options: argparse.Namespace) -> None:
     """Search problems of the problem set, and write the placements into FOLDER."""
-    search_part(
+    search_split(
         options.folder,
-        options.part,
+        options.split,
         evaluations=options.evaluations,
         seconds=options.seconds,
-        variants=options.variants,
         limit=options.limit,
     )
 
@@ -26,17 +26,17 @@ def search(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Print costs of a policy on the problems that have a placement in FOLDER."""
     policy = load_policy(options.policy) if options.policy else load_pretrained()
-    problems = list(searched_problems(options.folder, options.part, variants=options.variants))
+    problems = list(searched_problems(options.folder, options.split))
     if not problems:
         raise SystemExit(
-            f"{options.folder}: expected placements of the {options.part} part, got none"
+            f"{options.folder}: expected placements of the {options.split} split, got none"
         )
-    print(evaluation.header())
     evaluations = []
     for problem in problems:
+        print(f"{problem.name} ...", file=sys.stderr)
         evaluations.append(evaluation.evaluate(policy, problem, options.seed))
-        print(evaluation.row(evaluations[-1]), flush=True)
-    print("\n" + evaluation.summary(evaluations))
+    for table in evaluation.tables(evaluations):
+        print(table.markdown(), end="\n\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,18 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = commands.add_parser(run.__name__, help=run.__doc__)
         command.set_defaults(run=run)
         command.add_argument("folder", type=Path)
-        command.add_argument("--variants", type=int, default=1, help="problems of each graph")
-        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--split", choices=get_args(Split), default="test")
         return command
 
     searching = add_command(search)
-    searching.add_argument("--part", choices=get_args(Part), required=True)
     budget = searching.add_mutually_exclusive_group(required=True)
     budget.add_argument("--evaluations", type=int, help="evaluations of each search")
     budget.add_argument("--seconds", type=float, help="CPU seconds of each search")
     searching.add_argument("--limit", type=int, help="number of problems")
     evaluating = add_command(evaluate)
-    evaluating.add_argument("--part", choices=get_args(Part), default="test")
+    evaluating.add_argument("--seed", type=int, default=0)
     evaluating.add_argument("--policy", type=Path, help="policy file instead of the bundled one")
     options = parser.parse_args(arguments)
     options.run(options)

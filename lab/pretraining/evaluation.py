@@ -3,22 +3,24 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from placeto.placing.costs import cost_of_result
+from placeto.placing.costs import costs as costs_of
+from placeto.texts import TextTable
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MultilevelSearch, SingleDevice
 from placeto_graphs import Placer
 from placeto_policy import PlacementPolicy, PlacetoPlacer
 from placeto_simulator import Simulator
-from pretraining.searched import Searched, cost_of
+from pretraining.searched import Searched
 
-PLACERS = ("greedy", "best of 16", "two rounds", "pretrained", "HEFT", "critical path")
-SEARCH = "search as long"
-COLUMNS = (
-    *("problem", "groups", "devices", "best known, s", *PLACERS, SEARCH),
-    *("greedy, CPU s", "two rounds, CPU s", "pretrained, CPU s"),
-)
-MOST_EVALUATIONS_OF_ROUND = 4096  # rounds of coordinate descent with more are left out
+PRETRAINED = "pretrained"
+PLACERS = ("greedy", "best of 16", "two rounds", PRETRAINED, "HEFT", "critical path")
+SEARCH = "equal search"
+TIMED = ("greedy", "two rounds", PRETRAINED)
+MAX_EVALUATIONS_OF_ROUND = 4096  # rounds of coordinate descent with more are left out
 STARTS = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())  # of pretrained
 ROLLOUTS = 15  # sampled ones, besides the greedy one
 WARM_UP = 100  # evaluations
@@ -38,73 +40,66 @@ class Evaluation:
     groups: int
     devices: int
     best_known: float  # seconds: the least of the long search at any level and of all here
-    ratios: tuple[float, ...]  # to the best known cost, of `PLACERS` and `SEARCH`
-    seconds: tuple[float, float, float]  # CPU, of greedy, two rounds and pretrained
+    ratios: dict[str, float]  # of `PLACERS` and `SEARCH`: their costs relative to the best known
+    seconds: dict[str, float]  # CPU, of the same
 
 
-def evaluate(policy: PlacementPolicy, each: Searched, seed: int = 0) -> Evaluation:
+def evaluate(policy: PlacementPolicy, searched: Searched, seed: int = 0) -> Evaluation:
     """Return the evaluation of a policy on an unseen problem."""
-    problem, simulator = each.problem, Simulator(each.problem, num_threads=1)
-    for placer in (MultilevelSearch(evaluations=WARM_UP), PlacetoPlacer(policy=policy)):
-        placer.place(problem, simulator)  # compiles, and loads what is compiled
+    problem, simulator = searched.problem, Simulator(searched.problem, num_threads=1)
+    MultilevelSearch(evaluations=WARM_UP).place(problem, simulator)  # compiles, or loads
+    PlacetoPlacer(policy=policy).place(problem, simulator)
+    costs: dict[str, float] = {}
+    seconds: dict[str, float] = {}
 
-    def timed(placer: Placer) -> tuple[float, float]:
+    def run(name: str, placer: Placer) -> None:
         began = time.process_time()
-        found = placer.place(problem, simulator, seed=seed)
-        return cost_of(simulator, found.placement), time.process_time() - began
+        result = placer.place(problem, simulator, seed=seed)
+        seconds[name] = time.process_time() - began
+        costs[name] = cost_of_result(problem, result)
 
-    is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_ROUND
-    rounds = 2 if is_quick else 0
-    found = [
-        timed(PlacetoPlacer(policy=policy)),
-        timed(PlacetoPlacer(policy=policy, num_rollouts=ROLLOUTS)),
-        timed(PlacetoPlacer(policy=policy, num_rollouts=ROLLOUTS, refinement_rounds=rounds)),
-        timed(
-            PlacetoPlacer(
-                policy=policy, num_rollouts=ROLLOUTS, refinement_rounds=rounds, starts=STARTS
-            )
-        ),
-        timed(Heft()),
-        timed(CriticalPathPlacer()),
-    ]
-    as_long = found[PLACERS.index("pretrained")][1]
-    found.append(timed(MultilevelSearch(as_long, clock=time.process_time)))
-    costs = [cost for cost, _ in found]
-    best = min(*costs, cost_of(Simulator(each.searched, num_threads=1), each.placement))
+    is_quick = problem.num_groups * problem.num_devices <= MAX_EVALUATIONS_OF_ROUND
+    sampled = partial(PlacetoPlacer, policy=policy, num_rollouts=ROLLOUTS)
+    refined = partial(sampled, refinement_rounds=2 if is_quick else 0)
+    policies = (PlacetoPlacer(policy=policy), sampled(), refined(), refined(starts=STARTS))
+    placers: tuple[Placer, ...] = (*policies, Heft(), CriticalPathPlacer())
+    for name, placer in zip(PLACERS, placers, strict=True):
+        run(name, placer)
+    run(SEARCH, MultilevelSearch(seconds[PRETRAINED], clock=time.process_time))
+    evaluator = Simulator(searched.searched, num_threads=1)
+    long_search = float(costs_of(evaluator, searched.placement[None])[0])
+    best = min(*costs.values(), long_search)
     return Evaluation(
-        name=each.name,
+        name=searched.name,
         groups=problem.num_groups,
         devices=problem.num_devices,
         best_known=best,
-        ratios=tuple(cost / best for cost in costs),
-        seconds=(found[0][1], found[2][1], as_long),
+        ratios={name: cost / best for name, cost in costs.items()},
+        seconds=seconds,
     )
 
 
-def header() -> str:
-    """Return the first two lines of the table."""
-    return f"| {' | '.join(COLUMNS)} |\n|---{'|---:' * (len(COLUMNS) - 1)}|"
-
-
-def row(each: Evaluation) -> str:
-    """Return the row of the table."""
-    cells = [each.name, f"{each.groups}", f"{each.devices}", f"{each.best_known:.4g}"]
-    cells += [f"{ratio:.3f}" for ratio in each.ratios]
-    cells += [f"{seconds:.2f}" for seconds in each.seconds]
-    return f"| {' | '.join(cells)} |"
-
-
-def summary(evaluations: Sequence[Evaluation]) -> str:
-    """Return medians, geometric means and shares near the best known, as lines of a table."""
-    ratios = np.array([each.ratios for each in evaluations])
-    statistics = (
-        ("median", np.median(ratios, axis=0)),
-        ("geometric mean", np.exp(np.log(ratios).mean(axis=0))),
-        ("within 5 % of the best known", (ratios <= 1.05).mean(axis=0)),
-    )
-    lines = [f"| | {' | '.join((*PLACERS, SEARCH))} |", "|---" * (len(PLACERS) + 2) + "|"]
-    lines += [
-        f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |"
-        for name, values in statistics
+def tables(evaluations: Sequence[Evaluation]) -> tuple[TextTable, TextTable]:
+    """Return a table of the problems, and one of medians, geometric means and good shares."""
+    placers = [f">{name}" for name in (*PLACERS, SEARCH)]
+    rows = [
+        [
+            *(problem.name, f"{problem.groups}", f"{problem.devices}"),
+            f"{problem.best_known:.4g}",
+            *(f"{ratio:.3f}" for ratio in problem.ratios.values()),
+            *(f"{problem.seconds[name]:.2f}" for name in TIMED),
+        ]
+        for problem in evaluations
     ]
-    return "\n".join(lines)
+    columns = ["problem", ">groups", ">devices", ">best known, s", *placers]
+    columns += [f">{name}, CPU s" for name in TIMED]
+    ratios = np.array([list(problem.ratios.values()) for problem in evaluations])
+    statistics = {
+        "median": np.median(ratios, axis=0),
+        "geometric mean": np.exp(np.log(ratios).mean(axis=0)),
+        "within 5 % of the best known": (ratios <= 1.05).mean(axis=0),
+    }
+    summary = [
+        [name, *(f"{statistic:.3f}" for statistic in values)] for name, values in statistics.items()
+    ]
+    return TextTable("", columns, rows), TextTable("", ["", *placers], summary)

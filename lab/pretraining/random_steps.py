@@ -3,10 +3,11 @@
 Begin to read in `random_step`; the shapes, which layer reads the output of which, stand at the end.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,24 +59,11 @@ def _random_layers(generator: np.random.Generator, count: int) -> _Layers:
     )
 
 
-class _Op(NamedTuple):
-    name: str
-    op_type: str
-    layer: int
-    phase: Phase
-    flops: float
-    bytes_accessed: float
-    parameter_bytes: int
-
-
 class _Ops:
-    """The ops of a step, as they come."""
+    """The ops of a step, as they come: columns of an `OpGraph`."""
 
     def __init__(self) -> None:
-        self.ops: list[_Op] = []
-        self.producer: list[int] = []  # of each tensor
-        self.tensor_bytes: list[int] = []
-        self.edges: list[tuple[int, int]] = []
+        self.columns: dict[str, Any] = defaultdict(list)
 
     def add(
         self,
@@ -84,80 +72,76 @@ class _Ops:
         phase: Phase,
         flops: float,
         *,
-        reads: list[int],
-        makes: list[int],
-        weights: int = 0,
+        inputs: list[int],
+        output_bytes: list[int],
+        parameter_bytes: int = 0,
     ) -> list[int]:
-        """Add an op of a layer, which reads tensors; return those that it makes of such sizes."""
-        read = sum(self.tensor_bytes[tensor] for tensor in reads)
-        op_type = "aten.mm" if flops > read and phase != Phase.UPDATE else "aten.add"
-        op_type = "parameter" if weights else op_type
-        accessed = float(read + sum(makes))
-        op, first = len(self.ops), len(self.producer)
-        self.ops.append(_Op(f"{name}.{layer}", op_type, layer, phase, flops, accessed, weights))
-        self.edges += [(tensor, op) for tensor in dict.fromkeys(reads)]
-        self.producer += [op] * len(makes)
-        self.tensor_bytes += makes
-        return list(range(first, len(self.producer)))
-
-    def graph(self) -> OpGraph:
-        names, types, layers, phases, flops, accessed, weights = zip(*self.ops, strict=True)
-        return OpGraph(
-            op_names=names,
-            op_types=types,
-            scopes=tuple(f"layer.{layer}" for layer in layers),
-            phases=np.array(phases, np.int8),
-            flops=np.array(flops),
-            bytes_accessed=np.array(accessed),
-            parameter_bytes=np.array(weights, np.int64),
-            workspace_bytes=np.zeros(len(names), np.int64),
-            colocation=np.array(layers, np.int32),
-            tensor_producer=np.array(self.producer, np.int32),
-            tensor_bytes=np.array(self.tensor_bytes, np.int64),
-            edges=np.array(self.edges, np.int32).reshape(-1, 2),
-        )
+        """Add an op of a layer that reads some tensors; return the tensors that it makes."""
+        columns = self.columns
+        input_bytes = sum(columns["tensor_bytes"][tensor] for tensor in inputs)
+        op_type = "aten.mm" if flops > input_bytes and phase != Phase.UPDATE else "aten.add"
+        op = len(columns["op_names"])
+        columns["op_names"].append(f"{name}.{layer}")
+        columns["op_types"].append("parameter" if parameter_bytes else op_type)
+        columns["scopes"].append(f"layer.{layer}")
+        columns["phases"].append(phase)
+        columns["flops"].append(flops)
+        columns["bytes_accessed"].append(float(input_bytes + sum(output_bytes)))
+        columns["parameter_bytes"].append(parameter_bytes)
+        columns["colocation"].append(layer)
+        columns["edges"] += [(tensor, op) for tensor in dict.fromkeys(inputs)]
+        columns["tensor_producer"] += [op] * len(output_bytes)
+        columns["tensor_bytes"] += output_bytes
+        num_tensors = len(columns["tensor_bytes"])
+        return list(range(num_tensors - len(output_bytes), num_tensors))
 
 
 def _training_step(layers: _Layers, readers: list[tuple[int, int]]) -> OpGraph:
     """Return the step of layers, given which layer's output each layer reads."""
     ops = _Ops()
-    sizes, output_bytes = layers.weight_bytes.tolist(), layers.output_bytes.tolist()
-    sources: list[list[int]] = [[] for _ in sizes]
+    weight_bytes, output_bytes = layers.weight_bytes.tolist(), layers.output_bytes.tolist()
+    sources: list[list[int]] = [[] for _ in weight_bytes]
     for source, reader in readers:
         sources[reader].append(source)
     weights: list[list[int]] = []  # tensors of each layer
     outputs: list[list[int]] = []
-    reads: list[list[int]] = []  # by the forward op
-    for layer, own in enumerate(sources):
-        size = sizes[layer]
-        held = STATES_PER_WEIGHT * size
-        weights.append(
-            ops.add("weights", layer, Phase.FORWARD, 0.0, reads=[], makes=[size], weights=held)
-            if size
-            else []
-        )
-        reads.append([outputs[source][0] for source in own] + weights[layer])
-        flops, makes = float(layers.flops[layer]), [output_bytes[layer]]
+    inputs: list[list[int]] = []  # of the forward op
+    for layer, size in enumerate(weight_bytes):
+        weights.append([])
+        if size:
+            weights[layer] = ops.add(
+                "weights",
+                layer,
+                Phase.FORWARD,
+                0.0,
+                inputs=[],
+                output_bytes=[size],
+                parameter_bytes=STATES_PER_WEIGHT * size,
+            )
+        inputs.append([outputs[source][0] for source in sources[layer]] + weights[layer])
+        flops, sizes = float(layers.flops[layer]), [output_bytes[layer]]
         outputs.append(
-            ops.add("forward", layer, Phase.FORWARD, flops, reads=reads[layer], makes=makes)
+            ops.add(
+                "forward", layer, Phase.FORWARD, flops, inputs=inputs[layer], output_bytes=sizes
+            )
         )
-    gradients: list[list[int]] = [[] for _ in sizes]  # that arrive at each layer
-    for layer in reversed(range(len(sizes))):
-        made = ops.add(
+    gradients: list[list[int]] = [[] for _ in weight_bytes]  # of the output of each layer
+    for layer in reversed(range(len(weight_bytes))):
+        sizes = [output_bytes[source] for source in sources[layer]]
+        new_gradients = ops.add(
             "backward",
             layer,
             Phase.BACKWARD,
             2 * float(layers.flops[layer]),
-            reads=(gradients[layer] or outputs[layer]) + reads[layer],
-            makes=[output_bytes[source] for source in sources[layer]]
-            + [sizes[layer]] * len(weights[layer]),
+            inputs=(gradients[layer] or outputs[layer]) + inputs[layer],
+            output_bytes=sizes + [weight_bytes[layer]] * len(weights[layer]),
         )
-        for source, tensor in zip(sources[layer], made, strict=False):
-            gradients[source].append(tensor)
+        for source, gradient in zip(sources[layer], new_gradients, strict=False):
+            gradients[source].append(gradient)
         if weights[layer]:
-            flops, updated = float(sizes[layer]), weights[layer] + made[-1:]
-            ops.add("update", layer, Phase.UPDATE, flops, reads=updated, makes=[])
-    return ops.graph()
+            flops, tensors = float(weight_bytes[layer]), weights[layer] + new_gradients[-1:]
+            ops.add("update", layer, Phase.UPDATE, flops, inputs=tensors, output_bytes=[])
+    return OpGraph(**ops.columns)
 
 
 def chain(generator: np.random.Generator) -> Shape:
@@ -178,15 +162,14 @@ def layered(generator: np.random.Generator) -> Shape:
     density = generator.uniform(0.1, 0.5)
     readers: set[tuple[int, int]] = set()
     for rank in range(1, len(ranks)):
-        before = range(first[rank - 1], first[rank])
-        here = range(first[rank], first[rank + 1])
-        reads = generator.random((len(before), len(here))) < density
-        reads[generator.integers(len(before), size=len(here)), np.arange(len(here))] = True
+        sources = np.arange(first[rank - 1], first[rank])
+        layers = np.arange(first[rank], first[rank + 1])
+        reads = generator.random((len(sources), len(layers))) < density
+        reads[generator.integers(len(sources), size=len(layers)), np.arange(len(layers))] = True
         unread = np.flatnonzero(~reads.any(axis=1))
-        reads[unread, generator.integers(len(here), size=len(unread))] = True
-        readers |= {
-            (before[source], here[reader]) for source, reader in np.argwhere(reads).tolist()
-        }
+        reads[unread, generator.integers(len(layers), size=len(unread))] = True
+        source, reader = np.nonzero(reads)
+        readers |= set(zip(sources[source].tolist(), layers[reader].tolist(), strict=True))
     return first[-1], sorted(readers)
 
 
@@ -194,10 +177,10 @@ def fork_join(generator: np.random.Generator) -> Shape:
     """Return modules of parallel branches, as image networks have them."""
     readers: list[tuple[int, int]] = []
     last, count = 0, 1
-    most = int(generator.integers(2, 8))
+    max_branches = int(generator.integers(2, 8))
     for _ in range(int(generator.integers(4, 16))):
         ends = []
-        for _ in range(int(generator.integers(1, most + 1))):
+        for _ in range(int(generator.integers(1, max_branches + 1))):
             end = last
             for _ in range(int(generator.integers(1, 6))):
                 readers.append((end, count))
@@ -231,11 +214,11 @@ def grid(generator: np.random.Generator) -> Shape:
     readers = []
     for step in range(steps):
         for layer in range(layers):
-            here = step * layers + layer
+            cell = step * layers + layer
             if step:
-                readers.append((here - layers, here))
+                readers.append((cell - layers, cell))
             if layer:
-                readers.append((here - 1, here))
+                readers.append((cell - 1, cell))
     return steps * layers, sorted(readers)
 
 

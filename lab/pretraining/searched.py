@@ -10,25 +10,22 @@ from numpy.typing import NDArray
 
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
-    Evaluator,
-    OpGraph,
     PlacementProblem,
     load_placement,
-    memory_penalised_runtime,
     save_placement,
 )
 from placeto_simulator import Simulator
-from pretraining.problems import Part, ProblemEntry, problem_set
+from pretraining.problems import ProblemEntry, Split, problem_set
 
-MOST_GROUPS_OF_SEARCH = 1024
+MAX_GROUPS_OF_SEARCH = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Searched:
     """A problem of the set, and the placement that a search found.
 
-    In the test part the search is at the finest level of at most 1,024 groups, for the best known
-    placement. In other parts it is at the problem's own level.
+    In the test split the search is at the finest level of at most 1,024 groups, for the best known
+    placement. In other splits it is at the problem's own level.
     """
 
     name: str
@@ -37,19 +34,12 @@ class Searched:
     placement: NDArray[np.int32]  # [G], the device of each of them
 
 
-def cost_of(evaluator: Evaluator, placement: NDArray[np.int32]) -> float:
-    """Return the memory-penalised runtime of one placement int32[G], in seconds."""
-    batch = evaluator.evaluate(placement[None])
-    return float(memory_penalised_runtime(batch, evaluator.problem.cluster.memory_bytes)[0])
-
-
-def search_part(
+def search_split(
     folder: Path,
-    part: Part,
+    split: Split,
     *,
     evaluations: int | None,
     seconds: float | None,
-    variants: int,
     limit: int | None = None,
     report: Callable[[str], None] = print,
 ) -> None:
@@ -58,12 +48,12 @@ def search_part(
     Each placement is kept as soon as it is found, so that the same call resumes. The order of
     problems is fixed, and mixes their kinds.
     """
-    for entry in _mixed(part, variants)[:limit]:
-        path = folder / part / f"{entry.name}.json"
+    for entry in _shuffled(split)[:limit]:
+        path = folder / split / f"{entry.name}.json"
         if path.exists():
             continue
         try:
-            problem = _at_level_of_search(entry.problem(), part)
+            problem = _at_level_of_search(entry.problem(), split)
         except Exception as error:  # a model of a library may fail in any way
             report(f"{entry.name}: left out: {type(error).__name__}: {error}")
             continue
@@ -79,36 +69,27 @@ def search_part(
         )
 
 
-def searched_problems(folder: Path, part: Part, *, variants: int) -> Iterator[Searched]:
-    """Yield the problems of a part that have a placement in the folder, in the mixed order."""
-    graphs: dict[str, OpGraph] = {}
-    for entry in _mixed(part, variants):
-        path = folder / part / f"{entry.name}.json"
+def searched_problems(folder: Path, split: Split) -> Iterator[Searched]:
+    """Yield the problems of a split that have a placement in the folder, in the same order."""
+    for entry in _shuffled(split):
+        path = folder / split / f"{entry.name}.json"
         if path.exists():
-            problem = _problem(entry, graphs)
-            searched = _at_level_of_search(problem, part)
+            problem = entry.problem()
+            searched = _at_level_of_search(problem, split)
             yield Searched(entry.name, problem, searched, load_placement(path, searched))
 
 
-def _problem(entry: ProblemEntry, graphs: dict[str, OpGraph]) -> PlacementProblem:
-    """Return a problem; its graph has several, and may take seconds to build."""
-    name = entry.graph.name
-    if name not in graphs:
-        graphs[name] = entry.graph.build()
-    return entry.problem_of(graphs[name])
-
-
-def _at_level_of_search(problem: PlacementProblem, part: Part) -> PlacementProblem:
-    if part != "test":
+def _at_level_of_search(problem: PlacementProblem, split: Split) -> PlacementProblem:
+    if split != "test":
         return problem
-    small = [
-        number
-        for number, level in enumerate(problem.levels)
-        if level.num_groups <= MOST_GROUPS_OF_SEARCH
+    small_levels = [
+        index
+        for index, level in enumerate(problem.levels)
+        if level.num_groups <= MAX_GROUPS_OF_SEARCH
     ]
-    return problem.at_level(small[-1]) if small else problem
+    return problem.at_level(small_levels[-1]) if small_levels else problem
 
 
-def _mixed(part: Part, variants: int) -> list[ProblemEntry]:
-    entries = problem_set(part, variants=variants)
+def _shuffled(split: Split) -> list[ProblemEntry]:
+    entries = problem_set(split)
     return [entries[index] for index in np.random.default_rng(0).permutation(len(entries))]

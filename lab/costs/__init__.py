@@ -1,0 +1,1 @@
+"""Efficiencies of device kinds: their fits, and checks of them."""
