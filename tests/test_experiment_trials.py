@@ -347,7 +347,7 @@ def test_episodes_draw_from_the_fixed_orders_alone() -> None:
     simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
     groups = simulator.problem.num_groups
     environment = FixedOrders.for_policy(simulator, Settings())
-    environment.numbers = [3, 7]
+    environment.order_indices = [3, 7]
     drawn = set()
     for seed in range(5):
         generators = [np.random.default_rng((seed, worker)) for worker in range(4)]

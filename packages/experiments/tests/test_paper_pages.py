@@ -28,17 +28,18 @@ def test_updates_are_counted_to_the_first_that_was_so_fast() -> None:
 
 
 def test_every_update_of_a_long_log_counts(tmp_path: Path) -> None:
-    others = ("best_runtime", "reward", "entropy", "learning_rate", "gradient_norm")
+    names = ("best_runtime", "reward", "entropy", "learning_rate", "gradient_norm")
+    other_fields = {**dict.fromkeys(names, 0.0), "evaluations_per_second": 3.0}
+
     rows = [
-        {"update": n, "evaluations": 6 * n, "evaluations_per_second": 3.0, "runtime": 900.0 - n}
-        | dict.fromkeys(others, 0.0)
-        for n in range(1, 901)
+        {**other_fields, "update": update, "evaluations": 6 * update, "runtime": 900.0 - update}
+        for update in range(1, 901)
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     seconds, runtimes = _of_log(path)
     assert seconds == pytest.approx(1800.0)
-    assert runtimes == [900.0 - n for n in range(1, 901)]
+    assert runtimes == [900.0 - update for update in range(1, 901)]
 
 
 def test_a_random_placement_is_the_mean_of_many_that_can_run(tmp_path: Path) -> None:
@@ -53,17 +54,19 @@ def test_a_random_placement_is_the_mean_of_many_that_can_run(tmp_path: Path) -> 
     workspace, graph = Workspace(tmp_path), Graph("chain")
     workspace.problem_file("chain").parent.mkdir()
     save_problem(problem, workspace.problem_file("chain"))
-    found = PlaceAtRandom(label="random", graph=graph, seed=0).run(workspace, Watch(lambda: False))
-    assert isinstance(found, Outcome)
-    assert found.cost == found.runtime == pytest.approx(4.0, abs=0.3)
+    outcome = PlaceAtRandom(label="random", graph=graph, seed=0).run(
+        workspace, Watch(lambda: False)
+    )
+    assert isinstance(outcome, Outcome)
+    assert outcome.cost == outcome.runtime == pytest.approx(4.0, abs=0.3)
 
 
 @pytest.mark.parametrize("experiment", [generalise, architectures])
 def test_the_papers_configuration_learns_each_graph_in_one_number_of_groups(
     experiment: Callable[[str, Plan], Experiment],
 ) -> None:
-    chosen = experiment("nmt", chosen_plan(experiment.__name__, "small", seeds=1))
-    tasks = [trial.task for trial in chosen.trials if isinstance(trial.task, TrainPlaceto)]
+    planned = experiment("nmt", chosen_plan(experiment.__name__, "small", seeds=1))
+    tasks = [trial.task for trial in planned.trials if isinstance(trial.task, TrainPlaceto)]
     assert {task.policy.startswith("paper") for task in tasks} == {False, True}
     for task in tasks:
         names = [graph.name.partition("-granularity-")[0] for graph in task.graphs]

@@ -80,16 +80,16 @@ CHOICES: Mapping[str, Decorator] = {
 
 def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator:
     """Add the options of an experiment, and run what the function returns for their plan."""
-    usual = numbers_of(name, "small")
+    defaults = numbers_of(name, "small")
     decorators = [
         output_option("Folder of the experiment: a new one, or one to resume."),
         scale_option,
         *(
             number_option(
-                f"--{number.replace('_', '-')}", help=f"{help_text}  [default: of the scale]"
+                f"--{field.replace('_', '-')}", help=f"{help_text}  [default: of the scale]"
             )
-            for number, help_text in NUMBERS.items()
-            if usual[number] or number == "groups"
+            for field, help_text in NUMBERS.items()
+            if defaults[field] or field == "groups"
         ),
         *(add for option, add in CHOICES.items() if option not in without),
         force_option,
@@ -97,14 +97,14 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
 
     def decorator(function: Callable[..., Experiment]) -> Any:
         @wraps(function)
-        def run(output: Path, *, force: bool, jobs: int, **named: Any) -> None:
-            own = {each: named.pop(each) for each in named.keys() - OF_PLAN}
-            plan = chosen_plan(name, **named)
-            found = function(**own, plan=plan)
-            options = {**found.options, **plan.described()}
+        def run(output: Path, *, force: bool, jobs: int, **values: Any) -> None:
+            plan = chosen_plan(name, **{key: values[key] for key in values.keys() & OF_PLAN})
+            arguments = {key: values[key] for key in values.keys() - OF_PLAN}
+            planned = function(**arguments, plan=plan)
+            options = {**planned.options, **plan.described()}
             command = _repeating(click.get_current_context())
-            found = replace(found, options=options, command=command)
-            run_experiment(found, output, jobs=jobs, force=force)
+            planned = replace(planned, options=options, command=command)
+            run_experiment(planned, output, jobs=jobs, force=force)
 
         return decorated(run, decorators)
 
@@ -116,12 +116,12 @@ def _repeating(context: click.Context) -> str:
     words = [f"placeto experiment {context.command.name}"]
     for param in context.command.params:
         value = context.params.get(param.name or "")
-        named = [param.opts[-1]] if isinstance(param, click.Option) else []
-        is_usual = named and param.name != "scale" and value == param.get_default(context)
+        flags = [param.opts[-1]] if isinstance(param, click.Option) else []
+        is_usual = flags and param.name != "scale" and value == param.get_default(context)
         if value is None or is_usual or param.name in {"output", "jobs", "force"}:
             continue
-        for one in value if isinstance(value, tuple) else [value]:
-            words += [*named, "=".join(one) if isinstance(one, tuple) else str(one)]
+        for item in value if isinstance(value, tuple) else [value]:
+            words += [*flags, "=".join(item) if isinstance(item, tuple) else str(item)]
     return " ".join(words)
 
 
@@ -215,14 +215,14 @@ def run_rewards(source: str, plan: Plan) -> Experiment:
 @experiment.command("table1", cls=Command)
 @click.option(
     "--own-placer",
-    "own",
+    "own_placers",
     type=PLACER_NAME,
     multiple=True,
     metavar="NAME",
     help="Placer of your own beside the others, package.module:Class; may be repeated.",
 )
 @experiment_options("table1", without=["--gpus"])
-def run_table1(own: tuple[str, ...], plan: Plan) -> Experiment:
+def run_table1(own_placers: tuple[str, ...], plan: Plan) -> Experiment:
     """Place the models of the paper's table 1 with every placer.
 
     The models are Inception-V3, NMT and NASNet in the paper's sizes, on two and four K80s. A first
@@ -233,7 +233,7 @@ def run_table1(own: tuple[str, ...], plan: Plan) -> Experiment:
     """
     seconds = seconds_of_trainings(plan)
     click.echo(f"trainings of about {clock(seconds)} (h:mm:ss) over --jobs cores", err=True)
-    return table1(plan, own)
+    return table1(plan, own_placers)
 
 
 # The experiments with the most wanted numbers come first.
@@ -271,9 +271,9 @@ def run_all(
     placeto experiment all table1 rewards -o results --scale smoke
     """
     chosen = [name for name in EVERYTHING if name in names or not names]
-    for number, name in enumerate(chosen, start=1):
+    for position, name in enumerate(chosen, start=1):
         command, arguments = EVERYTHING[name]
-        click.echo(f"{number} of {len(chosen)}: {name}", err=True)
+        click.echo(f"{position} of {len(chosen)}: {name}", err=True)
         context.invoke(
             command,
             **arguments,

@@ -40,17 +40,19 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
     A policy with each of three embeddings is trained on graphs of the family. It places unseen ones
     greedily.
     """
-    usual = without_simulated_features(plan.training_settings)
+    default_settings = without_simulated_features(plan.training_settings)
     family = family_problems(family_name, plan)
     trials: list[Trial] = []
     for seed in plan.seeds:
         for prefix, settings, graphs in (
-            ("", usual, family.training),
+            ("", default_settings, family.training),
             ("paper-", plan.paper_settings, family.whole),
         ):
             for embedding in EMBEDDINGS:
-                name, own = prefix + embedding, replace(settings, embedding=embedding)
-                trials.append(training(name, graphs, own, seed, family.validation))
+                name = prefix + embedding
+                embedding_settings = replace(settings, embedding=embedding)
+                trials.append(training(name, graphs, embedding_settings, seed, family.validation))
+
                 trials += [
                     trial(PlaceZeroShot, name, graph, seed, policy=name) for graph in family.test
                 ]
@@ -67,8 +69,8 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
 
 
 def _page(summary: Summary, plan: Plan) -> Page:
-    def over(placer: str, other: str) -> str:
-        return spread(summary.mean_ratio(placer, other), percent_over)
+    def over(placer: str, reference: str) -> str:
+        return spread(summary.mean_ratio(placer, reference), percent_over)
 
     policies = [
         (prefix, embedding, title, paper)
@@ -88,12 +90,12 @@ def _page(summary: Summary, plan: Plan) -> Page:
     ]
     trained = spread(summary.mean_cost("placeto-trained"), seconds_text)
     rows.append(["Trained on the graph", "default", trained, "", "", ""])
-    drawn = {
+    runtimes_by_title = {
         f"{title}, {CONFIGURATIONS[prefix]} configuration": summary.all_values(prefix + embedding)
         for prefix, embedding, title, _ in policies
     }
     figure = distributions_figure(
-        {**drawn, "Trained on the graph": summary.all_values("placeto-trained")},
+        {**runtimes_by_title, "Trained on the graph": summary.all_values("placeto-trained")},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     runtimes = table(
@@ -101,7 +103,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         "|>relative to trained on the graph",
         rows,
     )
-    parts = paragraphs(
+    page_paragraphs = paragraphs(
         "architectures",
         plan=plan,
         count=len(summary.graphs),
@@ -109,4 +111,4 @@ def _page(summary: Summary, plan: Plan) -> Page:
         aggregator=100 * AGGREGATOR_OVER_FULL,
         runtimes=runtimes,
     )
-    return Page(parts, {FIGURE: figure})
+    return Page(page_paragraphs, {FIGURE: figure})

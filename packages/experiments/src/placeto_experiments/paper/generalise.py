@@ -69,15 +69,13 @@ def _page(summary: Summary, plan: Plan) -> Page:
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
         reference=TITLES["placeto-trained"],
     )
-    of_rnn, of_random = (
-        spread(summary.mean_ratio("rnn-zero-shot", other), percent_over)
-        for other in ("rnn-trained", "random")
-    )
-    parts = paragraphs(
+    rnn_to_trained = summary.mean_ratio("rnn-zero-shot", "rnn-trained")
+    rnn_to_random = summary.mean_ratio("rnn-zero-shot", "random")
+    page_paragraphs = paragraphs(
         "generalise",
         relative=_relative_to_trained(summary, plan),
-        rnn_to_trained=of_rnn,
-        rnn_to_random=of_random,
+        rnn_to_trained=spread(rnn_to_trained, percent_over),
+        rnn_to_random=spread(rnn_to_random, percent_over),
         of_those_that_fit=_of_those_that_fit(summary, plan),
         runtimes=_placer_table(summary),
         rounds=REFINEMENT_ROUNDS,
@@ -85,7 +83,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         reaching=_reaching_table(summary),
         training=_training_table(summary),
     )
-    return Page(parts, {FIGURE: figure})
+    return Page(page_paragraphs, {FIGURE: figure})
 
 
 def _relative_to_trained(summary: Summary, plan: Plan) -> str:
@@ -119,8 +117,8 @@ def _placer_table(summary: Summary) -> str:
             TITLES[label],
             spread(summary.mean_cost(label), seconds_text),
             *(
-                spread(summary.mean_ratio(label, other), ratio_text)
-                for other in ("placeto-trained", "local-search", "lower-bound")
+                spread(summary.mean_ratio(label, reference), ratio_text)
+                for reference in ("placeto-trained", "local-search", "lower-bound")
             ),
             NOTHING if label == "random" else share_text(1 - fits),
             count_text(summary.median(label, "evaluations")),
@@ -137,8 +135,8 @@ def _placer_table(summary: Summary) -> str:
 def _reaching_table(summary: Summary) -> str:
     def row(search: str, target: str) -> list[str]:
         share, evaluations, seconds = summary.reached(search, target)
-        numbers = [share_text(share), count_text(evaluations), duration_text(seconds)]
-        return [TITLES[search], TITLES[target], *numbers]
+        cells = [share_text(share), count_text(evaluations), duration_text(seconds)]
+        return [TITLES[search], TITLES[target], *cells]
 
     targets = (*ZERO_SHOT, "placeto-trained")
     rows = [row(search, target) for search in SEARCHES for target in targets]

@@ -60,7 +60,7 @@ def paragraphs(name: str, **fields: Any) -> list[str]:
         paper_evaluations=PAPER_EVALUATIONS,
         **fields,
     )
-    return [part for part in filled.strip().split("\n\n") if part]
+    return [paragraph for paragraph in filled.strip().split("\n\n") if paragraph]
 
 
 def table(columns: str, rows: Iterable[Sequence[str]]) -> str:
@@ -68,7 +68,7 @@ def table(columns: str, rows: Iterable[Sequence[str]]) -> str:
     return TextTable("", columns.split("|"), list(rows)).markdown()
 
 
-def spread(values: Iterable[float], shown: Callable[[float], str]) -> str:
+def spread(values: Iterable[float], text_of: Callable[[float], str]) -> str:
     """Return the mean of a number for each seed, and the least and the most if they differ.
 
     Examples
@@ -76,9 +76,10 @@ def spread(values: Iterable[float], shown: Callable[[float], str]) -> str:
     >>> spread([1.0, 3.0, 2.0], "{:.1f}".format)
     '2.0 (1.0 to 3.0)'
     """
-    every = list(values)
-    least, most, mean = min(every), max(every), shown(float(np.mean(every)))
-    return mean if least == most else f"{mean} ({shown(least)} to {shown(most)})"
+    of_seeds = list(values)
+    minimum, maximum = min(of_seeds), max(of_seeds)
+    mean = text_of(float(np.mean(of_seeds)))
+    return mean if minimum == maximum else f"{mean} ({text_of(minimum)} to {text_of(maximum)})"
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Summary:
     def values(self, placer: str, seed: int, field: str = "cost") -> NDArray[np.float64]:
         """Return float64[G], a field of the outcome on each graph; infinity for None."""
         records = [self.results.record(Outcome, placer, graph, seed) for graph in self.graphs]
-        found = [getattr(record, field) for record in records]
-        return np.array([np.inf if value is None else value for value in found], np.float64)
+        field_values = [getattr(record, field) for record in records]
+        return np.array([np.inf if value is None else value for value in field_values], np.float64)
 
     def all_values(self, placer: str, field: str = "cost") -> NDArray[np.float64]:
         """Return them on all graphs with all seeds."""
@@ -107,18 +108,20 @@ class Summary:
         """Return the mean over the graphs of the memory-penalised runtime."""
         return [self.values(placer, seed).mean() for seed in self.seeds]
 
-    def mean_ratio(self, placer: str, other: str) -> list[float]:
+    def mean_ratio(self, placer: str, reference: str) -> list[float]:
         """Return the mean over the graphs of the ratio of two placers' runtimes."""
         return [
-            (self.values(placer, seed) / self.values(other, seed)).mean() for seed in self.seeds
+            (self.values(placer, seed) / self.values(reference, seed)).mean() for seed in self.seeds
         ]
 
     def where_some_fit(self, placers: Sequence[str]) -> "Summary":
         """Return the summary of the graphs of which some placer found a placement that fits."""
-        every = [self.values(placer, seed, "fits") for placer in placers for seed in self.seeds]
-        some = np.any(every, axis=0)
-        found = [graph for graph, fits in zip(self.graphs, some, strict=True) if fits]
-        return replace(self, graphs=found)
+        fits_of_runs = [
+            self.values(placer, seed, "fits") for placer in placers for seed in self.seeds
+        ]
+        some_fit = np.any(fits_of_runs, axis=0)
+        fitting_graphs = [graph for graph, fits in zip(self.graphs, some_fit, strict=True) if fits]
+        return replace(self, graphs=fitting_graphs)
 
     def reached(self, search: str, target: str) -> tuple[float, float, float]:
         """Return when a search was as fast as another placer at its end.
@@ -127,15 +130,15 @@ class Summary:
         seconds until then. These are infinite if it never was. Seconds are taken as proportional
         to evaluations.
         """
-        found = []
+        reached_at = []
         for graph in self.graphs:
             for seed in self.seeds:
                 run = self.results.record(Placed, search, graph, seed)
                 goal = replace(self, graphs=[graph]).values(target, seed).item()
                 evaluations = evaluations_until(run.curve, goal)
-                found.append((evaluations, evaluations / run.evaluations * run.seconds))
-        evaluations, seconds = np.median(found, axis=0).tolist()
-        return float(np.isfinite(found)[:, 0].mean()), evaluations, seconds
+                reached_at.append((evaluations, evaluations / run.evaluations * run.seconds))
+        evaluations, seconds = np.median(reached_at, axis=0).tolist()
+        return float(np.isfinite(reached_at)[:, 0].mean()), evaluations, seconds
 
 
 def distributions_figure(
@@ -150,19 +153,19 @@ def distributions_figure(
         ratios = {name: seconds / runtimes[reference] for name, seconds in runtimes.items()}
         panels[f"ratio to {reference}, on the same graph"] = ratios
     figure = new_figure(9 if reference is None else 13, 5.5)
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (label, values) in zip(every, panels.items(), strict=True):
-        for number, (name, numbers) in enumerate(values.items()):
-            width, style = 2 if number < 2 else 1.3, "-" if number < 4 else "--"
-            axes.ecdf(numbers, label=name, color=colour(number), linewidth=width, linestyle=style)
+    panels_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (label, values) in zip(panels_axes, panels.items(), strict=True):
+        for index, (name, observed) in enumerate(values.items()):
+            width, style = 2 if index < 2 else 1.3, "-" if index < 4 else "--"
+            axes.ecdf(observed, label=name, color=colour(index), linewidth=width, linestyle=style)
         axes.set_xlabel(label)
         # Slow placers would squeeze the others into a corner.
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="x", which="both", labelsize="small", rotation=45)
-    every[0].set_ylabel("fraction of the graphs")
-    figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    panels_axes[0].set_ylabel("fraction of the graphs")
+    figure.legend(*panels_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(title)
     return figure
 
@@ -177,12 +180,12 @@ def bands_figure(
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
-    for number, (name, of_seeds) in enumerate(curves.items()):
-        places = np.unique(np.concatenate([curve[:, 0] for curve in of_seeds]))
-        values = np.stack([np.interp(places, curve[:, 0], curve[:, 1]) for curve in of_seeds])
-        least, most, drawn = values.min(axis=0), values.max(axis=0), colour(number)
-        axes.plot(places, values.mean(axis=0), color=drawn, label=name)
-        axes.fill_between(places, least, most, color=drawn, alpha=0.2, linewidth=0)
+    for index, (name, seed_curves) in enumerate(curves.items()):
+        places = np.unique(np.concatenate([curve[:, 0] for curve in seed_curves]))
+        values = np.stack([np.interp(places, curve[:, 0], curve[:, 1]) for curve in seed_curves])
+        minimum, maximum, line_colour = values.min(axis=0), values.max(axis=0), colour(index)
+        axes.plot(places, values.mean(axis=0), color=line_colour, label=name)
+        axes.fill_between(places, minimum, maximum, color=line_colour, alpha=0.2, linewidth=0)
     axes.set_xlabel(across)
     axes.set_ylabel(RUNTIME)
     axes.set_title(title)

@@ -34,9 +34,9 @@ class Placer(NamedTuple):
     has_seed: bool = True  # whether another seed changes its results
 
 
-def _named(title: str, name: str, **others: Any) -> Placer:
+def _named(title: str, name: str, **fields: Any) -> Placer:
     """Return a placer of the command."""
-    return Placer(title, PlaceByName, {"name": name}, **others)
+    return Placer(title, PlaceByName, {"name": name}, **fields)
 
 
 BUDGET = {"budget": "evaluations"}
@@ -85,16 +85,16 @@ TITLES = {label: placer.title for label, placer in PLACERS.items()}
 
 def place(labels: Iterable[str], graphs: Iterable[Graph], plan: Plan) -> list[Trial]:
     """Return the trials of some of `PLACERS` on graphs, with all seeds."""
-    found = []
+    trials = []
     for label, graph in product(labels, graphs):
         placer = PLACERS[label]
-        chosen = {field: attrgetter(name)(plan) for field, name in placer.of_plan.items()}
-        fields = {**placer.fields, **chosen}
-        found += [
+        plan_fields = {field: attrgetter(name)(plan) for field, name in placer.of_plan.items()}
+        fields = {**placer.fields, **plan_fields}
+        trials += [
             trial(placer.task, label, graph, seed, placer.policy, **fields)
             for seed in (plan.seeds if placer.has_seed else [None])
         ]
-    return found
+    return trials
 
 
 def trial(
@@ -106,11 +106,13 @@ def trial(
     **fields: Any,
 ) -> Trial:
     """Return a trial on a graph, which may need the policy of `training`."""
-    needs = []
+    needed_policies = []
     if policy:
         fields["policy"] = f"{policy}-{seed}"
-        needs = [training_name(fields["policy"])]
-    return placing(task(label=label, graph=graph, seed=seed, **fields), label, graph, seed, *needs)
+        needed_policies = [training_name(fields["policy"])]
+    return placing(
+        task(label=label, graph=graph, seed=seed, **fields), label, graph, seed, *needed_policies
+    )
 
 
 def training(

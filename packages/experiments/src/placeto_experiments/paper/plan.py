@@ -139,31 +139,31 @@ def chosen_plan(
     preset_name: str | None = None,
     settings: Pairs = (),
     rnn_settings: Pairs = (),
-    **others: Any,
+    **plan_fields: Any,
 ) -> Plan:
     """Return the plan of an experiment from its options, of which others are fields of the plan."""
-    numbers = numbers_of(name, scale)
-    if preset_name == "paper" and numbers["granularities"]:
-        numbers["granularities"] = 1
-    numbers |= {field: value for field, value in others.items() if value is not None}
-    instead = "--updates" if numbers["updates"] else "--evaluations"
-    for option, pairs, refused, why in (
-        ("--hparam", settings, "updates", f"expected {instead} instead"),
+    scale_numbers = numbers_of(name, scale)
+    if preset_name == "paper" and scale_numbers["granularities"]:
+        scale_numbers["granularities"] = 1
+    scale_numbers |= {field: value for field, value in plan_fields.items() if value is not None}
+    alternative = "--updates" if scale_numbers["updates"] else "--evaluations"
+    for option, pairs, refused, reason in (
+        ("--hparam", settings, "updates", f"expected {alternative} instead"),
         ("--hparam", settings, TRIED.get(name), "the experiment tries all of them"),
         ("--rnn-hparam", rnn_settings, "evaluations", "expected --rnn-evaluations instead"),
     ):
         if refused in dict(pairs):
-            raise InputError(f"{option} {refused}: {why}")
-    usual = parse_settings((), None, preset_name)
-    rnn = RnnSettings(evaluations=numbers["rnn_evaluations"] or RnnSettings().evaluations)
+            raise InputError(f"{option} {refused}: {reason}")
+    default_settings = parse_settings((), None, preset_name)
+    rnn = RnnSettings(evaluations=scale_numbers["rnn_evaluations"] or RnnSettings().evaluations)
     return Plan(
         scale=scale,
-        seeds=range(numbers.pop("seeds")),
-        settings=changed_fields(usual, settings, NETWORK_OF_SCALE.get(scale, {})),
+        seeds=range(scale_numbers.pop("seeds")),
+        settings=changed_fields(default_settings, settings, NETWORK_OF_SCALE.get(scale, {})),
         rnn_settings=changed_fields(
             rnn, rnn_settings, RNN_OF_SCALE.get(scale, {}), option="--rnn-hparam"
         ),
-        **numbers,
+        **scale_numbers,
     )
 
 
@@ -196,31 +196,37 @@ class FamilyProblems(NamedTuple):
 
 def family_problems(name: str, plan: Plan) -> FamilyProblems:
     """Return the problems of a family, as many as the plan has."""
-    chosen, others = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
+    chosen, validation_family = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
 
     def maker(member: str, **options: Any) -> Maker:
-        of_family, _, number = member.rpartition("-")
-        return source_maker(f"{of_family}:{number}", plan, **options)
+        family_name, _, index = member.rpartition("-")
+        return source_maker(f"{family_name}:{index}", plan, **options)
 
     whole = {member.name: maker(member.name) for member in chosen.training[: plan.graphs]}
-    others_of_it = {
+    granularities = {
         f"{member}-granularity-{index}": maker(member, granularity=index)
         for member in whole
         for index in range(1, plan.granularities)
     }
-    known = {(str(one.sizes), one.architecture) for one in (*chosen.training, *chosen.test)}
-    new = [one.name for one in others.training if (str(one.sizes), one.architecture) not in known]
+    family_models = {
+        (str(member.sizes), member.architecture) for member in (*chosen.training, *chosen.test)
+    }
+    new_names = [
+        member.name
+        for member in validation_family.training
+        if (str(member.sizes), member.architecture) not in family_models
+    ]
     validation = {
         f"{member}-to-choose-by": maker(member, family_seed=FAMILY_SEED_TO_CHOOSE_BY)
-        for member in new[: min(GRAPHS_TO_CHOOSE_BY, plan.graphs)]
+        for member in new_names[: min(GRAPHS_TO_CHOOSE_BY, plan.graphs)]
     }
     test = {member.name: maker(member.name) for member in chosen.test[: plan.test_graphs]}
     return FamilyProblems(
-        training=tuple(map(Graph, [*whole, *others_of_it])),
+        training=tuple(map(Graph, [*whole, *granularities])),
         whole=tuple(map(Graph, whole)),
         validation=tuple(map(Graph, validation)),
         test=tuple(map(Graph, test)),
-        makers={**whole, **others_of_it, **validation, **test},
+        makers={**whole, **granularities, **validation, **test},
     )
 
 
@@ -251,11 +257,11 @@ def source_maker(
 
     At the scale smoke its model is small, with some more sizes.
     """
-    known = _sizes_of(text)  # an unknown family is refused before there is a folder
+    size_names = _sizes_of(text)  # an unknown family is refused before there is a folder
 
     def make() -> PlacementProblem:
-        small = {**SMALL_MODELS, **sizes} if plan.is_smoke else {}
-        chosen = {name: size for name, size in small.items() if name in known}
+        small_sizes = {**SMALL_MODELS, **sizes} if plan.is_smoke else {}
+        chosen = {name: size for name, size in small_sizes.items() if name in size_names}
         source = load_source(text, SourceOptions(chosen, family_seed))
         devices = None
         if source.problem is None or cluster is not None:
@@ -274,5 +280,5 @@ def source_maker(
 def _sizes_of(text: str) -> Iterable[str]:
     if text in MODELS:
         return MODELS[text].sizes
-    name, colon, number = text.partition(":")
-    return family(name).training[0].sizes if colon and number.isdigit() else ()
+    name, colon, index = text.partition(":")
+    return family(name).training[0].sizes if colon and index.isdigit() else ()

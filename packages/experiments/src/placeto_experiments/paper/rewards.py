@@ -104,7 +104,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
 
 
 def _titled(curves: dict[str, list[Curve]]) -> dict[str, list[Curve]]:
-    return {TITLES[reward]: of_seeds for reward, of_seeds in curves.items()}
+    return {TITLES[reward]: seed_curves for reward, seed_curves in curves.items()}
 
 
 def _learning(results: Results, reward: str, seed: int) -> Curve:
@@ -121,8 +121,8 @@ def _until(curves: Sequence[Curve], runtime: float) -> str:
     near = [np.flatnonzero(curve[:, 1] <= runtime) for curve in curves]
     if not all(map(len, near)):
         return NOTHING
-    found = [curve[rows[0], 0] for curve, rows in zip(curves, near, strict=True)]
-    return spread(found, count_text)
+    updates = [curve[rows[0], 0] for curve, rows in zip(curves, near, strict=True)]
+    return spread(updates, count_text)
 
 
 def _variation(curves: Sequence[Curve]) -> float:

@@ -49,8 +49,10 @@ STEPS = 4  # of NMT at the scale smoke
 def seconds_of_trainings(plan: Plan) -> float:
     """Return about how many CPU seconds the trainings take, from their budgets."""
     budgets = _budgets(plan)
-    each = sum((budgets[name] or 0) * seconds for name, seconds in SECONDS_OF_EVALUATION.items())
-    return each * len(ROWS) * len(plan.seeds)
+    seconds_of_training = sum(
+        (budgets[name] or 0) * seconds for name, seconds in SECONDS_OF_EVALUATION.items()
+    )
+    return seconds_of_training * len(ROWS) * len(plan.seeds)
 
 
 def _budgets(plan: Plan) -> dict[str, int | None]:
@@ -63,20 +65,21 @@ def _budgets(plan: Plan) -> dict[str, int | None]:
     return budgets | {"paper": PAPER_EVALUATIONS * evaluations}
 
 
-def table1(plan: Plan, own: Sequence[str] = ()) -> Experiment:
+def table1(plan: Plan, own_placers: Sequence[str] = ()) -> Experiment:
     """Return the experiment, also with placers of a user's own."""
     problems = [
         Problem(stem=f"{model}-{gpus}xk80", source=model, cluster=f"{gpus}xk80")
         for model, gpus in ROWS
     ]
     makers = {
-        one.stem: source_maker(one.source, plan, one.cluster, steps=STEPS) for one in problems
+        problem.stem: source_maker(problem.source, plan, problem.cluster, steps=STEPS)
+        for problem in problems
     }
-    budgets = _budgets(plan) | dict.fromkeys(own, plan.evaluations)
+    budgets = _budgets(plan) | dict.fromkeys(own_placers, plan.evaluations)
     comparison = Comparison(
         problems,
         makers,
-        {**PLACERS, **{name: placer_spec(name) for name in own}},
+        {**PLACERS, **{name: placer_spec(name) for name in own_placers}},
         plan.seeds,
         budgets,
         settings={"placeto": plan.settings, "rnn": plan.rnn_settings},
@@ -95,14 +98,16 @@ def table1(plan: Plan, own: Sequence[str] = ()) -> Experiment:
 
 def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
     reports = {report.stem: report for report in comparison.reports(results)}
-    papers = dict(zip((one.stem for one in comparison.problems), PAPER_TABLE_1, strict=True))
+    papers = dict(
+        zip((problem.stem for problem in comparison.problems), PAPER_TABLE_1, strict=True)
+    )
     # Smaller models than those of the paper are not fitted to its times.
     fitted = {
         name: FITTED.get(report.source, ()) if not plan.is_smoke else ()
         for name, report in reports.items()
     }
     budgets = [(PLACERS[name].title, comparison.budgets[name]) for name in SEARCHES]
-    parts = paragraphs(
+    page_paragraphs = paragraphs(
         "table1",
         runtimes=_runtime_table(reports, papers, fitted),
         medians=MEDIANS,
@@ -112,7 +117,7 @@ def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
         episodes=_episode_table(reports, papers, comparison.budgets),
         searches=_searches(comparison, results),
     )
-    return comparison_page(parts, list(reports.values()), comparison_figure, fitted)
+    return comparison_page(page_paragraphs, list(reports.values()), comparison_figure, fitted)
 
 
 def _runtime_table(
@@ -121,31 +126,34 @@ def _runtime_table(
     fitted: Mapping[str, Collection[str]],
 ) -> str:
     """Return the runtimes of the paper and of the simulator, a row each for each problem."""
-    found = runtime_table(list(reports.values()))
+    simulated = runtime_table(list(reports.values()))
     rows = []
-    for name, own in zip(reports, found.rows, strict=True):
+    for name, simulated_row in zip(reports, simulated.rows, strict=True):
         paper = papers[name].runtimes
-        seconds = {one: "OOM" if known is None else f"{known:g}" for one, known in paper.items()}
+        seconds = {
+            placer: "OOM" if runtime is None else f"{runtime:g}"
+            for placer, runtime in paper.items()
+        }
         rows.append([papers[name].title, *(seconds.get(placer, "") for placer in TABLE_1)])
         marks = [FITTED_MARK if placer in fitted[name] else "" for placer in TABLE_1]
-        rows.append([a + b for a, b in zip(own, ["", *marks], strict=True)])
-    return table("|".join(found.columns), rows)
+        rows.append([a + b for a, b in zip(simulated_row, ["", *marks], strict=True)])
+    return table("|".join(simulated.columns), rows)
 
 
 def _search_table(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]) -> str:
     """Return evaluations and seconds, with a row of the paper's Placeto and one of its RNN."""
-    found = search_table(list(reports.values()), SEARCHED)
+    simulated = search_table(list(reports.values()), SEARCHED)
     rows: list[Sequence[str]] = []
-    for number, name in enumerate(reports):
+    for index, name in enumerate(reports):
         row = papers[name]
         reduction, factor = share_text(row.reduction), f"{row.speed_up:.2f}"
         placeto, rnn = f"{row.placeto_evaluations:,}", f"{row.rnn_evaluations:,}"
         rows += [
             [row.title, "Placeto", f"{row.placeto:g}", reduction, placeto, factor, "", ""],
             [row.title, "RNN", f"{row.rnn:g}", "", rnn, "", "", ""],
-            *found.rows[number * len(SEARCHED) : (number + 1) * len(SEARCHED)],
+            *simulated.rows[index * len(SEARCHED) : (index + 1) * len(SEARCHED)],
         ]
-    return table("|".join(found.columns), rows)
+    return table("|".join(simulated.columns), rows)
 
 
 def _episode_table(
@@ -180,21 +188,21 @@ def _episode_table(
 def _searches(comparison: Comparison, results: Results) -> str:
     """Return the comparison of searches, on the problems that all of them have placed."""
     seeds = comparison.seeds
-    wanted = [(name, seed) for name in SEARCHES for seed in seeds]
+    runs = [(name, seed) for name in SEARCHES for seed in seeds]
     names = [
-        one.stem
-        for one in comparison.problems
-        if all(isinstance(results.find(name, one.stem, seed), Placed) for name, seed in wanted)
+        problem.stem
+        for problem in comparison.problems
+        if all(isinstance(results.find(name, problem.stem, seed), Placed) for name, seed in runs)
     ]
     if not names:
         return ""
     summary = Summary(results, names, seeds)
-    parts = paragraphs(
+    page_paragraphs = paragraphs(
         "table1-searches",
         reaching=_reaching_table(summary),
         problems=", ".join(names),
     )
-    return "\n\n".join(parts)
+    return "\n\n".join(page_paragraphs)
 
 
 def _reaching_table(summary: Summary) -> str:
@@ -202,9 +210,11 @@ def _reaching_table(summary: Summary) -> str:
         share, evaluations, seconds = summary.reached(search, target)
         if isinf(evaluations):
             return f"{share_text(share)}: {NEVER}"
-        after = f"{share_text(share)}: {count_text(evaluations)}"
-        # A rollout counts as one evaluation, a round of coordinate descent as many.
-        return after if search == "pretrained" else f"{after}, {duration_text(seconds)}"
+        text = f"{share_text(share)}: {count_text(evaluations)}"
+        if search != "pretrained":
+            # A rollout counts as one evaluation, a round of coordinate descent as many.
+            text += f", {duration_text(seconds)}"
+        return text
 
     titles = [PLACERS[name].title for name in SEARCHES]
     rows = [

@@ -59,7 +59,7 @@ HILL_CLIMBING_BUDGET = 5000
 UPDATES_BETWEEN_CHECKPOINTS = 10
 
 
-def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
+def random_order(num_groups: int, order_index: int) -> NDArray[np.int64]:
     """Return int64[G], one of all orders of the groups; each number has its own.
 
     Examples
@@ -67,20 +67,23 @@ def random_order(num_groups: int, number: int) -> NDArray[np.int64]:
     >>> random_order(5, 1)
     array([4, 0, 1, 2, 3])
     """
-    return np.random.default_rng(number).permutation(num_groups)
+    return np.random.default_rng(order_index).permutation(num_groups)
 
 
 class FixedOrders(PlacementEnvironment):
     """Episodes that visit the groups in one of some numbered orders, sampled uniformly."""
 
-    numbers: Sequence[int]  # set before the first episode
+    order_indices: Sequence[int]  # set before the first episode
 
-    def reset(self, **named: Any) -> None:
+    def reset(self, **options: Any) -> None:
         """Begin new episodes; see `PlacementEnvironment.reset`."""
         groups = self.evaluator.problem.num_groups
-        drawn = [self.numbers[each.integers(len(self.numbers))] for each in named["generators"]]
-        order = np.stack([random_order(groups, number) for number in drawn])
-        super().reset(**{**named, "order": order})
+        order_indices = [
+            self.order_indices[generator.integers(len(self.order_indices))]
+            for generator in options["generators"]
+        ]
+        order = np.stack([random_order(groups, order_index) for order_index in order_indices])
+        super().reset(**{**options, "order": order})
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class PlaceInOrder:
     """Places greedily with a policy of Placeto in a numbered order."""
 
     policy: PlacementPolicy
-    number: int
+    order_index: int
     name: str = "placeto"
 
     def place(
@@ -102,16 +105,16 @@ class PlaceInOrder:
         began = time.perf_counter()
         settings = self.policy.settings
         environment = PlacementEnvironment.for_policy(evaluator, settings, reward="terminal")
-        environment.reset(num_episodes=1, order=random_order(problem.num_groups, self.number))
+        environment.reset(num_episodes=1, order=random_order(problem.num_groups, self.order_index))
         run_greedily(self.policy, environment)
         placement = environment.placement[0]
-        found = evaluator.evaluate(placement[None])
-        runtime = float(found.runtime[0])
+        batch = evaluator.evaluate(placement[None])
+        runtime = float(batch.runtime[0])
         evaluations = most_evaluations(problem, "terminal", settings)
         return PlacementResult(
             placement=placement,
             runtime=runtime,
-            peak_memory=found.peak_memory[0],
+            peak_memory=batch.peak_memory[0],
             evaluations=evaluations,
             seconds=time.perf_counter() - began,
             curve=np.array([[evaluations, runtime]]),
@@ -128,7 +131,7 @@ def run_greedily(policy: PlacementPolicy, environment: PlacementEnvironment) -> 
     return costs
 
 
-def problem_in_order(problem: PlacementProblem, number: int | None) -> PlacementProblem:
+def problem_in_order(problem: PlacementProblem, order_index: int | None) -> PlacementProblem:
     """Return a problem that the RNN reads in a random order; None for the usual one.
 
     The groups are numbered anew, which does not change the cost of a placement.
@@ -139,17 +142,17 @@ def problem_in_order(problem: PlacementProblem, number: int | None) -> Placement
     >>> problem_in_order(two_chains(), 1).grouping.group_names
     ('b1', 'a0', 'a2', 'a1', 'b2', 'b0')
     """
-    if number is None:
+    if order_index is None:
         return problem
-    order = random_order(problem.num_groups, number)
+    order = random_order(problem.num_groups, order_index)
     grouping = Grouping(
         group_of=np.argsort(order)[problem.grouping.group_of].astype(np.int32),
         group_names=tuple(problem.grouping.group_names[group] for group in order.tolist()),
     )
-    found = replace(problem, grouping=grouping, hierarchy=None)
+    reordered = replace(problem, grouping=grouping, hierarchy=None)
     # Only for policies that take this property for the order in which they read.
-    vars(found.group_graph)["topological_order"] = np.arange(len(order), dtype=np.int32)
-    return found
+    vars(reordered.group_graph)["topological_order"] = np.arange(len(order), dtype=np.int32)
+    return reordered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,8 +282,8 @@ class TrainPlaceto:
         trainer = self._trainer(workspace, path)
 
         def report(summary: UpdateSummary) -> None:
-            said = f"update {summary.update} of {self.settings.updates}"
-            watch.show(f"{said}, runtime {seconds_text(summary.runtime)}")
+            progress = f"update {summary.update} of {self.settings.updates}"
+            watch.show(f"{progress}, runtime {seconds_text(summary.runtime)}")
 
         done = run_training(
             trainer,
@@ -299,18 +302,20 @@ class TrainPlaceto:
         """Return a new trainer, or that of the checkpoint."""
         orders: dict[str, list[int]] = {graph.name: [] for graph in self.graphs}
         for graph in self.graphs:
-            orders[graph.name] += [] if graph.order is None else [graph.order]
+            if graph.order is not None:
+                orders[graph.name].append(graph.order)
+
         evaluators = [Simulator(workspace.problem(Graph(name)), 1) for name in orders]
-        others = [Simulator(workspace.problem(graph), 1) for graph in self.validation]
+        validation = [Simulator(workspace.problem(graph), 1) for graph in self.validation]
         if path.exists():
-            trainer = resume_training(path, evaluators, validation=others)
+            trainer = resume_training(path, evaluators, validation=validation)
         else:
-            trainer = Trainer(evaluators, self.settings, seed=self.seed, validation=others)
-        for index, numbers in enumerate(orders.values()):
-            if numbers:
+            trainer = Trainer(evaluators, self.settings, seed=self.seed, validation=validation)
+        for index, order_indices in enumerate(orders.values()):
+            if order_indices:
                 reward = self.settings.reward
                 ordered = FixedOrders.for_policy(evaluators[index], self.settings, reward=reward)
-                ordered.numbers = numbers
+                ordered.order_indices = order_indices
                 trainer.environments[index] = ordered
         return trainer
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto.texts import seconds_text, share_text
 from placeto.trials.trials import Experiment, Graph, Page, Results
@@ -39,13 +40,14 @@ def traversal(source: str, plan: Plan) -> Experiment:
     Orders are sampled uniformly from all permutations, topological or not.
     """
     name = name_of(source)
-    usual, known = Graph(name), tuple(Graph(name, order) for order in range(plan.graphs))
+    usual_order = Graph(name)
+    training_orders = tuple(Graph(name, order) for order in range(plan.graphs))
     unseen = [Graph(name, plan.graphs + order) for order in range(plan.test_graphs)]
     # As many evaluations of the one order as of all orders of the other RNN.
     evaluations = plan.graphs * plan.rnn_settings.evaluations
     alone = replace(plan, rnn_settings=replace(plan.rnn_settings, evaluations=evaluations))
     trials = [
-        training(policy, known, settings, seed)
+        training(policy, training_orders, settings, seed)
         for seed in plan.seeds
         for policy, settings in (
             ("placeto", plan.training_settings),
@@ -54,32 +56,32 @@ def traversal(source: str, plan: Plan) -> Experiment:
         )
     ]
     in_unseen, in_usual = zip(*PAIRS.values(), strict=True)
-    trials += [*place(in_unseen, unseen, plan), *place(in_usual, [usual], alone)]
+    trials += [*place(in_unseen, unseen, plan), *place(in_usual, [usual_order], alone)]
     return Experiment(
         name="traversal",
         title=f"Orders of traversal of {source}",
         options={"source": source},
         problems={name: source_maker(source, plan)},
         trials=trials,
-        page=lambda results: _page(results, usual, unseen, plan),
+        page=lambda results: _page(results, usual_order, unseen, plan),
     )
 
 
 def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Page:
-    summary = Summary(results, [one.label for one in unseen], plan.seeds)
+    summary = Summary(results, [order.label for order in unseen], plan.seeds)
     usual = Summary(results, [graph.label], plan.seeds)
     figure = distributions_figure(
         {TITLES[label]: summary.all_values(label) for label, _ in PAIRS.values()},
         f"{len(unseen)} unseen orders of {graph.name}",
     )
 
+    def ratios(label: str, reference: str) -> list[NDArray[np.float64]]:
+        """Return the ratios on all orders, for each seed."""
+        return [summary.values(label, seed) / usual.values(reference, seed) for seed in plan.seeds]
+
     def row(policy: str) -> list[str]:
         label, itself = PAIRS[policy]
-        # The ratios of each seed on all orders
-        to_placeto, to_itself = (
-            [summary.values(label, seed) / usual.values(reference, seed) for seed in plan.seeds]
-            for reference in ("placeto-trained", itself)
-        )
+        to_placeto, to_itself = ratios(label, "placeto-trained"), ratios(label, itself)
         return [
             TITLES[label],
             spread(summary.mean_cost(label), seconds_text),
@@ -95,7 +97,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         "|>standard deviation over orders|>worst order|>paper",
         map(row, PAIRS),
     )
-    parts = paragraphs(
+    page_paragraphs = paragraphs(
         "traversal",
         plan=plan,
         trained=spread(usual.mean_cost("placeto-trained"), seconds_text),
@@ -104,7 +106,7 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         runtimes=runtimes,
         evaluations=_evaluations_table(usual),
     )
-    return Page(parts, {FIGURE: figure})
+    return Page(page_paragraphs, {FIGURE: figure})
 
 
 def _evaluations_table(usual: Summary) -> str:
