@@ -44,8 +44,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def members(of: Family) -> list[FamilyMember]:
-    return sorted((*of.training, *of.test), key=lambda member: member.name)
+def members(models: Family) -> list[FamilyMember]:
+    return sorted((*models.training, *models.test), key=lambda member: member.name)
 
 
 @pytest.mark.parametrize("name", family_names())
@@ -53,31 +53,35 @@ def members(of: Family) -> list[FamilyMember]:
 def test_a_family_is_32_different_models_half_of_them_for_training(name: str, seed: int) -> None:
     chosen = family(name, seed=seed)
     assert (len(chosen.training), len(chosen.test)) == (16, 16)
-    models = {(str(dict(m.sizes)), m.architecture) for m in members(chosen)}
-    assert len(models) == len({m.name for m in members(chosen)}) == 32
+    models = {(str(dict(member.sizes)), member.architecture) for member in members(chosen)}
+    assert len(models) == len({member.name for member in members(chosen)}) == 32
 
 
 @pytest.mark.parametrize("name", family_names())
 def test_the_seed_decides_the_models_and_the_split(name: str) -> None:
     assert family(name, seed=5) == family(name, seed=5)
-    one, other = family(name, seed=5), family(name, seed=6)
-    assert [m.sizes for m in members(one)] != [m.sizes for m in members(other)]
-    assert {m.name for m in one.training} != {m.name for m in other.training}
+    first, second = family(name, seed=5), family(name, seed=6)
+    first_sizes = [member.sizes for member in members(first)]
+    assert first_sizes != [member.sizes for member in members(second)]
+    first_names = {member.name for member in first.training}
+    assert first_names != {member.name for member in second.training}
 
 
 @pytest.mark.parametrize("name", sorted(RANGES))
 def test_sizes_are_uniform_over_the_whole_range(name: str) -> None:
-    drawn = [member.sizes for seed in range(40) for member in members(family(name, seed=seed))]
-    for size, (least, most) in RANGES[name].items():
-        values = np.array([sizes[size] for sizes in drawn])
-        assert (least, most) == (values.min(), values.max()) or most - least > 100
-        assert least <= values.min()
-        assert values.max() <= most
-        spread = most - least
-        quarters = np.histogram(values, bins=4, range=(least - 0.5, most + 0.5))[0]
+    sampled_sizes = [
+        member.sizes for seed in range(40) for member in members(family(name, seed=seed))
+    ]
+    for size, (minimum, maximum) in RANGES[name].items():
+        values = np.array([sizes[size] for sizes in sampled_sizes])
+        assert (minimum, maximum) == (values.min(), values.max()) or maximum - minimum > 100
+        assert minimum <= values.min()
+        assert values.max() <= maximum
+        spread = maximum - minimum
+        quarters = np.histogram(values, bins=4, range=(minimum - 0.5, maximum + 0.5))[0]
         # 1,280 draws: a quarter is 320 of them, with a standard deviation of about 15.
         assert np.abs(quarters - 320).max() < 75 + 1280 / spread
-    for sizes in drawn:
+    for sizes in sampled_sizes:
         assert {size: sizes[size] for size in FIXED[name]} == FIXED[name]
         assert set(sizes) == {*FIXED[name], *RANGES[name]}
 
@@ -182,26 +186,29 @@ class Repeated:
 def test_families_are_of_architectures_that_the_sampler_has() -> None:
     sampler = Repeated(40, repeated=40)
     for name, space in (("ptb", "recurrent"), ("cifar10", "convolutional")):
-        chosen = family(name, seed=1, sampler=sampler)
-        found = [member.architecture for member in (*chosen.training, *chosen.test)]
-        assert set(found) <= set(sampler.architectures[space])
-        assert len(set(found)) == 32  # none is in both halves, though every other one is the first
-        assert family(name, seed=1, sampler=sampler) == chosen
+        sampled_family = family(name, seed=1, sampler=sampler)
+        architectures = {member.architecture for member in members(sampled_family)}
+        assert architectures <= set(sampler.architectures[space])
+        # None is in both halves, though every other one is the first.
+        assert len(architectures) == 32
+        assert family(name, seed=1, sampler=sampler) == sampled_family
 
 
 def test_an_architecture_comes_again_only_where_there_is_no_other() -> None:
     chosen = family("ptb", sampler=Repeated(31))
-    assert len({member.architecture for member in (*chosen.training, *chosen.test)}) == 31
+    assert len({member.architecture for member in members(chosen)}) == 31
 
 
 @pytest.mark.parametrize("base", ["ptb", "cifar10"])
 def test_a_family_of_a_controller_has_a_name_of_its_own(base: str) -> None:
-    named, meant = family(f"{base}-enas", seed=2), family(base, seed=2, sampler=ControllerSampler())
-    for ours, theirs in ((named.training, meant.training), (named.test, meant.test)):
-        assert [each.architecture for each in ours] == [each.architecture for each in theirs]
-        assert [each.sizes for each in ours] == [each.sizes for each in theirs]
-        numbers = [each.name.rpartition("-")[2] for each in theirs]
-        assert [each.name for each in ours] == [f"{base}-enas-{number}" for number in numbers]
+    named_family = family(f"{base}-enas", seed=2)
+    expected_family = family(base, seed=2, sampler=ControllerSampler())
+    for half in ("training", "test"):
+        pairs = zip(getattr(named_family, half), getattr(expected_family, half), strict=True)
+        for member, expected in pairs:
+            assert member.architecture == expected.architecture
+            assert member.sizes == expected.sizes
+            assert member.name == expected.name.replace(base, f"{base}-enas")
 
 
 @pytest.mark.parametrize("space", [ConvolutionalSpace(), RecurrentSpace()])

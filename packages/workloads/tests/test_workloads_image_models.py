@@ -133,12 +133,14 @@ def test_a_small_network_gives_logits_and_learns_with_all_its_weights(
 
 def test_the_seed_decides_weights_and_inputs_and_nothing_else_is_touched() -> None:
     state = torch.random.get_rng_state()
-    first, same, other = (small_network(NASNET_A, seed) for seed in (3, 3, 4))
+    first, same_seed, other_seed = (small_network(NASNET_A, seed) for seed in (3, 3, 4))
     assert torch.equal(torch.random.get_rng_state(), state)
-    for left, right in zip(first.model.parameters(), same.model.parameters(), strict=True):
-        assert torch.equal(left, right)
-    assert torch.equal(first.example_inputs[0], same.example_inputs[0])
-    assert not torch.equal(first.example_inputs[0], other.example_inputs[0])
+    pairs = zip(first.model.parameters(), same_seed.model.parameters(), strict=True)
+    for first_weights, same_weights in pairs:
+        assert torch.equal(first_weights, same_weights)
+
+    assert torch.equal(first.example_inputs[0], same_seed.example_inputs[0])
+    assert not torch.equal(first.example_inputs[0], other_seed.example_inputs[0])
 
 
 def test_steps_are_built_without_memory_unless_a_device_is_named() -> None:

@@ -78,9 +78,9 @@ def test_an_lstm_step_is_that_of_pytorch() -> None:
     with torch.no_grad():
         ours.weight.copy_(torch.cat([reference.weight_ih, reference.weight_hh], dim=1).T)
         ours.bias.copy_(reference.bias_ih + reference.bias_hh)
-    left, right, state = torch.rand(2, 1), torch.rand(2, 4), (torch.rand(2, 3), torch.rand(2, 3))
-    output, new_state = ours(0, (left, right), state)
-    expected = reference(torch.cat([left, right], dim=1), state)
+    word, context, state = torch.rand(2, 1), torch.rand(2, 4), (torch.rand(2, 3), torch.rand(2, 3))
+    output, new_state = ours(0, (word, context), state)
+    expected = reference(torch.cat([word, context], dim=1), state)
     torch.testing.assert_close(new_state, expected)
     torch.testing.assert_close(output, expected[0])
 
@@ -120,17 +120,17 @@ def test_a_gradient_reaches_every_parameter_of_nmt(layers: int) -> None:
 def test_a_translation_reads_the_whole_source_and_the_words_before() -> None:
     step = small_nmt()
     source, target = step.example_inputs
-    before = losses_per_step(step, source, target)
-    assert np.mean(before) == pytest.approx(float(step.model(source, target).detach()))
+    losses = losses_per_step(step, source, target)
+    assert np.mean(losses) == pytest.approx(float(step.model(source, target).detach()))
     last_source = source.clone()
     last_source[-1] = (source[-1] + 1) % 9
-    assert np.all(np.not_equal(losses_per_step(step, last_source, target), before))
+    assert np.all(np.not_equal(losses_per_step(step, last_source, target), losses))
     second_word = target.clone()
     second_word[1] = (target[1] + 1) % 9  # predicted at step 0, read at step 1
-    assert np.not_equal(losses_per_step(step, source, second_word), before).all()
+    assert np.not_equal(losses_per_step(step, source, second_word), losses).all()
     third_word = target.clone()
     third_word[2] = (target[2] + 1) % 9
-    changed = np.not_equal(losses_per_step(step, source, third_word), before)
+    changed = np.not_equal(losses_per_step(step, source, third_word), losses)
     assert changed.tolist() == [False, True, True]
 
 
@@ -143,7 +143,7 @@ def test_one_layer_of_the_decoder_asks_the_attention(asking_layer: int) -> None:
     answers: list[Tensor] = []
     layers = list(model.decoder.children())
     layers[asking_layer].register_forward_hook(lambda *call: answers.append(call[2][0]))
-    model.attention.register_forward_pre_hook(lambda _, given: questions.append(given[1]))
+    model.attention.register_forward_pre_hook(lambda _, arguments: questions.append(arguments[1]))
     model(*inputs)
     assert len(questions) == len(answers) == 3
     for question, answer in zip(questions[1:], answers, strict=False):
@@ -215,10 +215,10 @@ def test_a_language_model_predicts_each_next_word_from_those_before() -> None:
     )
     (words,) = step.example_inputs
     assert words.shape == (4, 4)
-    before = losses_per_step(step, words)
+    losses = losses_per_step(step, words)
     last_word = words.clone()
     last_word[-1] = (words[-1] + 1) % 9
-    assert np.not_equal(losses_per_step(step, last_word), before).tolist() == [False, False, True]
+    assert np.not_equal(losses_per_step(step, last_word), losses).tolist() == [False, False, True]
 
 
 def test_a_language_model_shares_the_weights_of_embedding_and_softmax() -> None:
