@@ -23,16 +23,26 @@ LARGE = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """Times of tensors from one device to another."""
+    """Times of tensors from one device to another.
+
+    Attributes
+    ----------
+    source, destination
+        Indices of the devices.
+    num_bytes
+        Bytes of the tensors, ascending.
+    seconds
+        Median seconds of each, from the end of the op that makes it to the start of its reader.
+    """
 
     source: int
     destination: int
-    num_bytes: tuple[int, ...]  # of tensors, ascending
-    # Medians from the end of the op that makes a tensor to the start of its reader.
+    num_bytes: tuple[int, ...]
     seconds: Sequence[float]
 
     @property
     def latency(self) -> float:
+        """Seconds of the smallest tensor."""
         return self.seconds[0]
 
     @property
@@ -43,7 +53,19 @@ class LinkMeasurement:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measures the devices of this machine."""
+    """Measures the devices of this machine.
+
+    Attributes
+    ----------
+    devices
+        Names of devices, such as ``["cpu:0", "cpu:1"]``.
+    make_step
+        Function that makes the steps which are measured, as ``placeto_capture.executable_step``.
+    runs
+        Number of runs of each step.
+    threads
+        Number of threads of an op on each CPU.
+    """
 
     devices: Sequence[str]
     make_step: Callable[..., ExecutableStep]
@@ -51,7 +73,12 @@ class Calibration:
     threads: int = 1
 
     def links(self, sizes: Sequence[int]) -> list[LinkMeasurement]:
-        """Measure tensors of some sizes, in bytes, between each two devices, in both ways.
+        """Measure tensors of some sizes between each two devices, in both ways.
+
+        Parameters
+        ----------
+        sizes
+            Sizes of the tensors in bytes, ascending.
 
         Raises
         ------
@@ -77,11 +104,25 @@ class Calibration:
         return links
 
     def op_overhead(self, device: int) -> float:
-        """Return the seconds from the end of a cheap op to the start of the next one."""
+        """Return the seconds from the end of a cheap op to the start of the next one.
+
+        Parameters
+        ----------
+        device
+            Index of the device.
+        """
         return float(np.median(self._gaps(BYTES_PER_NUMBER, 4 * HOPS, [device])))
 
     def cluster(self, links: Sequence[LinkMeasurement], kinds: Sequence[str]) -> Cluster:
-        """Return the devices as a cluster."""
+        """Return the devices as a cluster, after measuring their overheads.
+
+        Parameters
+        ----------
+        links
+            Measurements of `links`.
+        kinds
+            Kind of each device.
+        """
         count = len(self.devices)
         bandwidth, latency = np.full((count, count), np.inf), np.zeros((count, count))
         for link in links:

@@ -20,17 +20,27 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux keeps semaphores)
 
 @dataclass(frozen=True)
 class RealDevices:
-    """The devices of this machine that a step runs on, such as ``"cpu:0"`` and ``"cuda:1"``."""
+    """The devices of this machine that a step runs on.
+
+    Attributes
+    ----------
+    names
+        Names, such as ``"cpu:0"`` and ``"cuda:1"``.
+    threads
+        Number of threads of an op on each CPU.
+    """
 
     names: tuple[str, ...]
-    threads: int = 1  # of one op on each CPU
+    threads: int = 1
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """Kind of each device, ``"cpu"`` or ``"cuda"``."""
         return tuple(name.partition(":")[0] for name in self.names)
 
     @property
     def are_cpus(self) -> bool:
+        """Whether all of them are CPUs."""
         return set(self.kinds) == {CPU}
 
     @property
@@ -40,7 +50,20 @@ class RealDevices:
 
 
 def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:
-    """Return names of devices, one for each device of a cluster."""
+    """Return names of devices, one for each device of a cluster.
+
+    Parameters
+    ----------
+    names
+        Names, such as ``["cpu:0", "cuda:1"]``.
+    num_devices
+        Number of devices of the cluster.
+
+    Raises
+    ------
+    ExecutionError
+        If there are more or fewer names, one is no name of a device, or one comes twice.
+    """
     if len(names) != num_devices:
         raise ExecutionError(
             f"devices: expected {num_devices}, as many as the cluster has, got {len(names)}"
@@ -88,7 +111,13 @@ def pin_to_cores(name: str, count: int) -> None:
 
 
 def semaphores(count: int, value: int = 0) -> list[Any]:
-    """Return semaphores for processes that are forked later."""
+    """Return semaphores for processes that are forked later.
+
+    Raises
+    ------
+    ExecutionError
+        If the shared memory has no room for them.
+    """
     try:
         return [get_context("fork").Semaphore(value) for _ in range(count)]
     except OSError as error:

@@ -22,10 +22,18 @@ TRIMMED = 0.2  # of the runs, on either side
 
 @dataclass(frozen=True)
 class StepProfile:
-    """Times of N runs of a step on one device."""
+    """Times of N runs of a step of V ops on one device.
 
-    op_seconds: NDArray[np.float64]  # [N, V], of each op in each run
-    runtimes: NDArray[np.float64]  # [N], of the ops and the time between them
+    Attributes
+    ----------
+    op_seconds : float64[N, V]
+        Seconds of each op in each run.
+    runtimes : float64[N]
+        Seconds of the ops and of the time between them, in each run.
+    """
+
+    op_seconds: NDArray[np.float64]
+    runtimes: NDArray[np.float64]
 
     @property
     def seconds(self) -> NDArray[np.float64]:
@@ -62,7 +70,19 @@ def profile_in_place(
     runs: int,
     report: Callable[[int], None] = lambda _: None,
 ) -> StepProfile:
-    """Run a step with all ops on one device, and note how long each takes among the others."""
+    """Run a step with all ops on one device, and note how long each takes among the others.
+
+    Parameters
+    ----------
+    step
+        Step that runs.
+    device
+        Name of the device, such as ``"cpu:0"``.
+    runs
+        Number of runs that count.
+    report
+        Function that is called before each of them with the number of runs so far.
+    """
     sources = step.graph.bytes_accessed == 0  # what holds values is there before the step
     with executor_on(step, [device]) as executor:
         everything = np.zeros(executor.problem.num_groups, np.int32)
@@ -110,7 +130,15 @@ def with_overheads(cluster: Cluster, profiles: dict[str, StepProfile]) -> Cluste
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Runs of one placement, as `Executor.measure` returns them, and the step as simulated."""
+    """Runs of one placement, and the step as simulated.
+
+    Attributes
+    ----------
+    simulated
+        Timeline of the simulator.
+    timelines
+        Timelines of the runs, as `Executor.measure` returns them.
+    """
 
     simulated: StepTimeline
     timelines: Sequence[StepTimeline]
@@ -139,7 +167,15 @@ class MeasuredSteps:
 
 
 def steps_report(measured: MeasuredSteps, num_ops: int = 10) -> Report:
-    """Return measured and simulated values, in SI units, of the ops that differ most."""
+    """Return measured and simulated values in SI units: of devices, links and some ops.
+
+    Parameters
+    ----------
+    measured
+        Runs of a placement.
+    num_ops
+        Number of ops in the report: those whose times differ most.
+    """
     simulated, runs = measured.simulated, measured.timelines
     cluster, op_device = simulated.problem.cluster, simulated.op_device
     runtime, seconds = measured.runtime, measured.op_seconds

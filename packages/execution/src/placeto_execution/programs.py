@@ -263,12 +263,18 @@ class _Compiler:
     def _emit_run(self, op: int) -> None:
         device, inputs = self.op_device[op], self.graph.inputs_of_op[op].tolist()
         # The messages of which this op is the first on its device to need them.
-        awaited = [self._to_await.pop((tensor, device), None) for tensor in inputs]
-        awaited += [
-            self._news_to_await.pop((predecessor, device), None) for predecessor in self.waits[op]
+        awaited = [
+            self._to_await.pop((tensor, device))
+            for tensor in inputs
+            if (tensor, device) in self._to_await
         ]
-        messages = tuple(message_id for message_id in awaited if message_id is not None)
-        self._instructions.append((device, RunOp(op, messages)))
+        awaited += [
+            self._news_to_await.pop((predecessor, device))
+            for predecessor in self.waits[op]
+            if (predecessor, device) in self._news_to_await
+        ]
+        self._instructions.append((device, RunOp(op, tuple(awaited))))
+
         for destination in self._news[op]:
             self._news_to_await[op, destination] = self._emit_transfer(op, None, destination)
         for tensor in inputs:
@@ -302,20 +308,20 @@ def topological_schedule(problem: PlacementProblem, placement: NDArray[np.int32]
     home = op_device[graph.tensor_producer]
     tensor, reader = graph.edges[:, 0], graph.edges[:, 1]
     is_remote = op_device[reader] != home[tensor]
-    transfers = np.unique(
-        np.stack([tensor[is_remote], op_device[reader[is_remote]]], axis=1), axis=0
-    )
-    transfers = transfers[np.argsort(start[graph.tensor_producer[transfers[:, 0]]], kind="stable")]
-    ready = start[graph.tensor_producer[transfers[:, 0]]] + 1
+    pairs = np.stack([tensor[is_remote], op_device[reader[is_remote]]], axis=1)
+    sent, destination = np.unique(pairs, axis=0).T
+    order = np.argsort(start[graph.tensor_producer[sent]], kind="stable")
+    sent, destination = sent[order], destination[order]
+    ready = start[graph.tensor_producer[sent]] + 1
     return StepTimeline(
         problem=problem,
         op_device=op_device,
         op_start=start,
         op_end=start + 1,
-        transfer_tensor=transfers[:, 0].astype(np.int32),
-        transfer_source=home[transfers[:, 0]],
-        transfer_destination=transfers[:, 1].astype(np.int32),
-        transfer_link=problem.cluster.link[home[transfers[:, 0]], transfers[:, 1]],
+        transfer_tensor=sent.astype(np.int32),
+        transfer_source=home[sent],
+        transfer_destination=destination.astype(np.int32),
+        transfer_link=problem.cluster.link[home[sent], destination],
         transfer_start=ready,
         transfer_end=ready,
         memory_time=np.empty(0),

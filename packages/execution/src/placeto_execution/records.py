@@ -44,20 +44,22 @@ def timeline_of(
     memory: list[tuple[float, int, int]] = []
     send_start = dict(pair for record in records for pair in record.send_starts)
     send_end = dict(pair for record in records for pair in record.send_ends)
-    receive_times = {
-        message_id: times for record in records for message_id, *times in record.receives
+    receives = {
+        message_id: (start, end) for record in records for message_id, start, end in record.receives
     }
     left_at: dict[tuple[int, int], float] = {}  # when the last copy of a tensor has left a device
     transfers = []
     for message_id, message in enumerate(program.messages):
         if message.tensor is not None:
-            receive_start, end = receive_times[message_id]
+            receive_start, end = receives[message_id]
+
             if message_id in send_end:
                 end = send_end[message_id] + end - receive_start
             transfers.append((end, send_start[message_id], message))
             key = message.tensor, message.source
             left_at[key] = max(send_end.get(message_id, end), left_at.get(key, 0.0))
-    transfers.sort(key=lambda message: message[:2])
+    transfers.sort(key=lambda transfer: transfer[:2])
+    messages = [message for _, _, message in transfers]
     for device, record in enumerate(records):
         for op, start, end in record.ops:
             op_start[op], op_end[op] = start, end
@@ -73,12 +75,10 @@ def timeline_of(
         op_device=op_device,
         op_start=op_start - origin,
         op_end=op_end - origin,
-        transfer_tensor=np.array([message.tensor for _, _, message in transfers], np.int32),
-        transfer_source=np.array([message.source for _, _, message in transfers], np.int32),
-        transfer_destination=np.array(
-            [message.destination for _, _, message in transfers], np.int32
-        ),
-        transfer_link=np.array([message.link for _, _, message in transfers], np.int32),
+        transfer_tensor=np.array([message.tensor for message in messages], np.int32),
+        transfer_source=np.array([message.source for message in messages], np.int32),
+        transfer_destination=np.array([message.destination for message in messages], np.int32),
+        transfer_link=np.array([message.link for message in messages], np.int32),
         transfer_start=np.array([start for _, start, _ in transfers], np.float64) - origin,
         transfer_end=np.array([end for end, _, _ in transfers], np.float64) - origin,
         memory_time=np.array([time for time, _, _ in memory], np.float64) - origin,

@@ -23,7 +23,7 @@ class SharedMessages:
     """Messages that processes leave for each other; to be made before the processes are forked.
 
     Each message is put, announced and taken once in a step. The messages of two devices are
-    announced in the order of their numbers, and a semaphore counts them. On a processor that
+    announced in the order of their ids, and a semaphore counts them. On a processor that
     reorders writes, the semaphore also makes all of a message visible before its announcement.
 
     The memory has no name that could be left behind, and is given back when all processes have
@@ -36,18 +36,17 @@ class SharedMessages:
         self._messages = messages
         self._share_cores = share_cores and hasattr(os, "sched_yield")
         self._pairs = [(message.source, message.destination) for message in messages]
-        self._num_per_step = Counter(self._pairs)  # messages of each pair of devices in a step
-        self._announcements = dict(
-            zip(self._num_per_step, semaphores(len(self._num_per_step)), strict=True)
-        )
-        self._num_acquired = Counter[
-            tuple[int, int]
-        ]()  # announcements of each pair, in all steps so far
+        # Of each pair of devices: its messages in a step, the semaphore of its announcements, and
+        # the announcements that were acquired in all steps so far.
+        self._num_per_step = Counter(self._pairs)
+        counters = semaphores(len(self._num_per_step))
+        self._announcements = dict(zip(self._num_per_step, counters, strict=True))
+        self._num_acquired = Counter[tuple[int, int]]()
         self._required: list[int] = []  # announcements of its pair up to that of each message
-        turns = Counter[tuple[int, int]]()
+        num_so_far = Counter[tuple[int, int]]()
         for pair in self._pairs:
-            turns[pair] += 1
-            self._required.append(turns[pair])
+            num_so_far[pair] += 1
+            self._required.append(num_so_far[pair])
         self._arrival: Any = RawArray("d", len(messages))
         self._offset: Any = RawArray("q", len(messages))  # in the file of its source
         self._tensors: dict[int, list[torch.Tensor]] = {}  # of each message
@@ -79,9 +78,9 @@ class SharedMessages:
 
     def has_come(self, message_id: int) -> bool:
         """Return whether a message is there."""
-        return self._is_announced(message_id) and bool(
-            self._arrival[message_id] <= time.monotonic()
-        )
+        if not self._is_announced(message_id):
+            return False
+        return bool(self._arrival[message_id] <= time.monotonic())
 
     def wait(self, message_id: int) -> None:
         """Return when a message is there; after a while, sleep until it is announced."""
@@ -102,9 +101,8 @@ class SharedMessages:
 
     def take(self, message_id: int, buffers: Sequence[torch.Tensor]) -> None:
         """Read a message that has come."""
-        self._required[message_id] += self._num_per_step[
-            self._pairs[message_id]
-        ]  # in the next step
+        pair = self._pairs[message_id]
+        self._required[message_id] += self._num_per_step[pair]  # in the next step
         for buffer, values in zip(buffers, self._tensors_of(message_id, buffers), strict=True):
             buffer.copy_(values)
 
