@@ -68,8 +68,8 @@ class BestSoFar:
         """Count the placements of walks that tried some moves."""
         batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
         ranks = placement_ranks(batch, self._limits, moves.memory_penalty)
-        after = walks.evaluations_until(np.array([cost for _, cost in ranks])).tolist()
-        self._add(walks.best_placement, batch, after, walks.evaluations)
+        evaluations_until = walks.evaluations_until(np.array([cost for _, cost in ranks])).tolist()
+        self._add(walks.best_placement, batch, evaluations_until, walks.evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
         """Return the best placement, found in so many seconds; refuse if no placement can run."""
@@ -88,17 +88,17 @@ class BestSoFar:
         self,
         placements: NDArray[np.int32],
         batch: EvaluationBatch,
-        after: Iterable[int],
+        evaluations_until: Iterable[int],
         count: int,
     ) -> list[tuple[bool, float]]:
         """Keep the best of some placements, each known after so many of ``count`` evaluations."""
         ranks = placement_ranks(batch, self._limits)
-        for row, (rank, known) in enumerate(zip(ranks, after, strict=True)):
+        for row, (rank, evaluations) in enumerate(zip(ranks, evaluations_until, strict=True)):
             if rank < self.rank:
                 self.rank = rank
                 self.placement = placements[row].copy()
                 self.runtime = float(batch.runtime[row])
                 self._peak_memory = batch.peak_memory[row].copy()
-                self.curve.append((self.evaluations + known, rank[1]))
+                self.curve.append((self.evaluations + evaluations, rank[1]))
         self.evaluations += count
         return ranks

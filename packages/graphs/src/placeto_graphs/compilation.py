@@ -101,8 +101,8 @@ def _folder(package: str) -> Path | None:
     if not hasattr(sys.modules.get(package), "__path__"):
         return None
     hashed = hashlib.sha256(repr((sys.version, numba.__version__, np.__version__)).encode())
-    for each in (package, "placeto_graphs"):
-        for root in sys.modules[each].__path__:
+    for package_name in (package, "placeto_graphs"):
+        for root in sys.modules[package_name].__path__:
             for path in sorted(Path(root).rglob("*.py")):
                 hashed.update(f"{path.relative_to(root)} ".encode())
                 hashed.update(hashlib.sha256(path.read_bytes()).digest())

@@ -45,18 +45,18 @@ def shown(value: Any) -> str:
     return text
 
 
-def one_of(field: str, value: Any, known: Collection[str]) -> None:
+def one_of(field: str, value: Any, names: Collection[str]) -> None:
     """Refuse what is not among the known words."""
-    if value not in known:
-        raise GraphError(f"{field}: {not_among(value, known)}")
+    if value not in names:
+        raise GraphError(f"{field}: {not_among(value, names)}")
 
 
-def not_among(value: Any, known: Collection[str]) -> str:
+def not_among(value: Any, names: Collection[str]) -> str:
     """Return the error of an unknown name: the names to choose from, the nearest first."""
-    near = get_close_matches(str(value), known, n=1)
-    others = ", ".join(name for name in known if name not in near)
-    first = "" if near else "one of "
-    choice = ", or another of ".join(filter(None, [*near, others]))
+    nearest = get_close_matches(str(value), names, n=1)
+    further_names = ", ".join(name for name in names if name not in nearest)
+    first = "" if nearest else "one of "
+    choice = ", or another of ".join(filter(None, [*nearest, further_names]))
     return f"expected {first}{choice}, got {shown(value)}"
 
 

@@ -67,7 +67,7 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
         for field, (attribute, _) in _PER_OP.items()
     }
     waits_for = compress_rows(graph.num_ops, *graph.waits.T)
-    held = set(graph.held_tensors.tolist())
+    held_tensors = set(graph.held_tensors.tolist())
     for op, name in enumerate(graph.op_names):
         tensors = graph.tensors_of_op[op].tolist()
         result.add_node(
@@ -75,8 +75,8 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
             **{attribute: column[op] for attribute, column in columns.items()},
             measured_time={kind: float(time[op]) for kind, time in graph.measured_time.items()},
             outputs={tensor: int(graph.tensor_bytes[tensor]) for tensor in tensors},
-            held=tuple(tensor for tensor in tensors if tensor in held),
-            waits_for=tuple(graph.op_names[before] for before in waits_for[op]),
+            held=tuple(tensor for tensor in tensors if tensor in held_tensors),
+            waits_for=tuple(graph.op_names[awaited] for awaited in waits_for[op]),
         )
     for tensor, consumer in graph.edges.tolist():
         ends = graph.op_names[graph.tensor_producer[tensor]], graph.op_names[consumer]
@@ -153,10 +153,10 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
 
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"graph: expected a networkx.DiGraph, got {shown(graph)}")
-    number = {node: index for index, node in enumerate(graph)}
+    op_of_node = {node: index for index, node in enumerate(graph)}
     tensor_bytes: dict[_Tensor, int] = {}
     outputs: list[dict[Any, _Tensor]] = []
-    held: list[_Tensor] = []
+    held_tensors: list[_Tensor] = []
     waits: list[tuple[int, int]] = []
     for op, (node, attributes) in enumerate(graph.nodes(data=True)):
         with within(f"node {shown(node)}: "):
@@ -164,16 +164,18 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
             sizes = _sizes(attributes.get("outputs", {}))
             tensor_bytes |= {(op, name): size for name, size in sizes.items()}
             outputs.append({name: (op, name) for name in sizes})
-            held += _looked_up("held", attributes.get("held", ()), outputs[op], "outputs")
-            before = _looked_up("waits_for", attributes.get("waits_for", ()), number, "nodes")
-            waits += [(op, other) for other in before]
+            held_tensors += _looked_up("held", attributes.get("held", ()), outputs[op], "outputs")
+            awaited_ops = _looked_up(
+                "waits_for", attributes.get("waits_for", ()), op_of_node, "nodes"
+            )
+            waits += [(op, awaited) for awaited in awaited_ops]
     reads: list[tuple[_Tensor, int]] = []
     for source, destination, attributes in graph.edges(data=True):
-        op = number[source]
+        op = op_of_node[source]
         with within(f"edge {shown(source)} -> {shown(destination)}: "):
             _check_known(attributes, _OF_EDGE)
             carried = _carried(op, attributes, outputs[op], tensor_bytes)
-        reads += [(tensor, number[destination]) for tensor in carried]
+        reads += [(tensor, op_of_node[destination]) for tensor in carried]
     ordered = _ordered(tensor_bytes)
     index = {tensor: position for position, tensor in enumerate(ordered)}
     fields: dict[str, Any] = {
@@ -187,17 +189,17 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
         "edges": [(index[tensor], consumer) for tensor, consumer in reads],
         "measured_time": _measured_time(graph),
         "waits": waits,
-        "held_tensors": [index[tensor] for tensor in held],
+        "held_tensors": [index[tensor] for tensor in held_tensors],
         "tokens": graph.graph.get("tokens"),
     }
     return OpGraph(**fields)
 
 
-def _check_known(attributes: Mapping[Any, Any], known: Sequence[str]) -> None:
+def _check_known(attributes: Mapping[Any, Any], allowed: Sequence[str]) -> None:
     """Refuse an attribute that would be ignored: a step would be the cheaper for a wrong name."""
     for attribute in attributes:
-        if attribute not in known:
-            raise GraphError(f"expected attributes among {', '.join(known)}, got {attribute!r}")
+        if attribute not in allowed:
+            raise GraphError(f"expected attributes among {', '.join(allowed)}, got {attribute!r}")
 
 
 def _sizes(outputs: Any) -> dict[Any, int]:
@@ -210,17 +212,17 @@ def _sizes(outputs: Any) -> dict[Any, int]:
     return sizes
 
 
-def _looked_up(field: str, names: Any, known: Mapping[Any, Value], what: str) -> list[Value]:
+def _looked_up(field: str, names: Any, table: Mapping[Any, Value], noun: str) -> list[Value]:
     """Return what is known by some names, all of which have to be known."""
     if not isinstance(names, list | tuple):
-        raise GraphError(f"{field}: expected a sequence of {what}, got {shown(names)}")
-    found = []
+        raise GraphError(f"{field}: expected a sequence of {noun}, got {shown(names)}")
+    entries = []
     for name in names:
         try:
-            found.append(known[name])
+            entries.append(table[name])
         except (KeyError, TypeError):  # a list is no key
-            raise GraphError(f"{field}: expected {what}, got {shown(name)}") from None
-    return found
+            raise GraphError(f"{field}: expected {noun}, got {shown(name)}") from None
+    return entries
 
 
 def _carried(
@@ -233,21 +235,22 @@ def _carried(
 
     The first edge of such an op says how large it is.
     """
-    names, what = attributes.get("tensors"), "outputs of the first op"
+    names, noun = attributes.get("tensors"), "outputs of the first op"
     if not outputs:
         if "tensors" in attributes:
-            raise GraphError(f"tensors: expected {what}, which has none, got {shown(names)}")
+            raise GraphError(f"tensors: expected {noun}, which has none, got {shown(names)}")
         size = integer("bytes", attributes.get("bytes", 0))
-        known = tensor_bytes.setdefault((op, _ONLY), size)
-        if size != known:
+        expected = tensor_bytes.setdefault((op, _ONLY), size)
+        if size != expected:
             raise GraphError(
-                f"bytes: expected {known} as on the other edges of the first op, which makes one "
-                f"tensor unless it names several in outputs and its edges in tensors, got {size}"
+                f"bytes: expected {expected} as on the other edges of the first op, which makes "
+                "one tensor unless it names several in outputs and its edges in tensors, got "
+                f"{size}"
             )
         return [(op, _ONLY)]
-    carried = _looked_up("tensors", names, outputs, what)
+    carried = _looked_up("tensors", names, outputs, noun)
     if not carried:
-        raise GraphError(f"tensors: expected {what}, or waits_for of the second one, got none")
+        raise GraphError(f"tensors: expected {noun}, or waits_for of the second one, got none")
     total = sum(tensor_bytes[tensor] for tensor in carried)
     if integer("bytes", attributes.get("bytes", total)) != total:
         raise GraphError(

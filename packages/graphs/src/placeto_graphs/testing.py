@@ -57,10 +57,10 @@ class LoadEvaluator:
         first, second = groups.edges.T
         for row, placement in enumerate(rows):
             for device in devices:
-                here = placement == device
-                enters = (here[first] != here[second]) @ groups.edge_bytes
-                loads[row, device] = groups.compute_time[here, device].sum() + enters * 1e-9
-                memory[row, device] = groups.parameter_bytes[here].sum()
+                on_device = placement == device
+                enters = (on_device[first] != on_device[second]) @ groups.edge_bytes
+                loads[row, device] = groups.compute_time[on_device, device].sum() + enters * 1e-9
+                memory[row, device] = groups.parameter_bytes[on_device].sum()
         return EvaluationBatch(runtime=loads.max(axis=1, initial=0.0), peak_memory=memory)
 
 
@@ -90,8 +90,8 @@ def example_problem(
     seconds = generator.uniform(0.001, 0.01, (num_ops, 1))
     slower = np.array([4.0 if kind == "cpu" else 1.0 for kind in kinds])
     devices = [
-        Device(f"{kind}:{number}", kind, memory_bytes, 1e-5, 1e-5)
-        for number, kind in enumerate(kinds)
+        Device(f"{kind}:{index}", kind, memory_bytes, 1e-5, 1e-5)
+        for index, kind in enumerate(kinds)
     ]
     return PlacementProblem(
         graph=graph,
@@ -194,8 +194,8 @@ class PlacerSuite(_Suite):
             _, cost = placement_ranks(batch, problem.cluster.memory_bytes)[0]
             np.testing.assert_allclose(result.curve[-1, 1], cost)
             rises = int((np.diff(result.curve[:, 1]) > 0).sum())
-            most = int(result.fits(problem.cluster))  # where the first that fits costs more
-            assert rises <= most, "the best so far never gets worse"
+            max_rises = int(result.fits(problem.cluster))  # where the first that fits costs more
+            assert rises <= max_rises, "the best so far never gets worse"
 
     def test_a_seed_gives_one_result(self) -> None:
         """All random choices follow from the seed."""
@@ -260,9 +260,9 @@ class EvaluatorSuite(_Suite):
     def test_placements_stay_as_they_are(self) -> None:
         """An evaluator writes into nothing that it is given."""
         for _, evaluator, rows in self._cases(4):
-            before = rows.copy()
+            original = rows.copy()
             evaluator.evaluate(rows)
-            assert rows.tolist() == before.tolist()
+            assert rows.tolist() == original.tolist()
 
     def test_wrong_placements_are_refused(self) -> None:
         """So are rows of another length, devices that are not there, and those that are barred."""
@@ -315,12 +315,12 @@ class EvaluatorSuite(_Suite):
             yield problem, evaluator, random_placements(problem, count)
 
 
-def check_walks(found: Walks, expected: Walks) -> None:
+def check_walks(walks: Walks, expected: Walks) -> None:
     """Check that two walks are the same, but for costs of rejected moves that one leaves open."""
-    expected = replace(expected, cost=np.where(np.isinf(found.cost), np.inf, expected.cost))
+    expected = replace(expected, cost=np.where(np.isinf(walks.cost), np.inf, expected.cost))
     for field in fields(Walks):
         np.testing.assert_array_equal(
-            getattr(found, field.name), getattr(expected, field.name), field.name
+            getattr(walks, field.name), getattr(expected, field.name), field.name
         )
 
 

@@ -85,11 +85,13 @@ class StepTimeline:
         Times are in seconds, each once and rising from 0. At one time releases come before
         allocations, so that what counts is their sum.
         """
-        here = self.memory_device == device
+        on_device = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
-        moments, which = np.unique(np.append(0.0, self.memory_time[here]), return_inverse=True)
-        changes = np.append(resident, self.memory_bytes[here])
-        return moments, np.cumsum(sums_by_key(which, changes, len(moments)))
+        moments, moment_of_change = np.unique(
+            np.append(0.0, self.memory_time[on_device]), return_inverse=True
+        )
+        changes = np.append(resident, self.memory_bytes[on_device])
+        return moments, np.cumsum(sums_by_key(moment_of_change, changes, len(moments)))
 
     def transfer_name(self, transfer: int) -> str:
         """Return what a transfer carries and where to: ``"OP:OUTPUT -> DEVICE"``."""
@@ -111,12 +113,12 @@ class StepTimeline:
         """Return the share in which each sender has a transfer under way; several count once."""
         ends = np.minimum(self.transfer_sent, self.runtime)
         seconds = np.zeros(len(ends))
-        for number in np.unique(sender):
-            here = np.flatnonzero(sender == number)
-            here = here[np.argsort(self.transfer_start[here], kind="stable")]
-            until = np.maximum.accumulate(ends[here])
-            begun = np.maximum(self.transfer_start[here], np.append(0.0, until[:-1]))
-            seconds[here] = np.maximum(until - begun, 0.0)
+        for resource in np.unique(sender):
+            transfers = np.flatnonzero(sender == resource)
+            transfers = transfers[np.argsort(self.transfer_start[transfers], kind="stable")]
+            latest_ends = np.maximum.accumulate(ends[transfers])
+            starts = np.maximum(self.transfer_start[transfers], np.append(0.0, latest_ends[:-1]))
+            seconds[transfers] = np.maximum(latest_ends - starts, 0.0)
         return self._share(sender, seconds, num_senders)
 
     def _share(
@@ -135,9 +137,9 @@ def _chrome_trace(timeline: StepTimeline) -> dict[str, Any]:
         events.append({"name": "thread_name", "args": {"name": name}, **common})
         events.append({"name": "thread_sort_index", "args": {"sort_index": track}, **common})
     for device, name in enumerate(cluster.device_names):
-        for time, held in zip(*timeline.memory(device), strict=True):
+        for time, num_bytes in zip(*timeline.memory(device), strict=True):
             counter = {"name": f"{name} memory", "ph": "C", "pid": PROCESS, "tid": 0}
-            at = {"ts": float(time) * MICROSECONDS, "args": {"bytes": int(held)}}
+            at = {"ts": float(time) * MICROSECONDS, "args": {"bytes": int(num_bytes)}}
             events.append(counter | at)
 
     def add_slice(

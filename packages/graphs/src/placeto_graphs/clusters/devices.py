@@ -25,7 +25,7 @@ UNITS = {"kB": 1000} | {
 _SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(UNITS)})")
 
 
-def _given_memory(memory: Any, memory_bytes: int | None) -> int | None:
+def _memory_in_bytes(memory: Any, memory_bytes: int | None) -> int | None:
     """Return the bytes of a text such as ``21 GB``, or those that are given as a number."""
     if memory is None:
         return memory_bytes
@@ -77,11 +77,11 @@ class Network:
 
 def _row(name: str) -> dict[str, Any]:
     """Return a row with what it takes from the one that it is like."""
-    given = (_TABLES["kinds"] | _TABLES["templates"])[name]
-    usual = _row(given["like"]) if "like" in given else {"efficiency": {}}
-    parts = usual["efficiency"] | given.get("efficiency", {})
-    row: dict[str, Any] = usual | given | {"efficiency": parts}
-    if "peaks" in row and "peak_flops_in" not in given:
+    entry = (_TABLES["kinds"] | _TABLES["templates"])[name]
+    base = _row(entry["like"]) if "like" in entry else {"efficiency": {}}
+    efficiency = base["efficiency"] | entry.get("efficiency", {})
+    row: dict[str, Any] = base | entry | {"efficiency": efficiency}
+    if "peaks" in row and "peak_flops_in" not in entry:
         peaks = _TABLES["peaks"][row["peaks"]]
         row["peak_flops_in"] = {dtype: times * row["peak_flops"] for dtype, times in peaks.items()}
     return row
@@ -89,7 +89,7 @@ def _row(name: str) -> dict[str, Any]:
 
 def _kind(name: str) -> DeviceKind:
     row = _row(name)
-    row |= {"name": name, "memory_bytes": _given_memory(row["memory"], None)}
+    row |= {"name": name, "memory_bytes": _memory_in_bytes(row["memory"], None)}
     row["efficiency"] = Efficiency(**row["efficiency"])
     return DeviceKind(**_fields(DeviceKind, row))
 
@@ -152,31 +152,31 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
 
 # What a description leaves out of a kind that is not in the catalogue: an H100 on PCI Express.
 UNKNOWN_KIND = replace(DEVICE_KINDS["h100"], transfer_overhead=_row("card")["transfer_overhead"])
-NEEDED = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
+REQUIRED_FIELDS = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
 
 
 def decoded_devices(
     devices: Sequence[DeviceFields], kinds: Sequence[DeviceKind]
 ) -> tuple[Device, ...]:
     """Return the devices; an error names the number of the device and the field."""
-    known = DEVICE_KINDS | {kind.name: kind for kind in kinds}
+    kind_of_name = DEVICE_KINDS | {kind.name: kind for kind in kinds}
     decoded = []
     for index, device in enumerate(devices):
         with within(f"devices[{index}]."):
-            given = {field.name: getattr(device, field.name) for field in fields(Device)}
-            given["memory_bytes"] = _given_memory(device.memory, device.memory_bytes)
-            for field, value in given.items():
-                if value is None and device.kind not in known:
-                    near = get_close_matches(device.kind, known, n=1) or list(known)
+            arguments = {field.name: getattr(device, field.name) for field in fields(Device)}
+            arguments["memory_bytes"] = _memory_in_bytes(device.memory, device.memory_bytes)
+            for field, value in arguments.items():
+                if value is None and device.kind not in kind_of_name:
+                    near = get_close_matches(device.kind, kind_of_name, n=1) or list(kind_of_name)
                     raise GraphError(
                         f"kind: expected {near[0]}, another known kind, [kinds.{device.kind}], or "
                         f"a number for {field}, got {shown(device.kind)}"
                     )
                 if value is None:
-                    given[field] = getattr(known[device.kind], field)
+                    arguments[field] = getattr(kind_of_name[device.kind], field)
             if device.op_overhead is None:
-                given["op_overhead"] /= known[device.kind].speed
-            decoded.append(Device(**given))
+                arguments["op_overhead"] /= kind_of_name[device.kind].speed
+            decoded.append(Device(**arguments))
     return tuple(decoded)
 
 
@@ -200,25 +200,25 @@ def decoded_kinds(kinds: Mapping[str, Any] | None) -> tuple[DeviceKind, ...]:
 def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
     if kind.like is not None:
         one_of("like", kind.like, DEVICE_KINDS)
-    known = name if kind.like is None else kind.like
-    usual = DEVICE_KINDS.get(known, UNKNOWN_KIND)
-    given = msgspec.structs.asdict(kind) | {
+    base_name = name if kind.like is None else kind.like
+    base = DEVICE_KINDS.get(base_name, UNKNOWN_KIND)
+    arguments = msgspec.structs.asdict(kind) | {
         "name": name,
-        "memory_bytes": _given_memory(kind.memory, kind.memory_bytes),
+        "memory_bytes": _memory_in_bytes(kind.memory, kind.memory_bytes),
     }
-    if known not in DEVICE_KINDS:
-        for field in NEEDED:
-            if given[field] is None:
+    if base_name not in DEVICE_KINDS:
+        for field in REQUIRED_FIELDS:
+            if arguments[field] is None:
                 raise GraphError(
                     f"{field}: expected a number, or `like` with a kind of the catalogue, got none"
                 )
         if kind.peak_flops_in is None:
-            given["peak_flops_in"] = {}  # those of another card would be too high
-    parts = asdict(usual.efficiency)
-    for part in kind.efficiency:
-        one_of("efficiency", part, parts)
+            arguments["peak_flops_in"] = {}  # those of another card would be too high
+    efficiencies = asdict(base.efficiency)
+    for op_class in kind.efficiency:
+        one_of("efficiency", op_class, efficiencies)
     with within("efficiency."):
-        given["efficiency"] = Efficiency(**parts | kind.efficiency)
-    own = (field.name for field in fields(DeviceKind))
-    changes = {field: given[field] for field in own if given[field] is not None}
-    return replace(usual, **changes)
+        arguments["efficiency"] = Efficiency(**efficiencies | kind.efficiency)
+    field_names = (field.name for field in fields(DeviceKind))
+    changes = {field: arguments[field] for field in field_names if arguments[field] is not None}
+    return replace(base, **changes)

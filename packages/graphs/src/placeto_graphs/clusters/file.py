@@ -115,24 +115,26 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
 def _cluster(document: _ClusterFile) -> Cluster:
     kinds = decoded_kinds(document.kinds)
     devices = decoded_devices(document.devices, kinds)
-    same: dict[str, Any] = {"devices": devices, "kinds": kinds, "queue": document.queue}
+    common: dict[str, Any] = {"devices": devices, "kinds": kinds, "queue": document.queue}
     names = [device.name for device in document.devices]
     members = _members(names, document.machines)
     has_links = document.links or (document.machines and document.bandwidth is not None)
     if not has_links and document.bandwidth is None:
-        return joined(**same, **_joints(document, members))
-    slots = {f"devices[{i}].host_link": each.host_link for i, each in enumerate(document.devices)}
+        return joined(**common, **_joints(document, members))
+    slots = {
+        f"devices[{i}].host_link": device.host_link for i, device in enumerate(document.devices)
+    }
     for field, name in ({"link": document.link} | slots).items():
         if name is not None:
-            given = "links" if has_links else "bandwidth"
-            raise GraphError(f"{field}: expected no {given} beside it, got {shown(name)}")
+            conflict = "links" if has_links else "bandwidth"
+            raise GraphError(f"{field}: expected no {conflict} beside it, got {shown(name)}")
     if has_links:
         machines, machine_names = _machines(document, members)
         links = _links(document, names, members)
         machine = np.array(machines, np.int32)
-        return Cluster(**same, **links, machine=machine, machine_names=machine_names)
+        return Cluster(**common, **links, machine=machine, machine_names=machine_names)
     return Cluster(
-        **same,
+        **common,
         bandwidth=np.full((len(names), len(names)), document.bandwidth),
         latency=np.full((len(names), len(names)), document.latency),
     )
@@ -192,25 +194,25 @@ def _links(
     shape = (len(names), len(names))
     link, entry_of = np.full(shape, NO_LINK, np.int32), np.full(shape, NO_LINK)
     bandwidth, latency = np.full(shape, np.inf), np.zeros(shape)
-    numbers: dict[str, int] = {}
+    link_of_name: dict[str, int] = {}
     made_by: dict[str, tuple[str, str | None]] = {}  # what in an entry makes each name of a link
     for index, entry in enumerate(document.links):
         with within(f"links[{index}]"):
             pairs = _pairs(entry, members)
             at = tuple(pairs.T)
-            other = entry_of[at].max()
-            if other != NO_LINK:
+            earlier = entry_of[at].max()
+            if earlier != NO_LINK:
                 raise GraphError(
                     ": expected each pair of devices on one link, got "
-                    f"{_shown(pairs[np.argmax(entry_of[at])], names)}, which is on links[{other}]"
+                    f"{_shown(pairs[np.argmax(entry_of[at])], names)}, which is on links[{earlier}]"
                 )
             entry_of[at] = index
-            given = document.bandwidth if entry.bandwidth is None else entry.bandwidth
-            if given is None:
+            cost = document.bandwidth if entry.bandwidth is None else entry.bandwidth
+            if cost is None:
                 raise GraphError(".bandwidth: expected one, here or of the whole file, got none")
-            bandwidth[at] = above_0(".bandwidth", given, infinity_is=FREE)
-            given = document.latency if entry.latency is None else entry.latency
-            latency[at] = number(".latency", given)
+            bandwidth[at] = above_0(".bandwidth", cost, infinity_is=FREE)
+            cost = document.latency if entry.latency is None else entry.latency
+            latency[at] = number(".latency", cost)
             for source, destination in pairs.tolist():
                 name = _link_name(entry, names[source], names[destination])
                 makes = (entry.name, entry.for_each)
@@ -219,14 +221,19 @@ def _links(
                         ".name: expected a name that tells the links for each pair or source from "
                         f"others, got {shown(entry.name)}, which makes a second {shown(name)}"
                     )
-                link[source, destination] = numbers.setdefault(name, len(numbers))
+                link[source, destination] = link_of_name.setdefault(name, len(link_of_name))
     missing = np.argwhere((link == NO_LINK) & ~np.eye(len(names), dtype=np.bool_))
     if len(missing):
         raise GraphError(
             "links: expected a link for each pair of devices, got none for "
             f"{_shown(missing[0], names)}"
         )
-    return {"bandwidth": bandwidth, "latency": latency, "link": link, "link_names": tuple(numbers)}
+    return {
+        "bandwidth": bandwidth,
+        "latency": latency,
+        "link": link,
+        "link_names": tuple(link_of_name),
+    }
 
 
 def _members(names: Sequence[str], machines: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
@@ -261,7 +268,12 @@ def _pairs(entry: _Link, members: Mapping[str, Sequence[int]]) -> NDArray[np.int
             one_of(f".{field}[{index}]", name, members)
         ends.append(dict.fromkeys(device for name in names for device in members[name]))
     sources, destinations = ends
-    pairs = [(source, there) for source in sources for there in destinations if source != there]
+    pairs = [
+        (source, destination)
+        for source in sources
+        for destination in destinations
+        if source != destination
+    ]
     if not pairs:
         raise GraphError(": expected a pair of different devices, got none")
     return np.array(pairs)
@@ -293,7 +305,9 @@ def _encoded_links(cluster: Cluster) -> list[_Link]:
             # It may stand among its own destinations: a device sends nothing to itself.
             sources_of.setdefault(tuple(sorted(ends | ({source} & anywhere))), []).append(source)
         for destinations, sources in sources_of.items():
-            name, here = cluster.link_names[link], [names[device] for device in sources]
-            there = [names[device] for device in destinations]
-            entries.append(_Link(name, here, there, bandwidth=bandwidth, latency=latency))
+            name, source_names = cluster.link_names[link], [names[device] for device in sources]
+            destination_names = [names[device] for device in destinations]
+            entries.append(
+                _Link(name, source_names, destination_names, bandwidth=bandwidth, latency=latency)
+            )
     return entries

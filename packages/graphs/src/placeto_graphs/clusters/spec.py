@@ -90,8 +90,8 @@ def joined(
     kinds: Sequence[DeviceKind] = (),
 ) -> Cluster:
     """Return the cluster of some devices, each in a machine, joined as `parse_cluster` says."""
-    asked_within, asked_network = _link_names(link)
-    within, network = asked_within or "bus", NETWORKS[asked_network or DEFAULT_NETWORK]
+    explicit_within, explicit_network = _link_names(link)
+    within, network = explicit_within or "bus", NETWORKS[explicit_network or DEFAULT_NETWORK]
     machine, count = np.asarray(machines), len(devices)
     kind_of = np.array([device.kind for device in devices])
     is_processor = np.array([device.is_cpu for device in devices])
@@ -107,8 +107,10 @@ def joined(
     together = apart & (machine[:, None] == machine)
     of_one_kind = together & (kind_of[:, None] == kind_of)
     peers, nvlink = of_one_kind & (to_peer > 0), of_one_kind & has_nvlink
-    usual = np.isfinite(to_pair) if asked_within is None else asked_within == "nvlink"
-    pairs = nvlink & usual
+    joined_by_nvlink = (
+        np.isfinite(to_pair) if explicit_within is None else explicit_within == "nvlink"
+    )
+    pairs = nvlink & joined_by_nvlink
     direct = peers if within == "bus" else pairs | peers & is_processor
     for kind in kind_of[is_machine & together.any(axis=1)]:
         raise GraphError(
@@ -116,7 +118,7 @@ def joined(
             "with other devices"
         )
     if count > 1:  # one device sends nothing, whatever is asked for
-        _check_used(asked_within, asked_network, together, nvlink)
+        _check_used(explicit_within, explicit_network, together, nvlink)
 
     # What says which pairs share a link: d for the bus of device d, D + m for the network card of
     # machine m, 2 D + m for its shared PCIe, and from 3 D on each number for NVLink of two devices.
@@ -124,9 +126,9 @@ def joined(
     shared = source if within != "pcie-shared" else 2 * count + machine[:, None]
     keys = np.where(together, shared, count + machine[:, None])
     keys = np.where(pairs, 3 * count + source * count + np.arange(count), keys)
-    used, numbers = np.unique(keys[apart], return_inverse=True)
+    used, link_of_pair = np.unique(keys[apart], return_inverse=True)
     links = np.full(keys.shape, NO_LINK, np.int32)
-    links[apart] = numbers
+    links[apart] = link_of_pair
 
     through_hosts = np.minimum(to_host[:, None], to_host)
     of_cards = ~(is_processor[:, None] | is_processor)
@@ -134,8 +136,8 @@ def joined(
     between = np.minimum(through_hosts, network.bandwidth)
     bandwidth = np.where(direct, to_peer, np.where(together, through_cards, between))
     # The NVLinks of a GPU are shared out among its peers, where no switch joins them.
-    each = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
-    bandwidth = np.where(pairs, each[:, None], bandwidth)
+    pair_bandwidth = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
+    bandwidth = np.where(pairs, pair_bandwidth[:, None], bandwidth)
 
     # What is measured as the time per copy keeps its link busy, and also delays the copy itself.
     overhead = np.array([device.transfer_overhead for device in devices])
@@ -155,29 +157,29 @@ def joined(
 
 
 def _link_name(key: int, devices: Sequence[Device], machine_names: Sequence[str]) -> str:
-    kind, number = divmod(key, len(devices))
+    kind, index = divmod(key, len(devices))
     if kind == 0:
-        return f"{devices[number].name} bus"
+        return f"{devices[index].name} bus"
     if kind < 3:
-        return f"{machine_names[number]} {'network' if kind == 1 else 'PCIe'}"
-    return f"{devices[kind - 3].name} -> {devices[number].name} NVLink"
+        return f"{machine_names[index]} {'network' if kind == 1 else 'PCIe'}"
+    return f"{devices[kind - 3].name} -> {devices[index].name} NVLink"
 
 
-def _link_names(asked: str | None) -> tuple[str | None, str | None]:
+def _link_names(link: str | None) -> tuple[str | None, str | None]:
     """Return what is asked for within machines, and between them."""
-    parts = [] if asked is None else text("link", asked).lower().split("+")
-    names = [part.strip() for part in parts]
+    terms = [] if link is None else text("link", link).lower().split("+")
+    names = [term.strip() for term in terms]
     for name in names:
         one_of("link", name, LINK_NAMES)
-    chosen = []
-    for places in (WITHIN, NETWORKS):
-        here = [name for name in names if name in places]
-        if len(here) > 1:
+    within_and_network = []
+    for choices in (WITHIN, NETWORKS):
+        selected = [name for name in names if name in choices]
+        if len(selected) > 1:
             raise GraphError(
-                f"link: expected at most one of {', '.join(places)}, got {shown(asked)}"
+                f"link: expected at most one of {', '.join(choices)}, got {shown(link)}"
             )
-        chosen.append(here[0] if here else None)
-    return chosen[0], chosen[1]
+        within_and_network.append(selected[0] if selected else None)
+    return within_and_network[0], within_and_network[1]
 
 
 def _check_used(
@@ -190,9 +192,9 @@ def _check_used(
     if within and not together.any():
         raise GraphError(f"link: expected a machine with several devices for {within!r}, got none")
     if within == "nvlink" and not nvlink.any():
-        known = ", ".join(name for name, ways in WAYS.items() if ways.has_nvlink)
+        kind_names = ", ".join(name for name, ways in WAYS.items() if ways.has_nvlink)
         raise GraphError(
-            f"link: expected two of one kind of {known} in a machine for 'nvlink', got none"
+            f"link: expected two of one kind of {kind_names} in a machine for 'nvlink', got none"
         )
 
 
@@ -209,11 +211,11 @@ def _machines(spec: str) -> list[list[str]]:
     machines = machines or [(1, terms)]
     for kind in (kind for _, machine in machines for _, kind, _ in machine):
         one_of("cluster", kind, DEVICE_KINDS)
-    size = sum(count * number for count, machine in machines for number, *_ in machine)
+    size = sum(count * num_devices for count, machine in machines for num_devices, *_ in machine)
     if size > MAX_DEVICES:
         raise GraphError(f"cluster: expected at most {MAX_DEVICES} devices, got {size}")
     return [
-        [kind for number, kind, _ in machine for _ in range(number)]
+        [kind for num_devices, kind, _ in machine for _ in range(num_devices)]
         for count, machine in machines
         for _ in range(count)
     ]
@@ -222,13 +224,13 @@ def _machines(spec: str) -> list[list[str]]:
 def _terms(texts: list[str], spec: str) -> list[tuple[int, str, str | None]]:
     """Return how many, and of which kind of device or what text in brackets, each term says."""
     terms = []
-    for each in texts:
-        match = _TERM.fullmatch(each)
+    for term in texts:
+        match = _TERM.fullmatch(term)
         if match is None:
             raise GraphError(
                 f"cluster: expected terms such as 2xk80, joined by +, got {shown(spec)}"
             )
         if int(match[1]) == 0:
-            raise GraphError(f"cluster: expected a count of at least 1, got {shown(each.strip())}")
+            raise GraphError(f"cluster: expected a count of at least 1, got {shown(term.strip())}")
         terms.append((int(match[1]), match[2], match[3]))
     return terms

@@ -79,9 +79,9 @@ def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
 
 def _seconds(nodes: list[_Node], field: str) -> NDArray[np.float64]:
     milliseconds = [getattr(node, field) for node in nodes]
-    for number, given in enumerate(milliseconds):
-        if not given >= 0:
-            raise GraphError(f"nodes[{number}].{field}: expected a number >= 0, got {given}")
+    for index, latency in enumerate(milliseconds):
+        if not latency >= 0:
+            raise GraphError(f"nodes[{index}].{field}: expected a number >= 0, got {latency}")
     return np.array(milliseconds) * MILLISECOND
 
 
@@ -91,12 +91,12 @@ def _cluster(file: _File) -> Cluster:
         if not 0 <= count <= MAX_DEVICES:
             raise GraphError(f"{field}: expected a number from 0 to {MAX_DEVICES}, got {count}")
     devices = [
-        Device(f"{kind}:{number}", kind, size, 0.0, 0.0)
+        Device(f"{kind}:{index}", kind, size, 0.0, 0.0)
         for kind, count, size in (
             (ACCELERATOR, file.maxFPGAs, memory),
             (HOST, file.maxCPUs, HOST_MEMORY),
         )
-        for number in range(count)
+        for index in range(count)
     ]
     if not devices:
         raise GraphError("maxFPGAs, maxCPUs: expected at least one device, got none")
@@ -113,8 +113,8 @@ def _graph(file: _File) -> OpGraph:
     costs: dict[int, float] = {}  # of the tensor of each op that has one
     sizes: dict[int, int] = {}  # in bytes
     edges: dict[tuple[int, int], None] = {}
-    for number, edge in enumerate(file.edges):
-        with within(f"edges[{number}]."):
+    for index, edge in enumerate(file.edges):
+        with within(f"edges[{index}]."):
             for field, end in (("sourceId", edge.sourceId), ("destId", edge.destId)):
                 if end not in op_of_id:
                     raise GraphError(f"{field}: expected the id of a node, got {end}")

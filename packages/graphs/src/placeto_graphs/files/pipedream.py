@@ -66,23 +66,30 @@ def _parsed(lines: Sequence[str]) -> tuple[list[_Layer], list[tuple[int, int]]]:
     layers: dict[str, _Layer] = {}
     line_of_layer: dict[str, int] = {}
     line_of_edge: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(lines, start=1):
-        with within(f"line {number}: "):
+    for line_number, line in enumerate(lines, start=1):
+        with within(f"line {line_number}: "):
             if line.strip() and line[0].isspace():
                 edge = _parsed_edge(line)
-                _once("edge", line.strip(), line_of_edge.setdefault(edge, number), number)
+                _once("edge", line.strip(), line_of_edge.setdefault(edge, line_number), line_number)
             elif line.strip():
                 layer = _parsed_layer(line)
-                _once("node", layer.name, line_of_layer.setdefault(layer.name, number), number)
+                _once(
+                    "node",
+                    layer.name,
+                    line_of_layer.setdefault(layer.name, line_number),
+                    line_number,
+                )
                 layers[layer.name] = layer
     if not layers:
         raise GraphError("expected at least one line that describes a node, got none")
     return _sorted_layers(layers, line_of_edge)
 
 
-def _once(what: str, name: str, first: int, number: int) -> None:
-    if first != number:
-        raise GraphError(f"expected each {what} once, got {shown(name)} again after line {first}")
+def _once(entity: str, name: str, first_line: int, line_number: int) -> None:
+    if first_line != line_number:
+        raise GraphError(
+            f"expected each {entity} once, got {shown(name)} again after line {first_line}"
+        )
 
 
 def _parsed_layer(line: str) -> _Layer:
@@ -96,7 +103,7 @@ def _parsed_layer(line: str) -> _Layer:
         raise GraphError(f"expected NODE -- LAYER -- MEASURES, got {shown(line)}")
     values: dict[str, str] = {}
     for measure in measures.split(", "):
-        key, _, value = (part.strip() for part in measure.partition("="))
+        key, _, value = (text.strip() for text in measure.partition("="))
         if key in values:
             raise GraphError(f"{key}: expected it once, got it again")
         if key not in _REQUIRED:
@@ -130,39 +137,39 @@ def _parsed_edge(line: str) -> tuple[str, str]:
 
 def _number(key: str, text: str) -> float:
     try:
-        number = float(text.replace("_", "?"))  # Python takes 1_5 for 15
+        amount = float(text.replace("_", "?"))  # Python takes 1_5 for 15
     except ValueError:
         raise GraphError(f"{key}: expected a number, got {shown(text)}") from None
-    if not 0 <= number < np.inf:
+    if not 0 <= amount < np.inf:
         raise GraphError(f"{key}: expected a finite number >= 0, got {shown(text)}")
-    return number
+    return amount
 
 
 def _whole_bytes(key: str, text: str) -> int:
-    number = _number(key, text)
-    if number > INT64_MAX // 2 or number != int(number):
+    size = _number(key, text)
+    if size > INT64_MAX // 2 or size != int(size):
         raise GraphError(f"{key}: expected a whole number of bytes, got {shown(text)}")
-    return int(number)
+    return int(size)
 
 
 def _sorted_layers(
     layers: Mapping[str, _Layer], line_of_edge: Mapping[tuple[str, str], int]
 ) -> tuple[list[_Layer], list[tuple[int, int]]]:
-    numbers = {name: number for number, name in enumerate(layers)}
+    index_of_layer = {name: index for index, name in enumerate(layers)}
     for edge, line in line_of_edge.items():
         for name in edge:
-            if name not in numbers:
+            if name not in index_of_layer:
                 raise GraphError(f"line {line}: expected the name of a node, got {shown(name)}")
-    edges = np.array([[numbers[end] for end in edge] for edge in line_of_edge], np.int32)
+    edges = np.array([[index_of_layer[end] for end in edge] for edge in line_of_edge], np.int32)
     edges = edges.reshape(-1, 2)
     in_file = list(layers.values())
     try:
         order = topological_order(len(layers), edges[:, 0], edges[:, 1])
     except CycleError as error:
-        names = [in_file[number].name for number in error.nodes]
+        names = [in_file[index].name for index in error.nodes]
         raise GraphError(f"expected no cycle, got {shown(' -> '.join(names))}") from None
     sorted_edges = np.argsort(order)[edges].tolist()
-    return [in_file[number] for number in order], [(source, to) for source, to in sorted_edges]
+    return [in_file[index] for index in order], [(source, to) for source, to in sorted_edges]
 
 
 def _training_graph(
@@ -170,17 +177,17 @@ def _training_graph(
 ) -> OpGraph:
     ops: list[tuple[str, str, int, float, int]] = []  # name, type, layer, seconds, bytes of weights
     parameters, forward, backward = dict[int, int](), dict[int, int](), dict[int, int]()
-    for number, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         if layer.parameter_bytes:
-            parameters[number] = len(ops)
+            parameters[index] = len(ops)
             ops.append(
-                (f"{layer.name}/parameters", "Parameters", number, 0.0, 2 * layer.parameter_bytes)
+                (f"{layer.name}/parameters", "Parameters", index, 0.0, 2 * layer.parameter_bytes)
             )
-        forward[number] = len(ops)
-        ops.append((f"{layer.name}/forward", layer.layer_type, number, layer.forward_seconds, 0))
-    for number, layer in reversed(list(enumerate(layers))):
-        backward[number], type_ = len(ops), f"{layer.layer_type}Backward"
-        ops.append((f"{layer.name}/backward", type_, number, layer.backward_seconds, 0))
+        forward[index] = len(ops)
+        ops.append((f"{layer.name}/forward", layer.layer_type, index, layer.forward_seconds, 0))
+    for index, layer in reversed(list(enumerate(layers))):
+        backward[index], type_ = len(ops), f"{layer.layer_type}Backward"
+        ops.append((f"{layer.name}/backward", type_, index, layer.backward_seconds, 0))
     tensors: list[tuple[int, int]] = []  # op that makes it, bytes
     edges: list[tuple[int, int]] = []
 
@@ -188,19 +195,23 @@ def _training_graph(
         edges.extend((len(tensors), reader) for reader in readers)
         tensors.append((maker, size))
 
-    after: list[list[int]] = [[] for _ in layers]
+    successors_of: list[list[int]] = [[] for _ in layers]
     for source, destination in layer_edges:
-        after[source].append(destination)
-    for number, layer in enumerate(layers):
-        own = forward[number], backward[number]
-        if number in parameters:
-            send(parameters[number], layer.parameter_bytes, own)
+        successors_of[source].append(destination)
+    for index, layer in enumerate(layers):
+        ops_of_layer = forward[index], backward[index]
+        if index in parameters:
+            send(parameters[index], layer.parameter_bytes, ops_of_layer)
         count = len(layer.output_bytes)
         for output, size in enumerate(layer.output_bytes):
-            readers = [each for each in after[number] if layers[each].reads(output, count)]
-            send(own[0], size, [*(forward[reader] for reader in readers), own[1]])
+            readers = [
+                successor
+                for successor in successors_of[index]
+                if layers[successor].reads(output, count)
+            ]
+            send(ops_of_layer[0], size, [*(forward[reader] for reader in readers), ops_of_layer[1]])
             for reader in readers:
-                send(backward[reader], size, [own[1]])
+                send(backward[reader], size, [ops_of_layer[1]])
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
     is_backward = np.arange(len(ops)) >= len(ops) - len(layers)
     return OpGraph(

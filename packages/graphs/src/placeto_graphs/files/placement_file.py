@@ -77,31 +77,31 @@ def load_placement_of_any_level(
     PlacementProblem(ops=128, groups=32, devices=3)
     """
     with opened_json(path) as data:
-        given = set(convert(data, dict[str, Any]))
+        file_names = set(convert(data, dict[str, Any]))
         groups, ops = problem.grouping.group_names, problem.graph.op_names
         levels = [level.group_names for level in problem.levels]
         nearest = min(
-            (groups, ops, *levels), key=lambda names: len(given.symmetric_difference(names))
+            (groups, ops, *levels), key=lambda names: len(file_names.symmetric_difference(names))
         )
         if nearest == ops != groups:
             return _at_coarsest_level(problem, _placement_of(data, problem, ops, "op"))
-        found = problem if nearest == groups else problem.at_level(levels.index(nearest))
-        return found, _placement_of(data, found, nearest, "group")
+        problem_at_level = problem if nearest == groups else problem.at_level(levels.index(nearest))
+        return problem_at_level, _placement_of(data, problem_at_level, nearest, "group")
 
 
 def _placement_of(
-    data: Any, problem: PlacementProblem, names: Sequence[str], what: str
+    data: Any, problem: PlacementProblem, names: Sequence[str], unit: str
 ) -> NDArray[np.int32]:
     """Return the device of each group, or op, of these names."""
     devices = convert(data, dict[str, Any])
     device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
-    known = set(names)
+    known_names = set(names)
     for name in devices:
-        if name not in known:
-            raise GraphError(f"{shown(name)}: expected the name of a {what} of the problem")
+        if name not in known_names:
+            raise GraphError(f"{shown(name)}: expected the name of a {unit} of the problem")
     for name in names:
         if name not in devices:
-            raise GraphError(f"{shown(name)}: expected a device for every {what}, got none")
+            raise GraphError(f"{shown(name)}: expected a device for every {unit}, got none")
         one_of(shown(name), devices[name], problem.cluster.device_names)
     return np.array([device_of_name[devices[name]] for name in names], np.int32)
 
@@ -110,10 +110,10 @@ def _at_coarsest_level(
     problem: PlacementProblem, op_devices: NDArray[np.int32]
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     for level in range(len(problem.levels)):
-        found = problem.at_level(level)
-        placement = found.placement_of_ops(op_devices)
-        if np.array_equal(placement[found.grouping.group_of], op_devices):
-            return found, placement
+        problem_at_level = problem.at_level(level)
+        placement = problem_at_level.placement_of_ops(op_devices)
+        if np.array_equal(placement[problem_at_level.grouping.group_of], op_devices):
+            return problem_at_level, placement
     ungrouped = replace(problem, grouping=colocate(problem.graph, [colocate_by_id]), hierarchy=None)
     placement = ungrouped.placement_of_ops(op_devices)
     apart = placement[ungrouped.grouping.group_of] != op_devices

@@ -114,11 +114,14 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     The name of the file ends in ``.json`` or ``.json.gz``; an existing file is replaced.
     """
     cluster, hierarchy = problem.cluster, problem.hierarchy
-    numbers: dict[bytes, int] = {}
+    column_numbers: dict[bytes, int] = {}
     device_column = [
-        numbers.setdefault(column.tobytes(), len(numbers)) for column in problem.compute_time.T
+        column_numbers.setdefault(column.tobytes(), len(column_numbers))
+        for column in problem.compute_time.T
     ]
-    first_devices = [device_column.index(number) for number in range(len(numbers))]
+    first_devices = [
+        device_column.index(column_number) for column_number in range(len(column_numbers))
+    ]
     in_cluster = {name: getattr(cluster, name) for name in _Cluster.__struct_fields__}
     in_cluster["kinds"] = encoded_kinds(cluster.kinds)
     levels = hierarchy and [
@@ -129,14 +132,14 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
         "format": PROBLEM_FORMAT,
         "version": PROBLEM_VERSION,
         "graph": _encoded_graph(problem.graph),
-        "cluster": _given(in_cluster),
+        "cluster": _without_none(in_cluster),
         "compute_time": problem.compute_time[:, first_devices].T,
         "device_column": device_column,
         "grouping": _encoded_grouping(problem.grouping),
         "rules": problem.rules,
         "levels": levels,
     }
-    _write(path, _given(document))
+    _write(path, _without_none(document))
 
 
 def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
@@ -190,7 +193,7 @@ def _check_suffix(path: str | os.PathLike[str]) -> None:
         raise GraphError(f"{os.fspath(path)}: expected a name that ends in .json or .json.gz")
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -265,15 +268,15 @@ def _decoded_cluster(cluster: _Cluster) -> Cluster:
 
 def _decoded_levels(levels: Sequence[_Grouping]) -> tuple[Grouping, ...]:
     decoded: list[Grouping] = []  # from fine to coarse
-    for number, level in reversed(list(enumerate(levels))):
-        with within(f"levels[{number}]."):
+    for index, level in reversed(list(enumerate(levels))):
+        with within(f"levels[{index}]."):
             grouping = Grouping(**asdict(level))
             if decoded:
                 finer = decoded[-1]
                 if grouping.num_ops != finer.num_groups:
                     raise GraphError(
                         f"group_of: expected the groups of {finer.num_groups} groups of "
-                        f"levels[{number + 1}], got {grouping.num_ops}"
+                        f"levels[{index + 1}], got {grouping.num_ops}"
                     )
                 grouping = replace(grouping, group_of=grouping.group_of[finer.group_of])
         decoded.append(grouping)

@@ -165,17 +165,17 @@ def _num_keys(data: Any) -> int:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON, of whose repeated keys Python would take the last one."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise GraphError(f"{shown(key)}: expected each key of an object once, got it again")
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
-def _finite(number: str) -> float:
-    if not abs(value := float(number)) < float("inf"):
-        raise ValueError(f"{number} is no finite number")
+def _finite(literal: str) -> float:
+    if not abs(value := float(literal)) < float("inf"):
+        raise ValueError(f"{literal} is no finite number")
     return value
 
 

@@ -34,26 +34,28 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     weights, so tensors that live in weights count only if nothing else is shared. A
     gradient op that shares nothing with a forward op of its scope stays on its own.
     """
-    scopes, place = graph.scopes, graph.topological_index.tolist()
+    scopes, position = graph.scopes, graph.topological_index.tolist()
     is_forward, is_backward = (
         (graph.phases == phase).tolist() for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
     reads: list[tuple[int, int]] = graph.edges.tolist()
     # The place of the last forward op in a scope that makes or reads a tensor.
-    last: dict[tuple[int, str], int] = {}
+    last_position: dict[tuple[int, str], int] = {}
     for tensor, op in [*reads, *enumerate(graph.tensor_producer.tolist())]:
         if is_forward[op]:
-            last[tensor, scopes[op]] = max(place[op], last.get((tensor, scopes[op]), -1))
+            last_position[tensor, scopes[op]] = max(
+                position[op], last_position.get((tensor, scopes[op]), -1)
+            )
     owner: dict[int, tuple[bool, int]] = {}  # by activations rather than by weights, and place
     is_activation = (~graph.lives_in_weights).tolist()
     for tensor, op in reads:
-        if is_backward[op] and (tensor, scopes[op]) in last:
-            found = is_activation[tensor], last[tensor, scopes[op]]
-            owner[op] = max(found, owner.get(op, found))
+        if is_backward[op] and (tensor, scopes[op]) in last_position:
+            candidate = is_activation[tensor], last_position[tensor, scopes[op]]
+            owner[op] = max(candidate, owner.get(op, candidate))
     of_id: dict[int, int] = {}
     for op in graph.topological_order.tolist():
         if is_forward[op]:
-            of_id[graph.colocation[op]] = place[op]
+            of_id[graph.colocation[op]] = position[op]
     of_id.pop(FREE, None)
     for op in np.flatnonzero(is_backward).tolist():
         if graph.colocation[op] in of_id:
@@ -215,16 +217,16 @@ def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
     {'pattern': 'decoder\\.step\\d+'}
     """
     rules: list[Rule] = []
-    for number, name in enumerate(names):
+    for index, name in enumerate(names):
         if name.startswith(SCOPES):
             pattern = name.removeprefix(SCOPES)
-            _compiled(f"rules[{number}]", pattern)
+            _compiled(f"rules[{index}]", pattern)
             rules.append(partial(colocate_scopes, pattern=pattern))
         elif name in NAMED_RULES:
             rules.append(NAMED_RULES[name])
         else:
             raise GraphError(
-                f"rules[{number}]: expected one of {', '.join(NAMED_RULES)} or {SCOPES}PATTERN, "
+                f"rules[{index}]: expected one of {', '.join(NAMED_RULES)} or {SCOPES}PATTERN, "
                 f"got {shown(name)}"
             )
     return tuple(rules)
@@ -237,15 +239,15 @@ def names_of_rules(rules: Iterable[Rule]) -> tuple[str, ...] | None:
     """
     names: list[str] = []
     for rule in rules:
-        known = [name for name, each in NAMED_RULES.items() if each is rule]
+        matching_names = [name for name, named_rule in NAMED_RULES.items() if named_rule is rule]
         if isinstance(rule, partial) and rule.func is colocate_scopes and not rule.args:
             names.append(SCOPES + str(rule.keywords["pattern"]))
-        elif known:
-            names += known
+        elif matching_names:
+            names += matching_names
         else:
             return None
     return tuple(names)
 
 
-def _joined(graph: OpGraph, left: NDArray[np.integer], right: NDArray[np.integer]) -> Grouping:
-    return grouping_of_labels(graph, join_pairs(graph.num_ops, left, right))
+def _joined(graph: OpGraph, ops: NDArray[np.integer], leaders: NDArray[np.integer]) -> Grouping:
+    return grouping_of_labels(graph, join_pairs(graph.num_ops, ops, leaders))

@@ -32,7 +32,7 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
 
 
 def join_pairs(
-    num_nodes: int, left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]]
+    num_nodes: int, first_nodes: NDArray[np.integer[Any]], second_nodes: NDArray[np.integer[Any]]
 ) -> NDArray[np.int64]:
     """Return int64[N], the lowest node of each node's connected component.
 
@@ -41,11 +41,11 @@ def join_pairs(
     """
     labels = np.arange(num_nodes)
     while True:
-        low, high = labels[left], labels[right]
+        low, high = labels[first_nodes], labels[second_nodes]
         apart = low != high
         if not apart.any():
             return labels
-        left, right = left[apart], right[apart]
+        first_nodes, second_nodes = first_nodes[apart], second_nodes[apart]
         low, high = np.minimum(low[apart], high[apart]), np.maximum(low[apart], high[apart])
         np.minimum.at(labels, high, low)
         while not np.array_equal(labels[labels], labels):

@@ -76,10 +76,10 @@ def nested_groupings(
     GraphError
         When no number is given, one is not an integer >= 1, or the grouping is of another graph.
     """
-    wanted = {integer("num_groups", count, minimum=1) for count in num_groups}
-    if not wanted:
+    requested_sizes = {integer("num_groups", count, minimum=1) for count in num_groups}
+    if not requested_sizes:
         raise GraphError("num_groups: expected at least one number of groups, got none")
-    sizes = sorted({min(count, grouping.num_groups) for count in wanted})
+    sizes = sorted({min(count, grouping.num_groups) for count in requested_sizes})
     merges = _merges(graph, grouping, sizes[0], INT64_MAX)
     return tuple(
         grouping
@@ -166,9 +166,16 @@ def _edges_by_priority(
     sizes = graph.tensor_bytes[graph.edges[:, 0]]
     producers, consumers = graph.edge_producers, graph.edge_consumers
     ends = grouping.group_of[np.stack([producers, consumers])]
-    made, read = graph.topological_index[producers], graph.topological_index[consumers]
+    producer_position, consumer_position = (
+        graph.topological_index[producers],
+        graph.topological_index[consumers],
+    )
     crosses = ends[0] != ends[1]
-    largest_first_read = np.lexsort((made[crosses], read[crosses], -sizes[crosses]))
-    largest_first_made = np.lexsort((read[crosses], made[crosses], -sizes[crosses]))
+    largest_first_read = np.lexsort(
+        (producer_position[crosses], consumer_position[crosses], -sizes[crosses])
+    )
+    largest_first_made = np.lexsort(
+        (consumer_position[crosses], producer_position[crosses], -sizes[crosses])
+    )
     ends = ends[:, crosses]
     return ends[:, largest_first_read].tolist(), ends[::-1, largest_first_made].tolist()

@@ -75,7 +75,7 @@ def reached(
     By default all pass it on. Some waits of the graph may lead on as edges do. Backwards, each edge
     leads from its consumer to its producer.
     """
-    found = begins.tolist()
+    is_reached = begins.tolist()
     follows = [True] * graph.num_ops if passes_on is None else passes_on.tolist()
     rows = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
     if waits is not None:
@@ -84,6 +84,6 @@ def reached(
     places = graph.topological_index[begin]
     in_order = np.argsort(-places if backwards else places, kind="stable")
     for first, then in zip(begin[in_order].tolist(), end[in_order].tolist(), strict=True):
-        if found[first] and follows[then]:
-            found[then] = True
-    return np.array(found, np.bool_)
+        if is_reached[first] and follows[then]:
+            is_reached[then] = True
+    return np.array(is_reached, np.bool_)

@@ -127,17 +127,17 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     origin = np.append(np.arange(graph.num_ops), graph.tensor_producer[gradients]).astype(np.int64)
     maker = np.append(graph.tensor_producer, graph.num_ops + np.arange(num_sums))
 
-    each, is_sum = of_batch[origin], np.arange(len(origin)) >= graph.num_ops
-    number = np.arange(count)[:, None]
-    exists = np.where(number == 0, ~is_sum, each)
-    micro_batch = np.where(each, number, ONCE)
+    is_repeated, is_sum = of_batch[origin], np.arange(len(origin)) >= graph.num_ops
+    index = np.arange(count)[:, None]
+    exists = np.where(index == 0, ~is_sum, is_repeated)
+    micro_batch = np.where(is_repeated, index, ONCE)
     op, source_op = _numbered(exists, [origin, micro_batch, graph.phases[origin]])
     tensor, source_tensor = _numbered(exists[:, maker], [op[:, maker]])
     tensor_producer = np.sort(op[:, maker][exists[:, maker]]).astype(np.int32)
 
     batch_of_op = micro_batch[exists][np.argsort(op[exists])]
-    op[:, ~each] = op[0, ~each]
-    tensor[:, ~each[maker]] = tensor[0, ~each[maker]]
+    op[:, ~is_repeated] = op[0, ~is_repeated]
+    tensor[:, ~is_repeated[maker]] = tensor[0, ~is_repeated[maker]]
     tensor[0, graph.num_tensors :] = tensor[0, gradients]
     return Layout(
         op, tensor, source_op, batch_of_op, source_tensor, tensor_producer, gradients, of_batch
@@ -153,6 +153,6 @@ def _numbered(
     """
     rows, columns = np.nonzero(exists)
     order = np.lexsort([columns, *(np.broadcast_to(key, exists.shape)[exists] for key in keys)])
-    numbers = np.full(exists.shape, -1)
-    numbers[rows[order], columns[order]] = np.arange(len(order))
-    return numbers, columns[order]
+    positions = np.full(exists.shape, -1)
+    positions[rows[order], columns[order]] = np.arange(len(order))
+    return positions, columns[order]

@@ -44,39 +44,54 @@ def scheduled(
     [('c@0', 'b@1'), ('c@1', 'b@1')]
     """
     one_of("schedule", schedule, SCHEDULES)
-    graph, number = problem.graph, problem.graph.micro_batch.astype(np.int64)
-    count = int(number.max(initial=-1)) + 1
+    graph, micro_batch = problem.graph, problem.graph.micro_batch.astype(np.int64)
+    count = int(micro_batch.max(initial=-1)) + 1
     if count < 2:
         raise GraphError("schedule: expected a step in micro-batches (--micro-batches), got none")
-    before, after = graph.precedences.T
+    predecessor, successor = graph.precedences.T
     works = problem.compute_time.max(axis=1) > 0
-    is_input = ~works & (np.bincount(after, minlength=graph.num_ops) == 0)
-    joins = (number < 0) & reached(graph, number >= 0, waits=graph.waits)  # all micro-batches
-    in_turn = (number >= 0) & ~reached(graph, joins, waits=graph.waits)
+    is_input = ~works & (np.bincount(successor, minlength=graph.num_ops) == 0)
+    joins = (micro_batch < 0) & reached(
+        graph, micro_batch >= 0, waits=graph.waits
+    )  # all micro-batches
+    in_turn = (micro_batch >= 0) & ~reached(graph, joins, waits=graph.waits)
     forward = in_turn & (graph.phases == Phase.FORWARD)
     before_forward = reached(graph, forward, waits=graph.waits, backwards=True)  # gradients in it
     backward = in_turn & (graph.phases == Phase.BACKWARD) & ~before_forward
     forward &= ~is_input
     if schedule == GPIPE:
-        stage, until = np.zeros(graph.num_ops, np.int64), [(backward, forward, count - 1 - number)]
+        stage, rules = (
+            np.zeros(graph.num_ops, np.int64),
+            [(backward, forward, count - 1 - micro_batch)],
+        )
     else:
         stage = device_and_group_stages(problem, placement)[1][problem.grouping.group_of]
-        most = int(stage.max()) + 1 - stage  # micro-batches of a stage
-        until = [(forward, backward, -most)]
-        returns = forward[before] & forward[after] & (number[before] == number[after])
-        if not (returns & (stage[before] > stage[after])).any():  # else they would wait in circles
-            until.append((backward, forward, most - 1))
-    part = stage * count + number  # of an op: its stage and micro-batch
+        max_in_flight = int(stage.max()) + 1 - stage  # micro-batches of a stage
+        rules = [(forward, backward, -max_in_flight)]
+        returns = (
+            forward[predecessor]
+            & forward[successor]
+            & (micro_batch[predecessor] == micro_batch[successor])
+        )
+        if not (
+            returns & (stage[predecessor] > stage[successor])
+        ).any():  # else they would wait in circles
+            rules.append((backward, forward, max_in_flight - 1))
+    slot = stage * count + micro_batch  # of an op: its stage and micro-batch
     rows = [graph.waits]
-    for waiting, others, further in until:
-        last = np.full(part.max() + 1, -1)
-        ends = graph.topological_order[(others & works)[graph.topological_order]]
-        last[part[ends]] = ends  # of several the last one
+    for waiting, awaited, offset in rules:
+        last = np.full(slot.max() + 1, -1)
+        ends = graph.topological_order[(awaited & works)[graph.topological_order]]
+        last[slot[ends]] = ends  # of several the last one
         is_first = waiting.copy()
-        is_first[after[waiting[before] & waiting[after] & (part[before] == part[after])]] = False
-        others_number = number + further
-        ops = np.flatnonzero(is_first & (others_number >= 0) & (others_number < count))
-        rows.append(np.stack([ops, last[part[ops] + further[ops]]], axis=1))
+        is_first[
+            successor[
+                waiting[predecessor] & waiting[successor] & (slot[predecessor] == slot[successor])
+            ]
+        ] = False
+        awaited_batch = micro_batch + offset
+        ops = np.flatnonzero(is_first & (awaited_batch >= 0) & (awaited_batch < count))
+        rows.append(np.stack([ops, last[slot[ops] + offset[ops]]], axis=1))
     waits = np.unique(np.concatenate(rows), axis=0).astype(np.int32)
     return replace(problem, graph=replace(graph, waits=waits[waits[:, 1] >= 0]))
 
@@ -93,11 +108,15 @@ def device_and_group_stages(
     """
     graph, devices, size = problem.graph, problem.expand(placement), problem.num_devices
     seconds = problem.compute_time[np.arange(graph.num_ops), devices]
-    of_part = (graph.phases == Phase.FORWARD) & (graph.micro_batch <= 0)
-    ops = np.flatnonzero(of_part & (seconds > 0))
-    here, groups, index = devices[ops], problem.grouping.group_of[ops], graph.topological_index[ops]
-    load = np.bincount(here, seconds[ops], size)
-    moments = np.bincount(here, seconds[ops] * index, size)
+    is_counted = (graph.phases == Phase.FORWARD) & (graph.micro_batch <= 0)
+    ops = np.flatnonzero(is_counted & (seconds > 0))
+    op_devices, groups, index = (
+        devices[ops],
+        problem.grouping.group_of[ops],
+        graph.topological_index[ops],
+    )
+    load = np.bincount(op_devices, seconds[ops], size)
+    moments = np.bincount(op_devices, seconds[ops] * index, size)
     mean = np.divide(moments, load, out=np.full(size, np.inf), where=load > 0)
     order = np.argsort(mean, kind="stable")
     stage_of_device = np.full(size, -1)

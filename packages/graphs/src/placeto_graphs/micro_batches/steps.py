@@ -60,8 +60,10 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     'weights images@0 layer@0 images@1 layer@1 gradient@0 gradient@1 gradient/sum0@1 update'
     """
     count = _checked_count(graph, num_micro_batches)
-    part = _one_micro_batch(graph, count)
-    return graph if count == 1 else _repeated_graph(part, layout_of(part, count))
+    one_micro_batch = _one_micro_batch(graph, count)
+    return (
+        graph if count == 1 else _repeated_graph(one_micro_batch, layout_of(one_micro_batch, count))
+    )
 
 
 def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> PlacementProblem:
@@ -85,13 +87,13 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     True
     """
     count = _checked_count(problem.graph, num_micro_batches)
-    parts = np.where(ops_of_batch(problem.graph), count, 1)
-    part = replace(
+    divisors = np.where(ops_of_batch(problem.graph), count, 1)
+    one_micro_batch = replace(
         problem,
         graph=_one_micro_batch(problem.graph, count),
-        compute_time=problem.compute_time / parts[:, None],
+        compute_time=problem.compute_time / divisors[:, None],
     )
-    return repeat_micro_batch_problem(part, count)
+    return repeat_micro_batch_problem(one_micro_batch, count)
 
 
 def repeat_micro_batch_problem(
@@ -130,16 +132,16 @@ def _checked_count(graph: OpGraph, num_micro_batches: int) -> int:
 def _one_micro_batch(graph: OpGraph, count: int) -> OpGraph:
     """Return the graph of a step with one of several equal parts of the batch, in linear parts."""
     of_batch = ops_of_batch(graph)
-    parts = np.where(of_batch, count, 1)
+    divisors = np.where(of_batch, count, 1)
     whole = gradients_and_terms(graph, of_batch)
-    parts_of_tensor = np.where(whole, 1, parts[graph.tensor_producer])
+    tensor_divisors = np.where(whole, 1, divisors[graph.tensor_producer])
     return replace(
         graph,
-        flops=graph.flops / parts,
-        bytes_accessed=graph.bytes_accessed / parts,
-        workspace_bytes=-(-graph.workspace_bytes // parts),  # rounded up
-        tensor_bytes=-(-graph.tensor_bytes // parts_of_tensor),
-        measured_time={kind: seconds / parts for kind, seconds in graph.measured_time.items()},
+        flops=graph.flops / divisors,
+        bytes_accessed=graph.bytes_accessed / divisors,
+        workspace_bytes=-(-graph.workspace_bytes // divisors),  # rounded up
+        tensor_bytes=-(-graph.tensor_bytes // tensor_divisors),
+        measured_time={kind: seconds / divisors for kind, seconds in graph.measured_time.items()},
     )
 
 
@@ -200,13 +202,15 @@ def _names(graph: OpGraph, layout: Layout) -> tuple[str, ...]:
     """Return names with the number of the micro-batch, ``conv@3``, of what does not run once."""
     copies = list(zip(layout.source_op.tolist(), layout.micro_batch.tolist(), strict=True))
     for signs in counting(1):  # more where an op of the graph has a name like a copy or a sum
-        own = any(re.search("@" * signs + "[0-9]*$", name) for name in graph.op_names)
+        has_clash = any(re.search("@" * signs + "[0-9]*$", name) for name in graph.op_names)
         sums = [_name_of_sum(graph, tensor, "/" * signs) for tensor in layout.gradients]
         names = [*graph.op_names, *sums]
-        made = [names[op] if i == ONCE else f"{names[op]}{'@' * signs}{i}" for op, i in copies]
-        if not own and len(set(made)) == len(made):
+        copy_names = [
+            names[op] if i == ONCE else f"{names[op]}{'@' * signs}{i}" for op, i in copies
+        ]
+        if not has_clash and len(set(copy_names)) == len(copy_names):
             break
-    return tuple(made)
+    return tuple(copy_names)
 
 
 def _name_of_sum(graph: OpGraph, gradient: np.int64, separator: str) -> str:
@@ -249,11 +253,11 @@ def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
 
 def _held(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     """Return the copies of held tensors; of a gradient, the sum of all micro-batches alone."""
-    held = graph.held_tensors
-    is_gradient = np.isin(held, layout.gradients)
-    number = np.searchsorted(layout.gradients, held[is_gradient])
-    sums = layout.tensor[-1, graph.num_tensors + number]
-    copies = np.flatnonzero(np.isin(layout.source_tensor, held[~is_gradient]))
+    held_tensors = graph.held_tensors
+    is_gradient = np.isin(held_tensors, layout.gradients)
+    gradient_index = np.searchsorted(layout.gradients, held_tensors[is_gradient])
+    sums = layout.tensor[-1, graph.num_tensors + gradient_index]
+    copies = np.flatnonzero(np.isin(layout.source_tensor, held_tensors[~is_gradient]))
     return np.concatenate([copies, sums]).astype(np.int32)
 
 
@@ -264,17 +268,17 @@ def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     backward op that runs once runs with the first micro-batch, and does not wait for the others.
     """
     sums = [
-        (op, graph.num_ops + number)
-        for number, maker in enumerate(graph.tensor_producer[layout.gradients].tolist())
+        (op, graph.num_ops + gradient_index)
+        for gradient_index, maker in enumerate(graph.tensor_producer[layout.gradients].tolist())
         for op in graph.waiters_of_op[maker].tolist()
         if not layout.of_batch[op]
     ]
     rows = np.concatenate([graph.waits, np.array(sums, np.int32).reshape(-1, 2)])
-    ops, before = layout.op[:, rows[:, 0]], layout.op[:, rows[:, 1]]
+    ops, awaited = layout.op[:, rows[:, 0]], layout.op[:, rows[:, 1]]
     of_first = ~layout.of_batch[rows[:, 0]] & (graph.phases[rows[:, 0]] == Phase.BACKWARD)
-    exists = (ops >= 0) & (before >= 0)
+    exists = (ops >= 0) & (awaited >= 0)
     exists[1:, of_first] = False
-    return np.unique(np.stack([ops[exists], before[exists]], axis=1), axis=0).astype(np.int32)
+    return np.unique(np.stack([ops[exists], awaited[exists]], axis=1), axis=0).astype(np.int32)
 
 
 def _times_of_sums(
@@ -295,8 +299,8 @@ def _times_of_sums(
     of_reader = np.bincount(readers, moved, graph.num_ops)[readers]
     whole = np.maximum(graph.bytes_accessed[readers], of_reader)
     equal = 1.0 / np.bincount(readers)[readers]
-    part = np.divide(moved, whole, out=equal, where=whole > 0)
-    known = np.where(seconds[readers] > 0, seconds[readers], np.inf)
-    least = np.full((len(layout.gradients), *seconds.shape[1:]), np.inf)
-    np.minimum.at(least, place[tensors], (known.T * part).T)
-    return np.where(np.isinf(least), 0.0, least)
+    share = np.divide(moved, whole, out=equal, where=whole > 0)
+    measured = np.where(seconds[readers] > 0, seconds[readers], np.inf)
+    fewest_seconds = np.full((len(layout.gradients), *seconds.shape[1:]), np.inf)
+    np.minimum.at(fewest_seconds, place[tensors], (measured.T * share).T)
+    return np.where(np.isinf(fewest_seconds), 0.0, fewest_seconds)

@@ -144,8 +144,8 @@ class Walks(Record):
         """
         counts = np.cumsum(~np.isnan(self.cost)).reshape(self.cost.shape)
         first = np.argmax(self.cost == cost[:, None], axis=1)
-        found: NDArray[np.int64] = counts[np.arange(len(first)), first]
-        return found
+        evaluations: NDArray[np.int64] = counts[np.arange(len(first)), first]
+        return evaluations
 
 
 @runtime_checkable
@@ -241,13 +241,13 @@ def check_moves(
         raise GraphError(
             f"set_of: expected moves of {len(placements)} walks, got {moves.num_walks}"
         )
-    for name, values, known in (
+    for name, values, end in (
         ("members", moves.members, problem.num_groups),
         ("neighbours", moves.neighbours, problem.num_groups),
         ("device", moves.device, problem.num_devices),
     ):
-        if values.size and values.max() >= known:
-            raise GraphError(f"{name}: expected numbers from 0 to {known - 1}, got {values.max()}")
+        if values.size and values.max() >= end:
+            raise GraphError(f"{name}: expected numbers from 0 to {end - 1}, got {values.max()}")
     if moves.is_critical.any() and moves.set_with.shape[1] != problem.num_groups:
         raise GraphError(
             f"set_with: expected {problem.num_groups} groups, got {moves.set_with.shape[1]}"

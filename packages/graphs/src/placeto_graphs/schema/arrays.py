@@ -50,17 +50,19 @@ class Record:
 
         Only for ``__post_init__``.
         """
-        given = getattr(self, name)
-        given = usual if given is None else given
-        object.__setattr__(self, name, check(name, given, *details, **options))
+        value = getattr(self, name)
+        value = usual if value is None else value
+        object.__setattr__(self, name, check(name, value, *details, **options))
 
 
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, np.ndarray):
-        return bool(np.array_equal(left, right))
-    if isinstance(left, Mapping):
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    return bool(left == right)
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray):
+        return bool(np.array_equal(first, second))
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(
+            _equal(first[key], second[key]) for key in first
+        )
+    return bool(first == second)
 
 
 def int_array(
@@ -107,7 +109,7 @@ def float_array(
 ) -> NDArray[np.float64]:
     """Check numbers >= 0; infinity is among them only where it has a meaning."""
     array = _as_array(field, values)
-    if array.size == 0 or (array.dtype.kind == "O" and _are_whole(values, most=FLOAT64_MAX)):
+    if array.size == 0 or (array.dtype.kind == "O" and _are_whole(values, maximum=FLOAT64_MAX)):
         array = array.astype(np.float64)
     elif array.dtype.kind not in "iuf":
         raise GraphError(f"{field}: expected numbers, got {array.dtype.type.__name__}")
@@ -177,7 +179,7 @@ def text(field: str, value: Any, *, empty: bool = False) -> str:
     return str(value)  # of a subclass, such as NumPy's, only the text
 
 
-def check_rows_differ(field: str, rows: NDArray[np.int32], what: str) -> None:
+def check_rows_differ(field: str, rows: NDArray[np.int32], noun: str) -> None:
     """Refuse numbers int32[N], or pairs int32[N, 2], that stand there twice; ``what`` each is."""
     keys = rows if rows.ndim == 1 else (rows[:, 0].astype(np.int64) << 32) + rows[:, 1]
     order = np.argsort(keys, kind="stable")
@@ -186,14 +188,14 @@ def check_rows_differ(field: str, rows: NDArray[np.int32], what: str) -> None:
         row = int(order[1:][repeats].min())
         first = int(np.argmax(keys == keys[row]))
         raise GraphError(
-            f"{field}[{row}]: expected each {what} once, got {rows[row].tolist()} again "
+            f"{field}[{row}]: expected each {noun} once, got {rows[row].tolist()} again "
             f"after {field}[{first}]"
         )
 
 
-def sorted_rows(field: str, rows: NDArray[np.int32], what: str) -> NDArray[np.int32]:
+def sorted_rows(field: str, rows: NDArray[np.int32], noun: str) -> NDArray[np.int32]:
     """Return numbers, or pairs, in ascending order; refuse those that stand there twice."""
-    check_rows_differ(field, rows, what)
+    check_rows_differ(field, rows, noun)
     result: NDArray[np.int32] = rows[np.lexsort(np.atleast_2d(rows.T)[::-1])]
     result.flags.writeable = False
     return result
@@ -221,24 +223,25 @@ def _as_array(field: str, values: Any) -> NDArray[Any]:
         raise GraphError(f"{field}: expected an array of one shape, got {shown(values)}") from None
 
 
-def _are_whole(values: Any, most: float = np.inf) -> bool:
+def _are_whole(values: Any, maximum: float = np.inf) -> bool:
     flat = np.array(values, dtype=object).flat
-    return all(type(value) is int and abs(value) <= most for value in flat)
+    return all(type(value) is int and abs(value) <= maximum for value in flat)
 
 
 def _check_shape(field: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:
     matches = len(array.shape) == len(shape) and all(
-        want is None or want == got for want, got in zip(shape, array.shape, strict=True)
+        expected is None or expected == length
+        for expected, length in zip(shape, array.shape, strict=True)
     )
     if not matches:
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        expected_shape = ", ".join("any" if size is None else str(size) for size in shape)
         comma = "," if len(shape) == 1 else ""
-        raise GraphError(f"{field}: expected shape ({wanted}{comma}), got {array.shape}")
+        raise GraphError(f"{field}: expected shape ({expected_shape}{comma}), got {array.shape}")
 
 
-def _frozen(array: NDArray[Any], dtype: DTypeLike, given: Any) -> NDArray[Any]:
-    nobody_can_write = array is given and not array.flags.writeable and array.base is None
-    just_made = isinstance(given, list | tuple | int | float)
+def _frozen(array: NDArray[Any], dtype: DTypeLike, source: Any) -> NDArray[Any]:
+    nobody_can_write = array is source and not array.flags.writeable and array.base is None
+    just_made = isinstance(source, list | tuple | int | float)
     result = np.array(
         array, dtype=dtype, order="C", copy=None if nobody_can_write or just_made else True
     )

@@ -110,10 +110,12 @@ class Efficiency:
     copy: float
 
     def __post_init__(self) -> None:
-        for part in fields(self):
-            value = number(part.name, getattr(self, part.name))
+        for op_class in fields(self):
+            value = number(op_class.name, getattr(self, op_class.name))
             if not 0 < value <= 1:
-                raise GraphError(f"{part.name}: expected more than 0 and at most 1, got {value}")
+                raise GraphError(
+                    f"{op_class.name}: expected more than 0 and at most 1, got {value}"
+                )
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -179,12 +181,12 @@ class DeviceKind(Record):
         return f"DeviceKind({self.name!r})"
 
 
-def _peaks(field: str, given: Any) -> Mapping[str, float]:
-    if not isinstance(given, Mapping):
-        raise GraphError(f"{field}: expected a mapping of dtypes to numbers, got {shown(given)}")
-    for name in given:
+def _peaks(field: str, peaks: Any) -> Mapping[str, float]:
+    if not isinstance(peaks, Mapping):
+        raise GraphError(f"{field}: expected a mapping of dtypes to numbers, got {shown(peaks)}")
+    for name in peaks:
         one_of(field, name, PRECISIONS)
-    return MappingProxyType({name: above_0(f"{field}.{name}", given[name]) for name in given})
+    return MappingProxyType({name: above_0(f"{field}.{name}", peaks[name]) for name in peaks})
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -268,13 +270,13 @@ class Cluster(Record):
             )
         self._check("link", _checked_link, count)
         self._check("link_names", _checked_link_names, self.link, self.device_names)
-        most, one = count - 1, np.zeros(count, np.int32)
-        self._check("machine", int_array, np.int32, (count,), minimum=0, maximum=most, usual=one)
+        last, zeros = count - 1, np.zeros(count, np.int32)
+        self._check("machine", int_array, np.int32, (count,), minimum=0, maximum=last, usual=zeros)
         machines = _without_gaps("machine", self.machine)
         usual = usual_machine_names(machines)
         self._check("machine_names", texts, machines, unique=True, usual=usual)
-        own = set(self.machine_names).difference(usual)
-        for name in own.intersection(self.device_names):
+        custom_names = set(self.machine_names).difference(usual)
+        for name in custom_names.intersection(self.device_names):
             raise GraphError(f"machine_names: expected names that no device has, got {shown(name)}")
         one_of("queue", text("queue", self.queue), QUEUES)
         self._check("kinds", _records, DeviceKind)
@@ -312,26 +314,26 @@ class Cluster(Record):
     @property
     def accelerators(self) -> NDArray[np.intp]:
         """The indices of the devices that are no CPUs; of all devices if there are only CPUs."""
-        found = np.flatnonzero([not device.is_cpu for device in self.devices])
-        return found if len(found) else np.arange(self.num_devices)
+        indices = np.flatnonzero([not device.is_cpu for device in self.devices])
+        return indices if len(indices) else np.arange(self.num_devices)
 
 
-def _records(field: str, given: Any, record_type: type[Named]) -> tuple[Named, ...]:
+def _records(field: str, records: Any, record_type: type[Named]) -> tuple[Named, ...]:
     """Check records of one type, whose names are unique."""
     expected = record_type.__name__
-    if not isinstance(given, list | tuple):
-        raise GraphError(f"{field}: expected a sequence of {expected}, got {shown(given)}")
-    for index, record in enumerate(given):
+    if not isinstance(records, list | tuple):
+        raise GraphError(f"{field}: expected a sequence of {expected}, got {shown(records)}")
+    for index, record in enumerate(records):
         if not isinstance(record, record_type):
             raise GraphError(f"{field}[{index}]: expected a {expected}, got {shown(record)}")
-    texts(f"{field}.name", [record.name for record in given], unique=True)
-    return tuple(given)
+    texts(f"{field}.name", [record.name for record in records], unique=True)
+    return tuple(records)
 
 
 def _between_devices(
-    field: str, given: Any, count: int, on_diagonal: float, infinity_is: str | None = None
+    field: str, matrix: Any, count: int, on_diagonal: float, infinity_is: str | None = None
 ) -> NDArray[np.float64]:
-    array = float_array(field, given, (count, count), infinity_is=infinity_is).copy()
+    array = float_array(field, matrix, (count, count), infinity_is=infinity_is).copy()
     np.fill_diagonal(array, on_diagonal)
     array.flags.writeable = False
     return array
@@ -345,12 +347,12 @@ def _outgoing_buses(count: int) -> NDArray[np.int32]:
 
 def usual_machine_names(count: int) -> tuple[str, ...]:
     """Return names of machines that have no others."""
-    return tuple(f"machine {number}" for number in range(count))
+    return tuple(f"machine {machine}" for machine in range(count))
 
 
-def _without_gaps(field: str, numbers: NDArray[np.int32]) -> int:
+def _without_gaps(field: str, indices: NDArray[np.int32]) -> int:
     """Return how many numbers there are; refuse them if one between them is missing."""
-    used = np.unique(numbers)
+    used = np.unique(indices)
     gaps = np.flatnonzero(used != np.arange(len(used)))
     if gaps.size:
         raise GraphError(
@@ -359,10 +361,10 @@ def _without_gaps(field: str, numbers: NDArray[np.int32]) -> int:
     return len(used)
 
 
-def _checked_link(field: str, given: Any, count: int) -> NDArray[np.int32]:
-    given = _outgoing_buses(count) if given is None else given
-    most = max(count * (count - 1) - 1, NO_LINK)
-    link = int_array(field, given, np.int32, (count, count), minimum=NO_LINK, maximum=most)
+def _checked_link(field: str, rows: Any, count: int) -> NDArray[np.int32]:
+    rows = _outgoing_buses(count) if rows is None else rows
+    maximum = max(count * (count - 1) - 1, NO_LINK)
+    link = int_array(field, rows, np.int32, (count, count), minimum=NO_LINK, maximum=maximum)
     for source, destination in np.argwhere((link == NO_LINK) != np.eye(count, dtype=np.bool_)):
         expected = "-1 from a device to itself" if source == destination else "a link"
         raise GraphError(
@@ -374,12 +376,12 @@ def _checked_link(field: str, given: Any, count: int) -> NDArray[np.int32]:
 
 
 def _checked_link_names(
-    field: str, given: Any, link: NDArray[np.int32], device_names: Sequence[str]
+    field: str, names: Any, link: NDArray[np.int32], device_names: Sequence[str]
 ) -> tuple[str, ...]:
     num_links = int(link.max()) + 1
-    if given is None:
+    if names is None:
         if np.array_equal(link, _outgoing_buses(len(device_names))):
-            given = [f"{name} bus" for name in device_names[:num_links]]
+            names = [f"{name} bus" for name in device_names[:num_links]]
         else:
-            given = [f"link {number}" for number in range(num_links)]
-    return texts(field, given, num_links, unique=True)
+            names = [f"link {link_index}" for link_index in range(num_links)]
+    return texts(field, names, num_links, unique=True)

@@ -93,14 +93,14 @@ def checked_hierarchy(
 ) -> tuple[Grouping, ...]:
     """Check that each grouping is nested in the one before, and that one is a given one."""
     levels = tuple(hierarchy)
-    for number, level in enumerate(levels):
-        name = f"{field}[{number}]"
+    for index, level in enumerate(levels):
+        name = f"{field}[{index}]"
         if not isinstance(level, Grouping):
             raise GraphError(f"{name}: expected Grouping, got {shown(level)}")
         check_num_ops(name, level, grouping.num_ops)
-        if number == 0:
+        if index == 0:
             continue
-        coarser = levels[number - 1]
+        coarser = levels[index - 1]
         if not coarser.num_groups < level.num_groups:
             raise GraphError(
                 f"{name}: expected more than {coarser.num_groups} groups, got {level.num_groups}"
@@ -110,7 +110,7 @@ def checked_hierarchy(
             group = int(level.group_of[int(np.argmax(apart))])
             raise GraphError(
                 f"{name}: expected group {group} ({shown(level.group_names[group])}) "
-                f"within one group of {field}[{number - 1}], got it in several"
+                f"within one group of {field}[{index - 1}], got it in several"
             )
     if grouping not in levels:
         raise GraphError(f"{field}: expected the {grouping.num_groups} groups of grouping in it")

@@ -279,12 +279,12 @@ class OpGraph(Record):
         return compress_rows(self.num_ops, self.waits[:, 1], self.waits[:, 0])
 
 
-def _checked_times(field: str, given: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
-    if not isinstance(given, Mapping):
-        raise GraphError(f"{field}: expected a mapping, got {shown(given)}")
+def _checked_times(field: str, times: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
+    if not isinstance(times, Mapping):
+        raise GraphError(f"{field}: expected a mapping, got {shown(times)}")
     return MappingProxyType(
         {
             text(field, kind): float_array(f"{field}[{shown(kind)}]", seconds, (num_ops,))
-            for kind, seconds in given.items()
+            for kind, seconds in times.items()
         }
     )

@@ -75,14 +75,14 @@ class PlacementProblem(Record):
     hierarchy: tuple[Grouping, ...] | None = None
 
     def __post_init__(self) -> None:
-        given: Any = self.grouping
-        if given is None and isinstance(self.graph, OpGraph):
+        grouping: Any = self.grouping
+        if grouping is None and isinstance(self.graph, OpGraph):
             alone = grouping_of_labels(self.graph, self.graph.colocation_leaders)
             object.__setattr__(self, "grouping", alone)
-        for name, wanted in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
-            if not isinstance(getattr(self, name), wanted):
+        for name, expected in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
+            if not isinstance(getattr(self, name), expected):
                 raise GraphError(
-                    f"{name}: expected {wanted.__name__}, got {shown(getattr(self, name))}"
+                    f"{name}: expected {expected.__name__}, got {shown(getattr(self, name))}"
                 )
         shape = (self.graph.num_ops, self.cluster.num_devices)
         self._check("compute_time", float_array, shape, infinity_is="it cannot run there")
@@ -187,12 +187,14 @@ class PlacementProblem(Record):
         """
         last, ops = self.num_devices - 1, self.graph.num_ops
         devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)
-        here = self.compute_time[np.arange(ops), devices]
-        place = self.grouping.group_of.astype(np.int64) * self.num_devices + devices
+        op_seconds = self.compute_time[np.arange(ops), devices]
+        cell = self.grouping.group_of.astype(np.int64) * self.num_devices + devices
         shape = (self.num_groups, self.num_devices)
         size = self.num_groups * self.num_devices
-        counts = np.bincount(place, minlength=size).reshape(shape)
-        seconds = np.bincount(place, np.where(np.isinf(here), 0.0, here), size).reshape(shape)
+        counts = np.bincount(cell, minlength=size).reshape(shape)
+        seconds = np.bincount(cell, np.where(np.isinf(op_seconds), 0.0, op_seconds), size).reshape(
+            shape
+        )
         takes_time = seconds.any(axis=1, keepdims=True)
         share = np.where(takes_time, seconds, counts.astype(np.float64))
         share[np.isinf(self._group_compute_time)] = -1.0
@@ -200,9 +202,9 @@ class PlacementProblem(Record):
         return placement
 
     def _checked_devices(
-        self, field: str, given: Any, shape: tuple[int | None, ...]
+        self, field: str, placements: Any, shape: tuple[int | None, ...]
     ) -> NDArray[np.int32]:
-        devices = int_array(field, given, np.int32, shape, maximum=self.num_devices - 1)
+        devices = int_array(field, placements, np.int32, shape, maximum=self.num_devices - 1)
         impossible = np.isinf(self._group_compute_time[np.arange(self.num_groups), devices])
         if impossible.any():
             index, place = first_index(impossible)
@@ -226,11 +228,11 @@ class PlacementProblem(Record):
         apart = group_of != group_of[graph.colocation_leaders]
         if apart.any():
             op = int(np.argmax(apart))
-            other = int(graph.colocation_leaders[op])
+            leader = int(graph.colocation_leaders[op])
             raise GraphError(
-                f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[other])} and "
+                f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[leader])} and "
                 f"{shown(graph.op_names[op])} of colocation id {graph.colocation[op]} in one "
-                f"group, got groups {group_of[other]} and {group_of[op]}"
+                f"group, got groups {group_of[leader]} and {group_of[op]}"
             )
         nowhere = np.isinf(self._group_compute_time).all(axis=1)
         if nowhere.any():
@@ -257,9 +259,9 @@ def measured_compute_time(graph: OpGraph, cluster: Cluster) -> NDArray[np.float6
     """
     for device in cluster.devices:
         if device.kind not in graph.measured_time:
-            known = ", ".join(map(repr, graph.measured_time)) or "none"
+            measured_kinds = ", ".join(map(repr, graph.measured_time)) or "none"
             raise GraphError(
                 f"measured_time: expected times for the kind {device.kind!r} of device "
-                f"{device.name!r}, got {known}"
+                f"{device.name!r}, got {measured_kinds}"
             )
     return np.stack([graph.measured_time[device.kind] for device in cluster.devices], axis=1)
