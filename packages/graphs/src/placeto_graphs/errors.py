@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
-MAX_SHOWN = 80
+MAX_REPR = 80
 MAX_MESSAGE = 1000
 
 
@@ -37,15 +37,15 @@ def within(place: str) -> Iterator[None]:
         raise GraphError(f"{place}{error}") from None
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value as it stands in an error message: on one line, and not too long."""
     text = repr(value)
-    if len(text) > MAX_SHOWN:
-        text = f"{text[: MAX_SHOWN - 4]} ..."
+    if len(text) > MAX_REPR:
+        text = f"{text[: MAX_REPR - 4]} ..."
     return text
 
 
-def one_of(field: str, value: Any, names: Collection[str]) -> None:
+def check_one_of(field: str, value: Any, names: Collection[str]) -> None:
     """Refuse what is not among the known words."""
     if value not in names:
         raise GraphError(f"{field}: {not_among(value, names)}")
@@ -57,7 +57,7 @@ def not_among(value: Any, names: Collection[str]) -> str:
     further_names = ", ".join(name for name in names if name not in nearest)
     first = "" if nearest else "one of "
     choice = ", or another of ".join(filter(None, [*nearest, further_names]))
-    return f"expected {first}{choice}, got {shown(value)}"
+    return f"expected {first}{choice}, got {short_repr(value)}"
 
 
 def error_line(error: BaseException) -> str:

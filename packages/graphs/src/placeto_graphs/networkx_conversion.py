@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.digraphs import compress_rows
-from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.errors import GraphError, short_repr, within
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.op_graph import FREE, ONCE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
@@ -152,14 +152,14 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     import networkx as nx  # noqa: PLC0415 (as above)
 
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
-        raise GraphError(f"graph: expected a networkx.DiGraph, got {shown(graph)}")
+        raise GraphError(f"graph: expected a networkx.DiGraph, got {short_repr(graph)}")
     op_of_node = {node: index for index, node in enumerate(graph)}
     tensor_bytes: dict[_Tensor, int] = {}
     outputs: list[dict[Any, _Tensor]] = []
     held_tensors: list[_Tensor] = []
     waits: list[tuple[int, int]] = []
     for op, (node, attributes) in enumerate(graph.nodes(data=True)):
-        with within(f"node {shown(node)}: "):
+        with within(f"node {short_repr(node)}: "):
             _check_known(attributes, _OF_NODE)
             sizes = _sizes(attributes.get("outputs", {}))
             tensor_bytes |= {(op, name): size for name, size in sizes.items()}
@@ -172,7 +172,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     reads: list[tuple[_Tensor, int]] = []
     for source, destination, attributes in graph.edges(data=True):
         op = op_of_node[source]
-        with within(f"edge {shown(source)} -> {shown(destination)}: "):
+        with within(f"edge {short_repr(source)} -> {short_repr(destination)}: "):
             _check_known(attributes, _OF_EDGE)
             carried = _carried(op, attributes, outputs[op], tensor_bytes)
         reads += [(tensor, op_of_node[destination]) for tensor in carried]
@@ -204,10 +204,12 @@ def _check_known(attributes: Mapping[Any, Any], allowed: Sequence[str]) -> None:
 
 def _sizes(outputs: Any) -> dict[Any, int]:
     if not isinstance(outputs, Mapping):
-        raise GraphError(f"outputs: expected a mapping of tensors to bytes, got {shown(outputs)}")
+        raise GraphError(
+            f"outputs: expected a mapping of tensors to bytes, got {short_repr(outputs)}"
+        )
     sizes = {}
     for name, size in outputs.items():
-        with within(f"outputs[{shown(name)}]: "):
+        with within(f"outputs[{short_repr(name)}]: "):
             sizes[name] = integer("bytes", size)
     return sizes
 
@@ -215,13 +217,13 @@ def _sizes(outputs: Any) -> dict[Any, int]:
 def _looked_up(field: str, names: Any, table: Mapping[Any, Value], noun: str) -> list[Value]:
     """Return what is known by some names, all of which have to be known."""
     if not isinstance(names, list | tuple):
-        raise GraphError(f"{field}: expected a sequence of {noun}, got {shown(names)}")
+        raise GraphError(f"{field}: expected a sequence of {noun}, got {short_repr(names)}")
     entries = []
     for name in names:
         try:
             entries.append(table[name])
         except (KeyError, TypeError):  # a list is no key
-            raise GraphError(f"{field}: expected {noun}, got {shown(name)}") from None
+            raise GraphError(f"{field}: expected {noun}, got {short_repr(name)}") from None
     return entries
 
 
@@ -238,14 +240,14 @@ def _carried(
     names, noun = attributes.get("tensors"), "outputs of the first op"
     if not outputs:
         if "tensors" in attributes:
-            raise GraphError(f"tensors: expected {noun}, which has none, got {shown(names)}")
+            raise GraphError(f"tensors: expected {noun}, which has none, got {short_repr(names)}")
         size = integer("bytes", attributes.get("bytes", 0))
         expected = tensor_bytes.setdefault((op, _ONLY), size)
         if size != expected:
             raise GraphError(
                 f"bytes: expected {expected} as on the other edges of the first op, which makes "
-                "one tensor unless it names several in outputs and its edges in tensors, got "
-                f"{size}"
+                "one tensor unless it names several in outputs and its edges in tensors, "
+                f"got {size}"
             )
         return [(op, _ONLY)]
     carried = _looked_up("tensors", names, outputs, noun)
@@ -254,7 +256,8 @@ def _carried(
     total = sum(tensor_bytes[tensor] for tensor in carried)
     if integer("bytes", attributes.get("bytes", total)) != total:
         raise GraphError(
-            f"bytes: expected {total}, the sum of its tensors, got {shown(attributes['bytes'])}"
+            f"bytes: expected {total}, the sum of its tensors, got "
+            f"{short_repr(attributes['bytes'])}"
         )
     return carried
 
@@ -272,7 +275,7 @@ def _measured_time(graph: nx.DiGraph) -> dict[str, list[Any]]:
     for node, time in zip(graph, times, strict=True):
         if not isinstance(time, Mapping) or time.keys() != times[0].keys():
             raise GraphError(
-                f"node {shown(node)}: measured_time: expected times for the kinds of every other "
-                f"node, got {shown(time)}"
+                f"node {short_repr(node)}: measured_time: expected times for the kinds of every "
+                f"other node, got {short_repr(time)}"
             )
     return {kind: [time[kind] for time in times] for kind in (times[0] if times else ())}

@@ -87,9 +87,8 @@ class StepTimeline:
         """
         on_device = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
-        moments, moment_of_change = np.unique(
-            np.append(0.0, self.memory_time[on_device]), return_inverse=True
-        )
+        times = np.append(0.0, self.memory_time[on_device])
+        moments, moment_of_change = np.unique(times, return_inverse=True)
         changes = np.append(resident, self.memory_bytes[on_device])
         return moments, np.cumsum(sums_by_key(moment_of_change, changes, len(moments)))
 

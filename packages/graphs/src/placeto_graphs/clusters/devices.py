@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from placeto_graphs.errors import GraphError, one_of, shown, within
+from placeto_graphs.errors import GraphError, check_one_of, short_repr, within
 from placeto_graphs.files.storage import convert
 from placeto_graphs.schema.cluster import Device, DeviceKind, Efficiency
 
@@ -34,7 +34,7 @@ def _memory_in_bytes(memory: Any, memory_bytes: int | None) -> int | None:
     if not size:
         raise GraphError(
             'memory: expected a text of a number above 0 and a unit, such as "21 GB" or "20 GiB", '
-            f"got {shown(memory)}"
+            f"got {short_repr(memory)}"
         )
     if memory_bytes is not None:
         raise GraphError(f"memory: expected no memory_bytes beside it, got {memory_bytes}")
@@ -170,7 +170,7 @@ def decoded_devices(
                     near = get_close_matches(device.kind, kind_of_name, n=1) or list(kind_of_name)
                     raise GraphError(
                         f"kind: expected {near[0]}, another known kind, [kinds.{device.kind}], or "
-                        f"a number for {field}, got {shown(device.kind)}"
+                        f"a number for {field}, got {short_repr(device.kind)}"
                     )
                 if value is None:
                     arguments[field] = getattr(kind_of_name[device.kind], field)
@@ -199,7 +199,7 @@ def decoded_kinds(kinds: Mapping[str, Any] | None) -> tuple[DeviceKind, ...]:
 
 def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
     if kind.like is not None:
-        one_of("like", kind.like, DEVICE_KINDS)
+        check_one_of("like", kind.like, DEVICE_KINDS)
     base_name = name if kind.like is None else kind.like
     base = DEVICE_KINDS.get(base_name, UNKNOWN_KIND)
     arguments = msgspec.structs.asdict(kind) | {
@@ -216,7 +216,7 @@ def _decoded_kind(name: str, kind: _KindFields) -> DeviceKind:
             arguments["peak_flops_in"] = {}  # those of another card would be too high
     efficiencies = asdict(base.efficiency)
     for op_class in kind.efficiency:
-        one_of("efficiency", op_class, efficiencies)
+        check_one_of("efficiency", op_class, efficiencies)
     with within("efficiency."):
         arguments["efficiency"] = Efficiency(**efficiencies | kind.efficiency)
     field_names = (field.name for field in fields(DeviceKind))

@@ -22,7 +22,7 @@ from placeto_graphs.clusters.devices import (
     encoded_kinds,
 )
 from placeto_graphs.clusters.spec import joined
-from placeto_graphs.errors import GraphError, one_of, shown, within
+from placeto_graphs.errors import GraphError, check_one_of, short_repr, within
 from placeto_graphs.files.storage import checked, opened_toml, write_atomically
 from placeto_graphs.schema.arrays import above_0, number
 from placeto_graphs.schema.cluster import (
@@ -30,8 +30,8 @@ from placeto_graphs.schema.cluster import (
     FREE,
     NO_LINK,
     Cluster,
+    default_machine_names,
     is_cpu,
-    usual_machine_names,
 )
 
 CLUSTER_FORMAT = "placeto-cluster"
@@ -87,7 +87,7 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
     if costs.shape[1] != 1 or _cluster(document) != cluster:  # not one equal bus for each device
         document.bandwidth, document.latency = None, 0.0
         document.links = _encoded_links(cluster)
-        if cluster.machine_names != usual_machine_names(1):
+        if cluster.machine_names != default_machine_names(1):
             for machine, name in enumerate(cluster.machine_names):
                 inside = np.flatnonzero(cluster.machine == machine)
                 document.machines[name] = [cluster.device_names[device] for device in inside]
@@ -121,13 +121,13 @@ def _cluster(document: _ClusterFile) -> Cluster:
     has_links = document.links or (document.machines and document.bandwidth is not None)
     if not has_links and document.bandwidth is None:
         return joined(**common, **_joints(document, members))
-    slots = {
-        f"devices[{i}].host_link": device.host_link for i, device in enumerate(document.devices)
-    }
-    for field, name in ({"link": document.link} | slots).items():
+    link_fields = {"link": document.link}
+    for index, device in enumerate(document.devices):
+        link_fields[f"devices[{index}].host_link"] = device.host_link
+    for field, name in link_fields.items():
         if name is not None:
             conflict = "links" if has_links else "bandwidth"
-            raise GraphError(f"{field}: expected no {conflict} beside it, got {shown(name)}")
+            raise GraphError(f"{field}: expected no {conflict} beside it, got {short_repr(name)}")
     if has_links:
         machines, machine_names = _machines(document, members)
         links = _links(document, names, members)
@@ -147,7 +147,7 @@ def _joints(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> dic
     machines, names = _machines(document, members)
     if document.machines and len(names) > len(document.machines):
         apart = document.devices[machines.index(len(document.machines))].name
-        raise GraphError(f"machines: expected each device in one, got {shown(apart)} in none")
+        raise GraphError(f"machines: expected each device in one, got {short_repr(apart)} in none")
     ways = [_ways(index, device, document) for index, device in enumerate(document.devices)]
     return {"machines": machines, "machine_names": names, "ways": ways, "link": document.link}
 
@@ -160,7 +160,7 @@ def _machines(
     A device in none is one of its own. Without any machines, one holds all devices.
     """
     if not document.machines:
-        return [0] * len(document.devices), usual_machine_names(1)
+        return [0] * len(document.devices), default_machine_names(1)
     names, machines = list(document.machines), [-1] * len(document.devices)
     for machine, name in enumerate(names):
         for index in members[name]:
@@ -178,7 +178,7 @@ def _ways(index: int, device: _Device, document: _ClusterFile) -> Ways:
     ways = WAYS.get(kind, WAYS["cpu"] if is_cpu(device.kind) else CARD_WAYS)
     if device.host_link is None:
         return ways
-    one_of(f"devices[{index}].host_link", device.host_link, SLOTS)
+    check_one_of(f"devices[{index}].host_link", device.host_link, SLOTS)
     if kind not in WAYS:  # the slot is all that is known of it
         ways = replace(ways, host_bandwidth=math.inf, card_bandwidth=math.inf)
     return ways.in_slot(device.host_link)
@@ -202,31 +202,33 @@ def _links(
             at = tuple(pairs.T)
             earlier = entry_of[at].max()
             if earlier != NO_LINK:
+                pair = _pair_text(pairs[np.argmax(entry_of[at])], names)
                 raise GraphError(
-                    ": expected each pair of devices on one link, got "
-                    f"{_shown(pairs[np.argmax(entry_of[at])], names)}, which is on links[{earlier}]"
+                    f": expected each pair of devices on one link, got {pair}, which is on "
+                    f"links[{earlier}]"
                 )
             entry_of[at] = index
-            cost = document.bandwidth if entry.bandwidth is None else entry.bandwidth
-            if cost is None:
+            pair_bandwidth = document.bandwidth if entry.bandwidth is None else entry.bandwidth
+            if pair_bandwidth is None:
                 raise GraphError(".bandwidth: expected one, here or of the whole file, got none")
-            bandwidth[at] = above_0(".bandwidth", cost, infinity_is=FREE)
-            cost = document.latency if entry.latency is None else entry.latency
-            latency[at] = number(".latency", cost)
+            bandwidth[at] = above_0(".bandwidth", pair_bandwidth, infinity_is=FREE)
+            pair_latency = document.latency if entry.latency is None else entry.latency
+            latency[at] = number(".latency", pair_latency)
             for source, destination in pairs.tolist():
                 name = _link_name(entry, names[source], names[destination])
                 makes = (entry.name, entry.for_each)
                 if made_by.setdefault(name, makes) != makes:
                     raise GraphError(
                         ".name: expected a name that tells the links for each pair or source from "
-                        f"others, got {shown(entry.name)}, which makes a second {shown(name)}"
+                        f"others, got {short_repr(entry.name)}, which makes a second "
+                        f"{short_repr(name)}"
                     )
                 link[source, destination] = link_of_name.setdefault(name, len(link_of_name))
     missing = np.argwhere((link == NO_LINK) & ~np.eye(len(names), dtype=np.bool_))
     if len(missing):
         raise GraphError(
             "links: expected a link for each pair of devices, got none for "
-            f"{_shown(missing[0], names)}"
+            f"{_pair_text(missing[0], names)}"
         )
     return {
         "bandwidth": bandwidth,
@@ -243,17 +245,19 @@ def _members(names: Sequence[str], machines: Mapping[str, Sequence[str]]) -> dic
     for machine, inside in machines.items():
         apart = members.keys() - {*inside}  # each of which may have a machine of its own
         if machine in members or machine.removeprefix("machine of ") in apart:
-            raise GraphError(f"machines: expected names that no device has, got {shown(machine)}")
+            raise GraphError(
+                f"machines: expected names that no device has, got {short_repr(machine)}"
+            )
         if not inside:
             raise GraphError(f"machines.{machine}: expected a device, got none")
         members[machine] = []
         for index, name in enumerate(inside):
             place = f"machines.{machine}[{index}]"
-            one_of(place, name, names)
+            check_one_of(place, name, names)
             if name in machine_of:
                 raise GraphError(
-                    f"{place}: expected each device in one machine, got {shown(name)}, which is "
-                    f"in {shown(machine_of[name])}"
+                    f"{place}: expected each device in one machine, got {short_repr(name)}, which "
+                    f"is in {short_repr(machine_of[name])}"
                 )
             machine_of[name] = machine
             members[machine] += members[name]
@@ -265,7 +269,7 @@ def _pairs(entry: _Link, members: Mapping[str, Sequence[int]]) -> NDArray[np.int
     ends = []
     for field, names in (("sources", entry.sources), ("destinations", entry.destinations)):
         for index, name in enumerate(names):
-            one_of(f".{field}[{index}]", name, members)
+            check_one_of(f".{field}[{index}]", name, members)
         ends.append(dict.fromkeys(device for name in names for device in members[name]))
     sources, destinations = ends
     pairs = [
@@ -285,8 +289,8 @@ def _link_name(entry: _Link, source: str, destination: str) -> str:
     return f"{source} {entry.name}" if entry.for_each == "source" else entry.name
 
 
-def _shown(pair: Sequence[int], names: Sequence[str]) -> str:
-    return " -> ".join(shown(names[device]) for device in pair)
+def _pair_text(pair: Sequence[int], names: Sequence[str]) -> str:
+    return " -> ".join(short_repr(names[device]) for device in pair)
 
 
 def _encoded_links(cluster: Cluster) -> list[_Link]:
@@ -305,9 +309,12 @@ def _encoded_links(cluster: Cluster) -> list[_Link]:
             # It may stand among its own destinations: a device sends nothing to itself.
             sources_of.setdefault(tuple(sorted(ends | ({source} & anywhere))), []).append(source)
         for destinations, sources in sources_of.items():
-            name, source_names = cluster.link_names[link], [names[device] for device in sources]
-            destination_names = [names[device] for device in destinations]
-            entries.append(
-                _Link(name, source_names, destination_names, bandwidth=bandwidth, latency=latency)
+            entry = _Link(
+                name=cluster.link_names[link],
+                sources=[names[device] for device in sources],
+                destinations=[names[device] for device in destinations],
+                bandwidth=bandwidth,
+                latency=latency,
             )
+            entries.append(entry)
     return entries

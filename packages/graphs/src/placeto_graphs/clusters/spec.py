@@ -19,7 +19,7 @@ from placeto_graphs.clusters.devices import (
     Ways,
     decoded_devices,
 )
-from placeto_graphs.errors import GraphError, one_of, shown
+from placeto_graphs.errors import GraphError, check_one_of, short_repr
 from placeto_graphs.schema.arrays import text
 from placeto_graphs.schema.cluster import (
     DEFAULT_QUEUE,
@@ -28,7 +28,7 @@ from placeto_graphs.schema.cluster import (
     Cluster,
     Device,
     DeviceKind,
-    usual_machine_names,
+    default_machine_names,
 )
 
 # So many devices of a kind, or machines; and a + that stands in no brackets.
@@ -75,7 +75,7 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
     names = [f"{kind}:{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)]
     devices = decoded_devices(list(map(DeviceFields, names, kinds)), kinds=())
     machine_of = np.repeat(np.arange(len(machines)), [len(machine) for machine in machines])
-    machine_names = usual_machine_names(len(machines))
+    machine_names = default_machine_names(len(machines))
     return joined(devices, machine_of, machine_names, [WAYS[kind] for kind in kinds], link=link)
 
 
@@ -107,10 +107,11 @@ def joined(
     together = apart & (machine[:, None] == machine)
     of_one_kind = together & (kind_of[:, None] == kind_of)
     peers, nvlink = of_one_kind & (to_peer > 0), of_one_kind & has_nvlink
-    joined_by_nvlink = (
-        np.isfinite(to_pair) if explicit_within is None else explicit_within == "nvlink"
-    )
-    pairs = nvlink & joined_by_nvlink
+    pairs = nvlink
+    if explicit_within is None:
+        pairs = nvlink & np.isfinite(to_pair)
+    elif explicit_within != "nvlink":
+        pairs = np.zeros_like(nvlink)
     direct = peers if within == "bus" else pairs | peers & is_processor
     for kind in kind_of[is_machine & together.any(axis=1)]:
         raise GraphError(
@@ -170,13 +171,13 @@ def _link_names(link: str | None) -> tuple[str | None, str | None]:
     terms = [] if link is None else text("link", link).lower().split("+")
     names = [term.strip() for term in terms]
     for name in names:
-        one_of("link", name, LINK_NAMES)
+        check_one_of("link", name, LINK_NAMES)
     within_and_network = []
     for choices in (WITHIN, NETWORKS):
         selected = [name for name in names if name in choices]
         if len(selected) > 1:
             raise GraphError(
-                f"link: expected at most one of {', '.join(choices)}, got {shown(link)}"
+                f"link: expected at most one of {', '.join(choices)}, got {short_repr(link)}"
             )
         within_and_network.append(selected[0] if selected else None)
     return within_and_network[0], within_and_network[1]
@@ -205,20 +206,22 @@ def _machines(spec: str) -> list[list[str]]:
     if inside and len(inside) < len(terms):
         raise GraphError(
             "cluster: expected either devices or machines, such as 2x(1xcpu+4xk80), "
-            f"got {shown(spec)}"
+            f"got {short_repr(spec)}"
         )
-    machines = [(count, _terms(text.split("+"), spec)) for count, _, text in terms if text]
-    machines = machines or [(1, terms)]
-    for kind in (kind for _, machine in machines for _, kind, _ in machine):
-        one_of("cluster", kind, DEVICE_KINDS)
-    size = sum(count * num_devices for count, machine in machines for num_devices, *_ in machine)
+    machine_terms = [(count, _terms(text.split("+"), spec)) for count, _, text in terms if text]
+    machine_terms = machine_terms or [(1, terms)]
+    size = 0
+    for num_machines, device_terms in machine_terms:
+        for num_devices, kind, _ in device_terms:
+            check_one_of("cluster", kind, DEVICE_KINDS)
+            size += num_machines * num_devices
     if size > MAX_DEVICES:
         raise GraphError(f"cluster: expected at most {MAX_DEVICES} devices, got {size}")
-    return [
-        [kind for num_devices, kind, _ in machine for _ in range(num_devices)]
-        for count, machine in machines
-        for _ in range(count)
-    ]
+    machines: list[list[str]] = []
+    for num_machines, device_terms in machine_terms:
+        kinds = [kind for num_devices, kind, _ in device_terms for _ in range(num_devices)]
+        machines += [kinds] * num_machines
+    return machines
 
 
 def _terms(texts: list[str], spec: str) -> list[tuple[int, str, str | None]]:
@@ -228,9 +231,11 @@ def _terms(texts: list[str], spec: str) -> list[tuple[int, str, str | None]]:
         match = _TERM.fullmatch(term)
         if match is None:
             raise GraphError(
-                f"cluster: expected terms such as 2xk80, joined by +, got {shown(spec)}"
+                f"cluster: expected terms such as 2xk80, joined by +, got {short_repr(spec)}"
             )
         if int(match[1]) == 0:
-            raise GraphError(f"cluster: expected a count of at least 1, got {shown(term.strip())}")
+            raise GraphError(
+                f"cluster: expected a count of at least 1, got {short_repr(term.strip())}"
+            )
         terms.append((int(match[1]), match[2], match[3]))
     return terms

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.errors import GraphError, short_repr, within
 from placeto_graphs.files.storage import convert, opened_json
 from placeto_graphs.schema.cluster import MAX_DEVICES, Cluster, Device
 from placeto_graphs.schema.op_graph import FREE, OpGraph
@@ -153,5 +153,5 @@ def _names(nodes: list[_Node]) -> tuple[str, ...]:
 
 def _whole_bytes(field: str, value: float) -> int:
     if not 0 <= value < 2**62:
-        raise GraphError(f"{field}: expected a number from 0 to 2^62, got {shown(value)}")
+        raise GraphError(f"{field}: expected a number from 0 to 2^62, got {short_repr(value)}")
     return math.ceil(value - 1e-6)

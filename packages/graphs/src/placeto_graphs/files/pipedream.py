@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placeto_graphs.digraphs import CycleError, topological_order
-from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.errors import GraphError, short_repr, within
 from placeto_graphs.files.storage import opened
 from placeto_graphs.schema.arrays import INT64_MAX
 from placeto_graphs.schema.op_graph import OpGraph, Phase
@@ -70,25 +70,22 @@ def _parsed(lines: Sequence[str]) -> tuple[list[_Layer], list[tuple[int, int]]]:
         with within(f"line {line_number}: "):
             if line.strip() and line[0].isspace():
                 edge = _parsed_edge(line)
-                _once("edge", line.strip(), line_of_edge.setdefault(edge, line_number), line_number)
+                first_line = line_of_edge.setdefault(edge, line_number)
+                _check_first("edge", line.strip(), first_line, line_number)
             elif line.strip():
                 layer = _parsed_layer(line)
-                _once(
-                    "node",
-                    layer.name,
-                    line_of_layer.setdefault(layer.name, line_number),
-                    line_number,
-                )
+                first_line = line_of_layer.setdefault(layer.name, line_number)
+                _check_first("node", layer.name, first_line, line_number)
                 layers[layer.name] = layer
     if not layers:
         raise GraphError("expected at least one line that describes a node, got none")
     return _sorted_layers(layers, line_of_edge)
 
 
-def _once(entity: str, name: str, first_line: int, line_number: int) -> None:
+def _check_first(entity: str, name: str, first_line: int, line_number: int) -> None:
     if first_line != line_number:
         raise GraphError(
-            f"expected each {entity} once, got {shown(name)} again after line {first_line}"
+            f"expected each {entity} once, got {short_repr(name)} again after line {first_line}"
         )
 
 
@@ -96,26 +93,27 @@ def _parsed_layer(line: str) -> _Layer:
     line = line.rstrip()
     stage = _STAGE.search(line)
     if stage and not re.fullmatch("[0-9]{1,9}", stage[1]):
-        raise GraphError(f"stage_id: expected the number of a stage, got {shown(stage[1])}")
+        raise GraphError(f"stage_id: expected the number of a stage, got {short_repr(stage[1])}")
     name, first_dashes, rest = line[: stage.start() if stage else None].partition(" -- ")
     description, last_dashes, measures = rest.rpartition(" -- ")
     if not (first_dashes and last_dashes and name.strip() and description.strip()):
-        raise GraphError(f"expected NODE -- LAYER -- MEASURES, got {shown(line)}")
+        raise GraphError(f"expected NODE -- LAYER -- MEASURES, got {short_repr(line)}")
     values: dict[str, str] = {}
     for measure in measures.split(", "):
         key, _, value = (text.strip() for text in measure.partition("="))
         if key in values:
             raise GraphError(f"{key}: expected it once, got it again")
         if key not in _REQUIRED:
-            raise GraphError(f"expected {', '.join(_REQUIRED)}, got {shown(key)}")
+            raise GraphError(f"expected {', '.join(_REQUIRED)}, got {short_repr(key)}")
         values[key] = value
     for key in _REQUIRED:
         if key not in values:
-            raise GraphError(f"{key}: expected a value, got none in {shown(measures)}")
+            raise GraphError(f"{key}: expected a value, got none in {short_repr(measures)}")
     outputs = values["activation_size"]
     if outputs.startswith("[") and not outputs.endswith("]"):
-        raise GraphError(f"activation_size: expected [A; B; ...], got {shown(outputs)}")
+        raise GraphError(f"activation_size: expected [A; B; ...], got {short_repr(outputs)}")
     sizes = outputs[1:-1].split(";") if outputs.startswith("[") else [outputs]
+    item = _ITEM.fullmatch(description.strip())
     return _Layer(
         name=name.strip(),
         layer_type=re.split(r"[(\s]", description.strip(), maxsplit=1)[0] or description.strip(),
@@ -124,14 +122,14 @@ def _parsed_layer(line: str) -> _Layer:
         output_bytes=tuple(_whole_bytes("activation_size", size) for size in sizes),
         parameter_bytes=_whole_bytes("parameter_size", values["parameter_size"]),
         scope=f"stage{int(stage[1])}" if stage else "",
-        item=int(item[1]) if (item := _ITEM.fullmatch(description.strip())) else None,
+        item=int(item[1]) if item else None,
     )
 
 
 def _parsed_edge(line: str) -> tuple[str, str]:
     source, dashes, destination = line.strip().partition(" -- ")
     if not (dashes and source.strip() and destination.strip()):
-        raise GraphError(f"expected NODE -- NODE, got {shown(line.strip())}")
+        raise GraphError(f"expected NODE -- NODE, got {short_repr(line.strip())}")
     return source.strip(), destination.strip()
 
 
@@ -139,16 +137,16 @@ def _number(key: str, text: str) -> float:
     try:
         amount = float(text.replace("_", "?"))  # Python takes 1_5 for 15
     except ValueError:
-        raise GraphError(f"{key}: expected a number, got {shown(text)}") from None
+        raise GraphError(f"{key}: expected a number, got {short_repr(text)}") from None
     if not 0 <= amount < np.inf:
-        raise GraphError(f"{key}: expected a finite number >= 0, got {shown(text)}")
+        raise GraphError(f"{key}: expected a finite number >= 0, got {short_repr(text)}")
     return amount
 
 
 def _whole_bytes(key: str, text: str) -> int:
     size = _number(key, text)
     if size > INT64_MAX // 2 or size != int(size):
-        raise GraphError(f"{key}: expected a whole number of bytes, got {shown(text)}")
+        raise GraphError(f"{key}: expected a whole number of bytes, got {short_repr(text)}")
     return int(size)
 
 
@@ -159,7 +157,9 @@ def _sorted_layers(
     for edge, line in line_of_edge.items():
         for name in edge:
             if name not in index_of_layer:
-                raise GraphError(f"line {line}: expected the name of a node, got {shown(name)}")
+                raise GraphError(
+                    f"line {line}: expected the name of a node, got {short_repr(name)}"
+                )
     edges = np.array([[index_of_layer[end] for end in edge] for edge in line_of_edge], np.int32)
     edges = edges.reshape(-1, 2)
     in_file = list(layers.values())
@@ -167,7 +167,7 @@ def _sorted_layers(
         order = topological_order(len(layers), edges[:, 0], edges[:, 1])
     except CycleError as error:
         names = [in_file[index].name for index in error.nodes]
-        raise GraphError(f"expected no cycle, got {shown(' -> '.join(names))}") from None
+        raise GraphError(f"expected no cycle, got {short_repr(' -> '.join(names))}") from None
     sorted_edges = np.argsort(order)[edges].tolist()
     return [in_file[index] for index in order], [(source, to) for source, to in sorted_edges]
 
@@ -199,19 +199,17 @@ def _training_graph(
     for source, destination in layer_edges:
         successors_of[source].append(destination)
     for index, layer in enumerate(layers):
-        ops_of_layer = forward[index], backward[index]
+        forward_op, backward_op = forward[index], backward[index]
         if index in parameters:
-            send(parameters[index], layer.parameter_bytes, ops_of_layer)
+            send(parameters[index], layer.parameter_bytes, [forward_op, backward_op])
         count = len(layer.output_bytes)
         for output, size in enumerate(layer.output_bytes):
             readers = [
-                successor
-                for successor in successors_of[index]
-                if layers[successor].reads(output, count)
+                reader for reader in successors_of[index] if layers[reader].reads(output, count)
             ]
-            send(ops_of_layer[0], size, [*(forward[reader] for reader in readers), ops_of_layer[1]])
+            send(forward_op, size, [*(forward[reader] for reader in readers), backward_op])
             for reader in readers:
-                send(backward[reader], size, [ops_of_layer[1]])
+                send(backward[reader], size, [backward_op])
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
     is_backward = np.arange(len(ops)) >= len(ops) - len(layers)
     return OpGraph(

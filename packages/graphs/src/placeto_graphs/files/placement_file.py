@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, one_of, shown
+from placeto_graphs.errors import GraphError, check_one_of, short_repr
 from placeto_graphs.files.storage import convert, opened_json, write_atomically
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
@@ -98,11 +98,11 @@ def _placement_of(
     known_names = set(names)
     for name in devices:
         if name not in known_names:
-            raise GraphError(f"{shown(name)}: expected the name of a {unit} of the problem")
+            raise GraphError(f"{short_repr(name)}: expected the name of a {unit} of the problem")
     for name in names:
         if name not in devices:
-            raise GraphError(f"{shown(name)}: expected a device for every {unit}, got none")
-        one_of(shown(name), devices[name], problem.cluster.device_names)
+            raise GraphError(f"{short_repr(name)}: expected a device for every {unit}, got none")
+        check_one_of(short_repr(name), devices[name], problem.cluster.device_names)
     return np.array([device_of_name[devices[name]] for name in names], np.int32)
 
 
@@ -120,8 +120,8 @@ def _at_coarsest_level(
     if apart.any():
         op = int(np.argmax(apart))
         raise GraphError(
-            f"{shown(problem.graph.op_names[op])}: expected a device that can run it, and the one "
-            "of all ops of its colocation id, got "
-            f"{shown(problem.cluster.device_names[op_devices[op]])}"
+            f"{short_repr(problem.graph.op_names[op])}: expected a device that can run it, and the "
+            "one of all ops of its colocation id, got "
+            f"{short_repr(problem.cluster.device_names[op_devices[op]])}"
         )
     return ungrouped, placement

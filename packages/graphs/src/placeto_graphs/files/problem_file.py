@@ -20,7 +20,7 @@ from placeto_graphs.clusters.devices import (
     decoded_kinds,
     encoded_kinds,
 )
-from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.errors import GraphError, short_repr, within
 from placeto_graphs.files.storage import checked, opened_json, write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
@@ -32,7 +32,7 @@ PROBLEM_VERSION = 6
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 2
 # Columns of ops that are left out where all ops have this: they take time to load.
-USUAL = {"dtype": "", "groups": 1, "group_channels": 0, "micro_batch": ONCE}
+DEFAULTS = {"dtype": "", "groups": 1, "group_channels": 0, "micro_batch": ONCE}
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,20 +114,23 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     The name of the file ends in ``.json`` or ``.json.gz``; an existing file is replaced.
     """
     cluster, hierarchy = problem.cluster, problem.hierarchy
-    column_numbers: dict[bytes, int] = {}
-    device_column = [
-        column_numbers.setdefault(column.tobytes(), len(column_numbers))
-        for column in problem.compute_time.T
-    ]
-    first_devices = [
-        device_column.index(column_number) for column_number in range(len(column_numbers))
-    ]
+    index_of_column: dict[bytes, int] = {}
+    device_column: list[int] = []
+    first_devices: list[int] = []
+    for device, column in enumerate(problem.compute_time.T):
+        if column.tobytes() not in index_of_column:
+            index_of_column[column.tobytes()] = len(first_devices)
+            first_devices.append(device)
+        device_column.append(index_of_column[column.tobytes()])
     in_cluster = {name: getattr(cluster, name) for name in _Cluster.__struct_fields__}
     in_cluster["kinds"] = encoded_kinds(cluster.kinds)
-    levels = hierarchy and [
-        _encoded_grouping(level, finer)
-        for level, finer in zip(hierarchy, [*hierarchy[1:], None], strict=True)
-    ]
+    levels = None
+    if hierarchy is not None:
+        finer_levels = [*hierarchy[1:], None]
+        levels = [
+            _encoded_grouping(level, finer)
+            for level, finer in zip(hierarchy, finer_levels, strict=True)
+        ]
     document = {
         "format": PROBLEM_FORMAT,
         "version": PROBLEM_VERSION,
@@ -206,8 +209,8 @@ def _encoded_graph(graph: OpGraph) -> dict[str, Any]:
         ],
     }
     columns = {name: getattr(graph, name, None) for name in _Graph.__struct_fields__} | special
-    for name, usual in USUAL.items():
-        if {*getattr(graph, name)} == {usual}:
+    for name, default in DEFAULTS.items():
+        if {*getattr(graph, name)} == {default}:
             del columns[name]
     return columns
 
@@ -250,7 +253,7 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
     kinds = [times.kind for times in graph.measured_time]
     for index, kind in enumerate(kinds):
         if kind in kinds[:index]:
-            raise GraphError(f"measured_time[{index}].kind: {shown(kind)} is there twice")
+            raise GraphError(f"measured_time[{index}].kind: {short_repr(kind)} is there twice")
     fields = asdict(graph)
     fields["edges"] = np.stack([fields.pop("edge_tensors"), fields.pop("edge_consumers")], axis=1)
     fields["measured_time"] = {times.kind: np.array(times.seconds) for times in graph.measured_time}

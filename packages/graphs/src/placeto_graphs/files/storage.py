@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from placeto_graphs.errors import GraphError, shown, within
+from placeto_graphs.errors import GraphError, short_repr, within
 
 MAX_BYTES = 2 * 1024**3
 CHUNK_BYTES = 1 << 20
@@ -123,9 +123,9 @@ def checked(data: Any, expected: type[Decoded], name: str, version: int) -> Deco
     """Convert data of a format and a version; refuse those of others."""
     header = convert(data, _Header)
     if header.format != name:
-        raise GraphError(f"format: expected {name!r}, got {shown(header.format)}")
+        raise GraphError(f"format: expected {name!r}, got {short_repr(header.format)}")
     if header.version != version:
-        raise GraphError(f"version: expected {version}, got {shown(header.version)}")
+        raise GraphError(f"version: expected {version}, got {short_repr(header.version)}")
     return convert(data, expected)
 
 
@@ -136,11 +136,13 @@ def convert(data: Any, expected: type[Decoded]) -> Decoded:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
     except UnicodeEncodeError as error:  # "\ud800" in JSON
-        raise GraphError(f"expected text that UTF-8 can hold, got {shown(error.object)}") from None
+        raise GraphError(
+            f"expected text that UTF-8 can hold, got {short_repr(error.object)}"
+        ) from None
     path = path.rstrip("`")
     value = _value_at(data, path)
     field = f"{path.removeprefix('.')}: " if path else ""
-    ending = "" if isinstance(value, dict | list) else f" ({shown(value)})"
+    ending = "" if isinstance(value, dict | list) else f" ({short_repr(value)})"
     raise GraphError(f"{field}{message[0].lower()}{message[1:].replace('`', '')}{ending}")
 
 
@@ -168,7 +170,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for key, value in pairs:
         if key in members:
-            raise GraphError(f"{shown(key)}: expected each key of an object once, got it again")
+            raise GraphError(
+                f"{short_repr(key)}: expected each key of an object once, got it again"
+            )
         members[key] = value
     return members
 

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.errors import GraphError, short_repr
 from placeto_graphs.grouping.labels import grouping_of_labels, join_pairs
 from placeto_graphs.grouping.reachability import reached
 from placeto_graphs.schema.grouping import Grouping
@@ -43,9 +43,8 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     last_position: dict[tuple[int, str], int] = {}
     for tensor, op in [*reads, *enumerate(graph.tensor_producer.tolist())]:
         if is_forward[op]:
-            last_position[tensor, scopes[op]] = max(
-                position[op], last_position.get((tensor, scopes[op]), -1)
-            )
+            key = tensor, scopes[op]
+            last_position[key] = max(position[op], last_position.get(key, -1))
     owner: dict[int, tuple[bool, int]] = {}  # by activations rather than by weights, and place
     is_activation = (~graph.lives_in_weights).tolist()
     for tensor, op in reads:
@@ -151,7 +150,7 @@ def _compiled(field: str, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise GraphError(
-            f"{field}: expected a regular expression, got {shown(pattern)}: {error}"
+            f"{field}: expected a regular expression, got {short_repr(pattern)}: {error}"
         ) from None
 
 
@@ -227,7 +226,7 @@ def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
         else:
             raise GraphError(
                 f"rules[{index}]: expected one of {', '.join(NAMED_RULES)} or {SCOPES}PATTERN, "
-                f"got {shown(name)}"
+                f"got {short_repr(name)}"
             )
     return tuple(rules)
 

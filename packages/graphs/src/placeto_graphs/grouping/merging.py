@@ -166,16 +166,10 @@ def _edges_by_priority(
     sizes = graph.tensor_bytes[graph.edges[:, 0]]
     producers, consumers = graph.edge_producers, graph.edge_consumers
     ends = grouping.group_of[np.stack([producers, consumers])]
-    producer_position, consumer_position = (
-        graph.topological_index[producers],
-        graph.topological_index[consumers],
-    )
     crosses = ends[0] != ends[1]
-    largest_first_read = np.lexsort(
-        (producer_position[crosses], consumer_position[crosses], -sizes[crosses])
-    )
-    largest_first_made = np.lexsort(
-        (consumer_position[crosses], producer_position[crosses], -sizes[crosses])
-    )
-    ends = ends[:, crosses]
+    ends, descending_size = ends[:, crosses], -sizes[crosses]
+    made_at = graph.topological_index[producers[crosses]]
+    read_at = graph.topological_index[consumers[crosses]]
+    largest_first_read = np.lexsort((made_at, read_at, descending_size))
+    largest_first_made = np.lexsort((read_at, made_at, descending_size))
     return ends[:, largest_first_read].tolist(), ends[::-1, largest_first_made].tolist()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, one_of
+from placeto_graphs.errors import GraphError, check_one_of
 from placeto_graphs.grouping.reachability import reached
 from placeto_graphs.schema.op_graph import Phase
 from placeto_graphs.schema.problem import PlacementProblem
@@ -43,7 +43,7 @@ def scheduled(
     >>> [(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits]
     [('c@0', 'b@1'), ('c@1', 'b@1')]
     """
-    one_of("schedule", schedule, SCHEDULES)
+    check_one_of("schedule", schedule, SCHEDULES)
     graph, micro_batch = problem.graph, problem.graph.micro_batch.astype(np.int64)
     count = int(micro_batch.max(initial=-1)) + 1
     if count < 2:
@@ -51,44 +51,35 @@ def scheduled(
     predecessor, successor = graph.precedences.T
     works = problem.compute_time.max(axis=1) > 0
     is_input = ~works & (np.bincount(successor, minlength=graph.num_ops) == 0)
-    joins = (micro_batch < 0) & reached(
-        graph, micro_batch >= 0, waits=graph.waits
-    )  # all micro-batches
+    reached_from_batch = reached(graph, micro_batch >= 0, waits=graph.waits)
+    joins = (micro_batch < 0) & reached_from_batch  # all micro-batches
     in_turn = (micro_batch >= 0) & ~reached(graph, joins, waits=graph.waits)
     forward = in_turn & (graph.phases == Phase.FORWARD)
     before_forward = reached(graph, forward, waits=graph.waits, backwards=True)  # gradients in it
     backward = in_turn & (graph.phases == Phase.BACKWARD) & ~before_forward
     forward &= ~is_input
     if schedule == GPIPE:
-        stage, rules = (
-            np.zeros(graph.num_ops, np.int64),
-            [(backward, forward, count - 1 - micro_batch)],
-        )
+        stage = np.zeros(graph.num_ops, np.int64)
+        rules = [(backward, forward, count - 1 - micro_batch)]
     else:
         stage = device_and_group_stages(problem, placement)[1][problem.grouping.group_of]
         max_in_flight = int(stage.max()) + 1 - stage  # micro-batches of a stage
         rules = [(forward, backward, -max_in_flight)]
-        returns = (
-            forward[predecessor]
-            & forward[successor]
-            & (micro_batch[predecessor] == micro_batch[successor])
-        )
-        if not (
-            returns & (stage[predecessor] > stage[successor])
-        ).any():  # else they would wait in circles
+        in_forward = forward[predecessor] & forward[successor]
+        in_one_batch = micro_batch[predecessor] == micro_batch[successor]
+        goes_back = stage[predecessor] > stage[successor]
+        if not (in_forward & in_one_batch & goes_back).any():  # else they would wait in circles
             rules.append((backward, forward, max_in_flight - 1))
     slot = stage * count + micro_batch  # of an op: its stage and micro-batch
+    in_one_slot = slot[predecessor] == slot[successor]
     rows = [graph.waits]
     for waiting, awaited, offset in rules:
         last = np.full(slot.max() + 1, -1)
         ends = graph.topological_order[(awaited & works)[graph.topological_order]]
         last[slot[ends]] = ends  # of several the last one
         is_first = waiting.copy()
-        is_first[
-            successor[
-                waiting[predecessor] & waiting[successor] & (slot[predecessor] == slot[successor])
-            ]
-        ] = False
+        follows = waiting[predecessor] & waiting[successor] & in_one_slot
+        is_first[successor[follows]] = False
         awaited_batch = micro_batch + offset
         ops = np.flatnonzero(is_first & (awaited_batch >= 0) & (awaited_batch < count))
         rows.append(np.stack([ops, last[slot[ops] + offset[ops]]], axis=1))
@@ -110,11 +101,8 @@ def device_and_group_stages(
     seconds = problem.compute_time[np.arange(graph.num_ops), devices]
     is_counted = (graph.phases == Phase.FORWARD) & (graph.micro_batch <= 0)
     ops = np.flatnonzero(is_counted & (seconds > 0))
-    op_devices, groups, index = (
-        devices[ops],
-        problem.grouping.group_of[ops],
-        graph.topological_index[ops],
-    )
+    op_devices, groups = devices[ops], problem.grouping.group_of[ops]
+    index = graph.topological_index[ops]
     load = np.bincount(op_devices, seconds[ops], size)
     moments = np.bincount(op_devices, seconds[ops] * index, size)
     mean = np.divide(moments, load, out=np.full(size, np.inf), where=load > 0)

@@ -60,10 +60,10 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     'weights images@0 layer@0 images@1 layer@1 gradient@0 gradient@1 gradient/sum0@1 update'
     """
     count = _checked_count(graph, num_micro_batches)
+    if count == 1:
+        return graph
     one_micro_batch = _one_micro_batch(graph, count)
-    return (
-        graph if count == 1 else _repeated_graph(one_micro_batch, layout_of(one_micro_batch, count))
-    )
+    return _repeated_graph(one_micro_batch, layout_of(one_micro_batch, count))
 
 
 def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> PlacementProblem:
@@ -107,14 +107,16 @@ def repeat_micro_batch_problem(
     count = _checked_count(problem.graph, num_micro_batches)
     if count == 1:
         return problem
-    graph, levels = problem.graph, problem.hierarchy
+    graph, hierarchy = problem.graph, problem.hierarchy
     layout = layout_of(graph, count)
+    if hierarchy is not None:
+        hierarchy = tuple(_repeated_grouping(graph, level, layout) for level in hierarchy)
     return PlacementProblem(
         graph=_repeated_graph(graph, layout),
         cluster=replace(problem.cluster, queue=BACKWARD_FIRST),
         compute_time=_repeated_times(graph, problem.compute_time, layout),
         grouping=_repeated_grouping(graph, problem.grouping, layout),
-        hierarchy=levels and tuple(_repeated_grouping(graph, level, layout) for level in levels),
+        hierarchy=hierarchy,
     )
 
 

@@ -42,11 +42,9 @@ def memory_penalised_runtime(
     several = isinstance(limit, list | tuple) or np.ndim(limit) > 0
     shape = (batch.peak_memory.shape[1],) if several else ()
     limits = float_array("limit", limit, shape, infinity_is="no limit")
-    limit_array = np.asarray(limit)
     # Whole numbers stay so: beyond 2^53 a float64 would round them.
-    excess = (batch.peak_memory - (limit_array if limit_array.dtype.kind in "iu" else limits)).max(
-        axis=1, initial=0
-    )
+    exact_limits = np.asarray(limit) if np.asarray(limit).dtype.kind in "iu" else limits
+    excess = (batch.peak_memory - exact_limits).max(axis=1, initial=0)
     penalised: NDArray[np.float64] = batch.runtime + number("scale", scale) * excess
     return penalised
 

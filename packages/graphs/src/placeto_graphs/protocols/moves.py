@@ -80,10 +80,10 @@ class Moves(Record):
         self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
         self._check("memory_penalty", number)
         shape, never = self.set_of.shape, np.full(self.set_of.shape, np.inf)
-        self._check("pick", float_array, shape, infinity_is="not critical", usual=never)
-        self._check("neighbours", int_array, np.int32, (None, 2), usual=[])
+        self._check("pick", float_array, shape, infinity_is="not critical", default=never)
+        self._check("neighbours", int_array, np.int32, (None, 2), default=[])
         last = self.num_sets - 1
-        self._check("set_with", int_array, np.int32, (None, None), maximum=last, usual=[])
+        self._check("set_with", int_array, np.int32, (None, None), maximum=last, default=[])
         levels = self.set_of[self.is_critical]
         if (self.pick[self.is_critical] >= 1).any():
             raise GraphError(f"pick: expected numbers below 1, or infinity, got {self.pick.max()}")

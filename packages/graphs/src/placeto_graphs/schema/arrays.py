@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.errors import GraphError, short_repr
 
 INT64_MAX = int(np.iinfo(np.int64).max)
 FLOAT64_MAX = float(np.finfo(np.float64).max)
@@ -44,14 +44,19 @@ class Record:
         return [field.name for field in fields(cls)]  # type: ignore[arg-type]
 
     def _check(
-        self, name: str, check: Callable[..., Any], *details: Any, usual: Any = None, **options: Any
+        self,
+        name: str,
+        check: Callable[..., Any],
+        *details: Any,
+        default: Any = None,
+        **options: Any,
     ) -> None:
-        """Replace a field by its checked form, or by what is usual where it was not given.
+        """Replace a field by its checked form, or by a default where it was not given.
 
         Only for ``__post_init__``.
         """
         value = getattr(self, name)
-        value = usual if value is None else value
+        value = default if value is None else value
         object.__setattr__(self, name, check(name, value, *details, **options))
 
 
@@ -149,7 +154,7 @@ def texts(
 ) -> tuple[str, ...]:
     """Check texts that a UTF-8 file can hold; only where that is allowed, one may be empty."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise GraphError(f"{field}: expected a sequence of texts, got {shown(values)}")
+        raise GraphError(f"{field}: expected a sequence of texts, got {short_repr(values)}")
     items = tuple(values)
     if length is not None and len(items) != length:
         raise GraphError(f"{field}: expected {length} texts, got {len(items)}")
@@ -160,21 +165,23 @@ def texts(
         first: dict[str, int] = {}
         for index, item in enumerate(items):
             if first.setdefault(item, index) != index:
-                raise GraphError(f"{field}[{index}]: {shown(item)} repeats {field}[{first[item]}]")
+                raise GraphError(
+                    f"{field}[{index}]: {short_repr(item)} repeats {field}[{first[item]}]"
+                )
     return items
 
 
 def text(field: str, value: Any, *, empty: bool = False) -> str:
     """Check one text that a UTF-8 file can hold."""
     if not isinstance(value, str):
-        raise GraphError(f"{field}: expected a text, got {shown(value)}")
+        raise GraphError(f"{field}: expected a text, got {short_repr(value)}")
     if not (value or empty):
         raise GraphError(f"{field}: expected a text that is not empty, got ''")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise GraphError(
-            f"{field}: expected text that UTF-8 can hold, got {shown(value)}"
+            f"{field}: expected text that UTF-8 can hold, got {short_repr(value)}"
         ) from None
     return str(value)  # of a subclass, such as NumPy's, only the text
 
@@ -220,7 +227,9 @@ def _as_array(field: str, values: Any) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, OverflowError):
-        raise GraphError(f"{field}: expected an array of one shape, got {shown(values)}") from None
+        raise GraphError(
+            f"{field}: expected an array of one shape, got {short_repr(values)}"
+        ) from None
 
 
 def _are_whole(values: Any, maximum: float = np.inf) -> bool:
@@ -229,11 +238,11 @@ def _are_whole(values: Any, maximum: float = np.inf) -> bool:
 
 
 def _check_shape(field: str, array: NDArray[Any], shape: tuple[int | None, ...]) -> None:
-    matches = len(array.shape) == len(shape) and all(
-        expected is None or expected == length
-        for expected, length in zip(shape, array.shape, strict=True)
-    )
-    if not matches:
+    any_or_same = [
+        length if expected is None else expected
+        for expected, length in zip(shape, array.shape, strict=False)
+    ]
+    if len(array.shape) != len(shape) or array.shape != tuple(any_or_same):
         expected_shape = ", ".join("any" if size is None else str(size) for size in shape)
         comma = "," if len(shape) == 1 else ""
         raise GraphError(f"{field}: expected shape ({expected_shape}{comma}), got {array.shape}")

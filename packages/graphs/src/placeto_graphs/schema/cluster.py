@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.digraphs import compress_rows
-from placeto_graphs.errors import GraphError, one_of, shown
+from placeto_graphs.errors import GraphError, check_one_of, short_repr
 from placeto_graphs.schema.arrays import (
     Record,
     above_0,
@@ -175,7 +175,7 @@ class DeviceKind(Record):
         for overhead in ("launch_overhead", "op_overhead", "transfer_overhead"):
             self._check(overhead, number)
         if not isinstance(self.efficiency, Efficiency):
-            raise GraphError(f"efficiency: expected Efficiency, got {shown(self.efficiency)}")
+            raise GraphError(f"efficiency: expected Efficiency, got {short_repr(self.efficiency)}")
 
     def __repr__(self) -> str:
         return f"DeviceKind({self.name!r})"
@@ -183,9 +183,11 @@ class DeviceKind(Record):
 
 def _peaks(field: str, peaks: Any) -> Mapping[str, float]:
     if not isinstance(peaks, Mapping):
-        raise GraphError(f"{field}: expected a mapping of dtypes to numbers, got {shown(peaks)}")
+        raise GraphError(
+            f"{field}: expected a mapping of dtypes to numbers, got {short_repr(peaks)}"
+        )
     for name in peaks:
-        one_of(field, name, PRECISIONS)
+        check_one_of(field, name, PRECISIONS)
     return MappingProxyType({name: above_0(f"{field}.{name}", peaks[name]) for name in peaks})
 
 
@@ -271,14 +273,18 @@ class Cluster(Record):
         self._check("link", _checked_link, count)
         self._check("link_names", _checked_link_names, self.link, self.device_names)
         last, zeros = count - 1, np.zeros(count, np.int32)
-        self._check("machine", int_array, np.int32, (count,), minimum=0, maximum=last, usual=zeros)
+        self._check(
+            "machine", int_array, np.int32, (count,), minimum=0, maximum=last, default=zeros
+        )
         machines = _without_gaps("machine", self.machine)
-        usual = usual_machine_names(machines)
-        self._check("machine_names", texts, machines, unique=True, usual=usual)
-        custom_names = set(self.machine_names).difference(usual)
+        default_names = default_machine_names(machines)
+        self._check("machine_names", texts, machines, unique=True, default=default_names)
+        custom_names = set(self.machine_names).difference(default_names)
         for name in custom_names.intersection(self.device_names):
-            raise GraphError(f"machine_names: expected names that no device has, got {shown(name)}")
-        one_of("queue", text("queue", self.queue), QUEUES)
+            raise GraphError(
+                f"machine_names: expected names that no device has, got {short_repr(name)}"
+            )
+        check_one_of("queue", text("queue", self.queue), QUEUES)
         self._check("kinds", _records, DeviceKind)
 
     def __repr__(self) -> str:
@@ -322,10 +328,10 @@ def _records(field: str, records: Any, record_type: type[Named]) -> tuple[Named,
     """Check records of one type, whose names are unique."""
     expected = record_type.__name__
     if not isinstance(records, list | tuple):
-        raise GraphError(f"{field}: expected a sequence of {expected}, got {shown(records)}")
+        raise GraphError(f"{field}: expected a sequence of {expected}, got {short_repr(records)}")
     for index, record in enumerate(records):
         if not isinstance(record, record_type):
-            raise GraphError(f"{field}[{index}]: expected a {expected}, got {shown(record)}")
+            raise GraphError(f"{field}[{index}]: expected a {expected}, got {short_repr(record)}")
     texts(f"{field}.name", [record.name for record in records], unique=True)
     return tuple(records)
 
@@ -345,7 +351,7 @@ def _outgoing_buses(count: int) -> NDArray[np.int32]:
     return link
 
 
-def usual_machine_names(count: int) -> tuple[str, ...]:
+def default_machine_names(count: int) -> tuple[str, ...]:
     """Return names of machines that have no others."""
     return tuple(f"machine {machine}" for machine in range(count))
 

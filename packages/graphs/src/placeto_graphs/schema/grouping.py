@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.digraphs import CompressedRows, CycleError, compress_rows, topological_order
-from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.errors import GraphError, short_repr
 from placeto_graphs.schema.arrays import (
     Record,
     byte_counts,
@@ -96,7 +96,7 @@ def checked_hierarchy(
     for index, level in enumerate(levels):
         name = f"{field}[{index}]"
         if not isinstance(level, Grouping):
-            raise GraphError(f"{name}: expected Grouping, got {shown(level)}")
+            raise GraphError(f"{name}: expected Grouping, got {short_repr(level)}")
         check_num_ops(name, level, grouping.num_ops)
         if index == 0:
             continue
@@ -109,7 +109,7 @@ def checked_hierarchy(
         if apart.any():
             group = int(level.group_of[int(np.argmax(apart))])
             raise GraphError(
-                f"{name}: expected group {group} ({shown(level.group_names[group])}) "
+                f"{name}: expected group {group} ({short_repr(level.group_names[group])}) "
                 f"within one group of {field}[{index - 1}], got it in several"
             )
     if grouping not in levels:

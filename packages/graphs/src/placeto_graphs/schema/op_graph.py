@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs.digraphs import CompressedRows, CycleError, compress_rows, topological_order
-from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.errors import GraphError, short_repr
 from placeto_graphs.schema.arrays import (
     Record,
     byte_counts,
@@ -146,29 +146,29 @@ class OpGraph(Record):
         if count == 0:
             raise GraphError("op_names: expected at least one op, got none")
         none = np.zeros(count, np.int32)
-        self._check("op_types", texts, count, usual=["op"] * count)
-        self._check("scopes", texts, count, empty=True, usual=[""] * count)
-        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase), usual=none)
-        self._check("flops", float_array, (count,), usual=none)
-        self._check("bytes_accessed", float_array, (count,), usual=none)
-        self._check("parameter_bytes", byte_counts, (count,), usual=none)
-        self._check("workspace_bytes", byte_counts, (count,), usual=none)
-        self._check("colocation", int_array, np.int32, (count,), minimum=FREE, usual=none + FREE)
+        self._check("op_types", texts, count, default=["op"] * count)
+        self._check("scopes", texts, count, empty=True, default=[""] * count)
+        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase), default=none)
+        self._check("flops", float_array, (count,), default=none)
+        self._check("bytes_accessed", float_array, (count,), default=none)
+        self._check("parameter_bytes", byte_counts, (count,), default=none)
+        self._check("workspace_bytes", byte_counts, (count,), default=none)
+        self._check("colocation", int_array, np.int32, (count,), minimum=FREE, default=none + FREE)
         self._check("measured_time", _checked_times, count)
-        self._check("dtype", texts, count, empty=True, usual=[""] * count)
-        self._check("groups", int_array, np.int32, (count,), minimum=1, usual=none + 1)
-        self._check("group_channels", int_array, np.int32, (count,), usual=none)
-        self._check("micro_batch", int_array, np.int32, (count,), minimum=ONCE, usual=none + ONCE)
+        self._check("dtype", texts, count, empty=True, default=[""] * count)
+        self._check("groups", int_array, np.int32, (count,), minimum=1, default=none + 1)
+        self._check("group_channels", int_array, np.int32, (count,), default=none)
+        self._check("micro_batch", int_array, np.int32, (count,), minimum=ONCE, default=none + ONCE)
         self._check("tensor_producer", int_array, np.int32, (None,), maximum=count - 1)
         self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
         last = self.num_tensors - 1
         self._check("edges", int_array, np.int32, (None, 2), maximum=[last, count - 1])
         check_rows_differ("edges", self.edges, "(tensor, op)")
-        self._check("held_tensors", int_array, np.int32, (None,), maximum=last, usual=[])
+        self._check("held_tensors", int_array, np.int32, (None,), maximum=last, default=[])
         self._check("held_tensors", sorted_rows, "tensor")
-        self._check("waits", int_array, np.int32, (None, 2), maximum=count - 1, usual=[])
+        self._check("waits", int_array, np.int32, (None, 2), maximum=count - 1, default=[])
         self._check("waits", sorted_rows, "(op, op before it)")
-        self._check("tokens", integer, usual=0)
+        self._check("tokens", integer, default=0)
         _ = self.topological_order
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class OpGraph(Record):
         try:
             return topological_order(self.num_ops, *self.precedences.T)
         except CycleError as error:
-            names = [shown(self.op_names[op]) for op in (*error.nodes, error.nodes[0])]
+            names = [short_repr(self.op_names[op]) for op in (*error.nodes, error.nodes[0])]
             if len(names) > MAX_CYCLE_SHOWN:
                 names[MAX_CYCLE_SHOWN // 2 : 1 - MAX_CYCLE_SHOWN // 2] = ["..."]
             fields = "edges and waits" if self.num_waits else "edges"
@@ -281,10 +281,10 @@ class OpGraph(Record):
 
 def _checked_times(field: str, times: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:
     if not isinstance(times, Mapping):
-        raise GraphError(f"{field}: expected a mapping, got {shown(times)}")
+        raise GraphError(f"{field}: expected a mapping, got {short_repr(times)}")
     return MappingProxyType(
         {
-            text(field, kind): float_array(f"{field}[{shown(kind)}]", seconds, (num_ops,))
+            text(field, kind): float_array(f"{field}[{short_repr(kind)}]", seconds, (num_ops,))
             for kind, seconds in times.items()
         }
     )

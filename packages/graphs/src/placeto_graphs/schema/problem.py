@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.errors import GraphError, shown
+from placeto_graphs.errors import GraphError, short_repr
 from placeto_graphs.grouping.colocation import rules_of_names
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, nested_groupings
@@ -82,7 +82,7 @@ class PlacementProblem(Record):
         for name, expected in (("graph", OpGraph), ("cluster", Cluster), ("grouping", Grouping)):
             if not isinstance(getattr(self, name), expected):
                 raise GraphError(
-                    f"{name}: expected {expected.__name__}, got {shown(getattr(self, name))}"
+                    f"{name}: expected {expected.__name__}, got {short_repr(getattr(self, name))}"
                 )
         shape = (self.graph.num_ops, self.cluster.num_devices)
         self._check("compute_time", float_array, shape, infinity_is="it cannot run there")
@@ -188,13 +188,12 @@ class PlacementProblem(Record):
         last, ops = self.num_devices - 1, self.graph.num_ops
         devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)
         op_seconds = self.compute_time[np.arange(ops), devices]
+        finite_seconds = np.where(np.isinf(op_seconds), 0.0, op_seconds)
         cell = self.grouping.group_of.astype(np.int64) * self.num_devices + devices
         shape = (self.num_groups, self.num_devices)
         size = self.num_groups * self.num_devices
         counts = np.bincount(cell, minlength=size).reshape(shape)
-        seconds = np.bincount(cell, np.where(np.isinf(op_seconds), 0.0, op_seconds), size).reshape(
-            shape
-        )
+        seconds = np.bincount(cell, finite_seconds, size).reshape(shape)
         takes_time = seconds.any(axis=1, keepdims=True)
         share = np.where(takes_time, seconds, counts.astype(np.float64))
         share[np.isinf(self._group_compute_time)] = -1.0
@@ -210,8 +209,8 @@ class PlacementProblem(Record):
             index, place = first_index(impossible)
             raise GraphError(
                 f"{field}{place}: expected a device that can run every op of group "
-                f"{shown(self.grouping.group_names[index[-1]])}, "
-                f"got {devices[index]} ({shown(self.cluster.device_names[devices[index]])})"
+                f"{short_repr(self.grouping.group_names[index[-1]])}, "
+                f"got {devices[index]} ({short_repr(self.cluster.device_names[devices[index]])})"
             )
         return devices
 
@@ -230,8 +229,8 @@ class PlacementProblem(Record):
             op = int(np.argmax(apart))
             leader = int(graph.colocation_leaders[op])
             raise GraphError(
-                f"grouping.group_of[{op}]: expected ops {shown(graph.op_names[leader])} and "
-                f"{shown(graph.op_names[op])} of colocation id {graph.colocation[op]} in one "
+                f"grouping.group_of[{op}]: expected ops {short_repr(graph.op_names[leader])} and "
+                f"{short_repr(graph.op_names[op])} of colocation id {graph.colocation[op]} in one "
                 f"group, got groups {group_of[leader]} and {group_of[op]}"
             )
         nowhere = np.isinf(self._group_compute_time).all(axis=1)
@@ -239,7 +238,7 @@ class PlacementProblem(Record):
             group = int(np.argmax(nowhere))
             raise GraphError(
                 f"compute_time: expected a device that can run every op of group {group} "
-                f"({shown(self.grouping.group_names[group])}), got none"
+                f"({short_repr(self.grouping.group_names[group])}), got none"
             )
 
 
