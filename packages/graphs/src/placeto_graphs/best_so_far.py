@@ -60,19 +60,52 @@ class BestSoFar:
     def add(
         self, placements: NDArray[np.int32], batch: EvaluationBatch
     ) -> list[tuple[bool, float]]:
-        """Count int32[B, G] placements that were evaluated; return their ranks."""
+        """Count placements that were evaluated, and keep the best of them.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        batch
+            Costs of the B placements.
+
+        Returns
+        -------
+        B pairs of (bool, float)
+            Ranks of the placements (`placement_ranks`).
+        """
         count = len(placements)
         return self._add(placements, batch, range(1, count + 1), count)
 
     def add_walks(self, walks: Walks, moves: Moves) -> None:
-        """Count the placements of walks that tried some moves."""
+        """Count the placements of walks, and keep the best of them.
+
+        Parameters
+        ----------
+        walks
+            Results of C walks.
+        moves
+            Moves that the walks tried; their ``memory_penalty`` tells which costs of ``walks`` are
+            those of the best placements.
+        """
         batch = EvaluationBatch(runtime=walks.best_runtime, peak_memory=walks.best_peak_memory)
         ranks = placement_ranks(batch, self._limits, moves.memory_penalty)
         evaluations_until = walks.evaluations_until(np.array([cost for _, cost in ranks])).tolist()
         self._add(walks.best_placement, batch, evaluations_until, walks.evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
-        """Return the best placement, found in so many seconds; refuse if no placement can run."""
+        """Return the best placement as the result of a placer.
+
+        Parameters
+        ----------
+        seconds
+            Wall time of the search in seconds.
+
+        Raises
+        ------
+        GraphError
+            When no placement that was evaluated can run.
+        """
         if self.placement is None:
             raise GraphError("evaluator: expected a placement that can run, got none")
         return PlacementResult(

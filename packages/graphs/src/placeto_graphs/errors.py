@@ -63,6 +63,11 @@ def not_among(value: Any, names: Collection[str]) -> str:
 def error_line(error: BaseException) -> str:
     """Return the type of an error and its message, on one line.
 
+    Parameters
+    ----------
+    error
+        Any error.
+
     Examples
     --------
     >>> from placeto_graphs import error_line

@@ -43,12 +43,30 @@ Value = TypeVar("Value")
 def to_networkx(graph: OpGraph) -> nx.DiGraph:
     """Return a graph whose nodes are the names of ops, in order.
 
-    A node has the attributes ``op_type``, ``scope``, ``phase``, ``flops``, ``bytes_accessed``,
-    ``parameter_bytes``, ``workspace_bytes``, ``colocation``, ``dtype``, ``groups``,
-    ``group_channels``, ``micro_batch``, ``measured_time`` (kind to seconds), ``outputs`` (tensor to
-    its bytes, in order), ``held`` (outputs that stay until the step ends) and ``waits_for`` (ops).
-    An edge stands for all tensors that one op reads from another. ``bytes`` is their sum, and
-    ``tensors`` has their numbers.
+    An edge stands for all tensors that one op reads from another. `from_networkx` gives the same
+    graph of ops again.
+
+    Parameters
+    ----------
+    graph
+        A graph of V ops and T tensors.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Nodes have the attributes that follow, which `OpGraph` describes:
+
+        - ``op_type``, ``scope``, ``dtype`` : text
+        - ``phase``, ``colocation``, ``micro_batch``, ``groups``, ``group_channels`` : int
+        - ``flops`` : float, floating-point operations
+        - ``bytes_accessed`` : float, and ``parameter_bytes``, ``workspace_bytes`` : int, in bytes
+        - ``measured_time`` : dict of a kind of device to seconds
+        - ``outputs`` : dict of a tensor, from 0 to T - 1, to its bytes, in order
+        - ``held`` : tuple of the outputs that stay until the step ends
+        - ``waits_for`` : tuple of the names of ops that have to be done before it
+
+        Edges have ``tensors``, a tuple of tensors, and ``bytes``, their sum. The attribute
+        ``tokens`` of the graph is `OpGraph.tokens`.
 
     Examples
     --------
@@ -93,12 +111,45 @@ def groups_to_networkx(
 ) -> nx.DiGraph:
     """Return the graph of groups, whose nodes are the names of groups, in order.
 
-    All attributes are texts and numbers, as files such as GraphML and DOT have them. A node has the
-    number of its ``ops``, ``output_bytes`` and ``parameter_bytes``. If the groups are placed, it
-    also has ``device``, and ``seconds`` of its ops there. An edge runs from the earlier group to
-    the later one. Its ``bytes`` are those of the tensors in both directions.
+    All attributes are texts and numbers, as files such as GraphML and DOT have them. An edge runs
+    from the earlier group to the later one.
 
-    A placement int32[G] that is none of the problem raises a `GraphError`.
+    Parameters
+    ----------
+    problem
+        Problem with G groups.
+    placement : int32[G]
+        The device of each group; by default the groups are not placed.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Nodes have ``ops``, the number of ops, and ``output_bytes`` and ``parameter_bytes``. If the
+        groups are placed, they also have ``device``, the name of the device, and ``seconds``, the
+        compute time of their ops there. Edges have ``bytes``, those of the tensors in both
+        directions.
+
+    Raises
+    ------
+    GraphError
+        When the placement is none of the problem.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import parse_cluster
+    >>> chain = nx.DiGraph()
+    >>> chain.add_edge("matmul", "relu", bytes=4096)
+    >>> problem = PlacementProblem(
+    ...     graph=from_networkx(chain),
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=[[0.5, 0.5], [0.25, 0.25]],
+    ... )
+    >>> groups = groups_to_networkx(problem, np.array([0, 1]))
+    >>> groups.nodes["relu"]["device"], groups.nodes["relu"]["seconds"]
+    ('k80:1', 0.25)
+    >>> groups.edges["matmul", "relu"]
+    {'bytes': 4096}
     """
     import networkx as nx  # noqa: PLC0415 (as above)
 
@@ -126,12 +177,29 @@ def groups_to_networkx(
 def from_networkx(graph: nx.DiGraph) -> OpGraph:
     """Return the graph of ops that a networkx graph describes.
 
-    The attributes are those of `to_networkx`, and all of them may be missing. The name of an op is
-    the text of its node. An op without ``outputs`` makes one tensor, which all its edges carry;
-    ``bytes`` (default 0) is the same on each. An op that makes several tensors has their names and
-    bytes in ``outputs``, and each of its edges names in ``tensors`` those that it carries, one at
-    least. Such an edge may also have ``bytes``, their sum. ``held`` is a sequence of such names,
-    and ``waits_for`` one of nodes. Attributes of the whole graph are ignored.
+    An op without ``outputs`` makes one tensor, which all its edges carry; ``bytes`` is the same on
+    each. An op that makes several tensors has them in ``outputs``, and each of its edges names in
+    ``tensors`` those that it carries, one at least. Such an edge may also have ``bytes``, their
+    sum.
+
+    Parameters
+    ----------
+    graph
+        A graph whose nodes are ops: the name of an op is the text of its node. A node may have the
+        attributes that follow, which `OpGraph` describes.
+
+        - ``op_type`` (default ``"op"``), ``scope``, ``dtype`` (default ``""``) : text
+        - ``phase`` (default 0), ``colocation`` (default -1), ``micro_batch`` (default -1),
+          ``groups`` (default 1), ``group_channels`` (default 0) : int
+        - ``flops`` : float, floating-point operations, default 0
+        - ``bytes_accessed``, ``parameter_bytes``, ``workspace_bytes`` : bytes, default 0
+        - ``measured_time`` : mapping of kinds of device to seconds; every node has the same kinds
+        - ``outputs`` : mapping of any names of tensors to their bytes, in order
+        - ``held`` : sequence of the outputs that stay until the step ends
+        - ``waits_for`` : sequence of nodes that have to be done before it
+
+        An edge may have ``bytes`` (int, default 0), and ``tensors``, a sequence of the outputs of
+        its first node. Of the attributes of the graph itself, ``tokens`` alone counts.
 
     Raises
     ------
@@ -148,6 +216,15 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     >>> chain.add_edge("matmul", "tanh", bytes=4096)
     >>> from_networkx(chain)
     OpGraph(ops=3, tensors=1, edges=2)
+
+    An op with two outputs, of which one stays until the step ends:
+
+    >>> split = nx.DiGraph()
+    >>> split.add_node("split", outputs={"left": 1024, "right": 2048}, held=["right"])
+    >>> split.add_edge("split", "relu", tensors=["left"])
+    >>> graph = from_networkx(split)
+    >>> graph.tensor_bytes, graph.held_tensors
+    (array([1024, 2048]), array([1], dtype=int32))
     """
     import networkx as nx  # noqa: PLC0415 (as above)
 

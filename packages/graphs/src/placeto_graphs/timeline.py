@@ -80,10 +80,21 @@ class StepTimeline:
         return np.array([self.memory(device)[1].max() for device in devices], np.int64)
 
     def memory(self, device: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return float64[N] and int64[N], when the memory of a device changes, and what it is then.
+        """Return when the memory of a device changes, and what it is from then on.
 
-        Times are in seconds, each once and rising from 0. At one time releases come before
-        allocations, so that what counts is their sum.
+        At one time releases come before allocations, so that what counts is their sum.
+
+        Parameters
+        ----------
+        device
+            Index of the device.
+
+        Returns
+        -------
+        float64[N]
+            Times in seconds, each once and rising from 0.
+        int64[N]
+            Bytes that the device holds from each time on, parameters included.
         """
         on_device = self.memory_device == device
         resident = self.problem.graph.parameter_bytes[self.op_device == device].sum()
@@ -93,7 +104,13 @@ class StepTimeline:
         return moments, np.cumsum(sums_by_key(moment_of_change, changes, len(moments)))
 
     def transfer_name(self, transfer: int) -> str:
-        """Return what a transfer carries and where to: ``"OP:OUTPUT -> DEVICE"``."""
+        """Return what a transfer carries and where to: ``"OP:OUTPUT -> DEVICE"``.
+
+        Parameters
+        ----------
+        transfer
+            Index of the transfer, from 0 to K - 1.
+        """
         graph, tensor = self.problem.graph, int(self.transfer_tensor[transfer])
         producer = int(graph.tensor_producer[tensor])
         output = graph.tensors_of_op[producer].tolist().index(tensor)
@@ -105,6 +122,16 @@ class StepTimeline:
 
         There is a track for each device and for each link, and a counter for the memory of each
         device.
+
+        Parameters
+        ----------
+        path
+            Name of the file; one that ends in ``.gz`` is packed. An existing file is replaced.
+
+        Raises
+        ------
+        OSError
+            When the file cannot be written.
         """
         write_atomically(path, json.dumps(_chrome_trace(self), ensure_ascii=False).encode())
 

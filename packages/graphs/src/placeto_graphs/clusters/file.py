@@ -72,7 +72,20 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write a cluster to a TOML file, at once or not at all; see `load_cluster`."""
+    """Write a cluster to a TOML file, at once or not at all; see `load_cluster`.
+
+    Parameters
+    ----------
+    cluster
+        Cluster to write.
+    path
+        Name of the file; an existing file is replaced.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+    """
     document = _ClusterFile(
         format=CLUSTER_FORMAT,
         version=VERSION,
@@ -100,6 +113,18 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     Without links, each device has one outgoing bus with the ``bandwidth`` and ``latency`` of the
     file. Without a bandwidth either, the interconnect is that of `parse_cluster`. The page on
     clusters describes all that a file may have.
+
+    Parameters
+    ----------
+    path
+        Name of the TOML file.
+
+    Raises
+    ------
+    GraphError
+        When the file does not describe a cluster.
+    OSError
+        When the file cannot be read.
 
     Examples
     --------

@@ -59,6 +59,18 @@ def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
     tensors are not known. The objective of the paper is that of
     ``placeto_simulator.ThroughputEvaluator``.
 
+    Parameters
+    ----------
+    path
+        Name of the JSON file.
+
+    Raises
+    ------
+    GraphError
+        When the file is not such an input file.
+    OSError
+        When the file cannot be read.
+
     References
     ----------
     Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS

@@ -56,6 +56,20 @@ def load_pipedream_profile(path: str | os.PathLike[str], *, kind: str = MEASURED
 
     Ops are in topological order, and ``measured_time[kind]`` has their seconds. PipeDream's
     published profiles are of a V100.
+
+    Parameters
+    ----------
+    path
+        Name of the text file.
+    kind
+        Kind of the device that the profile was measured on.
+
+    Raises
+    ------
+    GraphError
+        When the file is not a profile; the message names the line.
+    OSError
+        When the file cannot be read.
     """
     with opened(path, lambda content: content.decode().splitlines()) as lines:
         return _training_graph(*_parsed(lines), kind)

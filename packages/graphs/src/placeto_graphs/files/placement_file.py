@@ -18,9 +18,25 @@ from placeto_graphs.schema.problem import PlacementProblem
 def save_placement(
     placement: NDArray[np.int32], problem: PlacementProblem, path: str | os.PathLike[str]
 ) -> None:
-    """Write a placement int32[G] to a JSON file of group names and device names.
+    """Write a placement to a JSON file of group names and device names.
 
-    The file is written at once or not at all; an existing one is replaced.
+    The file is written at once or not at all.
+
+    Parameters
+    ----------
+    placement : int32[G]
+        The device of each group.
+    problem
+        Problem with the names of the groups and devices.
+    path
+        Name of the file; an existing file is replaced.
+
+    Raises
+    ------
+    GraphError
+        When the placement is none of the problem (`PlacementProblem.check_placement`).
+    OSError
+        When the file cannot be written.
 
     Examples
     --------
@@ -44,7 +60,26 @@ def save_placement(
 
 
 def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> NDArray[np.int32]:
-    """Read a placement int32[G] of a problem from a JSON file of group names and device names.
+    """Read a placement of a problem from a JSON file of group names and device names.
+
+    Parameters
+    ----------
+    path
+        Name of the JSON file.
+    problem
+        Problem whose groups the file places.
+
+    Returns
+    -------
+    int32[G]
+        The device of each group.
+
+    Raises
+    ------
+    GraphError
+        When the file does not name a device of the cluster for each group of the problem.
+    OSError
+        When the file cannot be read.
 
     Examples
     --------
@@ -64,9 +99,31 @@ def load_placement_of_any_level(
     """Read a placement of a problem at whichever of its levels, or one that is said op by op.
 
     The JSON file has the names of the groups of one level, or those of all ops, and device names.
-    The result is the problem at the level of the placement, and the device of each group, int32[G].
-    Op by op, that is the coarsest level that keeps no two ops together which are apart in the file,
-    or else the problem in which each op is a group of its own, but for colocation ids.
+    The level of a placement that is said op by op is the coarsest level that keeps no two ops
+    together which are apart in the file. If there is none, each op is a group of its own, but for
+    colocation ids.
+
+    Parameters
+    ----------
+    path
+        Name of the JSON file.
+    problem
+        Problem at any of its levels.
+
+    Returns
+    -------
+    PlacementProblem
+        The problem at the level of the placement, with G groups.
+    int32[G]
+        The device of each group.
+
+    Raises
+    ------
+    GraphError
+        When the file does not name a device of the cluster for each group of a level, or for each
+        op; or when an op cannot run on its device.
+    OSError
+        When the file cannot be read.
 
     Examples
     --------

@@ -111,7 +111,20 @@ class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
 def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> None:
     """Write a problem to a file, at once or not at all.
 
-    The name of the file ends in ``.json`` or ``.json.gz``; an existing file is replaced.
+    Parameters
+    ----------
+    problem
+        Problem to write, with its grouping and hierarchy.
+    path
+        Name of the file, which ends in ``.json``, or in ``.json.gz`` to be packed. An existing file
+        is replaced.
+
+    Raises
+    ------
+    GraphError
+        When the name has another ending.
+    OSError
+        When the file cannot be written.
     """
     cluster, hierarchy = problem.cluster, problem.hierarchy
     index_of_column: dict[bytes, int] = {}
@@ -148,6 +161,18 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
 def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
     """Read a problem from a file that `save_problem` wrote.
 
+    Parameters
+    ----------
+    path
+        Name of the file, which ends in ``.json`` or ``.json.gz``.
+
+    Raises
+    ------
+    GraphError
+        When the file is not a problem file of the present version.
+    OSError
+        When the file cannot be read.
+
     Examples
     --------
     >>> from placeto_graphs.testing import example_problem
@@ -162,13 +187,40 @@ def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
 
 
 def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
-    """Write a graph of ops to a file, at once or not at all; see `save_problem`."""
+    """Write a graph of ops to a file, at once or not at all.
+
+    Parameters
+    ----------
+    graph
+        Graph to write.
+    path
+        Name of the file, as `save_problem` takes it.
+
+    Raises
+    ------
+    GraphError
+        When the name does not end in ``.json`` or ``.json.gz``.
+    OSError
+        When the file cannot be written.
+    """
     graph_file = {"format": GRAPH_FORMAT, "version": GRAPH_VERSION, "graph": _encoded_graph(graph)}
     _write(path, graph_file)
 
 
 def load_graph(path: str | os.PathLike[str]) -> OpGraph:
-    """Read a graph of ops from a file that `save_graph` wrote; see `load_problem`.
+    """Read a graph of ops from a file that `save_graph` wrote.
+
+    Parameters
+    ----------
+    path
+        Name of the file, which ends in ``.json`` or ``.json.gz``.
+
+    Raises
+    ------
+    GraphError
+        When the file is not a graph file of the present version.
+    OSError
+        When the file cannot be read.
 
     Examples
     --------

@@ -66,9 +66,26 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Replace a file at once, or leave it as it was.
 
     The bytes go to a temporary file in the same folder. It replaces the old file after all bytes
-    are on disk. A name that ends in ``.gz`` packs them; equal contents give equal files.
+    are on disk. If the file cannot be written, nothing of the new content is left behind.
 
-    If the file cannot be written, nothing of the new content is left behind.
+    Parameters
+    ----------
+    path
+        Name of the file. One that ends in ``.gz`` packs the bytes; equal contents give equal files.
+    content
+        Bytes of the whole file.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> write_atomically("notes.txt", b"first")
+    >>> Path("notes.txt").read_bytes()
+    b'first'
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")

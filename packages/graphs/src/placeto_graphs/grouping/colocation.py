@@ -21,7 +21,13 @@ Rule = Callable[[OpGraph], Grouping]
 
 
 def colocate_by_id(graph: OpGraph) -> Grouping:
-    """Put the ops of each colocation id into one group, which every placement must do."""
+    """Put the ops of each colocation id into one group, which every placement must do.
+
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    """
     return grouping_of_labels(graph, graph.colocation_leaders)
 
 
@@ -33,6 +39,11 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     op reads. It belongs to the last of them in topological order. Every use of a layer reads its
     weights, so tensors that live in weights count only if nothing else is shared. A
     gradient op that shares nothing with a forward op of its scope stays on its own.
+
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
     """
     scopes, position = graph.scopes, graph.topological_index.tolist()
     is_forward, is_backward = (
@@ -68,6 +79,11 @@ def colocate_updates(graph: OpGraph) -> Grouping:
 
     An update op belongs to the op with ``parameter_bytes`` whose tensor it reads. One that reads
     several parameters belongs to none of them and stays on its own.
+
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
     """
     producers, consumers = graph.edge_producers, graph.edge_consumers
     reads = (graph.phases[consumers] == Phase.UPDATE) & (graph.parameter_bytes[producers] > 0)
@@ -85,6 +101,11 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     follows it. Otherwise all layers of a chain would be one group. In a PipeDream profile, backward
     ops are whole layers without weight updates. Each gradient then has one reader, and the rule
     makes one group between two forks: leave it out there.
+
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
     """
     lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
     highest = np.full(graph.num_ops, -1, np.int32)
@@ -112,8 +133,13 @@ def _made_of_weights(graph: OpGraph) -> NDArray[np.bool_]:
 def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     r"""Put ops into one group whose scopes begin with the same text that matches a pattern.
 
-    The pattern is a regular expression, matched at the beginning of each scope:
-    ``r"decoder\.step\d+\.attention"`` makes one group of each attention step.
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    pattern
+        Regular expression, matched at the beginning of each scope:
+        ``r"decoder\.step\d+\.attention"`` makes one group of each attention step.
 
     Raises
     ------
@@ -169,9 +195,14 @@ DEFAULT_RULES: tuple[Rule, ...] = tuple(NAMED_RULES.values())
 def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:
     r"""Return the groups of ops that any of the rules puts together.
 
-    Rules are functions from a graph to a grouping. The default are those of Mirhoseini et al.
-    (2017): colocation ids, gradients with their forward ops, updates with their parameters, and
-    single consumers, recursively. Without any rule each op is a group of its own.
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    rules
+        Functions from a graph to a `Grouping` of its ops. By default those of Mirhoseini et al.
+        (2017): colocation ids, gradients with their forward ops, updates with their parameters, and
+        single consumers, recursively. Without any rule each op is a group of its own.
 
     Examples
     --------
@@ -198,8 +229,11 @@ def colocate(graph: OpGraph, rules: Sequence[Rule] = DEFAULT_RULES) -> Grouping:
 def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
     r"""Return the co-location rules of some names.
 
-    A name is ``"id"``, ``"gradients"``, ``"updates"``, ``"single-consumers"``, or ``"scopes:"`` and
-    the pattern of `colocate_scopes`.
+    Parameters
+    ----------
+    names
+        Each is ``"id"``, ``"gradients"``, ``"updates"``, ``"single-consumers"``, or ``"scopes:"``
+        and the pattern of `colocate_scopes`.
 
     Raises
     ------
@@ -234,7 +268,16 @@ def rules_of_names(names: Iterable[str]) -> tuple[Rule, ...]:
 def names_of_rules(rules: Iterable[Rule]) -> tuple[str, ...] | None:
     r"""Return the names of co-location rules, None if one of them has no name.
 
-    Rules of scopes are ``functools.partial(colocate_scopes, pattern=...)``.
+    Parameters
+    ----------
+    rules
+        Functions as `colocate` takes them. Rules of scopes are
+        ``functools.partial(colocate_scopes, pattern=...)``.
+
+    Examples
+    --------
+    >>> names_of_rules([colocate_by_id, colocate_updates])
+    ('id', 'updates')
     """
     names: list[str] = []
     for rule in rules:

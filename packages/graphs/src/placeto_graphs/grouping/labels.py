@@ -16,7 +16,25 @@ def grouping_of_labels(graph: OpGraph, labels: NDArray[np.integer[Any]]) -> Grou
     Groups are numbered in the topological order of their first ops, and have the names of these.
     Equal partitions thus give equal groupings.
 
-    Labels int[V] are any integers; all else raises a `GraphError`.
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    labels : int[V]
+        Label of each op, any integer of int64.
+
+    Raises
+    ------
+    GraphError
+        When the labels are not one integer for each op.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx
+    >>> graph = from_networkx(nx.DiGraph([("a", "b"), ("b", "c")]))
+    >>> grouping_of_labels(graph, np.array([7, 5, 7])).group_of
+    array([0, 1, 0], dtype=int32)
     """
     labels = int_array("labels", labels, np.int64, (graph.num_ops,), minimum=-INT64_MAX)
     order = graph.topological_order

@@ -31,9 +31,18 @@ def merge_and_colocate(
     less than ``min_output_bytes``. A group without neighbours, such as a counter that nothing else
     reads, joins the next group without neighbours.
 
-    It starts from groups such as those of `colocate`; ops that are together stay together. Unless
-    given, ``num_groups`` is 1, and no cost is too high. Time and memory grow nearly linearly with
-    ops and edges.
+    Ops that are together stay together. Time and memory grow nearly linearly with ops and edges.
+
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    grouping
+        Groups to begin with, such as those of `colocate`.
+    num_groups
+        Number of groups to stop at, at least 1; by default 1.
+    min_output_bytes
+        Bytes of output from which on a group stays, at least 1; by default none is enough.
 
     Raises
     ------
@@ -71,10 +80,27 @@ def nested_groupings(
     run. They go from coarse to fine, each once. Ops of one group are also in one group of every
     coarser grouping. Numbers that are not fewer than there are give ``grouping`` itself.
 
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    grouping
+        Groups to begin with, such as those of `colocate`.
+    num_groups
+        Numbers of groups, each at least 1, in any order.
+
     Raises
     ------
     GraphError
         When no number is given, one is not an integer >= 1, or the grouping is of another graph.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import colocate, from_networkx
+    >>> graph = from_networkx(nx.path_graph(6, create_using=nx.DiGraph))
+    >>> nested_groupings(graph, colocate(graph, rules=()), num_groups=[4, 2])
+    (Grouping(ops=6, groups=2), Grouping(ops=6, groups=4))
     """
     requested_sizes = {integer("num_groups", count, minimum=1) for count in num_groups}
     if not requested_sizes:

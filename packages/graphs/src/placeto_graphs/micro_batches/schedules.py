@@ -22,8 +22,17 @@ def scheduled(
     - ``"gpipe"`` (Huang et al. 2019): the backward pass begins after all of the forward pass.
     - ``"1f1b"`` (Narayanan et al. 2019): the forward pass of micro-batch j on stage s of k, from 0,
       waits for the backward pass of j - (k - s) there, so that it holds at most k - s of them. The
-      stages are those of the placement, int32[G], see `device_and_group_stages`. Another
-      placement of the same problem has other stages, and so other waits.
+      stages are those of the placement, see `device_and_group_stages`. Another placement of the
+      same problem has other stages, and so other waits.
+
+    Parameters
+    ----------
+    problem
+        Problem of a step in micro-batches (`micro_batched_problem`).
+    schedule
+        One of ``SCHEDULES``.
+    placement : int32[G]
+        The device of each group.
 
     Raises
     ------
@@ -90,12 +99,43 @@ def scheduled(
 def device_and_group_stages(
     problem: PlacementProblem, placement: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return int64[D] and int64[G], the stages of devices and groups, from 0.
+    """Return the stage of a pipeline that each device and each group is in, counted from 0.
 
     Devices are in the order of the forward pass: by the mean position of their time in it. Groups
     are in the order in which they begin, and as much of their time is in a stage as its device has.
     In a chain the stage of a group is that of its device, as it is without forward ops; a group out
     of order is in the stage of its neighbours. A device without forward ops has the stage -1.
+
+    Parameters
+    ----------
+    problem
+        Problem with G groups and D devices.
+    placement : int32[G]
+        The device of each group.
+
+    Returns
+    -------
+    int64[D]
+        The stage of each device.
+    int64[G]
+        The stage of each group.
+
+    Raises
+    ------
+    GraphError
+        When the placement is none of the problem.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from placeto_graphs import from_networkx, parse_cluster
+    >>> chain = PlacementProblem(
+    ...     graph=from_networkx(nx.DiGraph([("a", "b"), ("b", "c")])),
+    ...     cluster=parse_cluster("2xk80"),
+    ...     compute_time=np.ones((3, 2)),
+    ... )
+    >>> device_and_group_stages(chain, np.array([1, 0, 0]))
+    (array([1, 0]), array([0, 1, 1]))
     """
     graph, devices, size = problem.graph, problem.expand(placement), problem.num_devices
     seconds = problem.compute_time[np.arange(graph.num_ops), devices]

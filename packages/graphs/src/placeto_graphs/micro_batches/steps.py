@@ -42,6 +42,13 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     - **Order.** First all forward ops, one micro-batch after the other, then all backward ops from
       the first one, which is ready first, as in PyTorch's ``ScheduleGPipe``; then the update.
 
+    Parameters
+    ----------
+    graph
+        A graph of V ops, of a whole step.
+    num_micro_batches
+        Number m of micro-batches, at least 1.
+
     Raises
     ------
     GraphError
@@ -76,6 +83,18 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     of these the earliest micro-batch (`Cluster.queue`), as executors of pipelines do. First in,
     first out would start all micro-batches before it finishes one, and take up to twice as long.
 
+    Parameters
+    ----------
+    problem
+        Problem of a whole step.
+    num_micro_batches
+        Number m of micro-batches, at least 1.
+
+    Raises
+    ------
+    GraphError
+        When the number m is not an integer >= 1, or the step is in micro-batches already.
+
     Examples
     --------
     >>> from placeto_graphs.testing import example_problem
@@ -101,8 +120,26 @@ def repeat_micro_batch_problem(
 ) -> PlacementProblem:
     """Return the problem of placing a step in m micro-batches, each of which a problem describes.
 
-    As `micro_batched_problem`, but nothing is divided: graph and times are those of a step with
-    an m-th part of the batch.
+    As `micro_batched_problem`, but nothing is divided.
+
+    Parameters
+    ----------
+    problem
+        Problem of a step with an m-th part of the batch.
+    num_micro_batches
+        Number m of micro-batches, at least 1.
+
+    Raises
+    ------
+    GraphError
+        When the number m is not an integer >= 1, or the step is in micro-batches already.
+
+    Examples
+    --------
+    >>> from placeto_graphs.testing import example_problem
+    >>> part = example_problem()
+    >>> repeat_micro_batch_problem(part, 4).compute_time.sum() / part.compute_time.sum()
+    4.0
     """
     count = _checked_count(problem.graph, num_micro_batches)
     if count == 1:

@@ -24,8 +24,15 @@ def memory_penalised_runtime(
     ``R(p) = r`` where the largest peak memory ``m`` over the devices is at most the limit ``M``,
     and ``r + c (m - M)`` where it is more (Addanki et al. 2019).
 
-    Of several limits in bytes, one for each device, the one that is exceeded most counts; infinity
-    is no limit. The ``scale`` c is in seconds per byte.
+    Parameters
+    ----------
+    batch
+        Costs of B placements on D devices.
+    limit : number or number[D]
+        Bytes M that all devices have, or each; infinity is no limit. Of several limits the one that
+        is exceeded most counts.
+    scale
+        Cost ``c`` of a byte that is lacking, in seconds per byte.
 
     Raises
     ------
@@ -65,10 +72,15 @@ def placement_ranks(
     ----------
     batch
         Costs of B placements.
-    limit
-        Bytes of memory of all devices, or of each, [D].
+    limit : number or number[D]
+        Bytes of memory that all devices have, or each.
     penalty
-        Factor ``c``.
+        Factor ``c``, a number without a unit.
+
+    Returns
+    -------
+    B pairs of (bool, float)
+        Whether each placement lacks memory or cannot run, and its cost in the unit of the runtime.
 
     Examples
     --------
@@ -115,7 +127,13 @@ class Evaluator(Protocol):
         """The problem whose placements are evaluated."""
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        """Return the costs of placements, int32[B, G]: the device of each group, one a row."""
+        """Return the costs of placements.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
 
 
 @runtime_checkable
@@ -123,7 +141,13 @@ class SchedulingEvaluator(Evaluator, Protocol):
     """An evaluator that also returns when each group runs."""
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return the costs of placements, as `evaluate` does, and when their groups run."""
+        """Return the costs of placements, as `evaluate` does, and when their groups run.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
 
 
 @runtime_checkable
@@ -134,7 +158,13 @@ class CriticalEvaluator(Evaluator, Protocol):
     """
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return bool[B, G], whether each group is critical: on the critical path of the step."""
+        """Return bool[B, G], whether each group is critical: on the critical path of the step.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
 
 
 @runtime_checkable
@@ -148,4 +178,14 @@ class Placer(Protocol):
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best placement that the placer finds."""
+        """Return the best placement that the placer finds.
+
+        Parameters
+        ----------
+        problem
+            Problem to find a placement for.
+        evaluator
+            Evaluator of that problem, which prices placements.
+        seed
+            Seed of all random choices; equal seeds give equal results.
+        """

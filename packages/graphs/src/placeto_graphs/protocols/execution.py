@@ -28,29 +28,81 @@ class DeviceStep(Protocol):
         """Return the context in which a thread runs the device."""
 
     def begin(self, feed: Any) -> None:
-        """Put what is there before the step, as `ExecutableStep.feed` says, where it belongs."""
+        """Put what is there before the step where it belongs.
+
+        Parameters
+        ----------
+        feed
+            Value that `ExecutableStep.feed` returned.
+        """
 
     def run(self, op: int) -> int:
-        """Run an op; return the bytes that the device holds more for its tensors."""
+        """Run an op.
+
+        Parameters
+        ----------
+        op
+            Index of the op in the graph.
+
+        Returns
+        -------
+        int
+            Bytes that the device holds more for the tensors of the op.
+        """
 
     def buffers(self, tensor: int, destination: int) -> Sequence[Any]:
-        """Return what another device has to get of a tensor, as contiguous torch tensors."""
+        """Return what another device has to get of a tensor, as contiguous torch tensors.
+
+        Parameters
+        ----------
+        tensor
+            Index of the tensor in the graph, which is on this device.
+        destination
+            Index of the other device.
+        """
 
     def expect(self, tensor: int) -> tuple[Sequence[Any], int]:
         """Make room for a tensor of another device.
 
-        Return buffers to be filled, like those of the source; and the bytes that the device holds
-        more.
+        Parameters
+        ----------
+        tensor
+            Index of the tensor in the graph.
+
+        Returns
+        -------
+        sequence of torch tensors
+            Buffers to be filled, like those of the source.
+        int
+            Bytes that the device holds more.
         """
 
     def arrived(self, tensor: int) -> None:
-        """Take a tensor whose buffers are filled."""
+        """Take a tensor whose buffers are filled.
+
+        Parameters
+        ----------
+        tensor
+            Index of the tensor in the graph.
+        """
 
     def free(self, tensor: int) -> int:
-        """Give up a tensor; return the bytes that the device holds fewer."""
+        """Give up a tensor; return the bytes that the device holds fewer.
+
+        Parameters
+        ----------
+        tensor
+            Index of the tensor in the graph.
+        """
 
     def pieces(self, names: Collection[str]) -> Mapping[Any, Any]:
-        """Return the device's pieces of some results, after the step has run."""
+        """Return the device's pieces of some results, after the step has run.
+
+        Parameters
+        ----------
+        names
+            Names of results (`ExecutableStep.result_names`).
+        """
 
 
 @runtime_checkable
@@ -62,15 +114,32 @@ class ExecutableStep(Protocol):
         """The ops and tensors of the step."""
 
     def check_devices(self, devices: Sequence[str]) -> None:
-        """Raise a ValueError of one line if the step cannot run on devices of these names."""
+        """Refuse devices on which the step cannot run.
+
+        Parameters
+        ----------
+        devices : D texts
+            Names such as ``"cpu:0"`` or ``"cuda:1"``.
+
+        Raises
+        ------
+        ValueError
+            When the step cannot run on one of them; the message is one line.
+        """
 
     def on_device(
-        self, number: int, devices: Sequence[str], op_device: NDArray[np.int32]
+        self, device: int, devices: Sequence[str], op_device: NDArray[np.int32]
     ) -> DeviceStep:
         """Return the part of the step that is on one of D devices.
 
-        Their names are such as ``"cpu:0"`` or ``"cuda:1"``; ``op_device`` int32[V] has the number
-        of the device of each op.
+        Parameters
+        ----------
+        device
+            Index of the device, from 0 to D - 1.
+        devices : D texts
+            Names such as ``"cpu:0"`` or ``"cuda:1"``.
+        op_device : int32[V]
+            Index of the device of each op.
         """
 
     def feed(self) -> Any:
@@ -81,4 +150,12 @@ class ExecutableStep(Protocol):
         """Names of all results of the step."""
 
     def results(self, names: Collection[str], pieces: Mapping[Any, Any]) -> Mapping[str, Any]:
-        """Return some results, put together from what `DeviceStep.pieces` of all devices return."""
+        """Return some results, put together from the pieces of all devices.
+
+        Parameters
+        ----------
+        names
+            Names of results (`result_names`).
+        pieces
+            Union of the mappings that `DeviceStep.pieces` of all devices return for these names.
+        """

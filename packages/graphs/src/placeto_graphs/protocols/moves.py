@@ -141,6 +141,11 @@ class Walks(Record):
         """Return int64[C], the evaluations until each walk first had a cost, that one included.
 
         Walks count one after the other.
+
+        Parameters
+        ----------
+        cost : float64[C]
+            A cost of each walk, in the unit of the runtime.
         """
         counts = np.cumsum(~np.isnan(self.cost)).reshape(self.cost.shape)
         first = np.argmax(self.cost == cost[:, None], axis=1)
@@ -153,19 +158,46 @@ class MoveEvaluator(Evaluator, Protocol):
     """An evaluator that tries many moves in one call, such as in compiled code."""
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from each of several placements, int32[C, G], as `plain_walk` does."""
+        """Walk from each of several placements, as `plain_walk` does.
+
+        Parameters
+        ----------
+        placements : int32[C, G]
+            The start of each walk: the device of each group.
+        moves
+            Moves of C walks.
+        """
 
 
 def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves) -> Walks:
     """Walk from each of several placements with any evaluator, one placement at a time.
 
-    Placements are int32[C, G], the start of each walk.
+    Parameters
+    ----------
+    evaluator
+        Evaluator of the problem.
+    placements : int32[C, G]
+        The start of each walk: the device of each group.
+    moves
+        Moves of C walks.
 
     Raises
     ------
     GraphError
         When `check_moves` refuses the moves, or some are critical, and the evaluator does not say
         which groups are.
+
+    Examples
+    --------
+    >>> from placeto_graphs.testing import LoadEvaluator, example_problem
+    >>> evaluator = LoadEvaluator(example_problem(2, ("k80", "k80")))
+    >>> to_the_second = Moves(
+    ...     set_of=[[0, 1]], device=[[1, 1]], allowance=[[0.0, 0.0]],
+    ...     first_member=[0, 1, 2], members=[0, 1],
+    ... )
+    >>> walks = plain_walk(evaluator, np.array([[0, 0]]), to_the_second)
+    >>> walks.placement, walks.evaluations
+    (array([[1, 0]], dtype=int32), 3)
     """
     problem = evaluator.problem
     cannot_run = check_moves(problem, placements, moves)
@@ -234,8 +266,20 @@ def check_moves(
 ) -> NDArray[np.bool_]:
     """Return bool[S, D], true where a group of a set cannot run.
 
-    Moves of another number of walks, or of groups or devices that the problem does not have, raise
-    a `GraphError`.
+    Parameters
+    ----------
+    problem
+        Problem with G groups and D devices.
+    placements : int32[C, G]
+        The start of each walk.
+    moves
+        Moves of S sets of groups.
+
+    Raises
+    ------
+    GraphError
+        When the moves are of another number of walks, or of groups or devices that the problem does
+        not have.
     """
     if len(placements) != moves.num_walks:
         raise GraphError(

@@ -211,7 +211,16 @@ def sorted_rows(field: str, rows: NDArray[np.int32], noun: str) -> NDArray[np.in
 def sums_by_key(
     keys: NDArray[np.integer[Any]], values: NDArray[np.int64], length: int
 ) -> NDArray[np.int64]:
-    """Return int64[length], the exact sum of the values of each key from 0 to below ``length``.
+    """Return int64[length], the exact sum of the values of each key.
+
+    Parameters
+    ----------
+    keys : int[K]
+        Key of each value, from 0 to below ``length``.
+    values : int64[K]
+        Numbers to add up.
+    length
+        Number of keys.
 
     Examples
     --------

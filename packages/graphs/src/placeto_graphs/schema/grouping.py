@@ -189,7 +189,10 @@ class GroupGraph(Record):
 
     @cached_property
     def topological_order(self) -> NDArray[np.int32]:
-        """int32[G], groups in topological order; of several ready ones the lowest index first."""
+        """int32[G], groups in topological order; of several ready ones the lowest index first.
+
+        The constructor raises a `GraphError` if the edges have a cycle.
+        """
         try:
             return topological_order(self.num_groups, self.edges[:, 0], self.edges[:, 1])
         except CycleError as error:
@@ -205,8 +208,14 @@ def group_graph(
     tensors flow are joined by one edge, from the earlier to the later position. The graph therefore
     has no cycles, even if backward ops share a group with forward ops.
 
-    ``compute_time``, float64[V, D], are the seconds of each op on each device; infinity where it
-    cannot run.
+    Parameters
+    ----------
+    graph
+        A graph of V ops.
+    grouping
+        The partition of the ops into G groups.
+    compute_time : float64[V, D]
+        Seconds of each op on each device; infinity where it cannot run.
 
     Examples
     --------

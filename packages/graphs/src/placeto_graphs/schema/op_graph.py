@@ -219,7 +219,10 @@ class OpGraph(Record):
 
     @cached_property
     def topological_order(self) -> NDArray[np.int32]:
-        """int32[V], the ops in topological order; of several ready ones the lowest index first."""
+        """int32[V], the ops in topological order; of several ready ones the lowest index first.
+
+        The constructor raises a `GraphError` if edges and waits have a cycle.
+        """
         try:
             return topological_order(self.num_ops, *self.precedences.T)
         except CycleError as error:

@@ -131,16 +131,37 @@ class PlacementProblem(Record):
     def check_placement(self, placement: Any) -> NDArray[np.int32]:
         """Return a placement of this problem, int32[G], read-only; refuse one of another.
 
-        A group must not be on a device where one of its ops cannot run.
+        Parameters
+        ----------
+        placement : int[G]
+            The device of each group.
+
+        Raises
+        ------
+        GraphError
+            When it is not a device for each group, or a group is on a device where one of its ops
+            cannot run.
         """
         return self._checked_devices("placement", placement, (self.num_groups,))
 
     def check_placements(self, placements: Any) -> NDArray[np.int32]:
-        """Return placements of this problem, int32[B, G]; see `check_placement`."""
+        """Return placements of this problem, int32[B, G]; see `check_placement`.
+
+        Parameters
+        ----------
+        placements : int[B, G]
+            The device of each group, one placement a row.
+        """
         return self._checked_devices("placements", placements, (None, self.num_groups))
 
     def expand(self, placement: Any) -> NDArray[np.int32]:
-        """Return int32[V], the device of each op, for int32[G], the device of each group."""
+        """Return int32[V], the device of each op.
+
+        Parameters
+        ----------
+        placement : int[G]
+            The device of each group; see `check_placement`.
+        """
         op_devices: NDArray[np.int32] = self.check_placement(placement)[self.grouping.group_of]
         return op_devices
 
@@ -166,7 +187,18 @@ class PlacementProblem(Record):
         return [level.num_groups for level in self.levels].index(self.num_groups)
 
     def at_level(self, level: int) -> "PlacementProblem":
-        """Return the problem at one of its levels."""
+        """Return the problem at one of its levels.
+
+        Parameters
+        ----------
+        level
+            Index of one of `levels`; 0 is the coarsest.
+
+        Raises
+        ------
+        GraphError
+            When there is no such level.
+        """
         last = len(self.levels) - 1
         if not 0 <= level <= last:
             raise GraphError(f"level: expected one from 0 to {last}, got {level}")
@@ -184,6 +216,16 @@ class PlacementProblem(Record):
 
         The same converts a placement of another level of the problem to this one: exactly from a
         coarser level, and by the largest share from a finer one.
+
+        Parameters
+        ----------
+        op_devices : int[V]
+            The device of each op.
+
+        Raises
+        ------
+        GraphError
+            When it is not a device for each op.
         """
         last, ops = self.num_devices - 1, self.graph.num_ops
         devices = int_array("op_devices", op_devices, np.int32, (ops,), maximum=last)
@@ -245,7 +287,17 @@ class PlacementProblem(Record):
 def measured_compute_time(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
     """Return float64[V, D], the measured times of a graph as the compute times on a cluster.
 
-    The graph has measured times for the kind of every device.
+    Parameters
+    ----------
+    graph
+        A graph of V ops with measured times for the kind of every device, in seconds.
+    cluster
+        The D devices.
+
+    Raises
+    ------
+    GraphError
+        When the graph has no times for the kind of a device.
 
     Examples
     --------

@@ -116,7 +116,18 @@ class PlacementResult(Record):
             )
 
     def fits(self, cluster: Cluster) -> bool:
-        """Return whether no device holds more than its memory; otherwise it runs out of memory."""
+        """Return whether no device holds more than its memory; otherwise it runs out of memory.
+
+        Parameters
+        ----------
+        cluster
+            Cluster of the problem, with D devices.
+
+        Raises
+        ------
+        GraphError
+            When the cluster has another number of devices.
+        """
         if cluster.num_devices != len(self.peak_memory):
             raise GraphError(
                 f"cluster: expected {len(self.peak_memory)} devices, got {cluster.num_devices}"
