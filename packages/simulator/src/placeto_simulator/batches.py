@@ -85,8 +85,8 @@ def batch_of(
     walking = NO_WALKS
     if moves is not None:
         path = len(moves.neighbours) > 0
-        limits = check_moves(problem, rows, moves), problem.cluster.memory_bytes
-        walking = _walking_of(moves, num_groups, *limits)
+        device_limits = check_moves(problem, rows, moves), problem.cluster.memory_bytes
+        walking = _walking_of(moves, num_groups, *device_limits)
     return Batch(
         placements=rows,
         runtime=np.empty(count),
@@ -245,8 +245,8 @@ def list_pairs(
 ) -> int:
     """List the critical groups and their neighbours on other devices; return how many pairs."""
     count = 0
-    for number in range(len(neighbours)):
-        group, neighbour = neighbours[number, 0], neighbours[number, 1]
+    for edge in range(len(neighbours)):
+        group, neighbour = neighbours[edge, 0], neighbours[edge, 1]
         if is_critical[group] and placement[group] != placement[neighbour]:
             pairs[count, 0], pairs[count, 1] = group, neighbour
             count += 1
@@ -278,58 +278,58 @@ def walk(  # noqa: PLR0915
         if not has_walks:
             continue
 
-        best_placement, before = walking.best_placement[row], walking.before[row]
+        best_placement, previous_device = walking.best_placement[row], walking.before[row]
         pairs = walking.pairs[row]
         copy(placement, best_placement)
-        best_lacks = lacking(walking.memory_bytes, peak_memory)
-        now = best_cost = seconds * (1.0 + walking.memory_penalty * best_lacks)
-        walking.cost[row, 0] = now
+        best_excess = lacking(walking.memory_bytes, peak_memory)
+        present_cost = best_cost = seconds * (1.0 + walking.memory_penalty * best_excess)
+        walking.cost[row, 0] = present_cost
         num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
         num_tried = num_likely = 0
         for move in range(walking.set_of.shape[1]):
-            chosen, there = walking.set_of[row, move], walking.device[row, move]
+            chosen_set, target = walking.set_of[row, move], walking.device[row, move]
             walking.cost[row, 1 + move] = np.nan
             if walking.pick[row, move] < 1:
                 if num_pairs == 0:
                     continue
                 pair = np.int64(walking.pick[row, move] * num_pairs)
                 group, neighbour = pairs[pair, 0], pairs[pair, 1]
-                chosen, there = walking.set_with[chosen, group], placement[neighbour]
-            first, last = walking.first_member[chosen], walking.first_member[chosen + 1]
+                chosen_set, target = walking.set_with[chosen_set, group], placement[neighbour]
+            first, last = walking.first_member[chosen_set], walking.first_member[chosen_set + 1]
             changes = False
             for position in range(first, last):
                 group = walking.members[position]
-                before[group] = placement[group]
-                changes |= placement[group] != there
-            if not changes or walking.cannot_run[chosen, there]:
+                previous_device[group] = placement[group]
+                changes |= placement[group] != target
+            if not changes or walking.cannot_run[chosen_set, target]:
                 continue
             for position in range(first, last):
-                move_group(tables, state, placement, walking.members[position], there)
-            most = now + walking.allowance[row, move]
+                move_group(tables, state, placement, walking.members[position], target)
+            max_cost = present_cost + walking.allowance[row, move]
             # Without memory it is simulated in about half of the time, which often is enough.
-            then, lacks = np.inf, 0.0
+            cost, excess = np.inf, 0.0
             num_tried += 1
             for tracks_memory in range(1 if 2 * num_likely > num_tried else 0, 2):
                 state.tracks_memory[0] = tracks_memory == 1
                 seconds = price(tables, state, placement)
                 if tracks_memory == 1:
-                    lacks = lacking(walking.memory_bytes, state.peak)
-                    then = seconds * (1.0 + walking.memory_penalty * lacks)
-                elif seconds > most:
+                    excess = lacking(walking.memory_bytes, state.peak)
+                    cost = seconds * (1.0 + walking.memory_penalty * excess)
+                elif seconds > max_cost:
                     break
-            walking.cost[row, 1 + move] = then
-            num_likely += seconds <= most
-            if then <= most:
-                now = then
+            walking.cost[row, 1 + move] = cost
+            num_likely += seconds <= max_cost
+            if cost <= max_cost:
+                present_cost = cost
                 if has_path:
                     mark_critical(tables, state, placement, is_critical)
                     num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
-                if now < best_cost if (lacks > 0) == (best_lacks > 0) else lacks == 0:
-                    best_cost, best_lacks = now, lacks
+                if present_cost < best_cost if (excess > 0) == (best_excess > 0) else excess == 0:
+                    best_cost, best_excess = present_cost, excess
                     batch.runtime[row] = seconds
                     copy(state.peak, peak_memory)
                     copy(placement, best_placement)
             else:
                 for position in range(first, last):
                     group = walking.members[position]
-                    move_group(tables, state, placement, group, before[group])
+                    move_group(tables, state, placement, group, previous_device[group])

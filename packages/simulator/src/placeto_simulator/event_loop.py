@@ -140,7 +140,7 @@ def simulate(  # noqa: PLR0915
 
     def take(then: float) -> None:
         """Take the memory of what starts before a time, after all that was released before it."""
-        kept = 0
+        num_kept = 0
         for count in range(state.num_held[ZERO]):
             element = state.first_held[count]
             while element != NOTHING and state.start[element] < then:
@@ -154,9 +154,9 @@ def simulate(  # noqa: PLR0915
                     element = state.after[element]
                 state.held[device] += size
                 state.peak[device] = max(state.peak[device], state.held[device])
-            state.first_held[kept] = element
-            kept += element != NOTHING
-        state.num_held[ZERO] = kept
+            state.first_held[num_kept] = element
+            num_kept += element != NOTHING
+        state.num_held[ZERO] = num_kept
 
     def freed_by(store: int) -> int:
         """End a use of what a device stores; return how many bytes that frees."""
@@ -203,30 +203,30 @@ def simulate(  # noqa: PLR0915
         while True:
             code = tables.readers[read]
             reader = code & OP
-            there = state.device_of[reader]
+            reader_device = state.device_of[reader]
             is_first = code >= FIRST_OF_TENSOR
             tensor = either(is_first, read + ONE, tensor)
             state.sent_to[device] = tensor
-            is_new = state.sent_to[there] != tensor
-            state.sent_to[there] = tensor
-            is_local = there == device
-            left = state.missing[reader] - is_local
-            state.missing[reader] = left
+            is_new = state.sent_to[reader_device] != tensor
+            state.sent_to[reader_device] = tensor
+            is_local = reader_device == device
+            num_missing = state.missing[reader] - is_local
+            state.missing[reader] = num_missing
             if BACKWARD_FIRST:
-                if is_local and left == 0:
+                if is_local and num_missing == 0:
                     enqueue(device, reader)
             else:
                 state.after[last_op] = reader
-                last_op = either(is_local & (left == 0), reader, last_op)
+                last_op = either(is_local & (num_missing == 0), reader, last_op)
             if is_new:
-                send(now, read, device, there)
+                send(now, read, device, reader_device)
             if tracks_memory:
                 local_store = num_reads + tables.tensor_of_read[read] if is_first else local_store
                 local_uses = 0 if is_first else local_uses
                 local_uses += is_local | is_new
-                copy = read if is_new else state.store_on[there]
+                copy = read if is_new else state.store_on[reader_device]
                 store = local_store if is_local else copy
-                state.store_on[there] = store
+                state.store_on[reader_device] = store
                 state.store_of_input[tables.input_of_read[read]] = store
                 uses = 0 if is_new else state.uses_left[store]
                 state.uses_left[store] = uses + 1
@@ -264,14 +264,14 @@ def simulate(  # noqa: PLR0915
             code = tables.readers[read]
             reader = code & OP
             is_here = state.device_of[reader] == device
-            left = state.missing[reader] - is_here
-            state.missing[reader] = left
+            num_missing = state.missing[reader] - is_here
+            state.missing[reader] = num_missing
             if BACKWARD_FIRST:
-                if is_here and left == 0:
+                if is_here and num_missing == 0:
                     enqueue(device, reader)
             else:
                 state.after[last_op] = reader
-                last_op = either(is_here & (left == 0), reader, last_op)
+                last_op = either(is_here & (num_missing == 0), reader, last_op)
             read += ONE
             if code & LAST_OF_TENSOR:
                 break
@@ -329,18 +329,18 @@ def simulate(  # noqa: PLR0915
     fills_all = True  # at first every device may have something in its queue
     while True:
         # Every resource at rest picks, of those whose queues may have got something ...
-        for number in range(num_devices if fills_all else count):
+        for index in range(num_devices if fills_all else count):
             if fills_all:
-                device = number
+                device = index
             elif count > ONE:
-                device = state.fed_device[number]
+                device = state.fed_device[index]
             if state.next_time[device] == NEVER and has_waiting(device):
                 put_ahead(device, start_op(now, device))
                 event = earlier(state.next_time, device, event)
         fills_all = False
-        for number in range(count):
+        for index in range(count):
             if count > ONE:
-                bus = state.completed[number]
+                bus = state.completed[index]
             for position in range(tables.first_fed_wire[bus], tables.first_fed_wire[bus + ONE]):
                 wire = unsigned(tables.fed_wires[position])
                 state.under_way[wire] = state.last[wire]
@@ -381,16 +381,20 @@ def simulate(  # noqa: PLR0915
 
 
 @partial(compiled, called_by_python=False)
-def either(condition: bool, one: int, other: int) -> int:
+def either(condition: bool, if_true: int, if_false: int) -> int:
     """Return one number or another, computed: compilers make branches of expressions."""
-    return other ^ ((one ^ other) & (ZERO - unsigned(condition)))
+    return if_false ^ ((if_true ^ if_false) & (ZERO - unsigned(condition)))
 
 
 @partial(compiled, called_by_python=False)
-def earlier(next_time: NDArray[np.float64], one: int, other: int) -> int:
+def earlier(next_time: NDArray[np.float64], first: int, second: int) -> int:
     """Return the resource of two whose event comes first."""
-    time, other_time = next_time[one], next_time[other]
-    return one if time < other_time or (time == other_time and one < other) else other
+    first_time, second_time = next_time[first], next_time[second]
+    return (
+        first
+        if first_time < second_time or (first_time == second_time and first < second)
+        else second
+    )
 
 
 @partial(compiled, called_by_python=False)
@@ -399,10 +403,10 @@ def play_again(winner: NDArray[np.uint32], next_time: NDArray[np.float64], resou
     first, first_time = resource, next_time[resource]
     node = unsigned(len(next_time)) + resource
     while node > ONE:
-        other = unsigned(winner[node ^ ONE])
-        other_time = next_time[other]
-        if other_time < first_time or (other_time == first_time and other < first):
-            first, first_time = other, other_time
+        rival = unsigned(winner[node ^ ONE])
+        rival_time = next_time[rival]
+        if rival_time < first_time or (rival_time == first_time and rival < first):
+            first, first_time = rival, rival_time
         node >>= ONE
         winner[node] = first
 

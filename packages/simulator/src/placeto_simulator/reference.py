@@ -115,10 +115,10 @@ class _Simulation:
 
     def deliver(self) -> None:
         """Hand on everything that completes now: ops by device, then transfers by link."""
-        for number, device in enumerate(self.devices):
+        for device_index, device in enumerate(self.devices):
             if device.running is not None and self.step.op_end[device.running] == self.now:
                 op, device.running = device.running, None
-                self.op_done(number, op)
+                self.op_done(device_index, op)
         for link in self.links:
             done = [transfer for transfer in link.under_way if transfer.end == self.now]
             # In the order in which they started: what takes longer started before.
@@ -128,25 +128,25 @@ class _Simulation:
 
     def pick(self) -> None:
         """Let everything idle start the first element of its queue: devices, then links."""
-        for number, device in enumerate(self.devices):
+        for device_index, device in enumerate(self.devices):
             if device.running is None and device.free_at <= self.now and device.queue:
-                self.start_op(number, device)
+                self.start_op(device_index, device)
         for link in self.links:
             while link.free_at <= self.now and link.queue:
                 self.start_transfer(link)
 
-    def op_done(self, number: int, op: int) -> None:
+    def op_done(self, device: int, op: int) -> None:
         self.num_done += 1
         for tensor in self.graph.tensors_of_op[op].tolist():
             sent_to = set()
             for consumer in self.graph.consumers_of_tensor[tensor].tolist():
                 destination = self.device_of[consumer]
-                if destination == number:
+                if destination == device:
                     self.one_less_missing(consumer)
                 elif destination not in sent_to:
                     sent_to.add(destination)
-                    link = int(self.problem.cluster.link[number, destination])
-                    self.links[link].queue.append(Transfer(tensor, number, destination))
+                    link = int(self.problem.cluster.link[device, destination])
+                    self.links[link].queue.append(Transfer(tensor, device, destination))
         for waiter in self.graph.waiters_of_op[op].tolist():
             self.one_less_missing(waiter)
 
@@ -162,13 +162,13 @@ class _Simulation:
         if self.missing[op] == 0:
             self.devices[self.device_of[op]].queue.append(op)
 
-    def start_op(self, number: int, device: Device) -> None:
+    def start_op(self, device_index: int, device: Device) -> None:
         op = device.queue[0]
         if self.problem.cluster.queue == "backward-first":
-            op = min(device.queue, key=lambda each: (-self.graph.phases[each], each))
+            op = min(device.queue, key=lambda candidate: (-self.graph.phases[candidate], candidate))
         device.queue.remove(op)
-        duration = float(self.problem.compute_time[op, number])
-        overhead = self.problem.cluster.devices[number].op_overhead if duration > 0 else 0.0
+        duration = float(self.problem.compute_time[op, device_index])
+        overhead = self.problem.cluster.devices[device_index].op_overhead if duration > 0 else 0.0
         device.running, end = op, self.now + duration
         device.free_at = end + overhead
         self.step.op_start[op], self.step.op_end[op] = self.now, end
@@ -193,7 +193,7 @@ class _Simulation:
     def peak_memory(self) -> list[int]:
         """Add up what each device holds from when to when."""
         graph, step = self.graph, self.step
-        held = set(graph.held_tensors.tolist())
+        held_tensors = set(graph.held_tensors.tolist())
         changes: list[dict[float, int]] = [defaultdict(int) for _ in self.devices]
 
         def hold(device: int, size: int, start: float, end: float) -> None:
@@ -213,24 +213,29 @@ class _Simulation:
             uses += [transfer.end for transfer in transfers_of[tensor]]
             room[producer] -= size
             if room[producer] < 0:
-                last = max(uses, default=step.op_end[producer])
-                if tensor in held:
-                    last = math.inf
-                hold(device, size, step.op_start[producer], last)
+                release = max(uses, default=step.op_end[producer])
+                if tensor in held_tensors:
+                    release = math.inf
+                hold(device, size, step.op_start[producer], release)
             for transfer in transfers_of[tensor]:
-                there = transfer.destination
-                last = max(step.op_end[op] for op in readers if self.device_of[op] == there)
-                hold(there, size, transfer.start, last)
+                destination = transfer.destination
+                release = max(
+                    step.op_end[op] for op in readers if self.device_of[op] == destination
+                )
+                hold(destination, size, transfer.start, release)
         resident = [0] * len(self.devices)
         for op, size in enumerate(graph.parameter_bytes.tolist()):
             resident[self.device_of[op]] += size
-        return [_peak(*each) for each in zip(resident, changes, strict=True)]
+        return [
+            _peak(*resident_and_changes)
+            for resident_and_changes in zip(resident, changes, strict=True)
+        ]
 
 
-def _peak(held: int, changes: dict[float, int]) -> int:
+def _peak(num_bytes: int, changes: dict[float, int]) -> int:
     """Return the most that is held; of one moment only the sum counts: releases come first."""
-    peak = held
+    peak = num_bytes
     for time in sorted(changes):
-        held += changes[time]
-        peak = max(peak, held)
+        num_bytes += changes[time]
+        peak = max(peak, num_bytes)
     return peak

@@ -123,9 +123,9 @@ class Simulator:
             _check_done(batch.runtime)
             return timeline_of(self.problem, self._tables, state)
 
-    def _simulate(self, placements: NDArray[np.int32], **wanted: Any) -> Batch:
+    def _simulate(self, placements: NDArray[np.int32], **options: Any) -> Batch:
         """Simulate a batch on as many threads as there are; `batch_of` says what can be wanted."""
-        batch = batch_of(self.problem, placements, **wanted)
+        batch = batch_of(self.problem, placements, **options)
 
         def run(begin: int, end: int) -> None:
             with self._state() as state:

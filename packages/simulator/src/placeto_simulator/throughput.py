@@ -147,9 +147,9 @@ class ThroughputEvaluator:
         """Return bool[B, G], the groups on the device with the largest load, or that feed it."""
         return self._price(placements, path=True)[0].is_critical
 
-    def _price(self, placements: NDArray[np.int32], **wanted: Any) -> tuple[Batch, Loads]:
+    def _price(self, placements: NDArray[np.int32], **options: Any) -> tuple[Batch, Loads]:
         """Price a batch (`batch_of`), and return it with the loads of its last placement."""
-        batch = batch_of(self.problem, placements, **wanted)
+        batch = batch_of(self.problem, placements, **options)
         loads = Loads(
             load=np.zeros(int(self._nets.card.max()) + 1, np.int64),
             peak=np.zeros(self.problem.num_devices, np.int64),
@@ -161,14 +161,14 @@ class ThroughputEvaluator:
 
 @cache
 def _walk() -> Any:
-    own = {
+    constants = {
         "HAS_TIMES": False,
         "simulate": begin,
         "price": price,
         "move_group": move_group,
         "mark_critical": mark_critical,
     }
-    return compiled(walk, name="walk_throughput", constants=own)
+    return compiled(walk, name="walk_throughput", constants=constants)
 
 
 def _nets_of(problem: PlacementProblem) -> Nets:
@@ -183,16 +183,16 @@ def _nets_of(problem: PlacementProblem) -> Nets:
     for tensor in sorted(readers_of):
         maker = int(groups.group_of[graph.tensor_producer[tensor]])
         tensors_of.setdefault((maker, tuple(sorted(readers_of[tensor]))), []).append(tensor)
-    touched: list[list[int]] = [[] for _ in range(num_groups)]
-    for net, (maker, others) in enumerate(tensors_of):
-        for group in (maker, *others):
-            touched[group].append(net)
+    nets_of_group: list[list[int]] = [[] for _ in range(num_groups)]
+    for net, (maker, reading_groups) in enumerate(tensors_of):
+        for group in (maker, *reading_groups):
+            nets_of_group[group].append(net)
 
     compute = np.where(np.isinf(problem.compute_time), 0.0, problem.busy_time)
     sizes = graph.tensor_bytes.astype(np.float64)
     num_bytes = np.array([sizes[tensors].sum() for tensors in tensors_of.values()])
-    ways, card = _ways_of(problem.cluster)
-    of_bytes = num_bytes.sum() * sum(way.sum() for way in ways.values())
+    seconds_per_byte, card = _ways_of(problem.cluster)
+    of_bytes = num_bytes.sum() * sum(seconds.sum() for seconds in seconds_per_byte.values())
     total = max(compute.sum() + of_bytes, 1e-300)
     # A power of two, so that what float64 adds up exactly is exact here, too.
     seconds_per_tick = 2.0 ** np.ceil(np.log2(total / TICKS))
@@ -211,12 +211,16 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         compute=ticks,
         held_bytes=_held_bytes(problem),
         maker=np.array([maker for maker, _ in tensors_of], np.int32),
-        first_reader=np.cumsum([0, *(len(others) for _, others in tensors_of)], dtype=np.int32),
-        readers=np.array([group for _, others in tensors_of for group in others], np.int32),
-        first_net=np.cumsum([0, *map(len, touched)], dtype=np.int32),
-        nets=np.array([net for nets in touched for net in nets], np.int32),
+        first_reader=np.cumsum(
+            [0, *(len(reading_groups) for _, reading_groups in tensors_of)], dtype=np.int32
+        ),
+        readers=np.array(
+            [group for _, reading_groups in tensors_of for group in reading_groups], np.int32
+        ),
+        first_net=np.cumsum([0, *map(len, nets_of_group)], dtype=np.int32),
+        nets=np.array([net for nets in nets_of_group for net in nets], np.int32),
         num_bytes=num_bytes,
-        **{name: way / seconds_per_tick for name, way in ways.items()},
+        **{name: seconds / seconds_per_tick for name, seconds in seconds_per_byte.items()},
         machine=problem.cluster.machine,
         card=card,
         seconds_per_tick=seconds_per_tick,
@@ -228,31 +232,39 @@ def _ways_of(cluster: Cluster) -> tuple[dict[str, NDArray[np.float64]], NDArray[
     seconds, count = 1 / cluster.bandwidth, cluster.num_devices
     machines = range(len(cluster.machine_names))
     devices = [np.flatnonzero(cluster.machine == machine) for machine in machines]
-    hosts = [[d for d in each.tolist() if cluster.devices[d].is_cpu] for each in devices]
+    hosts = [
+        [d for d in machine_devices.tolist() if cluster.devices[d].is_cpu]
+        for machine_devices in devices
+    ]
     leaves, enters = np.zeros((2, count))
     for inside, host in zip(devices, hosts, strict=True):
-        others = host[:1] or (inside if len(inside) > 1 else np.arange(count))
+        peers = host[:1] or (inside if len(inside) > 1 else np.arange(count))
         for device in set(inside.tolist()) - set(host):
-            leaves[device] = seconds[device, others].max()
-            enters[device] = seconds[others, device].max()
+            leaves[device] = seconds[device, peers].max()
+            enters[device] = seconds[peers, device].max()
     crosses = np.zeros((len(devices), len(devices)))
     link = np.full(crosses.shape, -1)  # inside a machine it is none
-    for here, there in zip(*np.nonzero(~np.eye(len(devices), dtype=np.bool_)), strict=True):
-        ends = np.ix_(hosts[here][:1] or devices[here], hosts[there][:1] or devices[there])
-        crosses[here, there] = seconds[ends].max()
-        link[here, there] = cluster.link[ends].flat[0]
+    for source_machine, target_machine in zip(
+        *np.nonzero(~np.eye(len(devices), dtype=np.bool_)), strict=True
+    ):
+        ends = np.ix_(
+            hosts[source_machine][:1] or devices[source_machine],
+            hosts[target_machine][:1] or devices[target_machine],
+        )
+        crosses[source_machine, target_machine] = seconds[ends].max()
+        link[source_machine, target_machine] = cluster.link[ends].flat[0]
     card = count + np.unique(link, return_inverse=True)[1].reshape(link.shape)
-    ways = {"leaves": leaves, "enters": enters, "crosses": crosses}
-    return ways, card.astype(np.int32)
+    seconds_per_byte = {"leaves": leaves, "enters": enters, "crosses": crosses}
+    return seconds_per_byte, card.astype(np.int32)
 
 
 def _held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
     """Return int64[G], parameters and tensors that each group holds until a step ends."""
     graph, group_of = problem.graph, problem.grouping.group_of
-    held = graph.held_tensors
-    kept = (graph.tensor_bytes * ~graph.lives_in_weights)[held]
-    makers = group_of[graph.tensor_producer[held]]
-    return problem.group_graph.parameter_bytes + sums_by_key(makers, kept, problem.num_groups)
+    held_tensors = graph.held_tensors
+    held_sizes = (graph.tensor_bytes * ~graph.lives_in_weights)[held_tensors]
+    makers = group_of[graph.tensor_producer[held_tensors]]
+    return problem.group_graph.parameter_bytes + sums_by_key(makers, held_sizes, problem.num_groups)
 
 
 @called_by_compiled
@@ -261,24 +273,26 @@ def add_net(
 ) -> None:
     """Add the ticks of a net to the loads of devices and network cards, or subtract them."""
     home, num_bytes = placement[nets.maker[net]], nets.num_bytes[net]
-    here = nets.machine[home]
+    home_machine = nets.machine[home]
     start, end = nets.first_reader[net], nets.first_reader[net + 1]
     leaves = False
     for position in range(start, end):
         device = placement[nets.readers[position]]
-        there = nets.machine[device]
+        reader_machine = nets.machine[device]
         if device == home:
             continue
         leaves = True
-        is_first, crosses = True, there != here
-        for before in range(start, position):
-            other = placement[nets.readers[before]]
-            is_first &= other != device
-            crosses &= nets.machine[other] != there
+        is_first, crosses = True, reader_machine != home_machine
+        for earlier_position in range(start, position):
+            earlier_device = placement[nets.readers[earlier_position]]
+            is_first &= earlier_device != device
+            crosses &= nets.machine[earlier_device] != reader_machine
         if is_first:
             loads[device] += sign * round(num_bytes * nets.enters[device])
         if crosses:
-            loads[nets.card[here, there]] += sign * round(num_bytes * nets.crosses[here, there])
+            loads[nets.card[home_machine, reader_machine]] += sign * round(
+                num_bytes * nets.crosses[home_machine, reader_machine]
+            )
     if leaves:
         loads[home] += sign * round(num_bytes * nets.leaves[home])
 
@@ -307,21 +321,21 @@ def price(nets: Nets, loads: Loads, _placement: NDArray[np.int32]) -> float:
 
 @called_by_compiled
 def move_group(
-    nets: Nets, loads: Loads, placement: NDArray[np.int32], group: int, there: int
+    nets: Nets, loads: Loads, placement: NDArray[np.int32], group: int, target: int
 ) -> None:
     """Move a group to a device, and keep loads and memory up to date."""
-    here = placement[group]
-    if here == there:
+    source = placement[group]
+    if source == target:
         return
     for position in range(nets.first_net[group], nets.first_net[group + 1]):
         add_net(nets, nets.nets[position], placement, -1, loads.load)
-    placement[group] = there
+    placement[group] = target
     for position in range(nets.first_net[group], nets.first_net[group + 1]):
         add_net(nets, nets.nets[position], placement, 1, loads.load)
-    loads.load[here] -= nets.compute[group, here]
-    loads.load[there] += nets.compute[group, there]
-    loads.peak[here] -= nets.held_bytes[group]
-    loads.peak[there] += nets.held_bytes[group]
+    loads.load[source] -= nets.compute[group, source]
+    loads.load[target] += nets.compute[group, target]
+    loads.peak[source] -= nets.held_bytes[group]
+    loads.peak[target] += nets.held_bytes[group]
 
 
 @called_by_compiled

@@ -98,18 +98,22 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
         last_use, store, op_end[np.repeat(np.arange(num_ops), np.diff(tables.first_input))]
     )
     np.maximum.at(last_use, num_reads + tensor, transfer_end)
-    made, first = np.unique(tables.tensor_of_read, return_index=True)
+    stored_tensors, first = np.unique(tables.tensor_of_read, return_index=True)
     made_by = op_device[tables.producer_of_read[first]]
     changes: tuple[tuple[NDArray[Any], ...], ...] = (
         (op_start, op_device, tables.start_bytes),
         (op_end, op_device, -tables.end_bytes),
         (transfer_start, destination, tables.tensor_bytes[tensor]),
         (last_use[read], destination, -tables.store_bytes[read]),
-        (last_use[num_reads + made], made_by, -tables.store_bytes[num_reads + made]),
+        (
+            last_use[num_reads + stored_tensors],
+            made_by,
+            -tables.store_bytes[num_reads + stored_tensors],
+        ),
     )
     times, devices, sizes = zip(*changes, strict=True)
 
-    before = state.before[:num_ops]
+    predecessor = state.before[:num_ops]
     position = np.zeros(num_reads, np.int64)  # of the transfer that each of these reads names
     position[read] = np.arange(len(read))
     end = int(np.argmax(state.reason == NOTHING))  # the path is there backwards
@@ -130,7 +134,7 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
         memory_time=np.concatenate(times),
         memory_device=np.concatenate(devices),
         memory_bytes=np.concatenate(sizes),
-        op_before=np.where(before < num_ops, before.astype(np.int32), -1),
+        op_before=np.where(predecessor < num_ops, predecessor.astype(np.int32), -1),
         critical_path=tuple(
             PathStep(
                 "op" if element < num_ops else "transfer",
