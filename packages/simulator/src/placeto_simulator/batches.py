@@ -38,7 +38,7 @@ class Walking(NamedTuple):
     memory_penalty: float
     cannot_run: NDArray[np.bool_]
     memory_bytes: NDArray[np.int64]
-    before: NDArray[np.int32]
+    previous_device: NDArray[np.int32]
     pairs: NDArray[np.int32]
 
 
@@ -85,8 +85,8 @@ def batch_of(
     walking = NO_WALKS
     if moves is not None:
         path = len(moves.neighbours) > 0
-        device_limits = check_moves(problem, rows, moves), problem.cluster.memory_bytes
-        walking = _walking_of(moves, num_groups, *device_limits)
+        cannot_run = check_moves(problem, rows, moves)
+        walking = _walking_of(moves, num_groups, cannot_run, problem.cluster.memory_bytes)
     return Batch(
         placements=rows,
         runtime=np.empty(count),
@@ -119,7 +119,7 @@ def _walking_of(
         memory_penalty=moves.memory_penalty,
         cannot_run=cannot_run,
         memory_bytes=memory_bytes,
-        before=np.empty((moves.num_walks, num_groups), np.int32),
+        previous_device=np.empty((moves.num_walks, num_groups), np.int32),
         pairs=np.empty((moves.num_walks, *moves.neighbours.shape), np.int32),
     )
 
@@ -179,7 +179,7 @@ def mark_critical(
         if state.end[op] > state.end[element]:
             element = np.int64(op)
     while True:
-        start, reason, cause = state.start[element], NOTHING, np.int64(state.before[element])
+        start, reason, cause = state.start[element], NOTHING, np.int64(state.predecessor[element])
         if element >= num_ops:
             reason, producer = RESOURCE, np.int64(tables.producer_of_read[element - num_ops])
             if state.end[producer] == start:
@@ -278,7 +278,7 @@ def walk(  # noqa: PLR0915
         if not has_walks:
             continue
 
-        best_placement, previous_device = walking.best_placement[row], walking.before[row]
+        best_placement, previous_device = walking.best_placement[row], walking.previous_device[row]
         pairs = walking.pairs[row]
         copy(placement, best_placement)
         best_excess = lacking(walking.memory_bytes, peak_memory)
@@ -324,7 +324,10 @@ def walk(  # noqa: PLR0915
                 if has_path:
                     mark_critical(tables, state, placement, is_critical)
                     num_pairs = list_pairs(walking.neighbours, placement, is_critical, pairs)
-                if present_cost < best_cost if (excess > 0) == (best_excess > 0) else excess == 0:
+                is_better = present_cost < best_cost
+                if (excess > 0) != (best_excess > 0):
+                    is_better = excess == 0  # what fits comes first
+                if is_better:
                     best_cost, best_excess = present_cost, excess
                     batch.runtime[row] = seconds
                     copy(state.peak, peak_memory)

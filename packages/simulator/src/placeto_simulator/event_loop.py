@@ -62,7 +62,7 @@ def simulate(  # noqa: PLR0915
     num_ops = unsigned(len(tables.num_awaited))
     num_reads = unsigned(len(tables.readers))
     num_devices = unsigned(len(tables.op_overhead))
-    num_resources = unsigned(len(state.taken))
+    num_resources = unsigned(len(state.current))
     num_leaves = unsigned(len(state.next_time))
     has_waits = len(tables.waiters) > 0
     tracks_memory = state.tracks_memory[ZERO]
@@ -72,14 +72,14 @@ def simulate(  # noqa: PLR0915
         if BACKWARD_FIRST:
             push(state.heap, state.first_ready, state.num_ready, device, tables.rank[op])
         else:
-            state.after[state.last[device]] = op
+            state.successor[state.last[device]] = op
             state.last[device] = op
 
     def has_waiting(device: int) -> bool:
         """Return whether an op waits for a device."""
         if BACKWARD_FIRST:
             return bool(state.num_ready[device] > 0)
-        return bool(state.taken[device] != state.last[device])
+        return bool(state.current[device] != state.last[device])
 
     def begin() -> None:
         """Empty all queues, then fill them with the ops without inputs."""
@@ -90,7 +90,7 @@ def simulate(  # noqa: PLR0915
             state.sent_to[device] = 0
         for resource in range(num_resources):
             sentinel = np.uint32(num_ops + num_reads + resource)
-            state.taken[resource] = state.last[resource] = sentinel
+            state.current[resource] = state.last[resource] = sentinel
             state.start[sentinel] = -NEVER
         for resource in range(num_resources):
             state.is_waking[resource] = False
@@ -109,11 +109,11 @@ def simulate(  # noqa: PLR0915
         if tracks_memory:
             state.num_held[ZERO] = 0
             for device in range(num_devices):
-                state.held[device] = 0
+                state.held_bytes[device] = 0
             for group in range(len(placement)):
-                state.held[placement[group]] += tables.group_parameter_bytes[group]
+                state.held_bytes[placement[group]] += tables.group_parameter_bytes[group]
             for device in range(num_devices):
-                state.peak[device] = state.held[device]
+                state.peak[device] = state.held_bytes[device]
 
     def put_ahead(resource: int, time: float) -> None:
         """Set when a resource has its event; among many, let it play its knockout again."""
@@ -151,9 +151,9 @@ def simulate(  # noqa: PLR0915
                     read = element - num_ops
                     device = state.device_of[tables.readers[read] & OP]
                     size = tables.tensor_bytes[tables.tensor_of_read[read]]
-                    element = state.after[element]
-                state.held[device] += size
-                state.peak[device] = max(state.peak[device], state.held[device])
+                    element = state.successor[element]
+                state.held_bytes[device] += size
+                state.peak[device] = max(state.peak[device], state.held_bytes[device])
             state.first_held[num_kept] = element
             num_kept += element != NOTHING
         state.num_held[ZERO] = num_kept
@@ -178,22 +178,22 @@ def simulate(  # noqa: PLR0915
         state.end[transfer] = sent + tables.latency[source, destination]
         wire = tables.wire_of[source, destination]
         last = state.last[wire]
-        state.after[last] = transfer
+        state.successor[last] = transfer
         state.last[wire] = transfer
         if tracks_memory:
-            state.before[transfer] = state.sent[link]
+            state.predecessor[transfer] = state.sent[link]
             state.sent[link] = transfer
-            state.after[transfer] = NOTHING
+            state.successor[transfer] = NOTHING
             hold(transfer, state.start[last] < now)
 
     def op_done(now: float, device: int) -> None:
         """Hand the tensors of an op to their readers: at once here, by transfers elsewhere."""
-        op = state.taken[device]
+        op = state.current[device]
         if tracks_memory:
             freed = tables.end_bytes[op]
             for position in range(tables.first_input[op], tables.first_input[op + ONE]):
                 freed += freed_by(state.store_of_input[position])
-            state.held[device] -= freed
+            state.held_bytes[device] -= freed
         read = tables.first_output_read[op]
         if read == tables.first_output_read[op + ONE]:
             return
@@ -216,7 +216,7 @@ def simulate(  # noqa: PLR0915
                 if is_local and num_missing == 0:
                     enqueue(device, reader)
             else:
-                state.after[last_op] = reader
+                state.successor[last_op] = reader
                 last_op = either(is_local & (num_missing == 0), reader, last_op)
             if is_new:
                 send(now, read, device, reader_device)
@@ -252,13 +252,13 @@ def simulate(  # noqa: PLR0915
 
     def transfer_done(wire: int) -> int:
         """Hand a copy to its readers on the device where it arrives, and return that."""
-        transfer = state.after[state.taken[wire]]
-        state.taken[wire] = transfer
+        transfer = state.successor[state.current[wire]]
+        state.current[wire] = transfer
         read = transfer - num_ops
         device = unsigned(state.device_of[tables.readers[read] & OP])
         if tracks_memory:
             source = state.device_of[tables.producer_of_read[read]]
-            state.held[source] -= freed_by(num_reads + tables.tensor_of_read[read])
+            state.held_bytes[source] -= freed_by(num_reads + tables.tensor_of_read[read])
         last_op = state.last[device]
         while True:
             code = tables.readers[read]
@@ -270,7 +270,7 @@ def simulate(  # noqa: PLR0915
                 if is_here and num_missing == 0:
                     enqueue(device, reader)
             else:
-                state.after[last_op] = reader
+                state.successor[last_op] = reader
                 last_op = either(is_here & (num_missing == 0), reader, last_op)
             read += ONE
             if code & LAST_OF_TENSOR:
@@ -291,7 +291,7 @@ def simulate(  # noqa: PLR0915
             lowest = pop(state.heap, state.first_ready, state.num_ready, device)
             op = tables.op_of_rank[lowest]
         else:
-            op = state.after[state.taken[device]]
+            op = state.successor[state.current[device]]
         duration: float = tables.compute_time[op, device]
         end = start + duration
         if not BACKWARD_FIRST:
@@ -300,15 +300,15 @@ def simulate(  # noqa: PLR0915
                 return start
         if tracks_memory:
             state.start[op], state.end[op] = start, end
-            state.before[op] = state.taken[device]
+            state.predecessor[op] = state.current[device]
             hold(op, True)
         state.free_at[device] = end + (tables.op_overhead[device] if duration > 0 else 0.0)
-        state.taken[device] = op
+        state.current[device] = op
         return end
 
     def await_transfer(now: float, wire: int) -> float:
         """Return when the first transfer that is under way on a wire arrives."""
-        transfer = state.after[state.taken[wire]]
+        transfer = state.successor[state.current[wire]]
         start: float = state.start[transfer]
         end: float = state.end[transfer]
         state.is_waking[wire] = end == start and start > now
@@ -316,10 +316,10 @@ def simulate(  # noqa: PLR0915
 
     def arrives_too(now: float, wire: int) -> bool:
         """Return whether the next transfer on a wire arrives now, in the same round as this one."""
-        this, last = state.taken[wire], state.under_way[wire]
+        this, last = state.current[wire], state.under_way[wire]
         if this == last:
             return False
-        transfer = state.after[this]
+        transfer = state.successor[this]
         takes_time = state.start[transfer] < now
         return bool(state.end[transfer] == now and (takes_time or state.start[this] == now))
 
@@ -344,7 +344,7 @@ def simulate(  # noqa: PLR0915
             for position in range(tables.first_fed_wire[bus], tables.first_fed_wire[bus + ONE]):
                 wire = unsigned(tables.fed_wires[position])
                 state.under_way[wire] = state.last[wire]
-                if state.next_time[wire] == NEVER and state.taken[wire] != state.last[wire]:
+                if state.next_time[wire] == NEVER and state.current[wire] != state.last[wire]:
                     put_ahead(wire, await_transfer(now, wire))
                     event = earlier(state.next_time, wire, event)
         then = state.next_time[event]
@@ -366,7 +366,7 @@ def simulate(  # noqa: PLR0915
                 num_done += ONE
                 op_done(now, event)
                 if has_waits:
-                    fills_all |= release_waiters(state.taken[event])
+                    fills_all |= release_waiters(state.current[event])
             else:
                 while True:
                     device = transfer_done(event)
@@ -390,11 +390,8 @@ def either(condition: bool, if_true: int, if_false: int) -> int:
 def earlier(next_time: NDArray[np.float64], first: int, second: int) -> int:
     """Return the resource of two whose event comes first."""
     first_time, second_time = next_time[first], next_time[second]
-    return (
-        first
-        if first_time < second_time or (first_time == second_time and first < second)
-        else second
-    )
+    is_first = first_time < second_time or (first_time == second_time and first < second)
+    return first if is_first else second
 
 
 @partial(compiled, called_by_python=False)

@@ -58,6 +58,18 @@ class SimulatedStep:
 def simulate(problem: PlacementProblem, placement: Sequence[int]) -> SimulatedStep:
     """Simulate one step.
 
+    Parameters
+    ----------
+    problem
+        Problem with G groups.
+    placement : int[G]
+        The device of each group.
+
+    Raises
+    ------
+    SimulationError
+        When not every op is done in the end.
+
     Examples
     --------
     Two ops of a second each; the tensor between them takes half a second to the other device:
@@ -226,10 +238,7 @@ class _Simulation:
         resident = [0] * len(self.devices)
         for op, size in enumerate(graph.parameter_bytes.tolist()):
             resident[self.device_of[op]] += size
-        return [
-            _peak(*resident_and_changes)
-            for resident_and_changes in zip(resident, changes, strict=True)
-        ]
+        return [_peak(*of_device) for of_device in zip(resident, changes, strict=True)]
 
 
 def _peak(num_bytes: int, changes: dict[float, int]) -> int:

@@ -97,26 +97,63 @@ class Simulator:
         return evaluation_of(self._simulate(placements))
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-        """Return also when each group starts and ends, float64[B, G]: its first and its last op."""
+        """Return also when each group starts and ends, float64[B, G]: its first and its last op.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
         batch = self._simulate(placements, times=True)
         return ScheduleBatch(
             runtime=batch.runtime, peak_memory=batch.peak_memory, start=batch.start, end=batch.end
         )
 
     def runtimes(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the runtimes of `evaluate` alone, float64[B], which is faster."""
+        """Return the runtimes of `evaluate` alone, float64[B] in seconds, which is faster.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
         return self._simulate(placements, tracks_memory=False).runtime
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return bool[B, G], the groups with an op on the critical path (`Timeline`)."""
+        """Return bool[B, G], the groups with an op on the critical path (`Timeline`).
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
         return self._simulate(placements, path=True).is_critical
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk as `placeto_graphs.plain_walk` does, from each of several placements on a thread."""
+        """Walk as `placeto_graphs.plain_walk` does, from each of several placements on a thread.
+
+        Parameters
+        ----------
+        placements : int32[C, G]
+            The start of each walk: the device of each group.
+        moves
+            Moves of C walks.
+
+        Raises
+        ------
+        GraphError
+            When the placements or moves are not of the problem (`placeto_graphs.check_moves`).
+        """
         return walks_of(self._simulate(placements, moves=moves))
 
     def timeline(self, placement: NDArray[np.int32]) -> Timeline:
-        """Simulate one placement, int32[G], and return what ran where and when."""
+        """Simulate one placement, and return what ran where and when.
+
+        Parameters
+        ----------
+        placement : int32[G]
+            The device of each group.
+        """
         batch = batch_of(self.problem, np.asarray(placement)[None], path=True)
         with self._state() as state:
             self._loop(self._tables, state, batch, 0, 1)
@@ -124,7 +161,7 @@ class Simulator:
             return timeline_of(self.problem, self._tables, state)
 
     def _simulate(self, placements: NDArray[np.int32], **options: Any) -> Batch:
-        """Simulate a batch on as many threads as there are; `batch_of` says what can be wanted."""
+        """Simulate a batch on as many threads as there are; `batch_of` lists the options."""
         batch = batch_of(self.problem, placements, **options)
 
         def run(begin: int, end: int) -> None:

@@ -169,13 +169,13 @@ class State(NamedTuple):
     A transfer has the number of the first read of its tensor on its destination. A sentinel stands
     before the first element of its queue::
 
-        taken[r]                       last[r]
+        current[r]                     last[r]
            |                              |
            v                              v
-        element -> element -> ... -> element        after[element] is the next one
+        element -> element -> ... -> element        successor[element] is the next one
            |       \__________________________/
            |                    |
-        what r runs      what waits; nothing where taken[r] == last[r]
+        what r runs      what waits; nothing where current[r] == last[r]
         (if next_time[r] is not NEVER, and r is not waking up)
 
     The start and end of ops, the predecessor of elements, and all of memory, are not written if
@@ -185,8 +185,8 @@ class State(NamedTuple):
     device_of: NDArray[np.uint16]  # [V]
     missing: NDArray[np.int32]  # [V], inputs, and ops that it waits for, that each op still lacks
     sent_to: NDArray[np.uint32]  # [D], the tensor that each got last: its first read, and 1 more
-    after: NDArray[np.uint32]  # [V + E + R], the element behind each element in its queue
-    taken: NDArray[np.uint32]  # [R], the element that each resource took last ...
+    successor: NDArray[np.uint32]  # [V + E + R], the element behind each element in its queue
+    current: NDArray[np.uint32]  # [R], the element that each resource took last ...
     last: NDArray[np.uint32]  # ... and the last one in its queue
     under_way: NDArray[np.uint32]  # [R], the last transfer on each wire when the round began
     sent: NDArray[np.uint32]  # [D + L], the transfer that each link got last
@@ -206,7 +206,7 @@ class State(NamedTuple):
     num_ready: NDArray[np.uint32]  # ... and the number of ops on it
     start: NDArray[np.float64]  # [V + E + R] seconds, of each op and transfer
     end: NDArray[np.float64]  # [V + E] seconds
-    before: NDArray[np.uint32]  # [V + E], the element that its device or link took before it
+    predecessor: NDArray[np.uint32]  # [V + E], what its device or link took before it
     path: NDArray[np.uint32]  # [V + E], the critical path backwards ...
     reason: NDArray[np.uint8]  # ... and what each element waited for (`batches.REASONS`)
     store_of_input: NDArray[np.uint32]  # [E], the store that each input holds on to
@@ -217,8 +217,8 @@ class State(NamedTuple):
     # yet, and the first of these elements of each.
     num_held: NDArray[np.int64]  # [1]
     first_held: NDArray[np.uint32]  # [V + R + 1]
-    held: NDArray[np.int64]  # [D] bytes now
-    peak: NDArray[np.int64]  # [D] bytes at most so far
+    held_bytes: NDArray[np.int64]  # [D], now
+    peak: NDArray[np.int64]  # [D], the most bytes so far
 
 
 def new_state(tables: Tables) -> State:
@@ -231,8 +231,8 @@ def new_state(tables: Tables) -> State:
         device_of=_alone(ops, np.uint16),
         missing=_alone(ops, np.int32),
         sent_to=_alone(devices, np.uint32),
-        after=_alone(ops + reads + resources, np.uint32),
-        taken=_alone(resources, np.uint32),
+        successor=_alone(ops + reads + resources, np.uint32),
+        current=_alone(resources, np.uint32),
         last=_alone(resources, np.uint32),
         under_way=_alone(resources, np.uint32),
         sent=_alone(queues, np.uint32),
@@ -247,7 +247,7 @@ def new_state(tables: Tables) -> State:
         num_ready=_alone(devices, np.uint32),
         start=_alone(ops + reads + resources),
         end=_alone(ops + reads),
-        before=_alone(ops + reads, np.uint32),
+        predecessor=_alone(ops + reads, np.uint32),
         path=_alone(ops + reads, np.uint32),
         reason=_alone(ops + reads, np.uint8),
         store_of_input=_alone(reads, np.uint32),
@@ -256,7 +256,7 @@ def new_state(tables: Tables) -> State:
         tracks_memory=_alone(1, np.bool_),
         num_held=_alone(1, np.int64),
         first_held=_alone(ops + resources + 1, np.uint32),
-        held=_alone(devices, np.int64),
+        held_bytes=_alone(devices, np.int64),
         peak=_alone(devices, np.int64),
     )
 

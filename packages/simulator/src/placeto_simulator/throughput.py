@@ -5,6 +5,7 @@ All times are whole numbers of ticks, so that loads add up exactly after any seq
 """
 
 from functools import cache
+from itertools import chain, permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,7 +119,13 @@ class ThroughputEvaluator:
         return f"ThroughputEvaluator({self.problem!r})"
 
     def loads(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return float64[B, D], the seconds that each device is busy for each sample."""
+        """Return float64[B, D], the seconds that each device is busy for each sample.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
         rows = self.problem.check_placements(placements)
         loads = [self._price(row[None])[1].load[: self.problem.num_devices] for row in rows]
         ticks = np.reshape(loads, (len(rows), self.problem.num_devices))
@@ -140,11 +147,30 @@ class ThroughputEvaluator:
         return evaluation_of(self._price(placements)[0])
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        """Walk from several placements; a move takes time for the nets of its groups only."""
+        """Walk from several placements; a move takes time for the nets of its groups only.
+
+        Parameters
+        ----------
+        placements : int32[C, G]
+            The start of each walk: the device of each group.
+        moves
+            Moves of C walks.
+
+        Raises
+        ------
+        GraphError
+            When the placements or moves are not of the problem (`placeto_graphs.check_moves`).
+        """
         return walks_of(self._price(placements, moves=moves)[0])
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return bool[B, G], the groups on the device with the largest load, or that feed it."""
+        """Return bool[B, G], the groups on the device with the largest load, or that feed it.
+
+        Parameters
+        ----------
+        placements : int32[B, G]
+            The device of each group, one placement a row.
+        """
         return self._price(placements, path=True)[0].is_critical
 
     def _price(self, placements: NDArray[np.int32], **options: Any) -> tuple[Batch, Loads]:
@@ -184,14 +210,18 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         maker = int(groups.group_of[graph.tensor_producer[tensor]])
         tensors_of.setdefault((maker, tuple(sorted(readers_of[tensor]))), []).append(tensor)
     nets_of_group: list[list[int]] = [[] for _ in range(num_groups)]
+    net_makers: list[int] = []
+    net_readers: list[tuple[int, ...]] = []
     for net, (maker, reading_groups) in enumerate(tensors_of):
+        net_makers.append(maker)
+        net_readers.append(reading_groups)
         for group in (maker, *reading_groups):
             nets_of_group[group].append(net)
 
     compute = np.where(np.isinf(problem.compute_time), 0.0, problem.busy_time)
     sizes = graph.tensor_bytes.astype(np.float64)
     num_bytes = np.array([sizes[tensors].sum() for tensors in tensors_of.values()])
-    seconds_per_byte, card = _ways_of(problem.cluster)
+    seconds_per_byte, card = _seconds_per_byte(problem.cluster)
     of_bytes = num_bytes.sum() * sum(seconds.sum() for seconds in seconds_per_byte.values())
     total = max(compute.sum() + of_bytes, 1e-300)
     # A power of two, so that what float64 adds up exactly is exact here, too.
@@ -210,15 +240,11 @@ def _nets_of(problem: PlacementProblem) -> Nets:
     return Nets(
         compute=ticks,
         held_bytes=_held_bytes(problem),
-        maker=np.array([maker for maker, _ in tensors_of], np.int32),
-        first_reader=np.cumsum(
-            [0, *(len(reading_groups) for _, reading_groups in tensors_of)], dtype=np.int32
-        ),
-        readers=np.array(
-            [group for _, reading_groups in tensors_of for group in reading_groups], np.int32
-        ),
+        maker=np.array(net_makers, np.int32),
+        first_reader=np.cumsum([0, *map(len, net_readers)], dtype=np.int32),
+        readers=np.fromiter(chain.from_iterable(net_readers), np.int32),
         first_net=np.cumsum([0, *map(len, nets_of_group)], dtype=np.int32),
-        nets=np.array([net for nets in nets_of_group for net in nets], np.int32),
+        nets=np.fromiter(chain.from_iterable(nets_of_group), np.int32),
         num_bytes=num_bytes,
         **{name: seconds / seconds_per_tick for name, seconds in seconds_per_byte.items()},
         machine=problem.cluster.machine,
@@ -227,32 +253,31 @@ def _nets_of(problem: PlacementProblem) -> Nets:
     )
 
 
-def _ways_of(cluster: Cluster) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int32]]:
-    """Return the ways of a byte as `Nets` has them, in seconds, and its cards."""
+def _seconds_per_byte(cluster: Cluster) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.int32]]:
+    """Return what a byte takes in each direction, as `Nets` has it, and the network cards."""
     seconds, count = 1 / cluster.bandwidth, cluster.num_devices
     machines = range(len(cluster.machine_names))
     devices = [np.flatnonzero(cluster.machine == machine) for machine in machines]
-    hosts = [
-        [d for d in machine_devices.tolist() if cluster.devices[d].is_cpu]
-        for machine_devices in devices
-    ]
+    is_cpu = np.array([device.is_cpu for device in cluster.devices])
+    hosts = [inside[is_cpu[inside]] for inside in devices]
     leaves, enters = np.zeros((2, count))
     for inside, host in zip(devices, hosts, strict=True):
-        peers = host[:1] or (inside if len(inside) > 1 else np.arange(count))
-        for device in set(inside.tolist()) - set(host):
+        peers = host[:1]  # the first CPU, or else all
+        if len(host) == 0:
+            peers = inside if len(inside) > 1 else np.arange(count)
+        for device in inside[~is_cpu[inside]]:
             leaves[device] = seconds[device, peers].max()
             enters[device] = seconds[peers, device].max()
     crosses = np.zeros((len(devices), len(devices)))
     link = np.full(crosses.shape, -1)  # inside a machine it is none
-    for source_machine, target_machine in zip(
-        *np.nonzero(~np.eye(len(devices), dtype=np.bool_)), strict=True
-    ):
-        ends = np.ix_(
-            hosts[source_machine][:1] or devices[source_machine],
-            hosts[target_machine][:1] or devices[target_machine],
-        )
-        crosses[source_machine, target_machine] = seconds[ends].max()
-        link[source_machine, target_machine] = cluster.link[ends].flat[0]
+    gateways = [
+        host[:1] if len(host) else inside for inside, host in zip(devices, hosts, strict=True)
+    ]
+    for pair in permutations(range(len(devices)), 2):
+        source_machine, target_machine = pair
+        ends = np.ix_(gateways[source_machine], gateways[target_machine])
+        crosses[pair] = seconds[ends].max()
+        link[pair] = cluster.link[ends].flat[0]
     card = count + np.unique(link, return_inverse=True)[1].reshape(link.shape)
     seconds_per_byte = {"leaves": leaves, "enters": enters, "crosses": crosses}
     return seconds_per_byte, card.astype(np.int32)
@@ -290,9 +315,8 @@ def add_net(
         if is_first:
             loads[device] += sign * round(num_bytes * nets.enters[device])
         if crosses:
-            loads[nets.card[home_machine, reader_machine]] += sign * round(
-                num_bytes * nets.crosses[home_machine, reader_machine]
-            )
+            card = nets.card[home_machine, reader_machine]
+            loads[card] += sign * round(num_bytes * nets.crosses[home_machine, reader_machine])
     if leaves:
         loads[home] += sign * round(num_bytes * nets.leaves[home])
 

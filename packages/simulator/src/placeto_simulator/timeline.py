@@ -98,22 +98,19 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
         last_use, store, op_end[np.repeat(np.arange(num_ops), np.diff(tables.first_input))]
     )
     np.maximum.at(last_use, num_reads + tensor, transfer_end)
-    stored_tensors, first = np.unique(tables.tensor_of_read, return_index=True)
+    read_tensors, first = np.unique(tables.tensor_of_read, return_index=True)
+    tensor_stores = num_reads + read_tensors
     made_by = op_device[tables.producer_of_read[first]]
     changes: tuple[tuple[NDArray[Any], ...], ...] = (
         (op_start, op_device, tables.start_bytes),
         (op_end, op_device, -tables.end_bytes),
         (transfer_start, destination, tables.tensor_bytes[tensor]),
         (last_use[read], destination, -tables.store_bytes[read]),
-        (
-            last_use[num_reads + stored_tensors],
-            made_by,
-            -tables.store_bytes[num_reads + stored_tensors],
-        ),
+        (last_use[tensor_stores], made_by, -tables.store_bytes[tensor_stores]),
     )
     times, devices, sizes = zip(*changes, strict=True)
 
-    predecessor = state.before[:num_ops]
+    predecessor = state.predecessor[:num_ops]
     position = np.zeros(num_reads, np.int64)  # of the transfer that each of these reads names
     position[read] = np.arange(len(read))
     end = int(np.argmax(state.reason == NOTHING))  # the path is there backwards
