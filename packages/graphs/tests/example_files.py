@@ -6,9 +6,9 @@ HEAD = 'format = "placeto-cluster"\nversion = 3\n'
 V100S = "".join(f'[[devices]]\nname = "{name}"\nkind = "v100"\n' for name in "abcd")
 
 
-def link(name: str, source: str, destination: str, more: str) -> str:
+def link(name: str, source: str, destination: str, options: str) -> str:
     ends = f'sources = ["{source}"]\ndestinations = ["{destination}"]\n'
-    return f'[[links]]\nname = "{name}"\n{ends}{more}\n'
+    return f'[[links]]\nname = "{name}"\n{ends}{options}\n'
 
 
 LINKED = (

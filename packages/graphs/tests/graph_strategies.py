@@ -57,10 +57,12 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         if rank[producer] < rank[consumer]
     ]
     edges = draw(st.lists(st.sampled_from(possible), unique=True, max_size=20)) if possible else []
-    later = [(op, before) for op in range(count) for before in order[: rank[op]]]
+    later = [(op, awaited) for op in range(count) for awaited in order[: rank[op]]]
     waits = draw(st.lists(st.sampled_from(later), unique=True, max_size=6)) if later else []
     tensors = range(len(tensor_producer))
-    held = draw(st.lists(st.sampled_from(tensors), unique=True, max_size=4)) if tensors else []
+    held_tensors = (
+        draw(st.lists(st.sampled_from(tensors), unique=True, max_size=4)) if tensors else []
+    )
     kinds = draw(st.lists(st.sampled_from(["k80", "v100", "cpu"]), unique=True, max_size=2))
     columns: dict[str, Any] = {
         name: draw(arrays(strategy, count)) for name, strategy in COLUMNS.items()
@@ -72,7 +74,7 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         edges=np.array(edges, np.int32).reshape(-1, 2),
         measured_time={kind: np.array(draw(arrays(seconds, count))) for kind in kinds},
         waits=np.array(waits, np.int32).reshape(-1, 2),
-        held_tensors=np.array(held, np.int32),
+        held_tensors=np.array(held_tensors, np.int32),
         tokens=draw(st.integers(0, 3)),
         **columns,
     )
@@ -101,8 +103,8 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
     drawn = draw(arrays(st.integers(0, count - 1), count))
     machine = np.unique(drawn, return_inverse=True)[1]  # each number is there
     machines = len(set(drawn))
-    others = names.filter(lambda name: name not in device_names)
-    own = st.lists(others, min_size=machines, max_size=machines, unique=True)
+    unused_names = names.filter(lambda name: name not in device_names)
+    machine_names = st.lists(unused_names, min_size=machines, max_size=machines, unique=True)
     sizes = st.integers(1, 2**62)
     devices = [
         Device(name, draw(names), draw(sizes), draw(seconds), draw(seconds))
@@ -115,7 +117,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
         machine=machine.astype(np.int32),
-        machine_names=draw(st.one_of(st.none(), own)),
+        machine_names=draw(st.one_of(st.none(), machine_names)),
         queue=draw(st.sampled_from(["fifo", "backward-first"])),
         kinds=tuple(draw(st.lists(device_kinds(), max_size=2, unique_by=lambda kind: kind.name))),
     )
@@ -124,7 +126,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
 @st.composite
 def device_kinds(draw: st.DrawFn) -> DeviceKind:
     positive = st.floats(1e-3, 1e18)
-    part = st.floats(0, 1, exclude_min=True)
+    fraction = st.floats(0, 1, exclude_min=True)
     return DeviceKind(
         name=draw(names),
         memory_bytes=draw(st.integers(1, 2**62)),
@@ -134,7 +136,7 @@ def device_kinds(draw: st.DrawFn) -> DeviceKind:
         launch_overhead=draw(seconds),
         op_overhead=draw(seconds),
         transfer_overhead=draw(seconds),
-        efficiency=Efficiency(**{each.name: draw(part) for each in fields(Efficiency)}),
+        efficiency=Efficiency(**{op_class.name: draw(fraction) for op_class in fields(Efficiency)}),
     )
 
 
@@ -144,11 +146,13 @@ def groupings(draw: st.DrawFn, graph: OpGraph) -> Grouping:
     together = colocate(graph, [colocate_by_id])
     merged = draw(arrays(st.integers(0, together.num_groups - 1), together.num_groups))
     labels = np.array(merged)[together.group_of]
-    numbers = draw(st.permutations(np.unique(labels).tolist()))
+    group_labels = draw(st.permutations(np.unique(labels).tolist()))
     return Grouping(
-        group_of=np.array([numbers.index(label) for label in labels], np.int32),
+        group_of=np.array([group_labels.index(label) for label in labels], np.int32),
         group_names=tuple(
-            draw(st.lists(names, min_size=len(numbers), max_size=len(numbers), unique=True))
+            draw(
+                st.lists(names, min_size=len(group_labels), max_size=len(group_labels), unique=True)
+            )
         ),
     )
 

@@ -34,8 +34,8 @@ def test_clusters_survive_files_copies_and_pickles(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "cluster.toml"
     save_cluster(cluster, path)
-    for other in (load_cluster(path), copy.deepcopy(cluster), pickle.loads(pickle.dumps(cluster))):  # noqa: S301
-        assert other == cluster
+    for copied in (load_cluster(path), copy.deepcopy(cluster), pickle.loads(pickle.dumps(cluster))):  # noqa: S301
+        assert copied == cluster
 
 
 BUSES = parse_cluster("8xa100")
@@ -133,8 +133,8 @@ def test_a_speed_scales_what_the_device_computes(read: Read) -> None:
 
 
 def test_a_kind_like_another_differs_in_what_it_says(read: Read) -> None:
-    own = '[kinds.mine]\nlike = "rtx4060ti"\nmemory = "8 GB"\n'
-    cluster = read(OWN.replace('"rtx3060"', '"mine"').replace("host_link", "# ") + own)
+    custom_kind = '[kinds.mine]\nlike = "rtx4060ti"\nmemory = "8 GB"\n'
+    cluster = read(OWN.replace('"rtx3060"', '"mine"').replace("host_link", "# ") + custom_kind)
     mine, usual = cluster.kinds[1], DEVICE_KINDS["rtx4060ti"]
     assert (mine.memory_bytes, mine.peak_flops_in) == (8_000_000_000, usual.peak_flops_in)
     assert cluster.bandwidth[0, 1] == 22.2e9 / 2  # its eight lanes
@@ -153,12 +153,12 @@ def test_machines_and_their_network_are_named(read: Read) -> None:
 
 
 def test_a_device_in_no_machine_is_in_one_of_its_own(read: Read) -> None:
-    left, right = 'left = ["a", "b"]\n', 'right = ["c", "d"]\n'
-    apart = LINKED.replace(left, "").replace('"left"', '"b", "a"')
+    left_machine, right_machine = 'left = ["a", "b"]\n', 'right = ["c", "d"]\n'
+    apart = LINKED.replace(left_machine, "").replace('"left"', '"b", "a"')
     cluster = read(apart)
     assert cluster.machine_names == ("right", "machine of a", "machine of b")
     assert cluster.machine.tolist() == [1, 2, 0, 0]
-    without = apart.replace(f"[machines]\n{right}", "").replace('"right"', '"c", "d"')
+    without = apart.replace(f"[machines]\n{right_machine}", "").replace('"right"', '"c", "d"')
     assert read(without).machine_names == ("machine 0",)
 
 

@@ -128,14 +128,14 @@ def test_links_keep_to_their_machines(
 ) -> None:
     """Which pairs share a link, written out pair by pair."""
     spec = "+".join(f"1x({size}xa100)" for size in sizes)
-    asked = "+".join(name for name in (within, network) if name) or None
+    link = "+".join(name for name in (within, network) if name) or None
     unused = (within and max(sizes) == 1) or (network and len(sizes) == 1)
     if unused and sum(sizes) > 1:
         with pytest.raises(GraphError, match="link: expected"):
-            parse_cluster(spec, link=asked)
+            parse_cluster(spec, link=link)
         return
-    cluster = parse_cluster(spec, link=asked)
-    machine = [number for number, size in enumerate(sizes) for _ in range(size)]
+    cluster = parse_cluster(spec, link=link)
+    machine = [index for index, size in enumerate(sizes) for _ in range(size)]
 
     def resource(source: int, destination: int) -> tuple[object, ...]:
         if machine[source] != machine[destination]:
@@ -145,16 +145,16 @@ def test_links_keep_to_their_machines(
         return ("machine", machine[source]) if within == "pcie-shared" else (source,)
 
     devices = range(len(machine))
-    pairs = [(one, other) for one in devices for other in devices if one != other]
+    pairs = [(sender, receiver) for sender in devices for receiver in devices if sender != receiver]
     resources = {pair: resource(*pair) for pair in pairs}
     for pair in pairs:
         for another in pairs:
             shared = cluster.link[pair] == cluster.link[another]
             assert shared == (resources[pair] == resources[another])
-    for one, other in pairs:
-        if machine[one] != machine[other]:
+    for sender, receiver in pairs:
+        if machine[sender] != machine[receiver]:
             card = NETWORKS[network] / 8 if network else 1.25e9
-            assert cluster.bandwidth[one, other] == min(card, 25.1e9)
+            assert cluster.bandwidth[sender, receiver] == min(card, 25.1e9)
 
 
 # GB/s of one GPU to another, and us of a small copy, as p2pBandwidthLatencyTest was published, and
@@ -179,9 +179,9 @@ def test_gpus_reach_others_as_fast_as_was_measured(
     sent = ~np.eye(cluster.num_devices, dtype=bool)
     assert cluster.bandwidth[sent] / 1e9 == pytest.approx(pair)
     assert cluster.latency[sent] * 1e6 == pytest.approx(latency)
-    one, other = cluster.device_names[:2]
-    expected = f"{one} bus" if is_switch else f"{one} -> {other} NVLink"
-    assert link_name(cluster, one, other) == expected
+    source, destination = cluster.device_names[:2]
+    expected = f"{source} bus" if is_switch else f"{source} -> {destination} NVLink"
+    assert link_name(cluster, source, destination) == expected
 
 
 def test_a_card_reaches_the_host_as_fast_as_its_own_slot() -> None:

@@ -89,8 +89,8 @@ MUTATIONS = (flipped, spliced, restructured)
 
 def levelled_problem() -> PlacementProblem:
     """Return a chain of eight ops at the middle one of three levels, made by rules."""
-    names = [f"op{number}" for number in range(8)]
-    edges = [(number, number + 1) for number in range(7)]
+    names = [f"op{op}" for op in range(8)]
+    edges = [(op, op + 1) for op in range(7)]
     graph = plain_graph(names, range(7), [8] * 7, edges, waits=[[7, 0], [7, 2]], held_tensors=[3])
     levels = nested_groupings(graph, colocate(graph, rules=()), [2, 4, 6])
     return PlacementProblem(

@@ -198,8 +198,8 @@ def merged_step_by_step(
             for size, producer, consumer in edges
             if group_of[consumer] == group != group_of[producer]
         ]
-        found = min(sent, default=None) or min(received, default=None)
-        return found[-1] if found else None
+        tensor = min(sent, default=None) or min(received, default=None)
+        return tensor[-1] if tensor else None
 
     waiting: int | None = None
     while len(set(group_of.values())) > (num_groups or 1):
@@ -246,9 +246,13 @@ def test_merging_follows_its_definition_where_much_is_equal() -> None:
         graph = random_graph(generator, count, density)
         start = colocate(graph, rules=())
         target = int(generator.integers(1, graph.num_ops))
-        least = [None, int(generator.integers(1, 12))][int(generator.integers(2))]
-        merged = merge_and_colocate(graph, start, num_groups=target, min_output_bytes=least)
-        assert partition(merged.group_of) == merged_step_by_step(graph, start, target, least)
+        min_output_bytes = [None, int(generator.integers(1, 12))][int(generator.integers(2))]
+        merged = merge_and_colocate(
+            graph, start, num_groups=target, min_output_bytes=min_output_bytes
+        )
+        assert partition(merged.group_of) == merged_step_by_step(
+            graph, start, target, min_output_bytes
+        )
         num_merges += graph.num_ops - merged.num_groups
     assert num_merges > 1500
 
@@ -285,19 +289,21 @@ def test_a_wrong_target_is_named(arguments: dict[str, Any], message: str) -> Non
 
 
 def test_a_grouping_of_another_graph_is_refused() -> None:
-    other = Grouping(group_of=np.zeros(3, np.int32), group_names=("all",))
+    of_three_ops = Grouping(group_of=np.zeros(3, np.int32), group_names=("all",))
     with pytest.raises(GraphError, match="expected the groups of 4 ops, got 3"):
-        merge_and_colocate(diamond(), other, num_groups=1)
+        merge_and_colocate(diamond(), of_three_ops, num_groups=1)
 
 
 @st.composite
 def dags(draw: st.DrawFn) -> GroupGraph:
     """Draw DAGs, small and with more than a hundred groups, numbered at random."""
     count = draw(st.one_of(st.integers(1, 8), st.integers(60, 70), st.integers(126, 130)))
-    number = np.random.default_rng(draw(st.integers(0, 99))).permutation(count).tolist()
+    group_of_rank = np.random.default_rng(draw(st.integers(0, 99))).permutation(count).tolist()
     ends = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
     drawn = draw(st.lists(ends, max_size=150))
-    edges = {(number[min(pair)], number[max(pair)]) for pair in drawn if pair[0] != pair[1]}
+    edges = {
+        (group_of_rank[min(pair)], group_of_rank[max(pair)]) for pair in drawn if pair[0] != pair[1]
+    }
     zeros = np.zeros(count, np.int64)
     return GroupGraph(
         compute_time=np.ones((count, 1)),
@@ -313,13 +319,13 @@ def test_reachability_is_that_of_networkx(graph: GroupGraph) -> None:
     oracle = nx.DiGraph()
     oracle.add_nodes_from(range(graph.num_groups))
     oracle.add_edges_from(graph.edges.tolist())
-    found = reachability(graph)
+    sets = reachability(graph)
     for group in oracle:
         ancestors, descendants = nx.ancestors(oracle, group), nx.descendants(oracle, group)
-        assert set(np.flatnonzero(found.ancestors[group])) == ancestors
-        assert set(np.flatnonzero(found.descendants[group])) == descendants
+        assert set(np.flatnonzero(sets.ancestors[group])) == ancestors
+        assert set(np.flatnonzero(sets.descendants[group])) == descendants
         parallel = set(oracle) - ancestors - descendants - {group}
-        assert set(np.flatnonzero(found.parallel[group])) == parallel
+        assert set(np.flatnonzero(sets.parallel[group])) == parallel
 
 
 def test_a_graph_that_would_not_fit_memory_is_refused() -> None:

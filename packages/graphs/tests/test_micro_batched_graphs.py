@@ -99,9 +99,11 @@ LAYER += " gradient-update-100 cast-update-32"
 TRAINING: dict[str, Any] = {"weights": WEIGHTS, "gradient": GRADIENT, "update": OF_UPDATE}
 
 
-def training_step(more: str = "", seconds: float = 6.0, **nodes: dict[str, Any]) -> OpGraph:
+def training_step(
+    further_edges: str = "", seconds: float = 6.0, **nodes: dict[str, Any]
+) -> OpGraph:
     """Return one layer with weights, its gradient and its update, by hand, and more edges."""
-    known: dict[str, dict[str, Any]] = {
+    default_nodes: dict[str, dict[str, Any]] = {
         "images": {},
         "weights": dict(WEIGHTS),
         "cast": {"flops": 16},
@@ -109,15 +111,15 @@ def training_step(more: str = "", seconds: float = 6.0, **nodes: dict[str, Any])
         "gradient": {"flops": 200, "phase": 1, "scope": "net", "colocation": 3},
         "update": {"phase": 2, "bytes_accessed": 600},
     }
-    every = known | {name: known.get(name, {}) | of for name, of in nodes.items()}
+    every = default_nodes | {name: default_nodes.get(name, {}) | of for name, of in nodes.items()}
     times = {"layer": 1.0, "gradient": 2.0, "update": seconds}
     for name, of in every.items():
         of["measured_time"] = {"k80": times.get(name, 0.0)}
-    return step_of(f"{LAYER} {more}", **every)
+    return step_of(f"{LAYER} {further_edges}", **every)
 
 
 def waits_of(whole: OpGraph) -> set[tuple[str, str]]:
-    return {(whole.op_names[op], whole.op_names[before]) for op, before in whole.waits.tolist()}
+    return {(whole.op_names[op], whole.op_names[awaited]) for op, awaited in whole.waits.tolist()}
 
 
 @given(problems())
@@ -129,13 +131,13 @@ def test_one_micro_batch_is_the_step(problem: PlacementProblem) -> None:
 
 @given(divisions())
 def test_copies_depend_on_what_their_op_depends_on_in_their_own_micro_batch(step: Division) -> None:
-    for before, after in to_networkx(step.graph).edges:
-        ends = zip(step.copies[before], step.copies[after], strict=True)
+    for maker, reader in to_networkx(step.graph).edges:
+        ends = zip(step.copies[maker], step.copies[reader], strict=True)
         assert all(nx.has_path(step.network, *pair) for pair in ends)
     for op in step.of_batch:
-        for number, copy in enumerate(step.copies[op]):
+        for micro_batch, copy in enumerate(step.copies[op]):
             read = {name.partition("@")[2] for name in step.network.pred[copy]}
-            assert read <= {"", str(number)}
+            assert read <= {"", str(micro_batch)}
 
 
 def test_what_waits_in_the_backward_pass_runs_for_each_micro_batch() -> None:
@@ -186,10 +188,10 @@ def test_work_and_weights_are_those_of_the_undivided_step(step: Division) -> Non
         assert whole.measured_time[kind][~sums].sum() == pytest.approx(seconds.sum())
     assert whole.parameter_bytes.sum() == graph.parameter_bytes.sum()
     for name, size in zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True):
-        held = whole.parameter_bytes[
+        parameter_bytes = whole.parameter_bytes[
             [step.place[copy] for copy in dict.fromkeys(step.copies[name])]
         ]
-        assert held.tolist() == [size] + [0] * (len(held) - 1)
+        assert parameter_bytes.tolist() == [size] + [0] * (len(parameter_bytes) - 1)
 
 
 @given(divisions())
@@ -206,13 +208,15 @@ def test_ops_are_in_the_order_in_which_gpipe_runs_them(step: Division) -> None:
 @given(divisions())
 def test_tensors_are_read_in_the_order_in_which_those_of_the_graph_are(step: Division) -> None:
     graph, whole = step.graph, step.whole
-    for tensor, before in enumerate(graph.consumers_of_tensor):
-        by_phase = sorted(before.tolist(), key=lambda op: int(graph.phases[op]))
+    for tensor, consumers in enumerate(graph.consumers_of_tensor):
+        by_phase = sorted(consumers.tolist(), key=lambda op: int(graph.phases[op]))
         expected = [name for op in by_phase if (name := graph.op_names[op]) in step.of_batch]
-        number = graph.tensors_of_op[graph.tensor_producer[tensor]].tolist().index(tensor)
+        output = graph.tensors_of_op[graph.tensor_producer[tensor]].tolist().index(tensor)
         for i, copy in enumerate(step.copies[step.maker(tensor)]):
-            after = whole.consumers_of_tensor[whole.tensors_of_op[step.place[copy]][number]]
-            names = [whole.op_names[op].split("@") for op in after]
+            copied_consumers = whole.consumers_of_tensor[
+                whole.tensors_of_op[step.place[copy]][output]
+            ]
+            names = [whole.op_names[op].split("@") for op in copied_consumers]
             assert [op for op, *of in names if of == [str(i)] and "/" not in op] == expected
 
 
@@ -233,9 +237,9 @@ def test_a_problem_has_the_same_groups_and_is_divided_or_repeated(
     for name, group in zip(divided.graph.op_names, divided.grouping.group_of, strict=True):
         assert group == group_of[re.split("[@/]", name)[0]]
     for op, name in enumerate(names):
-        seconds, parts = problem.compute_time[op], count if name in step.of_batch else 1
+        seconds, divisor = problem.compute_time[op], count if name in step.of_batch else 1
         for copy in [step.place[copy] for copy in step.copies[name]]:
-            assert divided.compute_time[copy].tolist() == (seconds / parts).tolist()
+            assert divided.compute_time[copy].tolist() == (seconds / divisor).tolist()
             assert repeated.compute_time[copy].tolist() == seconds.tolist()
             assert repeated.graph.flops[copy] == problem.graph.flops[op]
 
@@ -264,9 +268,9 @@ def test_a_step_by_hand() -> None:
 def test_the_sum_of_a_gradient_is_added_up_in_order_held_and_waited_for() -> None:
     graph = training_step(update={"waits_for": ("gradient",)})
     by = [graph.op_names.index("gradient"), 3]
-    held = np.flatnonzero(np.isin(graph.tensor_producer, by)).astype(np.int32)
+    held_tensors = np.flatnonzero(np.isin(graph.tensor_producer, by)).astype(np.int32)
     assert graph.op_names[3] == "layer"
-    whole = micro_batched(replace(graph, held_tensors=held), 3)
+    whole = micro_batched(replace(graph, held_tensors=held_tensors), 3)
     network = to_networkx(whole)
     sums = "gradient/sum0@1", "gradient/sum0@2"
     assert waits_of(whole) == {
@@ -337,15 +341,15 @@ def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
     whole = micro_batched(graph, 4)
     made_by = [whole.op_names[op] for op in whole.tensor_producer]
     sizes = dict(zip(made_by, whole.tensor_bytes.tolist(), strict=True))
-    for number in range(4):
-        assert [sizes[f"{name}@{number}"] for name in ("error", "activation")] == [16, 16]
-        assert [sizes[f"{name}@{number}"] for name in ("term1", "term2", "sum")] == [64] * 3
+    for micro_batch in range(4):
+        assert [sizes[f"{name}@{micro_batch}"] for name in ("error", "activation")] == [16, 16]
+        assert [sizes[f"{name}@{micro_batch}"] for name in ("term1", "term2", "sum")] == [64] * 3
 
 
 def test_what_is_kept_until_the_update_is_no_gradient_of_weights() -> None:
     until = {"op_type": "placeto.free", "phase": 2}
-    kept = training_step("layer-kept-20 kept-until-64", kept=GRADIENT, until=until)
-    whole = micro_batched(kept, 4)
+    graph = training_step("layer-kept-20 kept-until-64", kept=GRADIENT, until=until)
+    whole = micro_batched(graph, 4)
     assert whole.op_types.count(SUM) == micro_batched(training_step(), 4).op_types.count(SUM)
     read = whole.inputs_of_op[whole.op_names.index("until")]
     assert whole.tensor_bytes[read].tolist() == [16] * 4
@@ -377,8 +381,8 @@ def test_names_stay_unique() -> None:
 
 
 def test_names_that_end_in_numbers_are_no_micro_batches() -> None:
-    own: dict[str, Any] = {"layer@7": WEIGHTS}
-    whole = micro_batched(training_step("layer@7-layer-0", **own), 3)
+    nodes: dict[str, Any] = {"layer@7": WEIGHTS}
+    whole = micro_batched(training_step("layer@7-layer-0", **nodes), 3)
     once = np.array(["@@" not in name for name in whole.op_names])
     assert ((whole.micro_batch < 0) == once).all()
     assert set(whole.micro_batch.tolist()) == {-1, 0, 1, 2}

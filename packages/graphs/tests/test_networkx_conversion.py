@@ -87,10 +87,10 @@ SHARED.add_edges_from([("a", "b"), ("a", "c")], tensors=["activation"])
 def test_a_graph_by_hand(
     graph: nx.DiGraph, tensor_bytes: list[int], edges: list[list[int]]
 ) -> None:
-    found = from_networkx(graph)
-    assert found.op_names == tuple(graph)
-    assert found.tensor_bytes.tolist() == tensor_bytes
-    assert found.edges.tolist() == edges
+    op_graph = from_networkx(graph)
+    assert op_graph.op_names == tuple(graph)
+    assert op_graph.tensor_bytes.tolist() == tensor_bytes
+    assert op_graph.edges.tolist() == edges
 
 
 NAMED = {"outputs": {"x": 8}}

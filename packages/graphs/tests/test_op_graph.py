@@ -34,8 +34,8 @@ def test_what_is_not_given_is_that_of_a_plain_op_and_tensor() -> None:
         "waits": ([], np.int32),
         "held_tensors": ([], np.int32),
     }
-    found = {name: getattr(graph, name) for name in expected}
-    assert {name: (array.tolist(), array.dtype) for name, array in found.items()} == expected
+    defaults = {name: getattr(graph, name) for name in expected}
+    assert {name: (array.tolist(), array.dtype) for name, array in defaults.items()} == expected
     assert graph.edges.shape == graph.waits.shape == (0, 2)
 
 
@@ -79,12 +79,12 @@ def test_the_order_is_that_of_networkx_and_rows_hold_every_edge(graph: OpGraph) 
     assert graph.topological_order.tolist() == list(nx.lexicographical_topological_sort(oracle))
     edges = graph.edges.tolist()
     for tensor in range(graph.num_tensors):
-        expected = [consumer for other, consumer in edges if other == tensor]
+        expected = [consumer for read, consumer in edges if read == tensor]
         assert graph.consumers_of_tensor[tensor].tolist() == expected
     for op in range(graph.num_ops):
         assert graph.inputs_of_op[op].tolist() == [t for t, consumer in edges if consumer == op]
-        made = np.flatnonzero(graph.tensor_producer == op)
-        assert graph.tensors_of_op[op].tolist() == made.tolist()
+        outputs = np.flatnonzero(graph.tensor_producer == op)
+        assert graph.tensors_of_op[op].tolist() == outputs.tolist()
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,10 @@ def test_the_group_graph_is_a_dag_that_counts_all_traffic(problem: PlacementProb
         ends: sum(int(graph.tensor_bytes[tensor]) for tensor in members)
         for ends, members in tensors.items()
     }
-    found = dict(zip(map(tuple, groups.edges.tolist()), groups.edge_bytes.tolist(), strict=True))
-    assert found == traffic
+    bytes_of_edge = dict(
+        zip(map(tuple, groups.edges.tolist()), groups.edge_bytes.tolist(), strict=True)
+    )
+    assert bytes_of_edge == traffic
     np.testing.assert_allclose(groups.compute_time.sum(axis=0), problem.compute_time.sum(axis=0))
     assert groups.output_bytes.sum() == graph.tensor_bytes.sum()
     assert groups.parameter_bytes.sum() == graph.parameter_bytes.sum()

@@ -56,11 +56,11 @@ def test_one_pass_gives_what_merging_to_each_number_gives(data: st.DataObject) -
     graph = data.draw(op_graphs())
     grouping = data.draw(groupings(graph))
     sizes = data.draw(st.lists(st.integers(1, 14), min_size=1))
-    found = nested_groupings(graph, grouping, sizes)
-    assert [level.num_groups for level in found] == sorted(
+    levels = nested_groupings(graph, grouping, sizes)
+    assert [level.num_groups for level in levels] == sorted(
         {min(size, grouping.num_groups) for size in sizes}
     )
-    for level in found:
+    for level in levels:
         if level.num_groups < grouping.num_groups:
             assert level == merge_and_colocate(graph, grouping, num_groups=level.num_groups)
         else:
@@ -78,9 +78,9 @@ def test_a_placement_goes_to_finer_levels_exactly(
     op_devices = coarse.expand(placement)
     for level in range(coarse.level + 1, len(problem.levels)):
         finer = problem.at_level(level)
-        taken = finer.placement_of_ops(op_devices)
-        assert finer.expand(taken).tolist() == op_devices.tolist()
-        assert coarse.placement_of_ops(finer.expand(taken)).tolist() == placement
+        finer_placement = finer.placement_of_ops(op_devices)
+        assert finer.expand(finer_placement).tolist() == op_devices.tolist()
+        assert coarse.placement_of_ops(finer.expand(finer_placement)).tolist() == placement
 
 
 @given(problems(), st.data())
@@ -91,15 +91,15 @@ def test_any_devices_of_ops_become_a_placement_by_the_largest_share(
     op_devices = data.draw(
         st.lists(devices, min_size=problem.graph.num_ops, max_size=problem.graph.num_ops)
     )
-    found = problem.check_placement(problem.placement_of_ops(op_devices))
+    placement = problem.check_placement(problem.placement_of_ops(op_devices))
 
     def share(group: int, device: int) -> float:
         ops = [op for op in problem.grouping.members[group].tolist() if op_devices[op] == device]
         return float(sum(t for t in problem.compute_time[ops, device].tolist() if np.isfinite(t)))
 
-    for group, device in enumerate(found.tolist()):
+    for group, device in enumerate(placement.tolist()):
         allowed = np.flatnonzero(np.isfinite(problem.group_graph.compute_time[group])).tolist()
-        largest = max(share(group, other) for other in allowed)
+        largest = max(share(group, candidate) for candidate in allowed)
         assert share(group, device) == pytest.approx(largest)
 
 
@@ -167,14 +167,14 @@ def test_a_placement_file_says_at_which_level_it_is(
     problem: PlacementProblem, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     problem = levelled(problem)
-    found = problem.at_level(data.draw(st.integers(0, len(problem.levels) - 1)))
+    saved = problem.at_level(data.draw(st.integers(0, len(problem.levels) - 1)))
     path = tmp_path_factory.getbasetemp() / "level.json"
-    placement = np.zeros(found.num_groups, np.int32)
-    save_placement(placement, found, path)
+    placement = np.zeros(saved.num_groups, np.int32)
+    save_placement(placement, saved, path)
     level, read = load_placement_of_any_level(path, problem)
-    assert level.expand(read).tolist() == found.expand(placement).tolist()
-    save_problem(found, path)
-    assert load_problem(path) == found
+    assert level.expand(read).tolist() == saved.expand(placement).tolist()
+    save_problem(saved, path)
+    assert load_problem(path) == saved
 
 
 def test_a_placement_can_be_said_op_by_op(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_a_placement_can_be_said_op_by_op(tmp_path: Path) -> None:
     path.write_text(json.dumps(dict.fromkeys(names[1:], "k80:0")))
     with refused(f"{path}: 'op0': expected a device for every op, got none"):
         load_placement_of_any_level(path, problem)
-    most = [*problem.levels[-1].group_names[1:], "more"]
-    path.write_text(json.dumps(dict.fromkeys(most, "k80:0")))
+    nearly_all = [*problem.levels[-1].group_names[1:], "more"]
+    path.write_text(json.dumps(dict.fromkeys(nearly_all, "k80:0")))
     with refused(f"{path}: 'more': expected the name of a group of the problem"):
         load_placement_of_any_level(path, problem)
     together = diamond_problem(graph=diamond(colocation=[0, 0, -1, -1]))

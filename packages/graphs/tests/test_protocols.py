@@ -52,11 +52,11 @@ class BusiestDevice:
 
 
 def test_results_have_the_types_of_the_schema() -> None:
-    found = result(evaluations=np.int64(2), runtime=np.float32(0.25))
-    assert found == result()
-    assert type(found.evaluations) is int
-    assert type(found.runtime) is float
-    assert found.placement.dtype == np.int32
+    converted = result(evaluations=np.int64(2), runtime=np.float32(0.25))
+    assert converted == result()
+    assert type(converted.evaluations) is int
+    assert type(converted.runtime) is float
+    assert converted.placement.dtype == np.int32
 
 
 def test_a_result_says_whether_it_fits_the_memory() -> None:
@@ -115,7 +115,8 @@ RUNTIMES_AND_PEAKS = st.tuples(
 def test_ranks_are_the_same_in_any_unit_of_time_and_memory(
     costs: list[tuple[float, list[int]]], memory: list[int], time_unit: int, memory_unit: int
 ) -> None:
-    runtime, peaks = np.array([each for each, _ in costs]), np.array([each for _, each in costs])
+    runtime = np.array([seconds for seconds, _ in costs])
+    peaks = np.array([peak_bytes for _, peak_bytes in costs])
     limits, time_factor, memory_factor = np.array(memory), 2.0**time_unit, 2**memory_unit
     ranks = placement_ranks(EvaluationBatch(runtime=runtime, peak_memory=peaks), limits)
     scaled = EvaluationBatch(runtime=time_factor * runtime, peak_memory=memory_factor * peaks)
@@ -361,7 +362,7 @@ def test_the_best_and_its_curve(
     evaluator, best = Listed(problem, costs), BestSoFar(problem)
     rows = np.array([[at % 2, at // 2 % 2] for at in range(len(costs))], np.int32)
     batches = [rows] if at_once else rows[:, None]
-    ranks = [rank for some in batches for rank in best.add(some, evaluator.evaluate(some))]
+    ranks = [rank for batch in batches for rank in best.add(batch, evaluator.evaluate(batch))]
     assert [cost for _, cost in ranks] == pytest.approx(expected, rel=1e-14)
     assert [lacks for lacks, _ in ranks] == [
         peak > 0 or runtime == np.inf for runtime, peak in costs
@@ -389,7 +390,7 @@ def test_the_curve_says_after_how_many_placements_walks_found_the_best(
 ) -> None:
     problem = two_groups()
     seconds = (10.0, 9.0, 8.0, 8.5, 7.0, 6.0, 5.0)
-    evaluator, best = Listed(problem, [(each, peak) for each in seconds]), BestSoFar(problem)
+    evaluator, best = Listed(problem, [(runtime, peak) for runtime in seconds]), BestSoFar(problem)
     start = np.zeros((1, 2), np.int32)
     best.add(start, evaluator.evaluate(start))
     moves = Moves(

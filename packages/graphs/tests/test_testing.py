@@ -131,37 +131,37 @@ def test_what_is_wrong_with_a_placer_is_found(placer: BestOfThree, failing: set[
 class Changed(Walking):
     """An evaluator in which one thing is wrong."""
 
-    what = ""
+    fault = ""
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        if self.what == "takes barred devices":
+        if self.fault == "takes barred devices":
             shape = (len(placements), self.problem.num_devices)
             return EvaluationBatch(
                 runtime=np.ones(len(placements)), peak_memory=np.zeros(shape, np.int64)
             )
         batch = super().evaluate(placements)
-        if self.what == "depends on the batch":
+        if self.fault == "depends on the batch":
             return replace(batch, runtime=batch.runtime + 1e-3 * np.arange(len(placements)))
-        if self.what == "writes":
+        if self.fault == "writes":
             placements[:] = 0
-        if self.what == "one row":
+        if self.fault == "one row":
             return replace(batch, runtime=batch.runtime[:1], peak_memory=batch.peak_memory[:1])
         return batch
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        if self.what == "has other critical groups in a walk":
+        if self.fault == "has other critical groups in a walk":
             return Walking(self.problem).walk(placements, moves)
-        if self.what == "goes downhill only":
+        if self.fault == "goes downhill only":
             moves = replace(moves, allowance=np.zeros_like(moves.allowance))
         return super().walk(placements, moves)
 
     def critical_groups(self, placements: NDArray[np.int32]) -> NDArray[np.bool_]:
         critical = np.ones(placements.shape, np.bool_)
-        if self.what == "nothing is critical":
+        if self.fault == "nothing is critical":
             critical[-1] = False
-        if self.what == "critical by the batch":
+        if self.fault == "critical by the batch":
             critical[1:, 0] = False
-        return critical if self.what != "critical as numbers" else critical.astype(np.int32)
+        return critical if self.fault != "critical as numbers" else critical.astype(np.int32)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ class Changed(Walking):
 )
 def test_what_is_wrong_with_an_evaluator_is_found(wrong: str, test: str) -> None:
     class Wrong(Changed):
-        what = wrong
+        fault = wrong
 
     class Suite(EvaluatorSuite):
         def make_evaluator(self, problem: PlacementProblem) -> Wrong:

@@ -55,8 +55,14 @@ def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str |
         "ends of ops": (expected.op_end, timeline.op_end.tolist()),
         "transfers": (
             sorted(
-                (each.tensor, each.source, each.destination, each.start, each.end)
-                for each in expected.transfers
+                (
+                    transfer.tensor,
+                    transfer.source,
+                    transfer.destination,
+                    transfer.start,
+                    transfer.end,
+                )
+                for transfer in expected.transfers
             ),
             sorted(
                 zip(
@@ -70,9 +76,9 @@ def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str |
             ),
         ),
     }
-    for what, (wanted, found) in pairs.items():
-        if wanted != found:
-            return f"{what}: expected {wanted}, got {found}"
+    for quantity, (defined, compiled) in pairs.items():
+        if defined != compiled:
+            return f"{quantity}: expected {defined}, got {compiled}"
     return None
 
 
@@ -131,8 +137,8 @@ def _random_cluster(generator: np.random.Generator, count: int) -> Cluster:
     shape = (count, count)
     return Cluster(
         devices=tuple(
-            Device(f"device{number}", "kind", 1000, *generator.choice(OVERHEADS, 2))
-            for number in range(count)
+            Device(f"device{device}", "kind", 1000, *generator.choice(OVERHEADS, 2))
+            for device in range(count)
         ),
         bandwidth=generator.choice(BANDWIDTHS, shape),
         latency=generator.choice(OVERHEADS, shape),
@@ -165,8 +171,8 @@ def layered_problem(
     millisecond; tensors have up to a megabyte.
     """
     readers = np.repeat(np.arange(WIDTH, num_ops), generator.integers(1, 6, num_ops - WIDTH))
-    before = (readers // WIDTH - 1) * WIDTH
-    edges = np.stack([before + generator.integers(0, WIDTH, len(readers)), readers], axis=1)
+    layer_start = (readers // WIDTH - 1) * WIDTH
+    edges = np.stack([layer_start + generator.integers(0, WIDTH, len(readers)), readers], axis=1)
     graph = OpGraph(
         op_names=tuple(f"op{op}" for op in range(num_ops)),
         tensor_producer=np.arange(num_ops, dtype=np.int32),
@@ -201,13 +207,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}")
-    for number in range(options.problems):
-        generator = np.random.default_rng([options.seed, number])
+    for index in range(options.problems):
+        generator = np.random.default_rng([options.seed, index])
         problem = random_problem(generator)
         placement = generator.integers(0, problem.num_devices, problem.num_groups).astype(np.int32)
-        found = difference(problem, placement)
-        if found is not None:
-            print(f"problem {number}, placement {placement.tolist()}: {found}")
+        text = difference(problem, placement)
+        if text is not None:
+            print(f"problem {index}, placement {placement.tolist()}: {text}")
             return 1
     print(f"{options.problems:,} problems: no difference")
     return 0

@@ -63,18 +63,18 @@ def two_chains(**changes: Any) -> PlacementProblem:
 
 
 def test_a_run_by_hand() -> None:
-    found = Simulator(two_chains()).evaluate(
+    batch = Simulator(two_chains()).evaluate(
         np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [1, 1, 0, 0]], np.int32)
     )
     # On one device four ops and three overheads; on two, two ops and one overhead each.
     # Split in the middle: a1, then b1's copy when the bus has sent a1's 10 bytes in 1 s and rested
     # for 0.5 s. Its 20 bytes take 2 s and are there 0.125 s later; then b2.
     # The way back: 2 s for the 10 bytes, 1 s of rest, 4 s for the 20, and 1.5 s until they arrive.
-    assert found.runtime.tolist() == [4.75, 2.25, 1 + 1.5 + 2.125 + 1, 1 + 3 + 5.5 + 1]
+    assert batch.runtime.tolist() == [4.75, 2.25, 1 + 1.5 + 2.125 + 1, 1 + 3 + 5.5 + 1]
     # b1 owns 1000 bytes, in which its output lives; a1's output is 10 bytes, a2 needs 7 more.
     # A copy takes memory, also where the original takes none: b1's 20 bytes arrive while a2 runs.
     # On the way back a2 is done 1.5 s after the bus took b1's copy.
-    assert found.peak_memory.tolist() == [[1017, 0], [17, 1000], [1010, 37], [37, 1010]]
+    assert batch.peak_memory.tolist() == [[1017, 0], [17, 1000], [1010, 37], [37, 1010]]
 
 
 def test_messages_overlap_in_their_latency() -> None:
@@ -120,21 +120,21 @@ def test_only_what_fits_into_the_weights_of_an_op_lives_there() -> None:
     problem = PlacementProblem(
         graph=graph, cluster=two_chains().cluster, compute_time=np.ones((3, 2))
     )
-    found = Simulator(problem).evaluate(np.array([[0, 0, 0], [0, 1, 0]]))
+    batch = Simulator(problem).evaluate(np.array([[0, 0, 0], [0, 1, 0]]))
     # All weights; b's z until c ends, and c's own outputs, while a's z is gone.
     # On two devices c finds its outputs, a copy of z and 200 bytes; b copies of 101, its z and 100.
-    assert found.peak_memory.tolist() == [[300 + 1 + 102, 0], [200 + 1 + 102, 100 + 1 + 101]]
+    assert batch.peak_memory.tolist() == [[300 + 1 + 102, 0], [200 + 1 + 102, 100 + 1 + 101]]
 
 
 def test_waiting_takes_no_transfer_and_no_memory() -> None:
     plain = two_chains()
     waiting = replace(plain, graph=replace(plain.graph, waits=pairs([1, 2])))
-    found = Simulator(waiting).evaluate(np.array([[0, 0, 0, 0], [0, 1, 0, 1]], np.int32))
+    batch = Simulator(waiting).evaluate(np.array([[0, 0, 0, 0], [0, 1, 0, 1]], np.int32))
     # On one device b1 has its turn after a2, and b2 follows. On two, b1 starts when a2 is done at
     # 2.25 s although no byte comes: 0.25 s of overhead are between b1 and b2.
-    assert found.runtime.tolist() == [4.75, 2.25 + 1 + 0.25 + 1]
+    assert batch.runtime.tolist() == [4.75, 2.25 + 1 + 0.25 + 1]
     # Beside b1's 1000 bytes: a1's 10 bytes and the 7 of a2, which reads them.
-    assert found.peak_memory.tolist() == [[1017, 0], [17, 1000]]
+    assert batch.peak_memory.tolist() == [[1017, 0], [17, 1000]]
 
 
 def test_ops_that_wait_for_one_op_are_enqueued_in_order_after_its_readers() -> None:
@@ -176,8 +176,10 @@ def test_a_held_tensor_stays_until_the_step_ends_on_the_device_that_made_it() ->
         # in its weights.
         (0, 1): [[1017, 0], [1010, 30]],
     }
-    for held, peaks in expected.items():
-        problem = replace(plain, graph=replace(graph, held_tensors=np.array(held, np.int32)))
+    for held_tensors, peaks in expected.items():
+        problem = replace(
+            plain, graph=replace(graph, held_tensors=np.array(held_tensors, np.int32))
+        )
         assert Simulator(problem).evaluate(placements).peak_memory.tolist() == peaks
 
 
@@ -187,10 +189,10 @@ def test_placements_that_may_not_be_written_to_compile_nothing_anew() -> None:
     frozen.flags.writeable = False
     simulator = Simulator(two_chains())
     assert simulator.evaluate(frozen) == simulator.evaluate(placements)
-    one, zero = np.ones((1, 1), np.int32), np.zeros(1, np.int32)
+    ones, zero = np.ones((1, 1), np.int32), np.zeros(1, np.int32)
     moves = Moves(
-        set_of=one * 0,
-        device=one,
+        set_of=ones * 0,
+        device=ones,
         allowance=np.zeros((1, 1)),
         first_member=np.arange(2, dtype=np.int32),
         members=zero,
@@ -206,8 +208,8 @@ def test_one_simulator_serves_several_threads() -> None:
     simulator = Simulator(two_chains(), num_threads=2)
     expected = simulator.evaluate(placements)
     with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(lambda _: simulator.evaluate(placements), range(20)):
-            assert found == expected
+        for batch in threads.map(lambda _: simulator.evaluate(placements), range(20)):
+            assert batch == expected
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork")
@@ -225,14 +227,14 @@ def test_a_simulator_that_was_used_serves_a_forked_process() -> None:
     def exit_with_success_if_equal() -> None:
         raise SystemExit(0 if simulator.evaluate(placements) == expected else 1)
 
-    other = threading.Thread(target=evaluate_until_done)
-    other.start()
+    user = threading.Thread(target=evaluate_until_done)
+    user.start()
     child = multiprocessing.get_context("fork").Process(target=exit_with_success_if_equal)
     child.start()
     child.join(20)
     child.kill()
     is_done.set()
-    other.join()
+    user.join()
     assert child.exitcode == 0
 
 
@@ -253,7 +255,7 @@ def chain(num_devices: int, num_ops: int, **changes: Any) -> PlacementProblem:
     shape = (num_devices, num_devices)
     fields: dict[str, Any] = {
         "devices": tuple(
-            Device(f"gpu:{number}", "gpu", 10**9, 0.0, 0.0) for number in range(num_devices)
+            Device(f"gpu:{device}", "gpu", 10**9, 0.0, 0.0) for device in range(num_devices)
         ),
         "bandwidth": np.ones(shape),
         "latency": np.zeros(shape),
@@ -428,8 +430,8 @@ def test_an_op_that_starts_as_a_rest_ends_takes_memory_after_what_is_freed_then(
     graph.add_edge("second", "sink", bytes=7)
     # The device rests from 1 to 1.5, and the tensor of 5 bytes has been sent just then.
     simulator = resting(0.5, 0.0, graph)
-    found = simulator.evaluate(np.array([[0, 1, 0, 0]], np.int32))
-    assert found.peak_memory[0].tolist() == [7, 5]
+    batch = simulator.evaluate(np.array([[0, 1, 0, 0]], np.int32))
+    assert batch.peak_memory[0].tolist() == [7, 5]
 
 
 def test_a_copy_takes_memory_when_its_link_has_rested() -> None:
@@ -438,5 +440,5 @@ def test_a_copy_takes_memory_when_its_link_has_rested() -> None:
     graph.add_edge("other", "late", bytes=7)
     # The first copy comes at 1.5, and is read until 2.5; the link rests from 1.5 to 3.5.
     simulator = resting(0.0, 2.0, graph)
-    found = simulator.evaluate(np.array([[0, 1, 0, 1]], np.int32))
-    assert found.peak_memory[0, 1] == 7
+    batch = simulator.evaluate(np.array([[0, 1, 0, 1]], np.int32))
+    assert batch.peak_memory[0, 1] == 7

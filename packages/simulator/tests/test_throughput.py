@@ -31,11 +31,14 @@ def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list
     """Return the load of each device, and of the network cards, one tensor at a time."""
     graph, cluster, device_of = problem.graph, problem.cluster, problem.expand(placement)
     machine = cluster.machine.tolist()
-    inside = {m: [d for d, own in enumerate(machine) if own == m] for m in machine}
+    inside = {
+        m: [d for d, machine_of_device in enumerate(machine) if machine_of_device == m]
+        for m in machine
+    }
     host = {m: [d for d in inside[m] if cluster.devices[d].kind[:3] == "cpu"] for m in machine}
     loads = []
-    for number, device in enumerate(cluster.devices):
-        seconds_of_ops = problem.compute_time[device_of == number, number]
+    for index, device in enumerate(cluster.devices):
+        seconds_of_ops = problem.compute_time[device_of == index, index]
         overheads = device.op_overhead * float((seconds_of_ops > 0).sum())
         loads.append(float(seconds_of_ops.sum()) + overheads)
     cards = dict.fromkeys(cluster.link_names, 0.0)
@@ -48,15 +51,22 @@ def plain_loads(problem: PlacementProblem, placement: NDArray[np.int32]) -> list
         home = int(device_of[graph.tensor_producer[tensor]])
         readers = {int(device_of[op]) for op in graph.consumers_of_tensor[tensor]} - {home}
         for end in {home, *readers} if readers else ():
-            own = machine[end]
-            if end in host[own]:
+            machine_of_device = machine[end]
+            if end in host[machine_of_device]:
                 continue
-            others = host[own][:1] or (inside[own] if len(inside[own]) > 1 else range(len(machine)))
-            ends = ([end], others) if end == home else (others, [end])
+            peers = host[machine_of_device][:1] or (
+                inside[machine_of_device]
+                if len(inside[machine_of_device]) > 1
+                else range(len(machine))
+            )
+            ends = ([end], peers) if end == home else (peers, [end])
             loads[end] += seconds(size, *ends)
-        here = machine[home]
-        for there in {machine[reader] for reader in readers} - {here}:
-            ends = (host[here][:1] or inside[here]), (host[there][:1] or inside[there])
+        home_machine = machine[home]
+        for reader_machine in {machine[reader] for reader in readers} - {home_machine}:
+            ends = (
+                (host[home_machine][:1] or inside[home_machine]),
+                (host[reader_machine][:1] or inside[reader_machine]),
+            )
             cards[cluster.link_names[cluster.link[ends[0][0], ends[1][0]]]] += seconds(size, *ends)
     return [*loads, max(cards.values(), default=0.0)]
 
@@ -69,7 +79,7 @@ def in_machines(problem: PlacementProblem, seed: int) -> PlacementProblem:
         replace(d, kind=kind) for d, kind in zip(problem.cluster.devices, kinds, strict=True)
     )
     machine = np.unique(generator.integers(0, 3, count), return_inverse=True)[1].astype(np.int32)
-    names = tuple(f"machine {number}" for number in range(machine.max() + 1))
+    names = tuple(f"machine {index}" for index in range(machine.max() + 1))
     cluster = replace(problem.cluster, devices=devices, machine=machine, machine_names=names)
     return replace(problem, cluster=cluster)
 
@@ -82,26 +92,28 @@ def test_loads_are_those_of_the_definition(placed: Placed, seed: int) -> None:
     expected = np.array([plain_loads(problem, placement) for placement in placements])
     close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
     close(evaluator.loads(placements), expected[:, :-1])
-    found = evaluator.evaluate(placements)
-    close(found.runtime, expected.max(axis=1))
+    batch = evaluator.evaluate(placements)
+    close(batch.runtime, expected.max(axis=1))
     for row, placement in enumerate(placements):
         device_of = problem.expand(placement)
         graph = problem.graph
         for device in range(problem.num_devices):
-            held = [t for t in graph.held_tensors if device_of[graph.tensor_producer[t]] == device]
-            kept = [t for t in held if not in_weights(graph, t)]
+            held_tensors = [
+                t for t in graph.held_tensors if device_of[graph.tensor_producer[t]] == device
+            ]
+            outside_weights = [t for t in held_tensors if not in_weights(graph, t)]
             expected_bytes = graph.parameter_bytes[device_of == device].sum()
-            expected_bytes += graph.tensor_bytes[kept].sum()
-            assert found.peak_memory[row, device] == expected_bytes
+            expected_bytes += graph.tensor_bytes[outside_weights].sum()
+            assert batch.peak_memory[row, device] == expected_bytes
 
 
 @given(placed_problems(), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 10.0]))
 def test_walks_are_those_of_one_evaluation_after_the_other(
-    placed: Placed, seed: int, most: float
+    placed: Placed, seed: int, max_allowance: float
 ) -> None:
     problem, placements = placed
     evaluator = ThroughputEvaluator(in_machines(problem, seed))
-    moves = random_moves(problem, len(placements), 40, seed, most)
+    moves = random_moves(problem, len(placements), 40, seed, max_allowance)
     check_walks(evaluator.walk(placements, moves), plain_walk(evaluator, placements, moves))
 
 
@@ -188,14 +200,14 @@ def test_what_another_machine_sends_does_not_feed_the_busiest_card() -> None:
     )
     assert problem.grouping.group_names == ("sends more", "reads", "sends less", "reads too")
     placements = np.array([[0, 1, 1, 0], [1, 0, 0, 1]], np.int32)
-    found = ThroughputEvaluator(problem).critical_groups(placements)
-    assert found.tolist() == [[True, False, False, True], [True, False, False, True]]
+    is_critical = ThroughputEvaluator(problem).critical_groups(placements)
+    assert is_critical.tolist() == [[True, False, False, True], [True, False, False, True]]
 
 
 def test_what_one_device_does_for_a_sample_is_its_simulated_step() -> None:
     problem = two_chains()
-    first, *others = problem.cluster.devices
-    slow = replace(problem.cluster, devices=(replace(first, op_overhead=0.5), *others))
+    first, *further_devices = problem.cluster.devices
+    slow = replace(problem.cluster, devices=(replace(first, op_overhead=0.5), *further_devices))
     problem = replace(problem, cluster=slow)
     alone = np.zeros((1, 4), np.int32)
     step = Simulator(problem).evaluate(alone).runtime[0]

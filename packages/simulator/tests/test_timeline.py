@@ -20,15 +20,15 @@ def test_memory_over_time_has_the_peaks_that_evaluate_gives(placed: Placed) -> N
     timeline = timeline_of(placed)
     peaks = Simulator(problem, num_threads=1).evaluate(placements[:1]).peak_memory[0]
     for device in range(problem.num_devices):
-        times, held = timeline.memory(device)
+        times, num_bytes = timeline.memory(device)
         assert times[0] == 0
         assert (np.diff(times) > 0).all()
-        assert held.min() >= 0
-        assert held.max() == peaks[device]
-        graph, here = problem.graph, timeline.op_device == device
-        kept = [t for t in graph.held_tensors if here[graph.tensor_producer[t]]]
-        sizes = [graph.tensor_bytes[t] for t in kept if not in_weights(graph, t)]
-        assert held[-1] == graph.parameter_bytes[here].sum() + sum(sizes)
+        assert num_bytes.min() >= 0
+        assert num_bytes.max() == peaks[device]
+        graph, on_device = problem.graph, timeline.op_device == device
+        held_tensors = [t for t in graph.held_tensors if on_device[graph.tensor_producer[t]]]
+        sizes = [graph.tensor_bytes[t] for t in held_tensors if not in_weights(graph, t)]
+        assert num_bytes[-1] == graph.parameter_bytes[on_device].sum() + sum(sizes)
 
 
 @given(placed_problems())
@@ -38,22 +38,24 @@ def test_the_critical_path_leads_from_beginning_to_end_without_a_gap(placed: Pla
     assert path[0].start == 0
     assert path[0].waits_for == "nothing"
     assert path[-1].end == timeline.runtime
-    for before, step in pairwise(path):
+    for previous, step in pairwise(path):
         assert step.waits_for != "nothing"
-        free = before.end
+        free = previous.end
         if step.waits_for == "resource":
-            assert before.kind == step.kind
+            assert previous.kind == step.kind
             if step.kind == "op":
                 device = problem.cluster.devices[timeline.op_device[step.index]]
-                took_time = problem.compute_time[before.index, timeline.op_device[before.index]] > 0
+                took_time = (
+                    problem.compute_time[previous.index, timeline.op_device[previous.index]] > 0
+                )
                 free += device.op_overhead if took_time else 0.0
             else:
-                source = timeline.transfer_source[before.index]
-                way = source, timeline.transfer_destination[before.index]
-                size = problem.graph.tensor_bytes[timeline.transfer_tensor[before.index]]
-                free = before.start + size / problem.cluster.bandwidth[way]
+                source = timeline.transfer_source[previous.index]
+                way = source, timeline.transfer_destination[previous.index]
+                size = problem.graph.tensor_bytes[timeline.transfer_tensor[previous.index]]
+                free = previous.start + size / problem.cluster.bandwidth[way]
                 free += problem.cluster.devices[source].transfer_overhead
-                assert before.end == min(free, timeline.transfer_end[before.index])
+                assert previous.end == min(free, timeline.transfer_end[previous.index])
         assert step.start == free
 
 
@@ -79,9 +81,9 @@ def test_a_timeline_by_hand() -> None:
         ("transfer", 1, "resource"),
         ("op", 3, "input"),
     ]
-    times, held = timeline.memory(1)
+    times, num_bytes = timeline.memory(1)
     assert times.tolist() == [0, 1, 2.125, 2.5, 3.125, 4.625, 5.625]
-    assert held.tolist() == [0, 10, 17, 37, 20, 20, 0]
+    assert num_bytes.tolist() == [0, 10, 17, 37, 20, 20, 0]
 
 
 @given(placed_problems())

@@ -24,7 +24,7 @@ from simulated_problems import Placed, layered_problem, placed_problems
 
 
 def random_moves(
-    problem: PlacementProblem, num_walks: int, num_moves: int, seed: int, most: float
+    problem: PlacementProblem, num_walks: int, num_moves: int, seed: int, max_allowance: float
 ) -> Moves:
     """Draw moves of single groups and of pairs, half of them critical, with allowances."""
     generator = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def random_moves(
         neighbours=problem.group_graph.edges[:, :: generator.choice([-1, 1])],
         set_with=np.array([np.arange(groups), np.append(np.arange(1, groups), 0)], np.int32),
         device=generator.integers(0, problem.num_devices, shape).astype(np.int32),
-        allowance=generator.uniform(0, most, shape) * generator.integers(0, 2, shape),
+        allowance=generator.uniform(0, max_allowance, shape) * generator.integers(0, 2, shape),
         first_member=np.append(np.arange(groups), groups + pair * np.arange(groups + 1)),
         members=np.append(np.arange(groups), pairs),
         memory_penalty=generator.choice([0.0, 0.1, 30.0]),
@@ -48,9 +48,11 @@ def random_moves(
 
 
 @given(placed_problems(), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 10.0]))
-def test_compiled_walks_decide_as_plain_ones_do(placed: Placed, seed: int, most: float) -> None:
+def test_compiled_walks_decide_as_plain_ones_do(
+    placed: Placed, seed: int, max_allowance: float
+) -> None:
     problem, placements = placed
-    moves = random_moves(problem, len(placements), 12, seed, most)
+    moves = random_moves(problem, len(placements), 12, seed, max_allowance)
     expected = plain_walk(Simulator(problem, num_threads=1), placements, moves)
     for num_threads in (1, 3):
         check_walks(Simulator(problem, num_threads=num_threads).walk(placements, moves), expected)
@@ -67,9 +69,9 @@ def test_where_a_group_cannot_run_no_walk_goes(placed: Placed, seed: int) -> Non
     placements[:, bound] = 0
     moves = random_moves(problem, len(placements), 12, seed, 10.0)
     simulator = Simulator(problem, num_threads=1)
-    found = simulator.walk(placements, moves)
-    check_walks(found, plain_walk(simulator, placements, moves))
-    assert not found.placement[:, bound].any()
+    walks = simulator.walk(placements, moves)
+    check_walks(walks, plain_walk(simulator, placements, moves))
+    assert not walks.placement[:, bound].any()
 
 
 def test_a_walk_keeps_the_best_that_it_accepted() -> None:
@@ -121,22 +123,22 @@ def test_the_best_of_a_walk_is_what_fits_however_dear(
 
 
 def test_the_most_bytes_that_a_graph_may_have_do_not_wrap() -> None:
-    most = 2**60
+    max_bytes = 2**60
     ops = nx.DiGraph([("input", "op")])
-    ops.add_node("weights", parameter_bytes=most)
-    ops.nodes["op"]["workspace_bytes"] = most
-    ops.edges["input", "op"]["bytes"] = most
+    ops.add_node("weights", parameter_bytes=max_bytes)
+    ops.nodes["op"]["workspace_bytes"] = max_bytes
+    ops.edges["input", "op"]["bytes"] = max_bytes
     graph = from_networkx(ops)
     problem = PlacementProblem(
         graph=graph, cluster=parse_cluster("2xk80"), compute_time=np.ones((3, 2))
     )
     simulator = Simulator(problem, num_threads=1)
     together = np.zeros((1, 3), np.int32)
-    assert simulator.evaluate(together).peak_memory.tolist() == [[3 * most, 0]]
+    assert simulator.evaluate(together).peak_memory.tolist() == [[3 * max_bytes, 0]]
     moves = replace(random_moves(problem, 1, 1, 0, 0.0), memory_penalty=2.0)
     walks = simulator.walk(together, moves)
     runtime, memory = walks.best_runtime[0], problem.cluster.devices[0].memory_bytes
-    assert walks.cost[0, 0] == pytest.approx(2 * runtime * 3 * most / memory, rel=1e-6)
+    assert walks.cost[0, 0] == pytest.approx(2 * runtime * 3 * max_bytes / memory, rel=1e-6)
 
 
 def test_the_simulator_walks() -> None:

@@ -42,11 +42,11 @@ class CoordinateDescent:
                 rank = min(ranks)
                 best = tried[ranks.index(rank)]
             curve.append((curve[-1][0] + len(devices), rank[1]))
-        found = evaluator.evaluate(best[None])
+        batch = evaluator.evaluate(best[None])
         return PlacementResult(
             placement=best,
-            runtime=float(found.runtime[0]),
-            peak_memory=found.peak_memory[0],
+            runtime=float(batch.runtime[0]),
+            peak_memory=batch.peak_memory[0],
             evaluations=curve[-1][0] + 1,
             seconds=time.perf_counter() - began,
             curve=np.array(curve),
@@ -65,7 +65,7 @@ class MaxLoad:
         """Return the largest load of each placement, and the parameters on each device."""
         groups = self.problem.group_graph
         rows = self.problem.check_placements(placements)
-        here = rows[:, :, None] == np.arange(groups.num_devices)
-        loads = np.where(here, groups.compute_time, 0.0).sum(axis=1)
-        held = np.where(here, groups.parameter_bytes[:, None], 0).sum(axis=1)
-        return EvaluationBatch(runtime=loads.max(axis=1), peak_memory=held)
+        on_device = rows[:, :, None] == np.arange(groups.num_devices)
+        loads = np.where(on_device, groups.compute_time, 0.0).sum(axis=1)
+        parameter_bytes = np.where(on_device, groups.parameter_bytes[:, None], 0).sum(axis=1)
+        return EvaluationBatch(runtime=loads.max(axis=1), peak_memory=parameter_bytes)
