@@ -46,6 +46,17 @@ def test_nodes_colours_and_devices_are_those_of_the_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("size", "num_bytes"),
+    [(0.25, 1), (5.0, 5), (5.75, 6), (5.0000000001, 5)],  # the last one is 5 but for its rounding
+)
+def test_memory_is_rounded_up_to_whole_bytes(tmp_path: Path, size: float, num_bytes: int) -> None:
+    nodes = [NODES[0], NODES[1] | {"size": size}, NODES[2]]
+    problem = load_input(tmp_path, nodes=nodes, maxSizePerFPGA=16.0 + size)
+    assert problem.graph.parameter_bytes.tolist() == [10**6, num_bytes, 0]
+    assert problem.cluster.devices[0].memory_bytes == 16 + num_bytes
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"nodes": NODES[:1]}, "edges[0].destId: expected the id of a node, got 2"),

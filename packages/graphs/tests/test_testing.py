@@ -134,6 +134,8 @@ class Changed(Walking):
     fault = ""
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
+        if self.fault == "stumbles over barred devices":
+            self.problem.group_graph.compute_time[0, placements]  # an IndexError, or nothing
         if self.fault == "takes barred devices":
             shape = (len(placements), self.problem.num_devices)
             return EvaluationBatch(
@@ -168,6 +170,7 @@ class Changed(Walking):
     ("wrong", "test"),
     [
         ("takes barred devices", "test_wrong_placements_are_refused"),
+        ("stumbles over barred devices", "test_wrong_placements_are_refused"),
         ("depends on the batch", "test_a_batch_is_its_placements_one_by_one"),
         ("writes", "test_placements_stay_as_they_are"),
         ("one row", "test_results_have_a_row_for_each_placement"),

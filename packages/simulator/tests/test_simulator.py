@@ -337,6 +337,37 @@ def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> No
     assert difference(problem, placement) is None
 
 
+def test_copies_of_no_length_arrive_in_one_round() -> None:
+    """`a` sends to `p` on device 2 and then to `q` on device 1, and both of them to device 3.
+
+    Nothing but the readers `of_p` and `of_q` takes time. The two copies leave on one bus at 0 s and
+    arrive in one round, so that `q` and `p` are done in one round, devices by index: `q` comes
+    first. If the second copy came a round later, so would `q`.
+    """
+    steps = nx.DiGraph()
+    steps.add_node("a", outputs={"to p": 10, "to q": 10})
+    steps.add_edge("a", "p", tensors=["to p"])
+    steps.add_edge("a", "q", tensors=["to q"])
+    steps.add_edge("p", "of_p", bytes=10)
+    steps.add_edge("q", "of_q", bytes=10)
+    ops = from_networkx(steps)
+    cluster = Cluster(
+        devices=tuple(Device(name, "d", 10**9, 0.0, 0.0) for name in "0123"),
+        bandwidth=np.full((4, 4), np.inf),
+        latency=np.zeros((4, 4)),
+    )
+    seconds = np.array([1.0 if name.startswith("of_") else 0.0 for name in ops.op_names])
+    problem = PlacementProblem(
+        graph=ops, cluster=cluster, compute_time=np.tile(seconds[:, None], (1, 4))
+    )
+    place = {"a": 0, "p": 2, "q": 1, "of_p": 3, "of_q": 3}
+    placement = np.array([place[name] for name in problem.grouping.group_names], np.int32)
+    timeline = Simulator(problem).timeline(placement)
+    start = dict(zip(ops.op_names, timeline.op_start.tolist(), strict=True))
+    assert start == {"a": 0.0, "p": 0.0, "q": 0.0, "of_q": 0.0, "of_p": 1.0}
+    assert difference(problem, placement) is None
+
+
 def test_a_step_in_which_not_every_op_is_done_is_no_runtime() -> None:
     simulator = Simulator(two_chains(), num_threads=1)
     missing = simulator._tables.num_awaited + np.int32(1)  # of an input that never comes

@@ -65,6 +65,7 @@ def test_a_link_that_carries_two_tensors_at_once_is_busy_once() -> None:
     starts, ends = np.array([2.0, 1.0]), np.array([2.5, 4.125])  # of which 0.125 is latency
     real = replace(timeline, transfer_start=starts, transfer_end=ends)
     assert real.link_busy.tolist() == [3 / 5.625, 0]
+    assert real.device_sending.tolist() == [3 / 5.625, 0]
 
 
 def test_a_timeline_by_hand() -> None:
