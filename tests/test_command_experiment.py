@@ -19,7 +19,7 @@ from placeto.trials.trials import Experiment, Record, Results
 from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.paper import table1 as table1_module
-from placeto_experiments.paper.generalise import SHOWN
+from placeto_experiments.paper.generalise import TABLE_LABELS
 from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.rewards import TITLES, rewards
 from placeto_experiments.paper.table1 import SEARCHES, seconds_of_trainings, table1
@@ -187,7 +187,7 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     graphs, trials = sorted(graphs_of(family)), trials_of(family)
     costs = {
         name: np.array([trials[f"seed0/{graph}/{name}"]["cost"] for graph in graphs])
-        for name in set(SHOWN) - {"single", "lower-bound"}
+        for name in set(TABLE_LABELS) - {"single", "lower-bound"}
     }
     bounds = [trials[f"every-seed/{graph}/lower-bound"]["cost"] for graph in graphs]
     assert len(graphs) == 2

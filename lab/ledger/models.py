@@ -182,5 +182,5 @@ def translation_step(layers: int, asking_layer: int) -> TrainingStep:
     one, they cannot.
     """
     made = nmt(layers=layers, steps=25, batch_size=128, units=1024, vocabulary_size=32_000)
-    cast(TranslationModel, made.model).asking_layer = asking_layer
+    cast(TranslationModel, made.model).query_layer = asking_layer
     return made._replace(optimizer=partial(torch.optim.SGD, lr=1.0))

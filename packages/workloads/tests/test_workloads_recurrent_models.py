@@ -94,11 +94,11 @@ def test_a_residual_layer_adds_its_first_input_to_the_output_only() -> None:
 
 def test_attention_is_the_weighted_mean_of_bahdanau() -> None:
     layer = Attention(memory_size=4, units=3, steps=1)
-    memory, question = torch.rand(2, 5, 4), torch.rand(2, 3)
-    context = layer(0, question, layer.keys(memory), memory)
+    memory, decoder_state = torch.rand(2, 5, 4), torch.rand(2, 3)
+    context = layer(0, decoder_state, layer.keys(memory), memory)
     for sentence in range(2):
         scores = [
-            torch.tanh(layer.keys.weight @ word + layer.query.T @ question[sentence])
+            torch.tanh(layer.keys.weight @ word + layer.query.T @ decoder_state[sentence])
             @ layer.score[:, 0]
             for word in memory[sentence]
         ]
@@ -134,20 +134,22 @@ def test_a_translation_reads_the_whole_source_and_the_words_before() -> None:
     assert changed.tolist() == [False, True, True]
 
 
-@pytest.mark.parametrize("asking_layer", [0, -1])
-def test_one_layer_of_the_decoder_asks_the_attention(asking_layer: int) -> None:
+@pytest.mark.parametrize("query_layer", [0, -1])
+def test_one_layer_of_the_decoder_asks_the_attention(query_layer: int) -> None:
     model, inputs, *_ = small_nmt()
     assert isinstance(model, TranslationModel)
-    model.asking_layer = asking_layer
-    questions: list[Tensor] = []
+    model.query_layer = query_layer
+    decoder_states: list[Tensor] = []
     answers: list[Tensor] = []
     layers = list(model.decoder.children())
-    layers[asking_layer].register_forward_hook(lambda *call: answers.append(call[2][0]))
-    model.attention.register_forward_pre_hook(lambda _, arguments: questions.append(arguments[1]))
+    layers[query_layer].register_forward_hook(lambda *call: answers.append(call[2][0]))
+    model.attention.register_forward_pre_hook(
+        lambda _, arguments: decoder_states.append(arguments[1])
+    )
     model(*inputs)
-    assert len(questions) == len(answers) == 3
-    for question, answer in zip(questions[1:], answers, strict=False):
-        torch.testing.assert_close(question, answer)
+    assert len(decoder_states) == len(answers) == 3
+    for decoder_state, answer in zip(decoder_states[1:], answers, strict=False):
+        torch.testing.assert_close(decoder_state, answer)
 
 
 def test_each_layer_and_step_computes_within_its_module() -> None:

@@ -46,7 +46,7 @@ from placeto_tools.screen import showing_progress
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
 ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
 # Parameters of `chosen_plan`; others are arguments of the experiments.
-OF_PLAN = {*NUMBERS, "scale", "preset_name", "settings", "rnn_settings", "num_gpus", "link"}
+PLAN_PARAMETERS = {*NUMBERS, "scale", "preset_name", "settings", "rnn_settings", "num_gpus", "link"}
 
 scale_option = click.option(
     "--scale",
@@ -98,8 +98,9 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
     def decorator(function: Callable[..., Experiment]) -> Any:
         @wraps(function)
         def run(output: Path, *, force: bool, jobs: int, **values: Any) -> None:
-            plan = chosen_plan(name, **{key: values[key] for key in values.keys() & OF_PLAN})
-            arguments = {key: values[key] for key in values.keys() - OF_PLAN}
+            plan_values = {key: values[key] for key in values.keys() & PLAN_PARAMETERS}
+            plan = chosen_plan(name, **plan_values)
+            arguments = {key: values[key] for key in values.keys() - PLAN_PARAMETERS}
             planned = function(**arguments, plan=plan)
             options = {**planned.options, **plan.described()}
             command = _repeating(click.get_current_context())

@@ -26,13 +26,13 @@ from placeto_experiments.paper.plan import Plan, family_problems
 from placeto_graphs import SECONDS_PER_BYTE
 
 ZERO_SHOT = ("placeto-zero-shot", "placeto-zero-shot-sampled", "placeto-zero-shot-refined")
-SHOWN = (  # in the table of runtimes; all but the last one are placers
+TABLE_LABELS = (  # in the table of runtimes; all but the last one are placers
     *(*ZERO_SHOT, "placeto-trained", "paper-zero-shot", "pretrained", "rnn-zero-shot"),
     *("rnn-trained", "random", "random-search", "single", "scotch", "hill-climbing"),
     *("local-search", "multilevel", "lower-bound"),
 )
-NOT_DRAWN = (ZERO_SHOT[1], "random-search", "hill-climbing", "multilevel", "lower-bound")
-DRAWN = {label: TITLES[label] for label in SHOWN if label not in NOT_DRAWN}
+NOT_IN_FIGURE = (ZERO_SHOT[1], "random-search", "hill-climbing", "multilevel", "lower-bound")
+FIGURE_TITLES = {label: TITLES[label] for label in TABLE_LABELS if label not in NOT_IN_FIGURE}
 SEARCHES = (
     *("placeto-trained", "hill-climbing", "local-search", "multilevel", "random-search"),
     "rnn-trained",
@@ -51,7 +51,7 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
             training("paper", family.whole, plan.paper_settings, seed),
             training("rnn", family.whole, plan.rnn_settings, seed),
         ]
-    trials += place(SHOWN, family.test, plan)
+    trials += place(TABLE_LABELS, family.test, plan)
     names = [graph.name for graph in family.test]
     return Experiment(
         name="generalise",
@@ -65,7 +65,7 @@ def generalise(family_name: str, plan: Plan) -> Experiment:
 
 def _page(summary: Summary, plan: Plan) -> Page:
     figure = distributions_figure(
-        {title: summary.all_values(label) for label, title in DRAWN.items()},
+        {title: summary.all_values(label) for label, title in FIGURE_TITLES.items()},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
         reference=TITLES["placeto-trained"],
     )
@@ -99,7 +99,7 @@ def _relative_to_trained(summary: Summary, plan: Plan) -> str:
 
 def _of_those_that_fit(summary: Summary, plan: Plan) -> str:
     """Return the ratio on the graphs that fit the memory; nothing if all do."""
-    fitting = summary.where_some_fit(SHOWN[:-1])
+    fitting = summary.where_some_fit(TABLE_LABELS[:-1])
     left_out = len(summary.graphs) - len(fitting.graphs)
     if not left_out or not fitting.graphs:
         return ""
@@ -128,7 +128,7 @@ def _placer_table(summary: Summary) -> str:
     return table(
         "placer|>runtime|>ratio to trained on the graph|>ratio to local search"
         "|>ratio to lower bound|>out of memory|>evaluations|>CPU seconds",
-        map(row, SHOWN),
+        map(row, TABLE_LABELS),
     )
 
 

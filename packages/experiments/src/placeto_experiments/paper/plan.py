@@ -75,7 +75,7 @@ NETWORK_OF_SCALE: Mapping[str, Mapping[str, Any]] = {
 }
 RNN_OF_SCALE: Mapping[str, Mapping[str, Any]] = {"smoke": {"hidden_size": 16}, "small": NARROW_RNN}
 # Hyperparameters of which an experiment tries all values
-TRIED = {"architectures": "embedding", "rewards": "reward"}
+VARIED_SETTINGS = {"architectures": "embedding", "rewards": "reward"}
 
 
 def numbers_of(experiment: str, scale: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def chosen_plan(
     alternative = "--updates" if scale_numbers["updates"] else "--evaluations"
     for option, pairs, refused, reason in (
         ("--hparam", settings, "updates", f"expected {alternative} instead"),
-        ("--hparam", settings, TRIED.get(name), "the experiment tries all of them"),
+        ("--hparam", settings, VARIED_SETTINGS.get(name), "the experiment tries all of them"),
         ("--rnn-hparam", rnn_settings, "evaluations", "expected --rnn-evaluations instead"),
     ):
         if refused in dict(pairs):

@@ -107,9 +107,9 @@ class SourceModel:
         except CaptureError as error:  # mostly one of the model's own
             if not self.library_name:
                 raise
-            from placeto_workloads.libraries.loading import OWN_FUNCTION  # noqa: PLC0415 (torch)
+            from placeto_workloads.libraries.loading import ADVICE  # noqa: PLC0415 (torch)
 
-            raise CaptureError(f"{self.library_name}: {error}; {OWN_FUNCTION}") from error
+            raise CaptureError(f"{self.library_name}: {error}; {ADVICE}") from error
         graph = replace(graph, tokens=self.tokens) if self.tokens else graph
         return Source(self.name, graph, None, self.rules, self.num_groups, is_part=self.is_part)
 

@@ -100,8 +100,8 @@ class Family:
 @dataclass(frozen=True)
 class _Recipe:
     build: Callable[..., TrainingStep]
-    drawn: Mapping[str, tuple[int, int]]  # from the least to the most
-    fixed: Mapping[str, int]
+    sampled_sizes: Mapping[str, tuple[int, int]]  # smallest and largest
+    fixed_sizes: Mapping[str, int]
     draw_architecture: Callable[[ArchitectureSampler, np.random.Generator], Architecture | None]
     num_groups: int
     colocation_rules: tuple[ColocationRule, ...]
@@ -110,24 +110,24 @@ class _Recipe:
 _RECIPES = {
     "nmt": _Recipe(
         build=partial(nmt, units=UNITS_OF_TRANSLATION),
-        drawn={"steps": (16, 32), "batch_size": (64, 128)},
-        fixed={"layers": 2},
+        sampled_sizes={"steps": (16, 32), "batch_size": (64, 128)},
+        fixed_sizes={"layers": 2},
         draw_architecture=lambda _sampler, _generator: None,
         num_groups=160,
         colocation_rules=RULES_OF_UNROLLED_NETWORKS,
     ),
     "ptb": _Recipe(
         build=enas_language_model,
-        drawn={"steps": (25, 40), "batch_size": (1536, 3072)},
-        fixed={},
+        sampled_sizes={"steps": (25, 40), "batch_size": (1536, 3072)},
+        fixed_sizes={},
         draw_architecture=lambda sampler, generator: sampler.recurrent_cell(generator),
         num_groups=128,
         colocation_rules=RULES_OF_UNROLLED_NETWORKS,
     ),
     "cifar10": _Recipe(
         build=enas_image_network,
-        drawn={"batch_size": (240, 360)},
-        fixed={},
+        sampled_sizes={"batch_size": (240, 360)},
+        fixed_sizes={},
         draw_architecture=lambda sampler, generator: sampler.convolutional_cells(generator),
         num_groups=128,
         colocation_rules=DEFAULT_RULES,
@@ -137,12 +137,12 @@ _RECIPES = {
 
 PAPER_FAMILIES = tuple(_RECIPES)
 # The same families with the architectures that a training of a controller passed through.
-_OF_A_CONTROLLER = {"ptb-enas": "ptb", "cifar10-enas": "cifar10"}
+CONTROLLER_FAMILIES = {"ptb-enas": "ptb", "cifar10-enas": "cifar10"}
 
 
 def family_names() -> tuple[str, ...]:
     """Return the names that `family` knows."""
-    return (*PAPER_FAMILIES, *_OF_A_CONTROLLER)
+    return (*PAPER_FAMILIES, *CONTROLLER_FAMILIES)
 
 
 def family(
@@ -188,13 +188,15 @@ def family(
     """
     if name not in family_names():
         raise WorkloadError(f"name: expected one of {', '.join(family_names())}, got {name!r}")
-    base = _OF_A_CONTROLLER.get(name, name)
+    base = CONTROLLER_FAMILIES.get(name, name)
     recipe = _RECIPES[base]
-    defaults = default_sizes(recipe.build, {**recipe.fixed, **dict.fromkeys(recipe.drawn, 0)})
-    chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed}
+    defaults = default_sizes(
+        recipe.build, {**recipe.fixed_sizes, **dict.fromkeys(recipe.sampled_sizes, 0)}
+    )
+    chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed_sizes}
     generator = np.random.default_rng(seed)
     if sampler is None:
-        sampler = ControllerSampler() if name in _OF_A_CONTROLLER else UniformSampler()
+        sampler = ControllerSampler() if name in CONTROLLER_FAMILIES else UniformSampler()
     members = _different_members(name, base, chosen, sampler, generator)
     order = generator.permutation(len(members))
     half = len(members) // 2
@@ -223,19 +225,19 @@ def _different_members(
     sampled = set()
     repeated = 0
     while len(members) < NUM_MEMBERS:
-        drawn_sizes = {
+        sizes_of_member = {
             size: int(generator.integers(minimum, maximum, endpoint=True))
-            for size, (minimum, maximum) in recipe.drawn.items()
+            for size, (minimum, maximum) in recipe.sampled_sizes.items()
         }
         architecture = recipe.draw_architecture(sampler, generator)
-        if (*drawn_sizes.values(), architecture) in sampled:
+        if (*sizes_of_member.values(), architecture) in sampled:
             continue
         architectures = {member.architecture for member in members if member.architecture}
         if architecture in architectures and repeated < MOST_REPEATED:
             repeated += 1
             continue
-        sampled.add((*drawn_sizes.values(), architecture))
+        sampled.add((*sizes_of_member.values(), architecture))
         repeated = 0
-        sizes = {**chosen, **drawn_sizes}
+        sizes = {**chosen, **sizes_of_member}
         members.append(FamilyMember(f"{name}-{len(members):02}", base, sizes, architecture))
     return members

@@ -18,7 +18,7 @@ from placeto_workloads.errors import WorkloadError
 
 NUM_SUGGESTIONS = 5
 # What to do about an error of a model's own.
-OWN_FUNCTION = (
+ADVICE = (
     "if it needs other settings or inputs, name a function of your own that makes the model and "
     "its inputs, package.module:function"
 )
@@ -38,7 +38,7 @@ def import_library(name: str, extra: str) -> ModuleType:
 
 
 def such_as(name: str, names: Collection[str]) -> str:
-    """Return words that name those of some names that are like one; nothing where none is."""
+    """Return names that are like a name, as words for an error; nothing if none is."""
     similar_names = difflib.get_close_matches(name, names, NUM_SUGGESTIONS)
     return f", such as {', '.join(similar_names)}" if similar_names else ""
 
@@ -99,7 +99,7 @@ def build_on_device(
     except WorkloadError:
         raise
     except Exception as error:
-        raise WorkloadError(f"{source}: {error_line(error)}; {OWN_FUNCTION}") from error
+        raise WorkloadError(f"{source}: {error_line(error)}; {ADVICE}") from error
 
 
 def first_number(config: Any, *keys: str) -> int | None:

@@ -14,7 +14,7 @@ from placeto_workloads.models.training_step import LARGEST_SIZE, whole_number
 
 DEFAULT_SEQUENCE_LENGTH = 128
 # What limits the sequences of a model, in the order in which they count.
-LONGEST = (
+LENGTH_SETTINGS = (
     *("max_position_embeddings", "n_positions", "max_target_positions", "seq_length"),
     "max_seq_len",
 )
@@ -26,11 +26,17 @@ CLASSIFIERS = (
     "ForAudioClassification",
     "ForXVector",
 )
-WRITERS = ("LM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration", "ForSpeechSeq2Seq")
+TEXT_MODELS = (
+    "LM",
+    "LMHeadModel",
+    "DoubleHeadsModel",
+    "ForConditionalGeneration",
+    "ForSpeechSeq2Seq",
+)
 # Arguments that a loss is made of, besides those that are called labels.
-OF_LOSS = ("start_positions", "future_values")
+LOSS_ARGUMENTS = ("start_positions", "future_values")
 # Arguments that some classes fail without, although they have a default.
-NEEDED = {"is_longer", "spatial_shapes", "use_image_text_matching_head", "visual_feats"}
+REQUIRED_ARGUMENTS = {"is_longer", "spatial_shapes", "use_image_text_matching_head", "visual_feats"}
 NUM_CHOICES = 2
 SIDES = ("image_size", "input_size", "img_size", "crop_size")
 DEFAULT_SIDE = 224
@@ -57,7 +63,7 @@ def make_inputs(
 def checked_length(name: str, model: Any, field: str, requested: int | None, default: int) -> int:
     """Return a number of tokens that a model has positions for; by default the usual one."""
     text = model.config.get_text_config()
-    key = next((key for key in LONGEST if first_number(text, key)), "")
+    key = next((key for key in LENGTH_SETTINGS if first_number(text, key)), "")
     rows = longest = first_number(text, key) or LARGEST_SIZE
     for path, module in model.named_modules():
         padding = getattr(module, "padding_idx", None)
@@ -82,16 +88,16 @@ class _Inputs:
         self._class = type(model).__name__
         parameters = inspect.signature(model.forward).parameters
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        self._taken: set[str] = set()
-        self._needed: set[str] = set()
+        self._arguments: set[str] = set()
+        self._required: set[str] = set()
         for key, parameter in parameters.items():
             if parameter.kind not in variadic:
-                self._taken.add(key)
+                self._arguments.add(key)
                 if parameter.default is parameter.empty:
-                    self._needed.add(key)
-        self._needed |= NEEDED & self._taken
+                    self._required.add(key)
+        self._required |= REQUIRED_ARGUMENTS & self._arguments
         if self._class.startswith(("Git", "Vilt")):
-            self._needed.add("pixel_values")
+            self._required.add("pixel_values")
         self._main = str(getattr(model, "main_input_name", "input_ids"))
         self._batch = whole_number("batch_size", batch_size)
         self._length = checked_length(
@@ -107,23 +113,31 @@ class _Inputs:
             "input_values": self._sound,
             "bbox": lambda: torch.zeros(self._batch, self._length, 4, dtype=torch.int64),
         }
-        main = self._main if self._main in self._taken else "input_ids"
-        names = [main, *sorted(self._needed - {main}), *sorted({"bbox"} & self._taken)]
+        main = self._main if self._main in self._arguments else "input_ids"
+        names = [main, *sorted(self._required - {main}), *sorted({"bbox"} & self._arguments)]
         for name in names:
-            if name not in makers or name not in self._taken:
+            if name not in makers or name not in self._arguments:
                 raise WorkloadError(
                     f"transformers:{self._name}: expected a model of text, images or sound, "
                     f"got {self._class}, which takes {name}"
                 )
         self._check_loss()
         inputs: dict[str, Any] = {name: makers[name]() for name in names}
-        if {"input_ids", "pixel_values"} <= self._taken and "return_loss" in self._taken:
+        if {"input_ids", "pixel_values"} <= self._arguments and "return_loss" in self._arguments:
             inputs |= {"input_ids": self._words(), "pixel_values": self._images()}
             return inputs | {"return_loss": True}
-        targets = {name: target for name, target in self._targets().items() if name in self._taken}
-        if not targets and self._config.is_encoder_decoder and "decoder_input_ids" in self._taken:
+        targets = {
+            name: target for name, target in self._targets().items() if name in self._arguments
+        }
+        if (
+            not targets
+            and self._config.is_encoder_decoder
+            and "decoder_input_ids" in self._arguments
+        ):
             inputs["decoder_input_ids"] = self._words()
-        of_loss = sorted(name for name in self._taken if "label" in name or name in OF_LOSS)
+        of_loss = sorted(
+            name for name in self._arguments if "label" in name or name in LOSS_ARGUMENTS
+        )
         if of_loss and not targets.keys() & {"labels", "start_positions", "bool_masked_pos"}:
             warnings.warn(
                 f"transformers:{self._name}: {self._class} makes its own loss of "
@@ -138,7 +152,7 @@ class _Inputs:
         finds_ends = self._config.is_encoder_decoder and self._class.endswith(
             "ForSequenceClassification"
         )
-        if finds_ends or "sampled_negative_indices" in self._taken:
+        if finds_ends or "sampled_negative_indices" in self._arguments:
             unknown_value = (
                 "the end of each text" if finds_ends else "the parts that it is to tell apart"
             )
@@ -213,7 +227,7 @@ class _Inputs:
             # A sign takes a frame, and two where it stands twice in a row; 0 is none.
             ("ForCTC",): lambda: {"labels": self._words()[:, : -(-self._length // 4)].clamp(min=1)},
             ("ForPreTraining",): self._targets_of_pretraining,
-            WRITERS: lambda: {"labels": self._words()} if self._vocabulary() else {},
+            TEXT_MODELS: lambda: {"labels": self._words()} if self._vocabulary() else {},
         }
         for ends, maker in makers.items():
             if self._class.endswith(ends):
@@ -222,7 +236,7 @@ class _Inputs:
 
     def _targets_of_pretraining(self) -> dict[str, Tensor]:
         """Return words and what is said of sentences; else which words are not the text's own."""
-        sentence_targets = self._taken & {"next_sentence_label", "sentence_order_label"}
+        sentence_targets = self._arguments & {"next_sentence_label", "sentence_order_label"}
         if not sentence_targets:
             return {"labels": torch.randint(2, (self._batch, self._length))}
         sentence_labels = {name: torch.randint(2, (self._batch,)) for name in sentence_targets}
@@ -230,7 +244,7 @@ class _Inputs:
 
     def _hidden_patches(self) -> dict[str, Tensor]:
         patch = first_number(self._config, "patch_size")
-        if patch is None or "labels" in self._taken:  # of the pieces that are hidden
+        if patch is None or "labels" in self._arguments:  # of the pieces that are hidden
             return {}
         height, width = self._sides(self._config)
         hidden = torch.randint(2, (self._batch, (height // patch) * (width // patch)))

@@ -92,7 +92,7 @@ def nmt(
 class TranslationModel(nn.Module):
     """From source and target sentences to the loss of predicting each next target word."""
 
-    asking_layer = 0  # of the decoder, the bottom one, so that layers work on different words
+    query_layer = 0  # of the decoder, the bottom one, so that layers work on different words
 
     def __init__(self, layers: int, steps: int, units: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -110,8 +110,8 @@ class TranslationModel(nn.Module):
         keys = self.attention.keys(memory)
         losses = []
         for step, word in enumerate(self.target_embedding(target[:-1]).unbind()):
-            question, _ = states[self.asking_layer]
-            context = self.attention(step, question, keys, memory)
+            decoder_state, _ = states[self.query_layer]
+            context = self.attention(step, decoder_state, keys, memory)
             output, states = self.decoder(step, word, context, states)
             losses.append(self.softmax(step, output, target[step + 1]))
         return torch.stack(losses).mean()
@@ -183,9 +183,9 @@ class Attention(UnrolledLayer):
         self.query = uniform_weight(units, units)
         self.score = uniform_weight(units, 1)
 
-    def forward(self, step: int, question: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
+    def forward(self, step: int, decoder_state: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
         """Return the context of one step, float32[batch, memory size]."""
-        context: Tensor = self.at_step(step, question, keys, memory, self.query, self.score)
+        context: Tensor = self.at_step(step, decoder_state, keys, memory, self.query, self.score)
         return context
 
 
@@ -193,9 +193,9 @@ class AttentionStep(nn.Module):
     """The attention of one step."""
 
     def forward(
-        self, question: Tensor, keys: Tensor, memory: Tensor, query: Tensor, score: Tensor
+        self, decoder_state: Tensor, keys: Tensor, memory: Tensor, query: Tensor, score: Tensor
     ) -> Tensor:
-        hidden = torch.tanh(keys + torch.mm(question, query).unsqueeze(1))
+        hidden = torch.tanh(keys + torch.mm(decoder_state, query).unsqueeze(1))
         weights = torch.softmax(torch.matmul(hidden, score), dim=1)
         return torch.bmm(weights.transpose(1, 2), memory).squeeze(1)
 
