@@ -6,7 +6,7 @@ from typing import Any
 
 from command_runs import check_picture
 from placeto.trials.folder import TRIALS
-from placeto.trials.trials import Placed
+from placeto.trials.records import Placed
 from placeto_graphs import load_problem
 from placeto_policy import PlacementPolicy, load_policy
 

@@ -5,7 +5,8 @@ import signal
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from placeto.trials.trials import Episode, Record, Watch, Workspace
+from placeto.trials.records import Episode, TrialRecord
+from placeto.trials.trials import Watch, Workspace
 from placeto_policy import PolicyError
 
 
@@ -18,7 +19,7 @@ class Count:
     number: int
     ends: Literal["", "refused", "mistaken", "killed"] = ""
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:  # noqa: ARG002
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:  # noqa: ARG002
         if self.ends == "refused":
             raise PolicyError("policy: expected a better one, got this")
         if self.ends == "mistaken":

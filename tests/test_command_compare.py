@@ -23,10 +23,11 @@ from command_runs import (
 )
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
-from placeto.trials.comparing import chosen_budgets
-from placeto.trials.comparison import read_curves
+from placeto.trials.comparison import chosen_budgets
 from placeto.trials.placing_tasks import Place
-from placeto.trials.trials import Record, Watch, Workspace
+from placeto.trials.records import TrialRecord
+from placeto.trials.tables import read_curves
+from placeto.trials.trials import Watch, Workspace
 from placeto_graphs import load_placement, load_problem, parse_cluster, save_cluster
 from placeto_simulator import Simulator
 
@@ -118,7 +119,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     run = Place.run
 
     def invoke_and_stop(name: str, *command: object) -> Result:
-        def run_or_stop(task: Place, workspace: Workspace, watch: Watch) -> Record:
+        def run_or_stop(task: Place, workspace: Workspace, watch: Watch) -> TrialRecord:
             if task.label == name:
                 os.kill(os.getpid(), signal.SIGINT)
                 watch.update("goes on until it looks")

@@ -13,9 +13,10 @@ from command_runs import build_profile, fail, start_paused, succeed
 from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, trials_of
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
-from placeto.trials.comparing import Describe
+from placeto.trials.comparison import Describe
 from placeto.trials.folder import content_digest
-from placeto.trials.trials import Experiment, Record, Results
+from placeto.trials.records import TrialRecord
+from placeto.trials.trials import Experiment, Results
 from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.paper import table1 as table1_module
@@ -273,7 +274,7 @@ def test_table1_has_the_papers_rows_beside_ours(
     assert cell(page, "nmt-4-4xk80", 6) == f"{12 * steps['rnn'] / steps['paper']:.2f}"
 
 
-def finished(experiment: Experiment) -> dict[str, Record]:
+def finished(experiment: Experiment) -> dict[str, TrialRecord]:
     """Return a record of each trial of a comparison."""
     known = {"devices": ["k80:0"], "gpus": 1, "ops": 1, "groups": 1}
     return {

@@ -26,16 +26,12 @@ from placeto.trials.folder import (
     trial_keys,
 )
 from placeto.trials.placing_tasks import PlaceByName
+from placeto.trials.records import Episode, Failed, Placed, Problem, TrialRecord
 from placeto.trials.running import conduct, run_trials
 from placeto.trials.trials import (
-    Episode,
     Experiment,
-    Failed,
     Graph,
     Page,
-    Placed,
-    Problem,
-    Record,
     Results,
     Task,
     Trial,
@@ -258,7 +254,7 @@ def opened(
 
 
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
-    records: list[Record] = [placed(cost=1.5), Failed(error="none"), placed(cost=None)]
+    records: list[TrialRecord] = [placed(cost=1.5), Failed(error="none"), placed(cost=None)]
     with opened(tmp_path) as folder:
         for trial, record in zip(LETTERS[:2], records, strict=False):
             folder.add(trial, record, 1.0)

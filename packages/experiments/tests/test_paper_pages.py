@@ -8,8 +8,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from placeto.trials.comparison import NOTHING
-from placeto.trials.trials import Experiment, Graph, Outcome, Watch, Workspace
+from placeto.trials.records import Outcome
+from placeto.trials.tables import NOTHING
+from placeto.trials.trials import Experiment, Graph, Watch, Workspace
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.plan import Plan, chosen_plan

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from placeto.errors import InputError
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.placing.placers import PLACERS
-from placeto.trials.comparing import Comparison
-from placeto.trials.comparison import (
-    NOTHING,
-    placer_table,
-    profile_table,
-    profiles,
-    runtime_table,
-    search_table,
-)
-from placeto.trials.running import beginning
-from placeto.trials.trials import (
+from placeto.trials.comparison import Comparison
+from placeto.trials.records import (
     Placed,
     Problem,
     Runs,
     evaluations_to_best,
     evaluations_until,
     short_curve,
+)
+from placeto.trials.running import beginning
+from placeto.trials.tables import (
+    NOTHING,
+    placer_table,
+    profile_table,
+    profiles,
+    runtime_table,
+    search_table,
 )
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains

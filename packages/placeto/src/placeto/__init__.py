@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from placeto.placing.model_placement import ModelPlacement, place
     from placeto.problems.making import read_problem
     from placeto.problems.models import capture_step, family_graph, load_model_graph
-    from placeto.trials.comparing import compare
+    from placeto.trials.comparison import compare
 
 __version__ = "0.3.0"
 
@@ -33,7 +33,7 @@ _MODULES = {
     "ModelPlacement": "placing.model_placement",
     "PlacedModule": "placed_module",
     "capture_step": "problems.models",
-    "compare": "trials.comparing",
+    "compare": "trials.comparison",
     "family_graph": "problems.models",
     "load_model_graph": "problems.models",
     "place": "placing.model_placement",

@@ -24,8 +24,10 @@ from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOpti
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
-from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
-from placeto.trials.comparison import (
+from placeto.trials.comparison import Comparison, chosen_budgets, comparison_page
+from placeto.trials.folder import DESCRIPTION, PAGE, ExperimentFolder, experiment_folder
+from placeto.trials.records import Problem
+from placeto.trials.tables import (
     CPU,
     MEDIANS,
     RESULTS,
@@ -37,8 +39,7 @@ from placeto.trials.comparison import (
     runtime_table,
     search_table,
 )
-from placeto.trials.folder import DESCRIPTION, PAGE, ExperimentFolder, experiment_folder
-from placeto.trials.trials import Graph, Page, Problem, Results
+from placeto.trials.trials import Graph, Page, Results
 from placeto_graphs import GraphError, PlacementProblem, save_placement
 from placeto_tools.options import (
     PLACER_LIST,

@@ -34,7 +34,7 @@ from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import most_micro_batches
 from placeto.texts import SECONDS, bytes_text, counted
-from placeto.training.runs import read_policy
+from placeto.training.folder import read_policy
 from placeto_baselines import least_excess
 from placeto_graphs import save_placement
 from placeto_simulator import Simulator

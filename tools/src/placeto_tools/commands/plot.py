@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto.outputs import Picture, save_png
 from placeto.texts import seconds_text
-from placeto.trials.comparison import read_curves
+from placeto.trials.tables import read_curves
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.groups import Group
 from placeto_tools.options import Command, decorated, output_option, overwrite_option

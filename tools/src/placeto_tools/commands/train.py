@@ -15,14 +15,9 @@ from placeto.problems.making import read_to_train_on
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import StopRequest, left_text
 from placeto.texts import counted, seconds_text
-from placeto.training.runs import (
-    RunFolder,
-    parse_settings,
-    read_policy,
-    restored_settings,
-    with_network_of,
-)
-from placeto.training.training_run import logs_of, run_training
+from placeto.training.folder import TrainingFolder, read_policy
+from placeto.training.loop import logs_of, run_training
+from placeto.training.settings import parse_settings, restored_settings, with_network_of
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     PlacementPolicy,
@@ -121,7 +116,7 @@ def train(
     """
     if not problems:
         raise InputError("train: needs PROBLEMS and -o FOLDER")
-    folder = RunFolder(output)
+    folder = TrainingFolder(output)
 
     def prepare() -> None:
         """Make or check the folder, before anything is done."""
@@ -209,7 +204,7 @@ def _check_devices(
 
 
 def _show(
-    folder: RunFolder,
+    folder: TrainingFolder,
     trainer: Trainer,
     problems: Mapping[str, PlacementProblem],
     *,

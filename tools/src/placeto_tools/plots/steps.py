@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from placeto.placing.evaluators import STEP
-from placeto.trials.comparison import typical
-from placeto.trials.trials import Problem
+from placeto.trials.records import Problem
+from placeto.trials.tables import typical
 from placeto_graphs import Cluster, Phase, PlacementProblem
 from placeto_simulator import Timeline
 from placeto_tools.plots import colour, layered_positions, new_figure

@@ -1,7 +1,7 @@
 """``placeto experiment generalise``: placements of graphs that a policy was not trained on."""
 
 from placeto.texts import seconds_text, share_text
-from placeto.trials.comparison import NOTHING
+from placeto.trials.tables import NOTHING
 from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.pages import (
     Summary,

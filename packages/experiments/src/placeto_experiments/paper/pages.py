@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from placeto.texts import TextTable, seconds_text
-from placeto.trials.comparison import NEVER, NOTHING
-from placeto.trials.trials import Outcome, Placed, Results, evaluations_until
+from placeto.trials.records import Outcome, Placed, evaluations_until
+from placeto.trials.tables import NEVER, NOTHING
+from placeto.trials.trials import Results
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, PAPER_UPDATES
 from placeto_experiments.paper.published import SOURCE
 from placeto_tools.plots import colour, new_figure

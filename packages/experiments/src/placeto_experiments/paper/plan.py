@@ -11,7 +11,7 @@ from placeto.placing.placers import NARROW_RNN
 from placeto.problems.making import make_problem, regrouped
 from placeto.problems.options import GroupingOptions, SourceOptions, group_counts, read_cluster
 from placeto.problems.sources import load_source
-from placeto.training.runs import changed_fields, parse_settings
+from placeto.training.settings import changed_fields, parse_settings
 from placeto.trials.trials import Graph
 from placeto_baselines import RnnSettings
 from placeto_graphs import PlacementProblem

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.texts import seconds_text, share_text
-from placeto.trials.comparison import NOTHING
-from placeto.trials.trials import Episode, Experiment, Graph, Page, Results, Trial
+from placeto.trials.records import Episode
+from placeto.trials.tables import NOTHING
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
 from placeto_experiments.paper.pages import bands_figure, count_text, paragraphs, spread, table
 from placeto_experiments.paper.placers import training, trial
 from placeto_experiments.paper.plan import (

@@ -5,8 +5,9 @@ from math import isinf, isnan, nan
 
 from placeto.placing.placers import PLACERS, placer_spec
 from placeto.texts import share_text
-from placeto.trials.comparing import Comparison, chosen_budgets, comparison_page
-from placeto.trials.comparison import (
+from placeto.trials.comparison import Comparison, chosen_budgets, comparison_page
+from placeto.trials.records import Placed, Problem
+from placeto.trials.tables import (
     FITTED_MARK,
     MEDIANS,
     NEVER,
@@ -17,7 +18,7 @@ from placeto.trials.comparison import (
     search_table,
     typical,
 )
-from placeto.trials.trials import Experiment, Page, Placed, Problem, Results
+from placeto.trials.trials import Experiment, Page, Results
 from placeto_experiments.paper.pages import (
     Summary,
     count_text,

@@ -16,18 +16,10 @@ from placeto.placing.placers import fitting, warm_up
 from placeto.placing.searching import WatchedEvaluator
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
-from placeto.training.training_run import run_training
+from placeto.training.loop import run_training
 from placeto.trials.placing_tasks import Place
-from placeto.trials.trials import (
-    Episode,
-    Graph,
-    Outcome,
-    Record,
-    StoppedError,
-    Trained,
-    Watch,
-    Workspace,
-)
+from placeto.trials.records import Episode, Outcome, Trained, TrialRecord
+from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_baselines.devices import random_placements
 from placeto_graphs import (
@@ -207,7 +199,7 @@ class PlaceRnnZeroShot(Place):
 class PlaceAtRandom(Place):
     """Draws single placements at random."""
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Return the means over 100 placements."""
         warm_up("random")
         problem = workspace.problem(self.graph)
@@ -230,7 +222,7 @@ class PlaceAtRandom(Place):
 class Bound(Place):
     """Computes the runtime that no placement beats."""
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Return the bound."""
         warm_up("single")
         problem = workspace.problem(self.graph)
@@ -247,7 +239,7 @@ class FinalEpisode(Place):
 
     policy: str
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Return the memory-penalised runtime before the first step and after each."""
         simulator = Simulator(workspace.problem(self.graph), 1)
         policy = load_policy(workspace.policy_file(self.policy))
@@ -273,7 +265,7 @@ class TrainPlaceto:
     # Other graphs, on which the best policy is chosen
     validation: tuple[Graph, ...] = ()
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Train, and return the mean runtime of each update."""
         warm_up("placeto")
         path = workspace.policy_file(self.policy)
@@ -331,7 +323,7 @@ class TrainRnn:
     settings: RnnSettings
     seed: int
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Train, and return the evaluations and seconds."""
         warm_up("rnn")
         began = time.perf_counter()

@@ -1,375 +1,347 @@
-"""Reports of a comparison in SI units, and their tables, such as table 1 of the paper."""
+"""Every placer on some problems, for ``placeto compare`` and the experiments with all placers."""
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import inf, isinf, isnan, nan
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from placeto.errors import InputError
-from placeto.outputs import decode_json, read_json
-from placeto.placing.costs import misfit_text
-from placeto.texts import (
-    SECONDS,
-    TextTable,
-    bytes_text,
-    cost_text,
-    counted,
-    seconds_text,
-    share_text,
-)
-from placeto.training.runs import LOG
-from placeto.trials.trials import Curve, Placed, Problem, Runs, evaluations_until
+from placeto.errors import InputError, RunError, StoppedRunError, check_count
+from placeto.outputs import Picture, file_name
+from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
+from placeto.placing.placers import Budget, PlacerSpec, placer_spec
+from placeto.placing.searching import Limits
+from placeto.problems.making import kinds_text
+from placeto.progress import PlainProgress, Progress, clock
+from placeto.texts import TextTable, counted
+from placeto.trials.folder import ExperimentFolder, experiment_folder
+from placeto.trials.placing_tasks import PlaceByName
+from placeto.trials.records import Failed, Placed, Problem, Runs, TrialRecord
+from placeto.trials.running import conduct
+from placeto.trials.tables import CPU, ComparisonReport, placer_table, profiles, runtime_text
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Watch, Workspace, placing
+from placeto_baselines import RnnSettings, least_excess
+from placeto_graphs import PlacementProblem
+from placeto_policy import Settings
 
-RESULTS = "results.json"
-CPU = "cpu"
-FITTED_MARK = " *f*"  # behind a runtime that is fitted to a published one
-NOTHING = "–"  # noqa: RUF001 (an en dash, as in printed tables)
-NEVER = "never"
-ROUNDING = 1e-9  # as a fraction of a cost: sums in another order are equal
-WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
-MEDIANS = (
-    "Numbers are medians over the seeds. If some runs do not fit the memory, they are medians of "
-    "the runs that fit, and the cell has their number. OOM: a device has too little memory. "
-    "*Of the best*: ratio to the lowest median of all placers, in which a run that does not fit, "
-    "or fails, counts as infinite."
-)
-SEARCH_COLUMNS = (
-    "*Evaluations*: until the search was within 1 % of its own best. *Reduction*: how much lower "
-    "the runtime is than the RNN's. *RNN / placer*: evaluations of the RNN over those of the "
-    "placer. *CPU seconds*: of the whole search. *As fast as the RNN*: evaluations until the "
-    "placer was as fast as the RNN at its best; never, if half of the runs never were."
-)
-Curves = dict[str, list[NDArray[np.float64]]]  # [K, 2] of each seed
-TABLE_1 = {  # titles of the placers that table 1 of the paper is about, by name
-    CPU: "CPU only",
-    "single": "single GPU",
-    "expert": "expert",
-    "scotch": "Scotch",
-    "rnn": "RNN",
-    "placeto": "Placeto (default configuration)",
-    "paper": "Placeto (paper configuration)",
-}
+CASE = "case"
+OF_PAPER = {"paper", "rnn"}  # placers that train as the paper's do
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Ratios of a placer to the best of all placers, over the problems on which some placer fits.
+def compare(
+    problems: Mapping[str, PlacementProblem],
+    placers: Sequence[str],
+    *,
+    evaluator: str = STEP.name,
+    seconds: float | None = None,
+    max_evaluations: int | None = None,
+    seeds: int = 1,
+    jobs: int = 1,
+    quiet: bool = False,
+) -> ComparisonReport:
+    """Place problems with several placers, as ``placeto compare`` does, and return all runs.
 
-    The cost on a problem is the median over the seeds, infinite for a run that does not fit. The
-    shares within factors of the best are a performance profile (Dolan and Moré 2002).
+    Parameters
+    ----------
+    problems
+        Problems by name, see `read_problem`.
+    placers
+        Names, such as ``"heft"``, or ``"package.module:Class"`` of your own.
+    evaluator, seconds, max_evaluations, seeds, jobs
+        As the options of the command.
+    quiet
+        True to show no progress.
+
+    Raises
+    ------
+    InputError
+        If there is no such placer or evaluator, or nothing to compare. An error of a placer is in
+        its `Runs`.
+
+    Examples
+    --------
+    >>> from placeto import read_problem
+    >>> problems = {"nmt": read_problem("nmt:0", cluster="2xv100")}
+    >>> report = compare(problems, ["single", "heft"], quiet=True)
+    >>> [(runs.name, runs.best.fits) for runs in report.problems[0].placers]
+    [('single', True), ('heft', True)]
     """
-
-    name: str
-    title: str
-    # Ratio to the best on each problem: infinite (None in files) if it does not fit, None if
-    # no placer fits or it has not placed yet
-    ratios: list[float | None]
-    mean_ratio: float | None  # geometric mean; infinite, or None, as ratios are
-    within: dict[str, float]  # by factor, the share of the problems
-
-
-class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of ``results.json``, the file of a comparison."""
-
-    format: Literal["placeto-comparison"] = "placeto-comparison"
-    version: Literal[5] = 5
-    seeds: int
-    max_evaluations: int | None  # evaluations after which each placer is stopped
-    seconds: float | None  # CPU seconds after which each placer is stopped
-    budgets: Mapping[str, int | None]
-    problems: Sequence[Problem]
-    profiles: Sequence[Profile]
-
-
-def runtime_text(run: Placed, unit: str = SECONDS) -> str:
-    """Return a run's runtime with its unit, or OOM if it does not fit the memory."""
-    if run.runtime is None:
-        return "cannot run"
-    return cost_text(run.runtime, unit) if run.fits else "OOM"
-
-
-def typical(placer: Runs, field: str) -> float:
-    """Return the median of a number of the runs that fit the memory; NaN if none does."""
-    runs = [run for run in placer.runs if run.fits and run.runtime is not None]
-    return _median([getattr(run, field) for run in runs])
-
-
-def runtime_table(problems: Sequence[Problem], placers: Mapping[str, str] = TABLE_1) -> TextTable:
-    """Return the runtimes of some placers, a row for each problem."""
-    return TextTable(
-        "Simulated seconds of a step; those of Addanki et al. (2019): `placeto experiment table1`",
-        ["problem", *(f">{title}" for title in placers.values())],
-        [
-            [problem.title, *(_runtime(problem.find(name)) for name in placers)]
-            for problem in problems
+    _check_problems(problems)
+    counts = {"problems": len(problems), "placers": len(placers), "seeds": seeds, "jobs": jobs}
+    for name, number in {**counts, "max_evaluations": max_evaluations}.items():
+        check_count(name, number)
+    specs = {name: placer_spec(name) for name in placers}
+    priced_by = evaluator_spec(evaluator)
+    stems: dict[str, str] = {}
+    for name in problems:
+        stems[name] = file_name(name, stems.values())
+    comparison = Comparison(
+        problems=[
+            Problem(
+                stem=stems[name],
+                source=name,
+                cluster=kinds_text(problem.cluster),
+                evaluator=priced_by.name,
+                objective=priced_by.objective,
+                unit=priced_by.unit,
+            )
+            for name, problem in problems.items()
         ],
+        makers={stems[name]: partial(problems.__getitem__, name) for name in problems},
+        placers=specs,
+        seeds=range(seeds),
+        budgets=chosen_budgets(specs, max_evaluations, seconds=seconds),
+        evaluators={priced_by.name: priced_by},
+        limits=Limits(max_evaluations, seconds),
     )
-
-
-def search_table(
-    problems: Sequence[Problem], placers: Sequence[str] = ("placeto", "rnn")
-) -> TextTable:
-    """Return evaluations and seconds of some placers, a row for each problem and placer."""
-    return TextTable(
-        "Search of these placements",
-        [
-            *("problem", "placer", ">runtime, s", ">reduction", ">evaluations", ">RNN / placer"),
-            *(">CPU seconds", ">as fast as the RNN"),
-        ],
-        [_search_row(problem, name) for problem in problems for name in placers],
-    )
-
-
-def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
-    """Return every placer on one problem, those in ``fitted`` with a mark, and the lower bound."""
-    best, bound = _lowest(_costs(problem)), problem.lower_bound
-    rows = [_placer_row(problem, placer, best) for placer in problem.placers]
-    for placer, row in zip(problem.placers, rows, strict=True):
-        row[1] += FITTED_MARK if placer.name in fitted else ""
-    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", ">of lower bound"]
-    columns += [">peak memory", ">evaluations", ">CPU seconds"]
-    if bound:
-        of_best = _text(bound / (best or nan), "{:.3f}", "")
-        cost = cost_text(bound, problem.unit)
-        rows.append(["lower bound", cost, "", of_best, "1.00", "", "", ""])
-    else:
-        for cells in (columns, *rows):
-            del cells[4]
-    title = f"{problem.title}: {counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
-    if problem.least_excess:
-        title += f"; {misfit_text(problem.least_excess, problem.groups)}"
-    elif (runs := [run for one in _competing(problem) for run in one.runs]) and not any(
-        run.fits for run in runs
+    experiment = comparison.experiment({}, lambda _: Page([]))
+    progress = PlainProgress(None if quiet else sys.stderr)
+    comparison.try_own()
+    with (
+        TemporaryDirectory(prefix="placeto-") as path,
+        experiment_folder(Path(path), experiment, force=False) as folder,
     ):
-        title += "; no placement that fits was found"
-    return TextTable(title, columns, rows)
+        report, error = comparison.conduct(experiment, folder, progress, jobs=jobs)
+    failures = [placer.error for problem in report.problems for placer in problem.placers]
+    if error and (isinstance(error, StoppedRunError) or not any(failures)):
+        raise error
+    return report
 
 
-def profiles(problems: Sequence[Problem]) -> list[Profile]:
-    """Return the ratio of each placer to the best on each problem."""
-    titles = {placer.name: placer.title for one in problems for placer in _competing(one)}
-    costs = [_costs(problem) for problem in problems]
-    best = [_lowest(each) for each in costs]
-    num_counted = len(best) - int(np.isnan(best).sum())
-    found = []
-    for name, title in titles.items():
-        ratios = [_ratio(of.get(name, nan), least) for of, least in zip(costs, best, strict=True)]
-        known = [ratio for ratio in ratios if ratio is not None]
-        within = {
-            f"{factor:.2f}": sum(ratio <= factor for ratio in known) / max(num_counted, 1)
-            for factor in WITHIN
-        }
-        mean = _geometric_mean(known)
-        found.append(Profile(name=name, title=title, ratios=ratios, mean_ratio=mean, within=within))
-    return found
+def _check_problems(given: Any) -> None:
+    values = given.values() if isinstance(given, Mapping) else [given]
+    wrong = [value for value in values if not isinstance(value, PlacementProblem)]
+    if wrong or not isinstance(given, Mapping):
+        kind = type([*wrong, given][0]).__name__
+        raise InputError(f"problems: expected problems of `read_problem` by name, got {kind}")
 
 
-def profile_table(found: Sequence[Profile]) -> TextTable:
-    """Return the profiles of placers as a table."""
-    by_problem = list(zip(*(one.ratios for one in found), strict=True))
-    count = sum(any(ratio is not None for ratio in ratios) for ratios in by_problem)
-    others = f" ({len(by_problem) - count} more, with no placement known that fits, left out)"
-    return TextTable(
-        f"Ratio to the best placer, geometric mean over {counted(count, 'problem')}"
-        f"{others if count < len(by_problem) else ''}, and the share of problems within a factor "
-        "of the best",
-        ["placer", ">ratio", *(f">{factor:.2f}" for factor in WITHIN)],
-        [
-            [one.title, _mean_text(one, count), *map(share_text, one.within.values())]
-            for one in found
-        ],
-    )
+@dataclass(frozen=True)
+class Describe:
+    """Describes a problem before it is placed."""
+
+    kind: ClassVar[str] = CASE
+
+    problem: Problem
+    graph: Graph
+    modules: tuple[str, ...] = ()  # of a user's own evaluator, whose files are part of the key
+
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
+        """Return the problem with its sizes and its lower bound."""
+        evaluator = evaluator_spec(self.problem.evaluator)
+        watch.update(f"{self.graph.label}: lower bound ...")
+        problem = workspace.problem(self.graph)
+        return msgspec.structs.replace(
+            self.problem,
+            devices=list(problem.cluster.device_names),
+            gpus=sum(not device.is_cpu for device in problem.cluster.devices),
+            ops=problem.graph.num_ops,
+            groups=problem.num_groups,
+            lower_bound=evaluator.lower_bound(problem),
+            least_excess=least_excess(problem) if evaluator.simulates else 0,
+        )
 
 
-def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
-    """Return the speed-up of each placer over one device without micro-batching."""
-    titles = {placer.name: placer.title for one in problems for placer in one.placers}
-    titles = {name: title for name, title in titles.items() if name not in {CPU, "single"}}
-    places: dict[tuple[str, str], dict[int, Problem]] = {}
-    for one in problems:
-        places.setdefault((one.step, one.cluster), {})[one.micro_batches] = one
-    rows = []
-    for place, divided in places.items():
-        run = divided[1].find("single").best if 1 in divided else None
-        if run is not None and run.runtime is not None:
-            alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
-            for number, one in sorted(divided.items()):
-                cells = []
-                for placer in map(one.find, titles):
-                    faster = run.runtime / (typical(placer, "runtime") or nan)
-                    cells.append(_text(faster, "{:.2f}", "OOM" if placer.runs else NOTHING))
-                rows.append([*place, str(number), alone, *cells])
-    columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
-    columns += [f">{title}" for title in titles.values()]
-    return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
-
-
-def read_curves(folders: Sequence[Path]) -> Curves:
-    """Return the curves of each placer or run in folders of `placeto compare` and `train`."""
-    found = [(folder, name, curves) for folder in folders for name, curves in _curves(folder)]
-    count = Counter(name for _, name, _ in found)
-    return {
-        name if count[name] == 1 else f"{folder}: {name}": curves for folder, name, curves in found
+def chosen_budgets(
+    placers: Mapping[str, PlacerSpec],
+    evaluations: int | None = None,
+    rnn_evaluations: int | None = None,
+    *,
+    full: bool = False,
+    seconds: float | None = None,
+) -> dict[str, int | None]:
+    """Return the number of evaluations of each placer; None for one without such a number."""
+    budgets = {
+        name: evaluations or (full and spec.full_budget) or spec.budget
+        if spec.trains or (spec.searches and not seconds)
+        else None
+        for name, spec in placers.items()
     }
+    if rnn_evaluations and "rnn" in budgets:
+        budgets["rnn"] = rnn_evaluations
+    return budgets
 
 
-def _curves(folder: Path) -> Iterator[tuple[str, list[NDArray[np.float64]]]]:
-    results, log = folder / RESULTS, folder / LOG
-    if not folder.is_dir():
-        raise InputError(f"{folder}: expected a folder of `placeto train` or `placeto compare`")
-    if results.is_file():
-        for problem in read_json(results, ComparisonReport, "`placeto compare`").problems:
-            for placer in problem.placers:
-                if placer.searches and placer.runs:
-                    curves = [_array(run.curve) for run in placer.runs]
-                    yield f"{placer.title}, {problem.title}", curves
-    elif log.is_file():
-        lines = log.read_bytes().splitlines()
-        expected = f"{log}: expected what `placeto train` writes"
-        rows = [decode_json(line, _Update, expected) for line in lines]
-        if not rows:
-            raise InputError(f"{log}: expected at least one update, got none")
-        yield folder.name or str(folder), [_array([(r.evaluations, r.best_runtime) for r in rows])]
-    else:
-        raise InputError(f"{folder}: expected {RESULTS} or {LOG} in it, got neither")
+@dataclass(frozen=True)
+class Comparison:
+    """Placers on problems, with their budgets."""
+
+    problems: Sequence[Problem]
+    makers: Mapping[str, Callable[[], PlacementProblem]]  # of the problems, by name
+    placers: Mapping[str, PlacerSpec]  # by name
+    seeds: Sequence[int]  # of placers that draw at random
+    budgets: Mapping[str, int | None]  # see `chosen_budgets`
+    evaluators: Mapping[str, EvaluatorSpec] = field(default_factory=lambda: {STEP.name: STEP})
+    # Of placers that train, by name, if not their usual ones
+    settings: Mapping[str, Settings | RnnSettings] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)  # at which each placer is stopped
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, the quickest placers first, as in `PLACERS`."""
+        found = [self._describing(problem) for problem in self.problems]
+        for (name, spec), problem in product(self.placers.items(), self.problems):
+            described = self._describing(problem).name  # which `news` shows
+            for seed in self.seeds if spec.random else [None]:
+                task = self._placing(name, problem, seed)
+                trial = placing(task, name, Graph(problem.stem), seed, described)
+                found.append(
+                    replace(
+                        trial,
+                        title=f"{problem.title}, {name}",
+                        # Times on a CPU that the problem lacks may be unknown.
+                        may_fail=name == CPU,
+                        is_long=spec.trains,
+                    )
+                )
+        return found
+
+    def try_own(self) -> None:
+        """Make a user's own placers and evaluators once: wrong arguments fail at the start.
+
+        One that refuses some problems, but not all, fails in the trials of these.
+        """
+        made = cache(lambda name: self.makers[name]())  # each once at most
+
+        def try_one(make: Callable[..., object], limit: object, names: Iterable[str]) -> None:
+            errors = []
+            for name in names:
+                try:
+                    make(made(name), limit)
+                except ValueError as error:
+                    errors.append(error)
+                else:
+                    return
+            raise errors[0]
+
+        for name, spec in self.placers.items():
+            if spec.modules:
+                budget = Budget(self.budgets[name] or 0, self.limits.seconds)
+                try_one(spec.make, budget, self.makers)
+        for name, evaluator in self.evaluators.items():
+            if evaluator.modules:
+                priced = [one.stem for one in self.problems if one.evaluator == name]
+                try_one(evaluator.make, 1, priced)
+
+    def experiment(self, options: Mapping[str, Any], page: Callable[[Results], Page]) -> Experiment:
+        """Return the experiment, with more options for its page."""
+        return Experiment(
+            name="compare",
+            title="Comparison",
+            options={
+                "evaluators": list(self.evaluators),
+                "limits": asdict(self.limits),
+                "budgets": self.budgets,
+                **options,
+            },
+            problems=self.makers,
+            trials=self.trials,
+            page=page,
+            news=self.news,
+        )
+
+    def news(self, results: Results, trial: Trial) -> tuple[TextTable, str]:
+        """Return the table of the problem of a finished trial, and a line."""
+        record = results.records[trial.name]
+        report = next(one for one in self.reports(results) if one.stem == trial.graph)
+        line = f"{counted(report.ops, 'op')} in {counted(report.groups, 'group')}"
+        if isinstance(record, Placed):
+            cost = runtime_text(record, report.unit)
+            line = f"{trial.placer}: {cost}, {clock(record.seconds)}"
+        return placer_table(report), f"{report.title}: {line}"
+
+    def conduct(
+        self,
+        experiment: Experiment,
+        folder: ExperimentFolder,
+        progress: Progress,
+        *,
+        jobs: int = 1,
+        resumable: bool = False,
+    ) -> tuple[ComparisonReport, RunError | None]:
+        """Run the trials that are left; return the content of ``results.json``, and what failed."""
+        failed = None
+        try:
+            conduct(experiment, folder, progress, jobs=jobs, resumable=resumable)
+        except RunError as error:
+            failed = error
+        reports = self.reports(folder.results)
+        document = ComparisonReport(
+            seeds=len(self.seeds),
+            max_evaluations=self.limits.evaluations,
+            seconds=self.limits.seconds,
+            budgets=self.budgets,
+            problems=reports,
+            profiles=profiles(reports),
+        )
+        return document, failed
+
+    def reports(self, results: Results) -> list[Problem]:
+        """Return each problem that was begun with the runs of its placers."""
+        found = [results.find(CASE, problem.stem, 0) for problem in self.problems]
+        return [
+            msgspec.structs.replace(known, placers=self._placers(results, known.stem))
+            for known in found
+            if isinstance(known, Problem)
+        ]
+
+    def _describing(self, problem: Problem) -> Trial:
+        graph, modules = Graph(problem.stem), self.evaluators[problem.evaluator].modules
+        task = Describe(problem, graph, modules)
+        return replace(placing(task, CASE, graph, None), title=problem.title)
+
+    def _placing(self, name: str, problem: Problem, seed: int | None) -> PlaceByName:
+        return PlaceByName(
+            label=name,
+            graph=Graph(problem.stem),
+            seed=seed,
+            budget=self.budgets[name],
+            name=name,
+            settings=self.settings.get(name),
+            evaluator=problem.evaluator,
+            limits=self.limits,
+            modules=(*self.placers[name].modules, *self.evaluators[problem.evaluator].modules),
+        )
+
+    def _placers(self, results: Results, problem: str) -> list[Runs]:
+        """Return the runs of each placer that took part."""
+        found = []
+        for name, spec in self.placers.items():
+            seeds = self.seeds if spec.random else [0]
+            records = [results.find(name, problem, seed) for seed in seeds]
+            errors = [record.error for record in records if isinstance(record, Failed)]
+            budget = self.budgets[name] or 0
+            runs = Runs(
+                name=name,
+                title=spec.title,
+                searches=spec.searches,
+                runs=[record for record in records if isinstance(record, Placed)],
+                error=errors[0] if errors else None,
+                failed=len(errors),
+                seeds=len(seeds),
+                below=budget if name in OF_PAPER and budget < (spec.full_budget or 0) else None,
+            )
+            found += [runs] if runs.runs or errors else []
+        return found
 
 
-class _Update(msgspec.Struct):
-    evaluations: int
-    best_runtime: float
-
-
-def _array(rows: Curve) -> NDArray[np.float64]:
-    return np.array(rows, np.float64).reshape(-1, 2)
-
-
-def _competing(problem: Problem) -> list[Runs]:
-    """Return the placers but CPU only, if that is placed on a CPU of its own."""
-    return [one for one in problem.placers if problem.has_cpu or one.name != CPU]
-
-
-def _costs(problem: Problem) -> dict[str, float]:
-    """Return the cost of each placer that competes by its name, see `_cost_over_seeds`."""
-    return {placer.name: _cost_over_seeds(placer) for placer in _competing(problem)}
-
-
-def _cost_over_seeds(placer: Runs) -> float:
-    """Return the median over the seeds, or NaN; runs that do not fit or fail are infinite."""
-    costs = [inf if run.runtime is None or not run.fits else run.runtime for run in placer.runs]
-    return _median([*costs, *[inf] * placer.failed])
-
-
-def _lowest(costs: Mapping[str, float]) -> float:
-    """Return the lowest cost; NaN where no placement fits."""
-    return min((cost for cost in costs.values() if cost < inf), default=nan)
-
-
-def _ratio(cost: float, best: float) -> float | None:
-    """Return the ratio of a cost to the best one; None if one of them is not known."""
-    if isnan(cost) or isnan(best):
-        return None
-    if abs(cost - best) <= ROUNDING * best:
-        return 1.0
-    return cost / best if best > 0 else inf
-
-
-def _geometric_mean(ratios: Sequence[float]) -> float | None:
-    return float(np.exp(np.log(ratios).mean())) if ratios else None
-
-
-def _mean_text(profile: Profile, num_problems: int) -> str:
-    """Return the mean of a placer, and with an infinite one the mean where it fits."""
-    fitting = [ratio for ratio in profile.ratios if ratio is not None and ratio < inf]
-    mean = _geometric_mean(fitting)
-    some = "" if mean is None else f"{mean:.3f}"
-    if mean is not None and len(fitting) < num_problems:
-        some += f" on {len(fitting)} of {num_problems}"
-    if profile.mean_ratio is None:
-        return NOTHING
-    if profile.mean_ratio < inf:
-        return some
-    return f"infinite ({some})" if some else "infinite"
-
-
-def _median(values: Sequence[float]) -> float:
-    """Return the median; NaN of nothing, or if one of the values is."""
-    return float(np.median(values)) if values else nan
-
-
-def _search_row(problem: Problem, name: str) -> list[str]:
-    placer, rnn = problem.find(name), problem.find("rnn")
-    own, of_rnn = (typical(one, "evaluations_to_best") for one in (placer, rnn))
-    runtime = typical(rnn, "runtime")
-    until = [evaluations_until(run.curve, runtime) if run.fits else inf for run in placer.runs]
-    reduction, factor, as_fast = (
-        _text(100 * (1 - typical(placer, "runtime") / runtime), "{:.1f} %"),
-        _text(of_rnn / (own or nan), "{:.2f}"),
-        NOTHING if isnan(runtime) else _text(_median(until), "{:,.0f}"),
-    )
-    if name == "rnn":
-        reduction = factor = as_fast = ""
-    return [
-        problem.title,
-        placer.title or name,
-        _runtime(placer),
-        reduction,
-        _text(own, "{:,.0f}"),
-        factor,
-        _text(_median([run.seconds for run in placer.runs]), "{:,.1f}"),
-        as_fast,
-    ]
-
-
-def _runtime(placer: Runs) -> str:
-    known = runtime_text(placer.runs[0]) if placer.runs else NOTHING
-    runtime = _text(typical(placer, "runtime"), "{:#.4g}", known)
-    some = _those_that_fit(placer)
-    return f"{runtime} ({some})" if some else runtime
-
-
-def _those_that_fit(placer: Runs) -> str:
-    """Return the number of runs that fit the memory; empty for all or none."""
-    count = sum(run.fits for run in placer.runs)
-    return f"{count} of {len(placer.runs)} fit" if 0 < count < len(placer.runs) else ""
-
-
-def _text(number: float, form: str, nothing: str = NOTHING) -> str:
-    if isinf(number):
-        return NEVER
-    return nothing if isnan(number) else form.format(number)
-
-
-def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
-    runs, unit = placer.runs, problem.unit
-    if not runs:
-        return [placer.title, NOTHING, *[""] * 6]
-    runtime = typical(placer, "runtime")
-    placed = [run for run in runs if run.fits]
-    fitting = [run.runtime for run in placed if run.runtime is not None]
-    some = _those_that_fit(placer)
-    over_seeds = [some] if some else []
-    done = len(runs) + placer.failed
-    if placer.failed:
-        over_seeds.append(f"{placer.failed} of {done} failed")
-    if placer.below:
-        over_seeds.append(f"budget below the paper's: {placer.below:,}")
-    if done < placer.seeds:
-        over_seeds.append(f"{done} of {placer.seeds} seeds")
-    if len(fitting) > 1:
-        over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
-    evaluations = _median([run.evaluations for run in runs])
-    ratio = _ratio(_cost_over_seeds(placer), best)
-    return [
-        placer.title,
-        runtime_text(runs[0]) if isnan(runtime) else cost_text(runtime, unit),
-        ", ".join(over_seeds),
-        f"{ratio:.3f}" if ratio is not None and ratio < inf else "",
-        _text(runtime / (problem.lower_bound or nan), "{:.2f}", ""),
-        bytes_text(int(_median([max(run.peak_memory) for run in placed or runs]))),
-        f"{evaluations:,.0f}",
-        f"{_median([run.seconds for run in runs]):.2f}",
-    ]
+def comparison_page(
+    table: Sequence[str],
+    reports: Sequence[Problem],
+    draw: Callable[[Problem], Picture],
+    fitted: Mapping[str, Collection[str]] | None = None,
+) -> Page:
+    """Return the page of a comparison: tables, and of each problem its placers and curves."""
+    parts = list(table)
+    for report in reports:
+        told = placer_table(report, (fitted or {}).get(report.stem, ()))
+        parts += [f"## {told.title}", replace(told, title="").markdown()]
+        errors = [f"- {placer.title}: {placer.error}" for placer in report.placers if placer.error]
+        parts += ["\n".join(errors)] if errors else []
+        parts.append(f"![Learning curves]({report.stem}.png)")
+    return Page(parts, {f"{report.stem}.png": draw(report) for report in reports})

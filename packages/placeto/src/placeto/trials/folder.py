@@ -29,7 +29,8 @@ from placeto.outputs import (
     write_text,
 )
 from placeto.progress import clock
-from placeto.trials.trials import Experiment, Failed, Graph, Page, Record, Results, Trial, Workspace
+from placeto.trials.records import Failed, TrialRecord
+from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Workspace
 from placeto_graphs import save_problem, write_atomically
 
 DESCRIPTION, TRIALS, PAGE = "experiment.json", "trials.jsonl", "results.md"
@@ -70,7 +71,7 @@ class ExperimentFolder:
         self._experiment = experiment
         self._written = dict(written or {})  # digests of the problems that the folder has
         self._describe()
-        self._records: dict[str, Record] = {}  # by key
+        self._records: dict[str, TrialRecord] = {}  # by key
         self._origins: dict[str, Origin] = {}
         if (path / TRIALS).exists():
             self._read(path / TRIALS)
@@ -104,7 +105,7 @@ class ExperimentFolder:
         write_json(self.path / DESCRIPTION, described)
 
     @property
-    def finished(self) -> dict[str, Record]:
+    def finished(self) -> dict[str, TrialRecord]:
         """The records of the experiment's trials that are finished, by name, but for failures."""
         records = self.results.records
         return {name: one for name, one in records.items() if not isinstance(one, Failed)}
@@ -115,7 +116,7 @@ class ExperimentFolder:
         keys, records = self.workspace.keys, self._records
         return Results({name: records[key] for name, key in keys.items() if key in records})
 
-    def add(self, trial: Trial, record: Record, took: float) -> None:
+    def add(self, trial: Trial, record: TrialRecord, took: float) -> None:
         """Store a trial, and return when it is on disk; an equal failure is stored once."""
         key = self.workspace.keys[trial.name]
         if self._records.get(key) == record:
@@ -136,7 +137,9 @@ class ExperimentFolder:
             problem = f"{path}, line {number}: expected a finished trial (--force begins anew)"
             origin = decode_json(line, Origin, problem)
             self._origins[origin.key] = origin
-            self._records[origin.key] = decode_json(line, cast(type[Record], Record), problem)
+            self._records[origin.key] = decode_json(
+                line, cast(type[TrialRecord], TrialRecord), problem
+            )
         if whole != content:
             with writing(path):
                 write_atomically(path, whole)

@@ -11,17 +11,9 @@ from placeto.placing.placers import PlacerSpec, fitting, placer_spec, trained, w
 from placeto.placing.searching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
-from placeto.trials.comparison import CPU
-from placeto.trials.trials import (
-    Graph,
-    Placed,
-    Record,
-    Watch,
-    Workspace,
-    evaluations_to_best,
-    finite,
-    short_curve,
-)
+from placeto.trials.records import Placed, TrialRecord, evaluations_to_best, finite, short_curve
+from placeto.trials.tables import CPU
+from placeto.trials.trials import Graph, Watch, Workspace
 from placeto_baselines import RnnPlacer, RnnSettings
 from placeto_graphs import PlacementProblem, Placer, parse_cluster
 from placeto_policy import Settings
@@ -48,7 +40,7 @@ class Place:
         """Name of the placer, which takes about as long on another graph."""
         return self.label
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Return the result of the placer; only CPU seconds of its search count."""
         problem = self.problem(workspace)
         spec = self.spec(workspace, problem)

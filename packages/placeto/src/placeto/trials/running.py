@@ -24,24 +24,14 @@ from placeto.errors import RUN_FAILED, RunError, StoppedRunError, exit_code, one
 from placeto.progress import Progress, StopRequest, clock
 from placeto.texts import seconds_text
 from placeto.trials.folder import PAGE, ExperimentFolder
-from placeto.trials.trials import (
-    Episode,
-    Experiment,
-    Failed,
-    Outcome,
-    Record,
-    StoppedError,
-    Trained,
-    Trial,
-    Watch,
-    Workspace,
-)
+from placeto.trials.records import Episode, Failed, Outcome, Trained, TrialRecord
+from placeto.trials.trials import Experiment, StoppedError, Trial, Watch, Workspace
 
 ONE_THREAD = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 SECONDS_BETWEEN_LOOKS = 0.2
 
 # What begins to run a trial, and what asks those that run to stop
-Runner = tuple[Callable[[Trial], "Future[Record]"], Callable[[], None]]
+Runner = tuple[Callable[[Trial], "Future[TrialRecord]"], Callable[[], None]]
 
 
 def conduct(
@@ -99,7 +89,7 @@ def conduct(
         raise failed
 
 
-def _forecast(trials: Sequence[Trial], done: Mapping[str, Record], jobs: int) -> str:
+def _forecast(trials: Sequence[Trial], done: Mapping[str, TrialRecord], jobs: int) -> str:
     """Return the number of trials that are done, and the time left as others of a kind took."""
     left = [trial.task.kind for trial in trials if trial.name not in done]
     text = f"{len(trials) - len(left)} of {len(trials)} trials"
@@ -120,14 +110,14 @@ def run_trials(
     *,
     jobs: int = 1,
     done: Collection[str] = (),
-) -> Generator[tuple[Trial, Record], None, None]:
+) -> Generator[tuple[Trial, TrialRecord], None, None]:
     """Run trials, each as soon as what it needs is done, and yield each with its record.
 
     Those that need one that failed do not run. If the run ends early, those that have finished
     meanwhile are yielded first.
     """
     waiting, known = beginning(trials, jobs), set(done)
-    running: dict[Future[Record], Trial] = {}
+    running: dict[Future[TrialRecord], Trial] = {}
     end: BaseException | None = None
     runner = _processes(jobs, workspace) if jobs > 1 else _this_process(workspace, watch)
     try:
@@ -172,8 +162,8 @@ def beginning(trials: Sequence[Trial], jobs: int) -> list[Trial]:
 
 @contextmanager
 def _this_process(workspace: Workspace, watch: Watch) -> Iterator[Runner]:
-    def run_now(trial: Trial) -> "Future[Record]":
-        future: Future[Record] = Future()
+    def run_now(trial: Trial) -> "Future[TrialRecord]":
+        future: Future[TrialRecord] = Future()
         try:
             watch.update(trial.label)
             future.set_result(_run(trial, workspace, watch))
@@ -213,7 +203,7 @@ def _processes(jobs: int, workspace: Workspace) -> Iterator[Runner]:
             os.environ.update({} if value is None else {name: value})
 
 
-def _run(trial: Trial, workspace: Workspace, watch: Watch) -> Record:
+def _run(trial: Trial, workspace: Workspace, watch: Watch) -> TrialRecord:
     try:
         return trial.task.run(workspace, watch)
     except (ValueError, OSError) as error:
@@ -239,6 +229,6 @@ def _begin(stopping: Any) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _run_in_process(trial: Trial, workspace: Workspace) -> Record:
+def _run_in_process(trial: Trial, workspace: Workspace) -> TrialRecord:
     (stopping,) = _stopping
     return _run(trial, workspace, Watch(stopping.is_set))

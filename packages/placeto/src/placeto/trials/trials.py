@@ -1,173 +1,22 @@
 """Trials, and experiments, which are made of them: each trial can run on its own, in any process.
 
-Begin to read here; then `keys` (what makes two trials equal), `folder` (files of an experiment) and
-`running` (several trials at once, up to the page).
+Begin to read here; then `records` (what a trial leaves), `folder` (files of an experiment, and keys
+by which a finished trial is found again) and `running` (several trials at once, up to the page).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Protocol
 
 from placeto.outputs import Picture
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.placing.placers import warm_up_evaluator
-from placeto.texts import SECONDS, TextTable
+from placeto.texts import TextTable
+from placeto.trials.records import RecordType, Trained, TrialRecord
 from placeto_graphs import Evaluator, PlacementProblem, load_problem
 
 LETTERS_OF_KEY = 16  # in the names of files
-MOST_POINTS = 200  # of a curve in a file
-NEAR_BEST = 0.01  # fraction of the best runtime within which a search has found it
-
-Curve = list[tuple[int, float | None]]
-
-
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower):
-    pass
-
-
-class Problem(_Record, frozen=True, kw_only=True):
-    """A problem of a comparison, in SI units: named, then described, then with all runs."""
-
-    stem: str  # of the names of its files
-    source: str  # name of the model or graph
-    cluster: str  # name of the devices
-    step: str = ""  # unique name of the step without micro-batching
-    micro_batches: int = 1
-    evaluator: str = "latency"
-    objective: str = "runtime"  # name of the cost
-    unit: str = SECONDS
-    devices: list[str] = []
-    gpus: int = 0
-    ops: int = 0
-    groups: int = 0
-    lower_bound: float = 0.0  # 0 if none is known
-    least_excess: int = 0  # bytes that a device provably lacks with every placement
-    placers: list["Runs"] = []
-
-    @property
-    def title(self) -> str:
-        """Name of the problem in tables: its source and its devices."""
-        return f"{self.source} on {self.cluster}"
-
-    @property
-    def has_cpu(self) -> bool:
-        """True if one of its devices is a CPU; otherwise CPU only is placed on one of its own."""
-        return self.gpus < len(self.devices)
-
-    def find(self, name: str) -> "Runs":
-        """Return the runs of one placer; none if it did not take part."""
-        return next((placer for placer in self.placers if placer.name == name), Runs(name))
-
-
-class Failed(_Record, frozen=True, kw_only=True):
-    """The error of a placer on a problem."""
-
-    error: str
-
-
-class Outcome(_Record, frozen=True, kw_only=True):
-    """Result of a placer, or a lower bound."""
-
-    # Seconds of the step, and with the penalty for memory; None for infinity
-    runtime: float | None
-    cost: float | None
-    fits: bool  # True if it fits the memory
-    evaluations: int  # number of evaluations
-    seconds: float  # CPU seconds of placing
-
-
-class Placed(Outcome, frozen=True, kw_only=True):
-    """Result of one run of a placer."""
-
-    peak_memory: list[int]  # bytes of each device
-    # Number of evaluations until it was within 1 % of its own best
-    evaluations_to_best: int
-    curve: Curve  # rows of evaluations and the best runtime so far in seconds
-    placement: list[int]  # the device of each group
-
-
-class Runs(msgspec.Struct, frozen=True):
-    """Runs of a placer on a problem, and the error of one that failed."""
-
-    name: str
-    title: str = ""
-    runs: list[Placed] = []
-    error: str | None = None
-    failed: int = 0  # number of runs that did not succeed
-    seeds: int = 1  # number of runs when all are done
-    searches: bool = False  # whether it ends with its budget alone
-    below: int | None = None  # its budget, if it trains with less than the paper's
-
-    @property
-    def best(self) -> Placed | None:
-        """The best run; of those that do not fit the memory, the one that costs least."""
-        ranks = [(not run.fits, inf if run.cost is None else run.cost) for run in self.runs]
-        return self.runs[ranks.index(min(ranks))] if ranks else None
-
-
-class Episode(_Record, frozen=True, kw_only=True):
-    """The costs in seconds along the steps of an episode, and of its end."""
-
-    cost: float
-    steps: list[float]
-
-
-class Trained(_Record, frozen=True, kw_only=True):
-    """A training, and the mean runtime of the episodes of each update in seconds."""
-
-    evaluations: int
-    seconds: float
-    runtimes: list[float] = []
-
-
-Record = Problem | Failed | Outcome | Placed | Episode | Trained
-Kind = TypeVar("Kind", bound=Record)
-
-
-def finite(seconds: float) -> float | None:
-    """Return seconds as files have them: None for infinity."""
-    return seconds if isfinite(seconds) else None
-
-
-def short_curve(curve: NDArray[np.float64]) -> Curve:
-    """Return at most 200 points of a curve at which the best changed, and its last one."""
-    if not len(curve):
-        return []
-    changes = np.flatnonzero(curve[1:, 1] != curve[:-1, 1]) + 1
-    points = np.union1d(changes, [0, len(curve) - 1])
-    even = np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int)
-    return [(int(count), finite(best)) for count, best in curve[points[even]].tolist()]
-
-
-def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
-    """Return the evaluations until a search was as fast, infinity if it never was.
-
-    It has to stay as fast: a curve rises where a slower placement that fits the memory replaces one
-    that does not.
-    """
-    found = inf
-    for evaluations, best in reversed(curve):
-        if best is None or not best <= runtime:  # nor is it as fast as what is not known
-            break
-        found = float(evaluations)
-    return found
-
-
-def evaluations_to_best(curve: NDArray[np.float64]) -> int:
-    """Return the evaluations until a search was within 1 % of its best."""
-    if not len(curve):
-        return 0
-    last = curve[-1, 1]
-    with np.errstate(invalid="ignore"):  # infinity is near infinity
-        far = np.abs(curve[:, 1] - last) > NEAR_BEST * last
-    row = int(np.flatnonzero(far).max(initial=-1)) + 1
-    return int(curve[min(row, len(curve) - 1), 0])
 
 
 class StoppedError(BaseException):
@@ -261,7 +110,7 @@ class Task(Protocol):
         """Name of a kind of task; those of one kind take about equally long."""
         ...
 
-    def run(self, workspace: Workspace, watch: Watch) -> Record:
+    def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
         """Run the task, and return its record."""
         ...
 
@@ -304,14 +153,14 @@ def training_name(policy: str) -> str:
 class Results:
     """Records of the trials of an experiment that are finished, by their names."""
 
-    records: Mapping[str, Record]
+    records: Mapping[str, TrialRecord]
 
-    def find(self, placer: str, graph: str, seed: int) -> Record | None:
+    def find(self, placer: str, graph: str, seed: int) -> TrialRecord | None:
         """Return the record of a placer on a graph with a seed, or that of all seeds."""
         own = self.records.get(_placing_name(placer, graph, seed))
         return own or self.records.get(_placing_name(placer, graph, None))
 
-    def record(self, kind: type[Kind], placer: str, graph: str, seed: int) -> Kind:
+    def record(self, kind: type[RecordType], placer: str, graph: str, seed: int) -> RecordType:
         """Return the same record of a type; raise `KeyError` if there is none."""
         found = self.find(placer, graph, seed)
         if not isinstance(found, kind):

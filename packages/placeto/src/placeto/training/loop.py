@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from placeto.errors import RunError, writing
-from placeto.training.runs import RunFolder
+from placeto.training.folder import TrainingFolder
 from placeto_policy import (
     JsonLinesLog,
     PolicyError,
@@ -50,7 +50,9 @@ def run_training(
 
 
 @contextmanager
-def logs_of(folder: RunFolder, trainer: Trainer) -> Iterator[list[JsonLinesLog | TensorBoardLog]]:
+def logs_of(
+    folder: TrainingFolder, trainer: Trainer
+) -> Iterator[list[JsonLinesLog | TensorBoardLog]]:
     """Open the logs of a training, which the first process writes."""
     if trainer.processes.rank:
         yield []
