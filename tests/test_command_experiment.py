@@ -291,12 +291,12 @@ def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
     assert seconds_of_trainings(plan) == pytest.approx(6 * (107.5 + 36 + 170))
     experiment = table1(plan, [own])
     records = finished(experiment)
-    page = "\n\n".join(experiment.page(Results(records)).parts)
+    page = "\n\n".join(experiment.page(Results(records)).sections)
     assert page.count(f"\n| {own} |") == 6
     assert page.count("budget below the paper's: 20,000 |") == 6  # of the RNN
     assert page.count("budget below the paper's: 250,000 |") == 6
     assert page.count("below the paper's") == 12
-    rows = rows_of("\n\n".join(experiment.page(Results(records)).parts), "## Runtimes")
+    rows = rows_of("\n\n".join(experiment.page(Results(records)).sections), "## Runtimes")
     found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
     both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))
     fitted = {"inception-v3": both, "nmt-4": cpu, "nasnet": both}
@@ -308,6 +308,6 @@ def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
     assert [row[7] for row in rows[::2]] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
     assert all(marks == fitted.get(name.partition(" on ")[0], none) for name, marks in found)
     some = {name: record for name, record in records.items() if "inception" not in name}
-    page = "\n\n".join(experiment.page(Results(some)).parts)
+    page = "\n\n".join(experiment.page(Results(some)).sections)
     first, second, *_ = rows_of(page, "## Runtimes")
     assert (first[0], second[0]) == ("*paper*: NMT, 2 K80s", "nmt-2 on 2xk80")

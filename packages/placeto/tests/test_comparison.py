@@ -252,11 +252,11 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
         single = {"single": PLACERS["single"]}
         return Comparison(problems, makers, single, [0], {"single": None}, {own.name: own})
 
-    comparison(spec("any")).try_own()
-    comparison(spec("some", 2)).try_own()
+    comparison(spec("any")).check_user_classes()
+    comparison(spec("some", 2)).check_user_classes()
     assert made == ["any", "some", "some"]
     with pytest.raises(InputError, match="none: not on 2 devices"):
-        comparison(spec("none", 2, 3, 4)).try_own()
+        comparison(spec("none", 2, 3, 4)).check_user_classes()
 
 
 def test_trainings_begin_first_where_several_trials_run_at_once_the_longest_before() -> None:

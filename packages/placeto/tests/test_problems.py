@@ -17,7 +17,7 @@ from placeto.placing.reports import precision_text
 from placeto.problems.making import (
     make_problem,
     read_problem,
-    read_to_train_on,
+    read_training_problems,
     runnable_problem,
     runnable_source,
 )
@@ -219,7 +219,7 @@ def test_a_graph_is_grouped_anew_by_its_rules(tmp_path: Path) -> None:
     ops = nx.DiGraph([(n, n + step) for n in range(150) for step in (1, 2) if n + step <= 150])
     nx.set_node_attributes(ops, {n: {"flops": 1e9, "op_type": "aten.mm"} for n in ops})
     save_graph(from_networkx(ops), path)  # all but the last but one are read twice
-    found = read_to_train_on([str(path)], 3)
+    found = read_training_problems([str(path)], 3)
     assert list(found) == [str(path), f"{path} in 90 groups", f"{path} in 150 groups"]
     assert [problem.num_groups for problem in found.values()] == [128, 90, 150]
     graphs = [problem.graph for problem in found.values()]
@@ -235,7 +235,7 @@ def test_the_groups_of_a_problem_file_without_rules_are_merged_further(tmp_path:
         ),
         path,
     )
-    usual, fewer = read_to_train_on([str(path)], 3).values()
+    usual, fewer = read_training_problems([str(path)], 3).values()
     assert usual == load_problem(path)
     assert (usual.num_groups, fewer.num_groups) == (10, 7)
     merged = np.stack([usual.grouping.group_of, fewer.grouping.group_of])

@@ -25,12 +25,12 @@ class StoppedRunError(RunError):
 
 
 @contextmanager
-def writing(what: Any) -> Iterator[None]:
+def writing(path: Any) -> Iterator[None]:
     """Turn an error of the system about a file to write into a `RunError` that names it."""
     try:
         yield
     except OSError as error:
-        raise RunError(f"{what}: {error.strerror or error}") from error
+        raise RunError(f"{path}: {error.strerror or error}") from error
 
 
 def check_once(names: Iterable[str], option: str = "") -> None:
@@ -76,7 +76,7 @@ def _is_of_a_package(error: BaseException) -> bool:
     return re.match(r"placeto(_\w+)?\.", type(error).__module__) is not None
 
 
-def check_count(name: str, number: int | None) -> None:
-    """Refuse a number below 1."""
-    if number is not None and number < 1:
-        raise InputError(f"{name}: expected at least 1, got {number}")
+def check_count(name: str, count: int | None) -> None:
+    """Refuse a count below 1."""
+    if count is not None and count < 1:
+        raise InputError(f"{name}: expected at least 1, got {count}")

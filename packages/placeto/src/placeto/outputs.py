@@ -36,22 +36,22 @@ def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> No
     _try_to_write(path, path.parent)
 
 
-def check_folder(path: Path, description: str, *others: str, force: bool) -> None:
+def check_folder(path: Path, description: str, *patterns: str, force: bool) -> None:
     """Refuse a folder that cannot be made or written, before work is done for it.
 
     Without ``force`` it may only have files of an earlier command: with the file that describes
-    it, or no files but those of the patterns ``others`` and hidden ones, which a killed one leaves.
+    it, or no files but hidden ones and those that match ``patterns``, which a killed one leaves.
     """
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if not there.is_dir():
-        raise InputError(f"{path}: expected a folder, got a file: {there}")
-    if there == path and not force and not (path / description).exists():
-        for each in path.iterdir():
-            if not any(fnmatch(each.name, ours) for ours in (".*", *others)):
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        raise InputError(f"{path}: expected a folder, got a file: {existing}")
+    if existing == path and not force and not (path / description).exists():
+        for file in path.iterdir():
+            if not any(fnmatch(file.name, pattern) for pattern in (".*", *patterns)):
                 raise InputError(
                     f"{path}: is there already, and not empty; --force overwrites what is in it"
                 )
-    _try_to_write(path, there)
+    _try_to_write(path, existing)
 
 
 def _try_to_write(path: Path, folder: Path) -> None:
@@ -75,13 +75,13 @@ def alone_in(path: Path) -> Iterator[None]:
         yield
 
 
-def file_name(text: str, taken: Collection[str] = ()) -> str:
-    """Return a text as a part of a file's name, with a number behind it if that is taken."""
+def file_name(text: str, used_names: Collection[str] = ()) -> str:
+    """Return a text as a part of a file's name, with a number behind it if that name is used."""
     stem = name = re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "problem"
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{stem}-{number}"
+    suffix = 1
+    while name in used_names:
+        suffix += 1
+        name = f"{stem}-{suffix}"
     return name
 
 

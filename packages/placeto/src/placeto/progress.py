@@ -76,8 +76,8 @@ def how_far(done: int, total: int | None, seconds: float) -> str:
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
     if total is None:
         return f"{done:,}, {speed}, {clock(seconds)}"
-    left = left_text(done, total, seconds).replace(", ", ", at most ")
-    return f"{done:,} of at most {total:,}, {speed}{left}"
+    time_left = left_text(done, total, seconds).replace(", ", ", at most ")
+    return f"{done:,} of at most {total:,}, {speed}{time_left}"
 
 
 def left_text(done: int, total: int, seconds: float) -> str:
@@ -101,16 +101,16 @@ class StopRequest:
     def __init__(self, ends_at: int = 2, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
         self._left, self._signals = ends_at, signals
         self.requested = False
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            self._before = {each: signal.signal(each, self._note) for each in self._signals}
+            self._handlers = {signum: signal.signal(signum, self._note) for signum in self._signals}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True

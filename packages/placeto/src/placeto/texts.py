@@ -29,9 +29,9 @@ class TextTable:
         return f"{self.title}\n\n{body}" if self.title else body
 
 
-def counted(number: int, thing: str) -> str:
+def counted(count: int, thing: str) -> str:
     """Return a number of things."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def seconds_text(seconds: float) -> str:

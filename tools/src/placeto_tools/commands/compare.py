@@ -228,7 +228,7 @@ def compare(
         evaluators=evaluators,
         limits=Limits(max_evaluations, seconds),
     )
-    comparison.try_own()
+    comparison.check_user_classes()
     sizes = {
         name: f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
         for name, problem in made.items()

@@ -52,7 +52,7 @@ def inspect(
         priced_by = evaluator_spec(objective or source.evaluator)
         read = problem_of(source, asked)
         progress.update(f"{problem}: lower bound, compiled once ...")
-        searched = read if asked.grouping.fixes_how_many else search_problem(read)
+        searched = read if asked.grouping.fixes_num_groups else search_problem(read)
         report = inspect_problem(read, searched, scope_depth, priced_by)
     bound = report["lower_bound"]
     text = bound_text(bound, report["least_excess"], searched.num_groups)

@@ -158,7 +158,7 @@ def place(
     for option, is_given in of_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
-    hint = "" if asked.grouping.fixes_how_many else levels_hint(problem, read)
+    hint = "" if asked.grouping.fixes_num_groups else levels_hint(problem, read)
     settings = PlaceSettings(
         seconds=seconds,
         max_evaluations=max_evaluations,
@@ -169,7 +169,7 @@ def place(
         rollouts=rollouts or 0,
         refinement_rounds=refinement_rounds,
         evaluator=priced_by,
-        keeps_groups=asked.grouping.fixes_how_many,
+        keeps_groups=asked.grouping.fixes_num_groups,
     )
     with showing_progress() as progress:
         placed = place_scheduled(read, schedule, settings, progress)

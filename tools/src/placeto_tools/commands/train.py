@@ -11,7 +11,7 @@ import click
 
 from placeto.errors import InputError, StoppedRunError
 from placeto.outputs import alone_in
-from placeto.problems.making import read_to_train_on
+from placeto.problems.making import read_training_problems
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import StopRequest, left_text
 from placeto.texts import counted, seconds_text
@@ -131,7 +131,7 @@ def train(
             chosen = with_network_of(policy, chosen, settings)
         alone = len(problems) == 1 or preset_name == "paper"
         usual = 1 if alone else GRANULARITIES_OF_MANY
-        read = read_to_train_on(problems, granularities or usual, asked)
+        read = read_training_problems(problems, granularities or usual, asked)
         if chosen.embedding != "pairs":
             _check_devices(read, policy)
         described = (read, asdict(chosen), seed, policy)

@@ -85,7 +85,7 @@ def table1(plan: Plan, own_placers: Sequence[str] = ()) -> Experiment:
         budgets,
         settings={"placeto": plan.settings, "rnn": plan.rnn_settings},
     )
-    comparison.try_own()
+    comparison.check_user_classes()
     return Experiment(
         name="table1",
         title=f"Table 1 of {SOURCE}",

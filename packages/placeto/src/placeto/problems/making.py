@@ -52,8 +52,8 @@ DEFAULT_NUM_GPUS = 2
 
 def kinds_text(cluster: Cluster) -> str:
     """Return how many devices of each kind there are, such as ``1xcpu+2xk80``."""
-    count = Counter(device.kind for device in cluster.devices)
-    return "+".join(f"{number}x{kind}" for kind, number in count.items())
+    counts = Counter(device.kind for device in cluster.devices)
+    return "+".join(f"{count}x{kind}" for kind, count in counts.items())
 
 
 def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
@@ -70,13 +70,13 @@ def make_problem(
     source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
 ) -> PlacementProblem:
     """Return the problem of a source in its micro-batches, by default on its own devices."""
-    old, groups = source.problem, _groups(source, grouping or GroupingOptions())
-    if old is not None and cluster is None:
-        problem = replace(old, **groups)
+    source_problem, groups = source.problem, _groups(source, grouping or GroupingOptions())
+    if source_problem is not None and cluster is None:
+        problem = replace(source_problem, **groups)
     else:
         devices = cluster or parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}")
-        if old is not None and old.cluster.queue == "backward-first":  # as of micro-batches
-            devices = replace(devices, queue="backward-first")
+        if source_problem is not None and source_problem.cluster.queue == "backward-first":
+            devices = replace(devices, queue="backward-first")  # as of micro-batches
         seconds = compute_times(source.graph, devices)
         problem = PlacementProblem(
             graph=source.graph, cluster=devices, compute_time=seconds, **groups
@@ -93,35 +93,39 @@ def make_problem(
 
 def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
     """Return the grouping, rules and hierarchy of a problem: those that it has, or others."""
-    old, wanted = source.problem, options.num_groups
-    if old is not None and options == GroupingOptions():
-        return {"grouping": old.grouping, "rules": old.rules, "hierarchy": old.hierarchy}
-    if old is not None and wanted and options == GroupingOptions(num_groups=wanted):
-        for level in old.levels:
-            if level.num_groups == wanted:
-                return {"grouping": level, "rules": old.rules, "hierarchy": old.levels}
-        if old.rules is None and wanted <= old.num_groups:
-            merged = merge_and_colocate(source.graph, old.grouping, num_groups=wanted)
+    problem, num_groups = source.problem, options.num_groups
+    if problem is not None and options == GroupingOptions():
+        return {
+            "grouping": problem.grouping,
+            "rules": problem.rules,
+            "hierarchy": problem.hierarchy,
+        }
+    if problem is not None and num_groups and options == GroupingOptions(num_groups=num_groups):
+        for level in problem.levels:
+            if level.num_groups == num_groups:
+                return {"grouping": level, "rules": problem.rules, "hierarchy": problem.levels}
+        if problem.rules is None and num_groups <= problem.num_groups:
+            merged = merge_and_colocate(source.graph, problem.grouping, num_groups=num_groups)
             return {"grouping": merged, "rules": None, "hierarchy": None}
     groups, levels = options.levels(source.graph, source.rules, source.num_groups)
     rules = names_of_rules(options.chosen_rules(source.rules))
     return {"grouping": groups, "rules": rules, "hierarchy": levels}
 
 
-def read_source(text: str, asked: ProblemOptions) -> Source:
+def read_source(text: str, options: ProblemOptions) -> Source:
     """Return the source of a name, with the sizes and devices of the options."""
-    return load_source(text, asked.choice, asked.micro_batches, asked.target)
+    return load_source(text, options.choice, options.micro_batches, options.target)
 
 
-def problem_of(source: Source, asked: ProblemOptions) -> PlacementProblem:
+def problem_of(source: Source, options: ProblemOptions) -> PlacementProblem:
     """Return the problem of a source, with the devices and groups of the options."""
-    devices, is_given = asked.devices, asked.gpus or asked.gpu_kind
-    if devices is None and (is_given or asked.link):
+    devices, is_given = options.devices, options.gpus or options.gpu_kind
+    if devices is None and (is_given or options.link):
         if source.problem is not None and not is_given:
             raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
-        spec = f"{asked.gpus or DEFAULT_NUM_GPUS}x{asked.gpu_kind or source.kind}"
-        devices = parse_cluster(spec, link=asked.link)
-    return make_problem(source, devices, asked.grouping)
+        spec = f"{options.gpus or DEFAULT_NUM_GPUS}x{options.gpu_kind or source.kind}"
+        devices = parse_cluster(spec, link=options.link)
+    return make_problem(source, devices, options.grouping)
 
 
 def read_problem(
@@ -150,24 +154,24 @@ def read_problem(
     >>> read_problem("nmt:0", cluster="2xv100", num_groups=16)
     PlacementProblem(ops=..., groups=16, devices=2)
     """
-    asked = ProblemOptions.of(cluster, **options)
-    return problem_of(read_source(os.fspath(source), asked), asked)
+    problem_options = ProblemOptions.of(cluster, **options)
+    return problem_of(read_source(os.fspath(source), problem_options), problem_options)
 
 
-def read_to_train_on(
-    sources: Sequence[str], granularities: int, asked: ProblemOptions | None = None
+def read_training_problems(
+    sources: Sequence[str], granularities: int, options: ProblemOptions | None = None
 ) -> dict[str, PlacementProblem]:
     """Return problems as `read_problem` does, and then the same graphs at other granularities."""
-    wanted = asked or ProblemOptions()
-    read = {text: read_source(text, wanted) for text in sources}
-    found = {text: problem_of(source, wanted) for text, source in read.items()}
-    for text, source in read.items():
-        usual = found[text]
+    options = options or ProblemOptions()
+    read_sources = {text: read_source(text, options) for text in sources}
+    problems = {text: problem_of(source, options) for text, source in read_sources.items()}
+    for text, source in read_sources.items():
+        usual = problems[text]
         for count in group_counts(usual.num_groups, granularities)[1:]:
-            other = regrouped(source, usual, count)
-            if other.num_groups != usual.num_groups:
-                found[f"{text} in {other.num_groups} groups"] = other
-    return found
+            problem = regrouped(source, usual, count)
+            if problem.num_groups != usual.num_groups:
+                problems[f"{text} in {problem.num_groups} groups"] = problem
+    return problems
 
 
 def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
@@ -193,17 +197,21 @@ def executable(step: "StepSpec", threads_per_device: int) -> ExecutableStep:
 
 
 def step_on(model: SourceModel, devices: "RealDevices") -> ExecutableStep:
-    """Return the step of a model with the kernels of devices, ready to run."""
-    from placeto_capture import StepSpec  # noqa: PLC0415 (torch takes seconds to import)
+    """Return the step of a model with the kernels of devices, ready to run; results are dropped."""
+    from placeto_capture import executable_step  # noqa: PLC0415 (torch takes seconds to import)
 
-    made = model.make("cpu")._asdict()
-    step = StepSpec(**made, target=devices.target, autocast=model.autocast)
-    return executable(step, devices.threads)
+    return executable_step(
+        **model.make("cpu")._asdict(),
+        target=devices.target,
+        autocast=model.autocast,
+        results=[],
+        threads_per_device=devices.threads,
+    )
 
 
 def runnable_problem(
     model: SourceModel,
-    asked: ProblemOptions,
+    options: ProblemOptions,
     devices: "RealDevices",
     problem_file: Path | None = None,
     *,
@@ -214,14 +222,14 @@ def runnable_problem(
     On CPUs alone the cluster is by default one of as many. If times are about to be measured, ops
     take none until then, so that devices may be of kinds that no cost model knows.
     """
-    if asked.gpus or asked.gpu_kind:
+    if options.gpus or options.gpu_kind:
         raise InputError("--gpus: expected --cluster, whose devices are those of --devices")
-    if asked.micro_batches != 1:
+    if options.micro_batches != 1:
         raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
     problem = None if problem_file is None else load_problem(problem_file)
-    if problem is None and asked.cluster is None and devices.are_cpus:
-        asked = replace(asked, cluster=f"{len(devices.names)}xcpu")
-    cluster = asked.devices if problem is None else problem.cluster
+    if problem is None and options.cluster is None and devices.are_cpus:
+        options = replace(options, cluster=f"{len(devices.names)}xcpu")
+    cluster = options.devices if problem is None else problem.cluster
     if cluster is None:
         raise InputError(f"--cluster: expected one that says what {', '.join(devices.names)} are")
     if cluster.num_devices != len(devices.names):
@@ -236,7 +244,7 @@ def runnable_problem(
             no_time = {device.kind: np.zeros(graph.num_ops) for device in cluster.devices}
             graph = replace(graph, measured_time=no_time)
         source = Source(model.name, graph, rules=model.rules, num_groups=model.num_groups)
-        return problem_of(source, asked), step
+        return problem_of(source, options), step
     if replace(problem.graph, measured_time={}) != replace(step.graph, measured_time={}):
         raise InputError(
             f"{problem_file}: expected a problem of the graph of {model.name} with these sizes on "

@@ -48,9 +48,10 @@ def find_factory(text: str) -> Callable[..., Any]:
     """Return the function that a user named as ``package.module:factory``."""
     module_name, _, attribute = text.partition(":")
     # The current folder comes before libraries for this import, and behind them for later ones.
-    sys.path.insert(0, folder := os.getcwd())
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module_name)
+        factory: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         stem, suffix = os.path.splitext(module_name)
         if suffix == ".py" and os.path.exists(module_name):
@@ -62,14 +63,15 @@ def find_factory(text: str) -> Callable[..., Any]:
         ) from error
     finally:
         sys.path.remove(folder)
-        sys.path += [] if folder in sys.path else [folder]
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"{text}: expected {module_name} to have {part!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"{text}: expected something that can be called, got {found!r}")
-    function: Callable[..., Any] = found
+        if folder not in sys.path:
+            sys.path.append(folder)
+    for name in attribute.split("."):
+        if not hasattr(factory, name):
+            raise InputError(f"{text}: expected {module_name} to have {name!r}")
+        factory = getattr(factory, name)
+    if not callable(factory):
+        raise InputError(f"{text}: expected something that can be called, got {factory!r}")
+    function: Callable[..., Any] = factory
     return function
 
 
@@ -82,50 +84,51 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in parameters.items()}
 
 
-def made_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any]) -> "TrainingStep":
+def make_step(text: str, factory: Callable[..., Any], values: Mapping[str, Any]) -> "TrainingStep":
     """Call a factory, which ``text`` names, with values by name, and return the step it makes."""
     from placeto_workloads import TrainingStep  # noqa: PLC0415 (torch takes seconds to import)
 
     try:
-        made = factory(**values)
+        returned = factory(**values)
     except InputError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"{text}: {error_line(error)}") from error
     names = TrainingStep._fields
-    if isinstance(made, Mapping):
-        wrong = [f"{key!r} in it" for key in made if key not in names]
-        wrong += [f"none of {key}" for key in names[:2] if key not in made]
+    if isinstance(returned, Mapping):
+        wrong = [f"{key!r} in it" for key in returned if key not in names]
+        wrong += [f"none of {key}" for key in names[:2] if key not in returned]
         if wrong:
             raise InputError(f"{text}: expected a mapping of {', '.join(names)}, got {wrong[0]}")
-        parts: dict[str, Any] = dict(made)
-    elif isinstance(made, tuple) and 2 <= len(made) <= len(names):
-        parts = dict(zip(names, made, strict=False))
+        fields: dict[str, Any] = dict(returned)
+    elif isinstance(returned, tuple) and 2 <= len(returned) <= len(names):
+        fields = dict(zip(names, returned, strict=False))
     else:
-        raise InputError(f"{text}: expected {WHAT_FACTORIES_RETURN}, got {type(made).__name__}")
+        raise InputError(f"{text}: expected {WHAT_FACTORIES_RETURN}, got {type(returned).__name__}")
     # None stands for what is usual.
-    parts = {
-        name: part
-        for name, part in parts.items()
-        if part is not None or name not in TrainingStep._field_defaults
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if value is not None or name not in TrainingStep._field_defaults
     }
-    step = TrainingStep(**parts)
+    step = TrainingStep(**fields)
     check_optimizer(text, step.model, step.optimizer)
     inputs = step.example_inputs
     return step._replace(example_inputs=tuple(inputs) if isinstance(inputs, list) else inputs)
 
 
-def check_optimizer(text: str, model: Any, given: Any) -> None:
+def check_optimizer(text: str, model: Any, optimizer: Any) -> None:
     """Refuse what neither makes an optimizer nor is one of the model's own weights."""
-    if given is None or not hasattr(given, "param_groups"):
-        if given is not None and not callable(given):
+    if optimizer is None or not hasattr(optimizer, "param_groups"):
+        if optimizer is not None and not callable(optimizer):
             raise InputError(
                 f"{text}: expected an optimizer, or a function of parameters that makes one, "
-                f"got {type(given).__name__}"
+                f"got {type(optimizer).__name__}"
             )
         return
-    own = {id(weight) for weight in model.parameters()}
-    if any(id(weight) not in own for group in given.param_groups for weight in group["params"]):
+    parameter_ids = {id(weight) for weight in model.parameters()}
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    if any(id(weight) not in parameter_ids for weight in weights):
         raise InputError(f"{text}: expected an optimizer of parameters of the model")
 
 
@@ -196,11 +199,14 @@ def family_graph(
 
 
 def cached_step(
-    name: str, parameters: Mapping[str, object], make: "Callable[[], TrainingStep]", **how: Any
+    name: str,
+    parameters: Mapping[str, object],
+    make: "Callable[[], TrainingStep]",
+    **capture_options: Any,
 ) -> OpGraph:
     """Return the graph of a step from the cache (`cached_graph`), or as `capture_step` does."""
-    asked = {"sizes": sorted(parameters.items()), **how}
-    return cached_graph(name, asked, lambda: capture_step(make(), **how))
+    all_parameters = {"sizes": sorted(parameters.items()), **capture_options}
+    return cached_graph(name, all_parameters, lambda: capture_step(make(), **capture_options))
 
 
 def capture_step(
@@ -253,11 +259,11 @@ def cached_graph(
         with suppress(OSError):
             os.utime(path)
         return graph
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         graph = make()
-    for each in said:
-        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    if said:
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if caught:
         return graph
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

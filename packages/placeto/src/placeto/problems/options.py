@@ -1,7 +1,7 @@
 """Options of a problem: the sizes of its source, the devices, the ops that stay together."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -51,7 +51,7 @@ class GroupingOptions:
     merging: bool = True  # whether groups are merged at all
 
     @property
-    def fixes_how_many(self) -> bool:
+    def fixes_num_groups(self) -> bool:
         """True if an option decides the number of groups."""
         return bool(self.num_groups or self.min_output_bytes or not self.merging)
 
@@ -68,10 +68,14 @@ class GroupingOptions:
         """Return the groups of a graph, by default those that suit it, and all their levels."""
         groups = small = colocate(graph, self.chosen_rules(rules))
         if self.merging:
-            wanted, least = self.num_groups, self.min_output_bytes
-            if wanted is None and least is None:
-                wanted = num_groups or DEFAULT_NUM_GROUPS
-            groups = merge_and_colocate(graph, small, num_groups=wanted, min_output_bytes=least)
+            min_output_bytes = self.min_output_bytes
+            if self.num_groups is not None or min_output_bytes is not None:
+                num_groups = self.num_groups
+            else:
+                num_groups = num_groups or DEFAULT_NUM_GROUPS
+            groups = merge_and_colocate(
+                graph, small, num_groups=num_groups, min_output_bytes=min_output_bytes
+            )
         return groups, nested_groupings(graph, small, [*LEVEL_SIZES, groups.num_groups])
 
 
@@ -110,21 +114,23 @@ class ProblemOptions:
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":
         """Return options of which those of the source and of the groups are given by name."""
-        known = [
-            each.name
-            for kind in (cls, SourceOptions, GroupingOptions)
-            for each in fields(kind)
-            if each.name not in ("cluster", "choice", "grouping")
+        of_source = [option.name for option in fields(SourceOptions)]
+        of_grouping = [option.name for option in fields(GroupingOptions)]
+        of_problem = [
+            option.name
+            for option in fields(cls)
+            if option.name not in ("cluster", "choice", "grouping")
         ]
+        names = [*of_problem, *of_source, *of_grouping]
         for name in options:
-            if name not in known:
-                raise InputError(f"options: {not_among(name, known)}")
-        of_source, of_groups = (
-            {each.name: options.pop(each.name) for each in fields(kind) if each.name in options}
-            for kind in (SourceOptions, GroupingOptions)
+            if name not in names:
+                raise InputError(f"options: {not_among(name, names)}")
+        return cls(
+            cluster,
+            choice=SourceOptions(**_only(options, of_source)),
+            grouping=GroupingOptions(**_only(options, of_grouping)),
+            **_only(options, of_problem),
         )
-        choice, grouping = SourceOptions(**of_source), GroupingOptions(**of_groups)
-        return cls(cluster, choice=choice, grouping=grouping, **options)
 
     @cached_property
     def devices(self) -> Cluster | None:
@@ -137,21 +143,25 @@ class ProblemOptions:
         return "gpu" if self.devices is None else target_of(self.devices)
 
 
+def _only(options: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in names}
+
+
 def target_of(cluster: Cluster) -> Target:
     """Return the device whose kernels a step runs on a cluster."""
     return "cpu" if all(device.is_cpu for device in cluster.devices) else "gpu"
 
 
-def read_cluster(given: ClusterName, link: str | None = None) -> Cluster:
+def read_cluster(cluster: ClusterName, link: str | None = None) -> Cluster:
     """Return a cluster from a spec such as ``1xcpu+2xk80``, or from a TOML file with its links."""
-    if isinstance(given, Cluster) and link is None:
-        return given
-    if not isinstance(given, str | os.PathLike):
+    if isinstance(cluster, Cluster) and link is None:
+        return cluster
+    if not isinstance(cluster, str | os.PathLike):
         raise InputError(
             "cluster: expected a spec such as 1xcpu+2xk80, a TOML file, or a Cluster without a "
-            f"link, got {type(given).__name__}"
+            f"link, got {type(cluster).__name__}"
         )
-    text = os.fspath(given)
+    text = os.fspath(cluster)
     if text.endswith(".toml") or Path(text).is_file():
         if link is not None:
             raise InputError(f"--link: excludes the cluster file {text}, which has its own links")

@@ -25,7 +25,7 @@ from placeto.problems.models import (
     family_graph,
     find_factory,
     load_model_graph,
-    made_step,
+    make_step,
 )
 from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions, Target
 from placeto_capture import CaptureError
@@ -121,8 +121,8 @@ def load_source(
     choice = choice or SourceOptions()
     if is_graph_file(text):
         of_models = {"mask-fraction": choice.mask_fraction, "autocast": choice.autocast}
-        for option, given in of_models.items():
-            if given is not None:
+        for option, value in of_models.items():
+            if value is not None:
                 raise InputError(f"--{option}: expected none for the file {text}")
         _check_choice(text, choice, has_inference=False)
         source = _of_file(Path(text), choice.sizes)
@@ -145,11 +145,11 @@ def most_micro_batches(text: str, choice: SourceOptions, limit: int) -> int:
 
     The ops of a file are divided by any number.
     """
-    for number in range(limit, 1, -1):
+    for count in range(limit, 1, -1):
         with suppress(InputError):
             if not is_graph_file(text):
-                source_model(text, choice, number)
-            return number
+                source_model(text, choice, count)
+            return count
     return 1
 
 
@@ -191,8 +191,8 @@ def _check_choice(
     if choice.trust and not text.endswith(EXPORTED_SUFFIX):
         raise InputError(f"--trust: needs an exported program ({EXPORTED_SUFFIX}), got {text}")
     if choice.mode == TRAINING:
-        for option, given in (("context", choice.context), ("weight-bits", choice.weight_bits)):
-            if given is not None:
+        for option, value in (("context", choice.context), ("weight-bits", choice.weight_bits)):
+            if value is not None:
                 raise InputError(f"--{option}: needs --mode prefill or --mode decode")
     elif not has_inference:
         raise InputError(
@@ -219,15 +219,17 @@ def _is_of_weights(text: str) -> bool:
 
 
 def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
-    given = _whole_numbers(choice.sizes)
+    sizes = _whole_numbers(choice.sizes)
     if name not in MODELS:
         raise _no_source(name, MODELS)
-    sizes = _of_part(name, given, lambda: MODELS[name].sizes, micro_batches)
+    sizes_of_part = _of_part(name, sizes, lambda: MODELS[name].sizes, micro_batches)
     return SourceModel(
         name,
-        lambda device: training_step(name, device=device, **sizes),
+        lambda device: training_step(name, device=device, **sizes_of_part),
         rules=MODELS[name].colocation_rules,
-        cached=lambda target, autocast: load_model_graph(name, target, autocast=autocast, **sizes),
+        cached=lambda target, autocast: load_model_graph(
+            name, target, autocast=autocast, **sizes_of_part
+        ),
     )
 
 
@@ -252,19 +254,20 @@ def _no_source(name: str, models: Collection[str]) -> InputError:
 def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     from placeto_workloads import family  # noqa: PLC0415 (torch takes seconds)
 
-    given = _whole_numbers(choice.sizes)
-    name, _, number = text.partition(":")
-    chosen = family(name, seed=choice.family_seed, sampler=None, **given)
-    graphs = {graph.name: graph for graph in (*chosen.training, *chosen.test)}
-    if (wanted := f"{name}-{int(number):02}") not in graphs:
+    sizes = _whole_numbers(choice.sizes)
+    name, _, index = text.partition(":")
+    graph_family = family(name, seed=choice.family_seed, sampler=None, **sizes)
+    graphs = {graph.name: graph for graph in (*graph_family.training, *graph_family.test)}
+    member_name = f"{name}-{int(index):02}"
+    if member_name not in graphs:
         raise InputError(f"{text}: expected a graph from 0 to {len(graphs) - 1}")
-    whole = graphs[wanted]
-    member = replace(whole, sizes=_of_part(wanted, whole.sizes, dict, micro_batches))
+    whole = graphs[member_name]
+    member = replace(whole, sizes=_of_part(member_name, whole.sizes, dict, micro_batches))
     return SourceModel(
-        wanted,
+        member_name,
         lambda device: member.training_step(device=device),
-        rules=chosen.colocation_rules,
-        num_groups=chosen.num_groups,
+        rules=graph_family.colocation_rules,
+        num_groups=graph_family.num_groups,
         cached=lambda target, autocast: family_graph(member, target, autocast=autocast),
     )
 
@@ -275,12 +278,20 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
     name = file[1] if file else Path(model).name.removesuffix(".json")
     maker, tokens = "library_step", 0
     if choice.mode == TRAINING:
-        usual = lambda: defaults_of(placeto_workloads.LIBRARIES[library])  # noqa: E731
-        values = _of_part(text, choice.sizes, usual, micro_batches)
+        values = _of_part(
+            text,
+            choice.sizes,
+            lambda: defaults_of(placeto_workloads.LIBRARIES[library]),
+            micro_batches,
+        )
     else:
-        how = {name: getattr(choice, name) for name in ("mode", "context", "weight_bits")}
-        check_once([*how, *choice.sizes])
-        values = {**how, **choice.sizes}
+        options = {
+            "mode": choice.mode,
+            "context": choice.context,
+            "weight_bits": choice.weight_bits,
+        }
+        check_once([*options, *choice.sizes])
+        values = {**options, **choice.sizes}
         maker, name = "inference_step", f"{name}-{choice.mode}"
         tokens = values.get("batch_size", 1) if choice.mode == DECODE else 0
 
@@ -290,10 +301,18 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
 
     def cached(target: Target, autocast: Any) -> OpGraph:
         # Of all, as models of transformers have backbones of timm.
-        versions = [found.version for each in LIBRARY_NAMES for found in distributions(name=each)]
-        described = {**values, "source": (text, *versions)}
-        how = {"target": target, "autocast": autocast}
-        return cached_step(f"{library}-{name}", described, lambda: make("meta"), **how)
+        versions = [
+            distribution.version
+            for library_name in LIBRARY_NAMES
+            for distribution in distributions(name=library_name)
+        ]
+        return cached_step(
+            f"{library}-{name}",
+            {**values, "source": (text, *versions)},
+            lambda: make("meta"),
+            target=target,
+            autocast=autocast,
+        )
 
     is_file = os.path.exists(model)  # whose content may change
     return SourceModel(
@@ -318,7 +337,7 @@ def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceMod
 def _factory(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     factory = find_factory(text)
     values = _of_part(text, choice.sizes, lambda: defaults_of(factory), micro_batches)
-    return SourceModel(text.rpartition(":")[2], lambda _device: made_step(text, factory, values))
+    return SourceModel(text.rpartition(":")[2], lambda _device: make_step(text, factory, values))
 
 
 # Patterns of names, what finds their models, and parameters of what makes a model that say no size
@@ -384,12 +403,15 @@ class _Head(msgspec.Struct):
 
 
 def _of_part(
-    text: str, given: Mapping[str, Any], usual: Callable[[], Mapping[str, Any]], micro_batches: int
+    text: str,
+    sizes: Mapping[str, Any],
+    default_sizes: Callable[[], Mapping[str, Any]],
+    micro_batches: int,
 ) -> dict[str, Any]:
-    """Return the given sizes, with that of a micro-batch as the batch size if there are several."""
+    """Return sizes of a micro-batch: if a step has several, they share the batch."""
     if micro_batches == 1:
-        return dict(given)
-    batch_size = {**usual(), **given}.get("batch_size")
+        return dict(sizes)
+    batch_size = {**default_sizes(), **sizes}.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
             f"--micro-batches: needs --batch-size, as {text} has no default batch_size"
@@ -399,7 +421,7 @@ def _of_part(
             f"--micro-batches: expected a number that divides the batch size {batch_size} of "
             f"{text}, got {micro_batches}"
         )
-    return {**given, "batch_size": batch_size // micro_batches}
+    return {**sizes, "batch_size": batch_size // micro_batches}
 
 
 def parse_sizes(
@@ -409,9 +431,9 @@ def parse_sizes(
 ) -> dict[str, Any]:
     """Return sizes by name: a value is JSON, or else the text itself."""
     named = {"batch_size": batch_size, "sequence_length": sequence_length}
-    given = {name: size for name, size in named.items() if size is not None}
-    check_once([*given, *(name for name, _ in pairs)])
-    return given | {name: _value(text) for name, text in pairs}
+    sizes = {name: size for name, size in named.items() if size is not None}
+    check_once([*sizes, *(name for name, _ in pairs)])
+    return sizes | {name: _value(text) for name, text in pairs}
 
 
 def _value(text: str) -> Any:
@@ -425,8 +447,8 @@ def _no_number(name: str) -> Any:
     raise ValueError(name)  # NaN and Infinity, which JSON does not have
 
 
-def _whole_numbers(given: Mapping[str, Any]) -> dict[str, int]:
-    for name, value in given.items():
+def _whole_numbers(sizes: Mapping[str, Any]) -> dict[str, int]:
+    for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"--set {name}: expected a whole number, got {value!r}")
-    return dict(given)
+    return dict(sizes)

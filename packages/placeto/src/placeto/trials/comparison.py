@@ -73,8 +73,8 @@ def compare(
     """
     _check_problems(problems)
     counts = {"problems": len(problems), "placers": len(placers), "seeds": seeds, "jobs": jobs}
-    for name, number in {**counts, "max_evaluations": max_evaluations}.items():
-        check_count(name, number)
+    for name, count in {**counts, "max_evaluations": max_evaluations}.items():
+        check_count(name, count)
     specs = {name: placer_spec(name) for name in placers}
     priced_by = evaluator_spec(evaluator)
     stems: dict[str, str] = {}
@@ -101,7 +101,7 @@ def compare(
     )
     experiment = comparison.experiment({}, lambda _: Page([]))
     progress = PlainProgress(None if quiet else sys.stderr)
-    comparison.try_own()
+    comparison.check_user_classes()
     with (
         TemporaryDirectory(prefix="placeto-") as path,
         experiment_folder(Path(path), experiment, force=False) as folder,
@@ -113,11 +113,11 @@ def compare(
     return report
 
 
-def _check_problems(given: Any) -> None:
-    values = given.values() if isinstance(given, Mapping) else [given]
-    wrong = [value for value in values if not isinstance(value, PlacementProblem)]
-    if wrong or not isinstance(given, Mapping):
-        kind = type([*wrong, given][0]).__name__
+def _check_problems(problems: Any) -> None:
+    candidates = problems.values() if isinstance(problems, Mapping) else [problems]
+    wrong = [problem for problem in candidates if not isinstance(problem, PlacementProblem)]
+    if wrong or not isinstance(problems, Mapping):
+        kind = type([*wrong, problems][0]).__name__
         raise InputError(f"problems: expected problems of `read_problem` by name, got {kind}")
 
 
@@ -184,13 +184,13 @@ class Comparison:
     @property
     def trials(self) -> list[Trial]:
         """All trials, the quickest placers first, as in `PLACERS`."""
-        found = [self._describing(problem) for problem in self.problems]
+        trials = [self._describing(problem) for problem in self.problems]
         for (name, spec), problem in product(self.placers.items(), self.problems):
             described = self._describing(problem).name  # which `news` shows
             for seed in self.seeds if spec.random else [None]:
                 task = self._placing(name, problem, seed)
                 trial = placing(task, name, Graph(problem.stem), seed, described)
-                found.append(
+                trials.append(
                     replace(
                         trial,
                         title=f"{problem.title}, {name}",
@@ -199,20 +199,20 @@ class Comparison:
                         is_long=spec.trains,
                     )
                 )
-        return found
+        return trials
 
-    def try_own(self) -> None:
+    def check_user_classes(self) -> None:
         """Make a user's own placers and evaluators once: wrong arguments fail at the start.
 
         One that refuses some problems, but not all, fails in the trials of these.
         """
-        made = cache(lambda name: self.makers[name]())  # each once at most
+        make_problem = cache(lambda name: self.makers[name]())  # each once at most
 
-        def try_one(make: Callable[..., object], limit: object, names: Iterable[str]) -> None:
+        def try_problems(make: Callable[..., object], limit: object, names: Iterable[str]) -> None:
             errors = []
             for name in names:
                 try:
-                    make(made(name), limit)
+                    make(make_problem(name), limit)
                 except ValueError as error:
                     errors.append(error)
                 else:
@@ -222,11 +222,11 @@ class Comparison:
         for name, spec in self.placers.items():
             if spec.modules:
                 budget = Budget(self.budgets[name] or 0, self.limits.seconds)
-                try_one(spec.make, budget, self.makers)
+                try_problems(spec.make, budget, self.makers)
         for name, evaluator in self.evaluators.items():
             if evaluator.modules:
-                priced = [one.stem for one in self.problems if one.evaluator == name]
-                try_one(evaluator.make, 1, priced)
+                stems = [problem.stem for problem in self.problems if problem.evaluator == name]
+                try_problems(evaluator.make, 1, stems)
 
     def experiment(self, options: Mapping[str, Any], page: Callable[[Results], Page]) -> Experiment:
         """Return the experiment, with more options for its page."""
@@ -248,7 +248,7 @@ class Comparison:
     def news(self, results: Results, trial: Trial) -> tuple[TextTable, str]:
         """Return the table of the problem of a finished trial, and a line."""
         record = results.records[trial.name]
-        report = next(one for one in self.reports(results) if one.stem == trial.graph)
+        report = next(report for report in self.reports(results) if report.stem == trial.graph)
         line = f"{counted(report.ops, 'op')} in {counted(report.groups, 'group')}"
         if isinstance(record, Placed):
             cost = runtime_text(record, report.unit)
@@ -283,11 +283,11 @@ class Comparison:
 
     def reports(self, results: Results) -> list[Problem]:
         """Return each problem that was begun with the runs of its placers."""
-        found = [results.find(CASE, problem.stem, 0) for problem in self.problems]
+        records = [results.find(CASE, problem.stem, 0) for problem in self.problems]
         return [
-            msgspec.structs.replace(known, placers=self._placers(results, known.stem))
-            for known in found
-            if isinstance(known, Problem)
+            msgspec.structs.replace(record, placers=self._runs_of_placers(results, record.stem))
+            for record in records
+            if isinstance(record, Problem)
         ]
 
     def _describing(self, problem: Problem) -> Trial:
@@ -308,9 +308,9 @@ class Comparison:
             modules=(*self.placers[name].modules, *self.evaluators[problem.evaluator].modules),
         )
 
-    def _placers(self, results: Results, problem: str) -> list[Runs]:
+    def _runs_of_placers(self, results: Results, problem: str) -> list[Runs]:
         """Return the runs of each placer that took part."""
-        found = []
+        runs_of_placers = []
         for name, spec in self.placers.items():
             seeds = self.seeds if spec.random else [0]
             records = [results.find(name, problem, seed) for seed in seeds]
@@ -326,22 +326,24 @@ class Comparison:
                 seeds=len(seeds),
                 below=budget if name in OF_PAPER and budget < (spec.full_budget or 0) else None,
             )
-            found += [runs] if runs.runs or errors else []
-        return found
+            if runs.runs or errors:
+                runs_of_placers.append(runs)
+        return runs_of_placers
 
 
 def comparison_page(
-    table: Sequence[str],
+    summary: Sequence[str],
     reports: Sequence[Problem],
     draw: Callable[[Problem], Picture],
     fitted: Mapping[str, Collection[str]] | None = None,
 ) -> Page:
     """Return the page of a comparison: tables, and of each problem its placers and curves."""
-    parts = list(table)
+    sections = list(summary)
     for report in reports:
-        told = placer_table(report, (fitted or {}).get(report.stem, ()))
-        parts += [f"## {told.title}", replace(told, title="").markdown()]
+        table = placer_table(report, (fitted or {}).get(report.stem, ()))
+        sections += [f"## {table.title}", replace(table, title="").markdown()]
         errors = [f"- {placer.title}: {placer.error}" for placer in report.placers if placer.error]
-        parts += ["\n".join(errors)] if errors else []
-        parts.append(f"![Learning curves]({report.stem}.png)")
-    return Page(parts, {f"{report.stem}.png": draw(report) for report in reports})
+        if errors:
+            sections.append("\n".join(errors))
+        sections.append(f"![Learning curves]({report.stem}.png)")
+    return Page(sections, {f"{report.stem}.png": draw(report) for report in reports})

@@ -108,7 +108,7 @@ class ExperimentFolder:
     def finished(self) -> dict[str, TrialRecord]:
         """The records of the experiment's trials that are finished, by name, but for failures."""
         records = self.results.records
-        return {name: one for name, one in records.items() if not isinstance(one, Failed)}
+        return {name: record for name, record in records.items() if not isinstance(record, Failed)}
 
     @property
     def results(self) -> Results:
@@ -133,8 +133,8 @@ class ExperimentFolder:
         """Read the finished trials; the incomplete last line of a crash is dropped."""
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.splitlines(), start=1):
-            problem = f"{path}, line {number}: expected a finished trial (--force begins anew)"
+        for line_number, line in enumerate(whole.splitlines(), start=1):
+            problem = f"{path}, line {line_number}: expected a finished trial (--force begins anew)"
             origin = decode_json(line, Origin, problem)
             self._origins[origin.key] = origin
             self._records[origin.key] = decode_json(
@@ -153,8 +153,8 @@ class ExperimentFolder:
             for name, value in self._experiment.options.items()
         )
         title = f"# {self._experiment.title}"
-        parts = [title, *self._origin(), *page.parts, "## Options", options]
-        write_text(self.path / PAGE, "\n\n".join(parts) + "\n")
+        sections = [title, *self._origin(), *page.sections, "## Options", options]
+        write_text(self.path / PAGE, "\n\n".join(sections) + "\n")
 
     def _origin(self) -> list[str]:
         """Return the command, seeds and time of the page; nothing without a command."""
@@ -163,12 +163,11 @@ class ExperimentFolder:
         keys = self.workspace.keys.values()
         took = sum(self._origins[key].took for key in keys if key in self._origins)
         seeds = self._experiment.options.get("seeds")
-        said = [
-            f"`{self._experiment.command}`",
-            *([f"seeds {', '.join(map(str, seeds))}"] if seeds else []),
-            f"{clock(took)} in all",
-        ]
-        return [", ".join(said) + "."]
+        phrases = [f"`{self._experiment.command}`"]
+        if seeds:
+            phrases.append(f"seeds {', '.join(map(str, seeds))}")
+        phrases.append(f"{clock(took)} in all")
+        return [", ".join(phrases) + "."]
 
 
 @contextmanager
@@ -179,10 +178,12 @@ def experiment_folder(
     check_folder(path, DESCRIPTION, force=force)
     written: Mapping[str, str] = {}
     if is_ours := (path / DESCRIPTION).exists():
-        found = read_json(path / DESCRIPTION, _Description, "`placeto experiment` or `compare`")
+        description = read_json(
+            path / DESCRIPTION, _Description, "`placeto experiment` or `compare`"
+        )
         if not force:
-            found.check(path / DESCRIPTION, experiment)
-            written = found.problems
+            description.check(path / DESCRIPTION, experiment)
+            written = description.problems
     with alone_in(path):
         if force:
             with writing(path):
@@ -219,10 +220,10 @@ def content_digest(value: object, problems: Mapping[str, str] | None = None) -> 
 
     def content(value: Any) -> Any:
         if is_dataclass(value) and not isinstance(value, type):
-            told = {one.name: getattr(value, one.name) for one in fields(value)}
+            contents = {field.name: getattr(value, field.name) for field in fields(value)}
             if isinstance(value, Graph):
-                told[""] = (problems or {})[value.name]
-            return {type(value).__qualname__: told}
+                contents[""] = (problems or {})[value.name]
+            return {type(value).__qualname__: contents}
         if isinstance(value, msgspec.Struct):
             return {type(value).__qualname__: msgspec.structs.asdict(value)}
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:  # these are addresses
@@ -244,14 +245,14 @@ def trial_keys(trials: Sequence[Trial], problems: Mapping[str, str]) -> dict[str
     keys: dict[str, str] = {}
     libraries = {name: _version(name) for name in LIBRARIES}
     for trial in trials:
-        own = getattr(trial.task, "modules", ())  # of a placer or an evaluator of a user
-        packages = {*RUN_BY, type(trial.task).__module__.partition(".")[0], *own}
+        user_modules = getattr(trial.task, "modules", ())  # of a placer or an evaluator of a user
+        packages = {*RUN_BY, type(trial.task).__module__.partition(".")[0], *user_modules}
         decisive = (
             libraries,
             {name: files_digest(name) for name in packages},
-            {name: imports_digest(name) for name in own if not os.path.isabs(name)},
+            {name: imports_digest(name) for name in user_modules if not os.path.isabs(name)},
             trial.task,
-            [keys[name] for name in trial.needs],
+            [keys[name] for name in trial.dependencies],
         )
         keys[trial.name] = content_digest(decisive, problems)
     return keys
@@ -262,8 +263,8 @@ def files_digest(package: str) -> str:
     """Return the SHA-256 of the files of a package, module or path: no version tells edits."""
     source = _file(package)
     folder = source if source.is_dir() else source.parent
-    found = folder.rglob("*") if source == folder or source.name == INIT else [source]
-    files = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    paths = folder.rglob("*") if source == folder or source.name == INIT else [source]
+    files = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
     return content_digest(
         {path.relative_to(folder).as_posix(): _file_digest(path) for path in files}
     )
@@ -275,20 +276,21 @@ def imports_digest(module: str) -> str:
 
     Files are read, and nothing is imported. An installed module has only libraries beside it.
     """
-    source, found = _file(module), dict[str, str]()
+    source, digests = _file(module), dict[str, str]()
     if source.suffix == ".py" and not {"site-packages", "dist-packages"} & {*source.parts}:
         root = source.parents[module.count(".") + (source.name == INIT)]
-        left = [source]
-        while left:
-            path = left.pop()
+        unread = [source]
+        while unread:
+            path = unread.pop()
             name = path.relative_to(root).as_posix()
-            if name not in found:
-                found[name] = _file_digest(path)
-                for parts in _imported(path, name.split("/")[:-1]):
-                    inner = [root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
-                    files = [file for one in inner for file in (one / INIT, Path(f"{one}.py"))]
-                    left += [file for file in files if file.is_file()]
-    return content_digest(found)
+            if name not in digests:
+                digests[name] = _file_digest(path)
+                for imported in _imported(path, name.split("/")[:-1]):
+                    for depth in range(1, len(imported) + 1):
+                        stem = root.joinpath(*imported[:depth])
+                        files = (stem / INIT, Path(f"{stem}.py"))
+                        unread += [file for file in files if file.is_file()]
+    return content_digest(digests)
 
 
 def _imported(path: Path, package: list[str]) -> Iterator[list[str]]:

@@ -111,17 +111,19 @@ class PlaceByName(Place):
 
 def on_a_cpu(problem: PlacementProblem) -> PlacementProblem:
     """Return the same groups on a CPU alone, as the cluster describes it, unless it has one."""
-    given = problem.cluster
-    if any(device.is_cpu for device in given.devices):
+    cluster = problem.cluster
+    if any(device.is_cpu for device in cluster.devices):
         return problem
-    cluster = replace(parse_cluster(f"1x{CPU}"), queue=given.queue, kinds=given.kinds)
-    for kind in given.kinds:
+    cpu_cluster = replace(parse_cluster(f"1x{CPU}"), queue=cluster.queue, kinds=cluster.kinds)
+    for kind in cluster.kinds:
         if kind.name == CPU:
             of_kind = {name: getattr(kind, name) for name in OF_KIND}
-            cluster = replace(cluster, devices=(replace(cluster.devices[0], **of_kind),))
+            cpu_cluster = replace(
+                cpu_cluster, devices=(replace(cpu_cluster.devices[0], **of_kind),)
+            )
     return PlacementProblem(
         graph=problem.graph,
-        cluster=cluster,
-        compute_time=compute_times(problem.graph, cluster),
+        cluster=cpu_cluster,
+        compute_time=compute_times(problem.graph, cpu_cluster),
         grouping=problem.grouping,
     )

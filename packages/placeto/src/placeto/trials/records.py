@@ -139,12 +139,12 @@ def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> flo
     It has to stay as fast: a curve rises where a slower placement that fits the memory replaces one
     that does not.
     """
-    found = inf
+    first = inf
     for evaluations, best in reversed(curve):
         if best is None or not best <= runtime:  # nor is it as fast as what is not known
             break
-        found = float(evaluations)
-    return found
+        first = float(evaluations)
+    return first
 
 
 def evaluations_to_best(curve: NDArray[np.float64]) -> int:

@@ -43,10 +43,10 @@ def conduct(
     resumable: bool = True,
 ) -> None:
     """Run the trials of an experiment that are left, also after a failure, and write its page."""
-    before = time.monotonic()
+    last_end = time.monotonic()
     folder.make_problems(progress.update)
     done, trials, last = folder.finished, experiment.trials, ""
-    left = [trial for trial in trials if trial.name not in done]
+    remaining = [trial for trial in trials if trial.name not in done]
 
     def show(text: str) -> None:
         progress.update(f"{_forecast(trials, done, jobs)}{last}{text}")
@@ -56,20 +56,21 @@ def conduct(
     failures: list[str] = []
     with StopRequest() as stop:
         watch = Watch(lambda: stop.requested, lambda text: show(f"; {text}"))
-        jobs = max(1, min(jobs, len(left)))
-        run = run_trials(left, folder.workspace, watch, jobs=jobs, done=done)
+        jobs = max(1, min(jobs, len(remaining)))
+        run = run_trials(remaining, folder.workspace, watch, jobs=jobs, done=done)
         try:
             with closing(run) as run:
                 for trial, record in run:
                     now = time.monotonic()
-                    folder.add(trial, record, now - before)
-                    before = now
+                    folder.add(trial, record, now - last_end)
+                    last_end = now
                     done[trial.name] = record
                     if isinstance(record, Outcome | Episode) and record.cost is not None:
                         last = f", last {trial.label}: {seconds_text(record.cost)}"
                     if isinstance(record, Failed):
                         line = f"{trial.label}: {record.error}"
-                        failures += [] if trial.may_fail or line in failures else [line]
+                        if not trial.may_fail and line not in failures:
+                            failures.append(line)
                         progress.say(line)
                     elif experiment.news:
                         progress.grow(*experiment.news(folder.results, trial))
@@ -80,8 +81,8 @@ def conduct(
         except RunError as error:
             failed = error
     if failures and not failed:
-        more = f" (and {len(failures) - 1} more)" if failures[1:] else ""
-        failed = RunError(f"{failures[0]}{more}")
+        num_more = len(failures) - 1
+        failed = RunError(f"{failures[0]} (and {num_more} more)" if num_more else failures[0])
     if experiment.news or not failed:  # a page without news needs all records
         progress.update(f"writing {PAGE} ...")
         folder.write_page(experiment.page(folder.results))
@@ -91,16 +92,18 @@ def conduct(
 
 def _forecast(trials: Sequence[Trial], done: Mapping[str, TrialRecord], jobs: int) -> str:
     """Return the number of trials that are done, and the time left as others of a kind took."""
-    left = [trial.task.kind for trial in trials if trial.name not in done]
-    text = f"{len(trials) - len(left)} of {len(trials)} trials"
+    remaining_kinds = [trial.task.kind for trial in trials if trial.name not in done]
+    text = f"{len(trials) - len(remaining_kinds)} of {len(trials)} trials"
     seconds: dict[str, list[float]] = defaultdict(list)
     for trial in trials:
         record = done.get(trial.name)
         if isinstance(record, Outcome | Trained):
             seconds[trial.task.kind].append(record.seconds)
-    if not left or not seconds.keys() >= set(left):
+    if not remaining_kinds or not seconds.keys() >= set(remaining_kinds):
         return text  # nothing tells how long a kind takes of which none is finished
-    return f"{text}, about {clock(sum(fmean(seconds[kind]) for kind in left) / jobs)} left"
+    return (
+        f"{text}, about {clock(sum(fmean(seconds[kind]) for kind in remaining_kinds) / jobs)} left"
+    )
 
 
 def run_trials(
@@ -111,19 +114,23 @@ def run_trials(
     jobs: int = 1,
     done: Collection[str] = (),
 ) -> Generator[tuple[Trial, TrialRecord], None, None]:
-    """Run trials, each as soon as what it needs is done, and yield each with its record.
+    """Run trials, each as soon as its dependencies are done, and yield each with its record.
 
-    Those that need one that failed do not run. If the run ends early, those that have finished
+    Those that depend on one that failed do not run. If the run ends early, those that have finished
     meanwhile are yielded first.
     """
-    waiting, known = beginning(trials, jobs), set(done)
+    waiting, finished = beginning(trials, jobs), set(done)
     running: dict[Future[TrialRecord], Trial] = {}
     end: BaseException | None = None
     runner = _processes(jobs, workspace) if jobs > 1 else _this_process(workspace, watch)
     try:
         with runner as (submit, stop):
             while True:
-                ready = [] if end else [trial for trial in waiting if known.issuperset(trial.needs)]
+                ready = (
+                    []
+                    if end
+                    else [trial for trial in waiting if finished.issuperset(trial.dependencies)]
+                )
                 for trial in ready[: jobs - len(running)]:
                     waiting.remove(trial)
                     running[submit(trial)] = trial
@@ -133,7 +140,8 @@ def run_trials(
                     trial, error = running.pop(future), future.exception()
                     if error is None:
                         record = future.result()
-                        known |= set() if isinstance(record, Failed) else {trial.name}
+                        if not isinstance(record, Failed):
+                            finished.add(trial.name)
                         yield trial, record
                     else:
                         end = end or error

@@ -140,69 +140,81 @@ def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
         for cells in (columns, *rows):
             del cells[4]
     title = f"{problem.title}: {counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
+    runs = [run for placer in _competing(problem) for run in placer.runs]
     if problem.least_excess:
         title += f"; {misfit_text(problem.least_excess, problem.groups)}"
-    elif (runs := [run for one in _competing(problem) for run in one.runs]) and not any(
-        run.fits for run in runs
-    ):
+    elif runs and not any(run.fits for run in runs):
         title += "; no placement that fits was found"
     return TextTable(title, columns, rows)
 
 
 def profiles(problems: Sequence[Problem]) -> list[Profile]:
     """Return the ratio of each placer to the best on each problem."""
-    titles = {placer.name: placer.title for one in problems for placer in _competing(one)}
-    costs = [_costs(problem) for problem in problems]
-    best = [_lowest(each) for each in costs]
+    titles = {placer.name: placer.title for problem in problems for placer in _competing(problem)}
+    costs_of_problems = [_costs(problem) for problem in problems]
+    best = [_lowest(costs) for costs in costs_of_problems]
     num_counted = len(best) - int(np.isnan(best).sum())
-    found = []
+    profiles_of_placers = []
     for name, title in titles.items():
-        ratios = [_ratio(of.get(name, nan), least) for of, least in zip(costs, best, strict=True)]
-        known = [ratio for ratio in ratios if ratio is not None]
+        ratios = [
+            _ratio(costs.get(name, nan), lowest)
+            for costs, lowest in zip(costs_of_problems, best, strict=True)
+        ]
+        known_ratios = [ratio for ratio in ratios if ratio is not None]
         within = {
-            f"{factor:.2f}": sum(ratio <= factor for ratio in known) / max(num_counted, 1)
+            f"{factor:.2f}": sum(ratio <= factor for ratio in known_ratios) / max(num_counted, 1)
             for factor in WITHIN
         }
-        mean = _geometric_mean(known)
-        found.append(Profile(name=name, title=title, ratios=ratios, mean_ratio=mean, within=within))
-    return found
+        mean = _geometric_mean(known_ratios)
+        profiles_of_placers.append(
+            Profile(name=name, title=title, ratios=ratios, mean_ratio=mean, within=within)
+        )
+    return profiles_of_placers
 
 
-def profile_table(found: Sequence[Profile]) -> TextTable:
+def profile_table(profiles: Sequence[Profile]) -> TextTable:
     """Return the profiles of placers as a table."""
-    by_problem = list(zip(*(one.ratios for one in found), strict=True))
+    by_problem = list(zip(*(profile.ratios for profile in profiles), strict=True))
     count = sum(any(ratio is not None for ratio in ratios) for ratios in by_problem)
-    others = f" ({len(by_problem) - count} more, with no placement known that fits, left out)"
+    num_left_out = len(by_problem) - count
+    left_out = f" ({num_left_out} more, with no placement known that fits, left out)"
     return TextTable(
         f"Ratio to the best placer, geometric mean over {counted(count, 'problem')}"
-        f"{others if count < len(by_problem) else ''}, and the share of problems within a factor "
+        f"{left_out if num_left_out else ''}, and the share of problems within a factor "
         "of the best",
         ["placer", ">ratio", *(f">{factor:.2f}" for factor in WITHIN)],
         [
-            [one.title, _mean_text(one, count), *map(share_text, one.within.values())]
-            for one in found
+            [profile.title, _mean_text(profile, count), *map(share_text, profile.within.values())]
+            for profile in profiles
         ],
     )
 
 
 def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
     """Return the speed-up of each placer over one device without micro-batching."""
-    titles = {placer.name: placer.title for one in problems for placer in one.placers}
-    titles = {name: title for name, title in titles.items() if name not in {CPU, "single"}}
-    places: dict[tuple[str, str], dict[int, Problem]] = {}
-    for one in problems:
-        places.setdefault((one.step, one.cluster), {})[one.micro_batches] = one
+    titles = {
+        placer.name: placer.title
+        for problem in problems
+        for placer in problem.placers
+        if placer.name not in {CPU, "single"}
+    }
+    # By step and devices, and then by number of micro-batches
+    problems_of_step: dict[tuple[str, str], dict[int, Problem]] = {}
+    for problem in problems:
+        by_count = problems_of_step.setdefault((problem.step, problem.cluster), {})
+        by_count[problem.micro_batches] = problem
     rows = []
-    for place, divided in places.items():
-        run = divided[1].find("single").best if 1 in divided else None
-        if run is not None and run.runtime is not None:
-            alone = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
-            for number, one in sorted(divided.items()):
-                cells = []
-                for placer in map(one.find, titles):
-                    faster = run.runtime / (typical(placer, "runtime") or nan)
-                    cells.append(_text(faster, "{:.2f}", "OOM" if placer.runs else NOTHING))
-                rows.append([*place, str(number), alone, *cells])
+    for step_and_devices, by_count in problems_of_step.items():
+        run = by_count[1].find("single").best if 1 in by_count else None
+        if run is None or run.runtime is None:
+            continue
+        single = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
+        for count, problem in sorted(by_count.items()):
+            cells = []
+            for placer in map(problem.find, titles):
+                speed_up = run.runtime / (typical(placer, "runtime") or nan)
+                cells.append(_text(speed_up, "{:.2f}", "OOM" if placer.runs else NOTHING))
+            rows.append([*step_and_devices, str(count), single, *cells])
     columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
     columns += [f">{title}" for title in titles.values()]
     return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
@@ -210,10 +222,13 @@ def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
 
 def read_curves(folders: Sequence[Path]) -> Curves:
     """Return the curves of each placer or run in folders of `placeto compare` and `train`."""
-    found = [(folder, name, curves) for folder in folders for name, curves in _curves(folder)]
-    count = Counter(name for _, name, _ in found)
+    named_curves = [
+        (folder, name, curves) for folder in folders for name, curves in _curves(folder)
+    ]
+    count = Counter(name for _, name, _ in named_curves)
     return {
-        name if count[name] == 1 else f"{folder}: {name}": curves for folder, name, curves in found
+        name if count[name] == 1 else f"{folder}: {name}": curves
+        for folder, name, curves in named_curves
     }
 
 
@@ -249,7 +264,7 @@ def _array(rows: Curve) -> NDArray[np.float64]:
 
 def _competing(problem: Problem) -> list[Runs]:
     """Return the placers but CPU only, if that is placed on a CPU of its own."""
-    return [one for one in problem.placers if problem.has_cpu or one.name != CPU]
+    return [placer for placer in problem.placers if problem.has_cpu or placer.name != CPU]
 
 
 def _costs(problem: Problem) -> dict[str, float]:
@@ -285,14 +300,14 @@ def _mean_text(profile: Profile, num_problems: int) -> str:
     """Return the mean of a placer, and with an infinite one the mean where it fits."""
     fitting = [ratio for ratio in profile.ratios if ratio is not None and ratio < inf]
     mean = _geometric_mean(fitting)
-    some = "" if mean is None else f"{mean:.3f}"
+    text = "" if mean is None else f"{mean:.3f}"
     if mean is not None and len(fitting) < num_problems:
-        some += f" on {len(fitting)} of {num_problems}"
+        text += f" on {len(fitting)} of {num_problems}"
     if profile.mean_ratio is None:
         return NOTHING
     if profile.mean_ratio < inf:
-        return some
-    return f"infinite ({some})" if some else "infinite"
+        return text
+    return f"infinite ({text})" if text else "infinite"
 
 
 def _median(values: Sequence[float]) -> float:
@@ -302,22 +317,24 @@ def _median(values: Sequence[float]) -> float:
 
 def _search_row(problem: Problem, name: str) -> list[str]:
     placer, rnn = problem.find(name), problem.find("rnn")
-    own, of_rnn = (typical(one, "evaluations_to_best") for one in (placer, rnn))
-    runtime = typical(rnn, "runtime")
-    until = [evaluations_until(run.curve, runtime) if run.fits else inf for run in placer.runs]
-    reduction, factor, as_fast = (
-        _text(100 * (1 - typical(placer, "runtime") / runtime), "{:.1f} %"),
-        _text(of_rnn / (own or nan), "{:.2f}"),
-        NOTHING if isnan(runtime) else _text(_median(until), "{:,.0f}"),
-    )
+    evaluations = typical(placer, "evaluations_to_best")
+    rnn_evaluations = typical(rnn, "evaluations_to_best")
+    rnn_runtime = typical(rnn, "runtime")
+    until_as_fast = [
+        evaluations_until(run.curve, rnn_runtime) if run.fits else inf for run in placer.runs
+    ]
     if name == "rnn":
         reduction = factor = as_fast = ""
+    else:
+        reduction = _text(100 * (1 - typical(placer, "runtime") / rnn_runtime), "{:.1f} %")
+        factor = _text(rnn_evaluations / (evaluations or nan), "{:.2f}")
+        as_fast = NOTHING if isnan(rnn_runtime) else _text(_median(until_as_fast), "{:,.0f}")
     return [
         problem.title,
         placer.title or name,
         _runtime(placer),
         reduction,
-        _text(own, "{:,.0f}"),
+        _text(evaluations, "{:,.0f}"),
         factor,
         _text(_median([run.seconds for run in placer.runs]), "{:,.1f}"),
         as_fast,
@@ -325,10 +342,10 @@ def _search_row(problem: Problem, name: str) -> list[str]:
 
 
 def _runtime(placer: Runs) -> str:
-    known = runtime_text(placer.runs[0]) if placer.runs else NOTHING
-    runtime = _text(typical(placer, "runtime"), "{:#.4g}", known)
-    some = _those_that_fit(placer)
-    return f"{runtime} ({some})" if some else runtime
+    no_median = runtime_text(placer.runs[0]) if placer.runs else NOTHING
+    runtime = _text(typical(placer, "runtime"), "{:#.4g}", no_median)
+    fitting = _those_that_fit(placer)
+    return f"{runtime} ({fitting})" if fitting else runtime
 
 
 def _those_that_fit(placer: Runs) -> str:
@@ -337,10 +354,10 @@ def _those_that_fit(placer: Runs) -> str:
     return f"{count} of {len(placer.runs)} fit" if 0 < count < len(placer.runs) else ""
 
 
-def _text(number: float, form: str, nothing: str = NOTHING) -> str:
-    if isinf(number):
+def _text(amount: float, form: str, nothing: str = NOTHING) -> str:
+    if isinf(amount):
         return NEVER
-    return nothing if isnan(number) else form.format(number)
+    return nothing if isnan(amount) else form.format(amount)
 
 
 def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
@@ -350,8 +367,8 @@ def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
     runtime = typical(placer, "runtime")
     placed = [run for run in runs if run.fits]
     fitting = [run.runtime for run in placed if run.runtime is not None]
-    some = _those_that_fit(placer)
-    over_seeds = [some] if some else []
+    fitting_runs = _those_that_fit(placer)
+    over_seeds = [fitting_runs] if fitting_runs else []
     done = len(runs) + placer.failed
     if placer.failed:
         over_seeds.append(f"{placer.failed} of {done} failed")

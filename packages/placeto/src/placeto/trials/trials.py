@@ -38,7 +38,7 @@ class Graph:
 
 
 # Problems of this process by their files and digests, with the evaluators of each
-_held: dict[tuple[Path, str], tuple[PlacementProblem, dict[str, Evaluator]]] = {}
+_loaded: dict[tuple[Path, str], tuple[PlacementProblem, dict[str, Evaluator]]] = {}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Workspace:
 
     def hold(self, name: str, problem: PlacementProblem) -> None:
         """Keep a problem that was made in this process."""
-        _held[self.problem_file(name), self.digests[name]] = problem, {}
+        _loaded[self.problem_file(name), self.digests[name]] = problem, {}
 
     def problem(self, graph: Graph) -> PlacementProblem:
         """Return a problem, which a process loads once."""
@@ -61,18 +61,22 @@ class Workspace:
         digest = self.digests.get(graph.name)
         if digest is None:  # its file may change
             return load_problem(path)
-        if (path, digest) not in _held:
-            _held[path, digest] = load_problem(path), {}
-        return _held[path, digest][0]
+        if (path, digest) not in _loaded:
+            _loaded[path, digest] = load_problem(path), {}
+        return _loaded[path, digest][0]
 
     def priced(self, problem: PlacementProblem, spec: EvaluatorSpec) -> Evaluator:
         """Return an evaluator with one thread, compiled; one a process for what `problem` gave."""
-        known = [own for held, own in _held.values() if held is problem and not spec.modules]
-        own = known[0] if known else {}  # one of a user may count
-        if spec.name not in own:
-            own[spec.name] = spec.make(problem, 1)
-            warm_up_evaluator(own[spec.name])
-        return own[spec.name]
+        evaluators: dict[str, Evaluator] = {}
+        if not spec.modules:  # one of a user may count
+            for loaded_problem, evaluators_of_problem in _loaded.values():
+                if loaded_problem is problem:
+                    evaluators = evaluators_of_problem
+                    break
+        if spec.name not in evaluators:
+            evaluators[spec.name] = spec.make(problem, 1)
+            warm_up_evaluator(evaluators[spec.name])
+        return evaluators[spec.name]
 
     def problem_file(self, name: str) -> Path:
         """Return the file of a problem."""
@@ -121,7 +125,7 @@ class Trial:
 
     name: str  # name that no other trial of the experiment has
     task: Task
-    needs: tuple[str, ...] = ()  # names of the trials that must be done before
+    dependencies: tuple[str, ...] = ()  # names of the trials that must be done before
     may_fail: bool = False  # True if an error of it is none of the experiment
     is_long: bool = False  # True if it is begun before others, where several run at once
     title: str = ""  # shown, if not its name
@@ -134,10 +138,10 @@ class Trial:
         return self.title or self.name
 
 
-def placing(task: Task, placer: str, graph: Graph, seed: int | None, *needs: str) -> Trial:
+def placing(task: Task, placer: str, graph: Graph, seed: int | None, *dependencies: str) -> Trial:
     """Return the trial of a placer on a graph; the seed is None where none changes it."""
     name = _placing_name(placer, graph.label, seed)
-    return Trial(name, task, needs, placer=placer, graph=graph.label)
+    return Trial(name, task, dependencies, placer=placer, graph=graph.label)
 
 
 def _placing_name(placer: str, graph: str, seed: int | None) -> str:
@@ -157,29 +161,29 @@ class Results:
 
     def find(self, placer: str, graph: str, seed: int) -> TrialRecord | None:
         """Return the record of a placer on a graph with a seed, or that of all seeds."""
-        own = self.records.get(_placing_name(placer, graph, seed))
-        return own or self.records.get(_placing_name(placer, graph, None))
+        record = self.records.get(_placing_name(placer, graph, seed))
+        return record or self.records.get(_placing_name(placer, graph, None))
 
     def record(self, kind: type[RecordType], placer: str, graph: str, seed: int) -> RecordType:
         """Return the same record of a type; raise `KeyError` if there is none."""
-        found = self.find(placer, graph, seed)
-        if not isinstance(found, kind):
+        record = self.find(placer, graph, seed)
+        if not isinstance(record, kind):
             raise KeyError(kind, placer, graph, seed)
-        return found
+        return record
 
     def trained(self, policy: str) -> Trained:
         """Return the record of the training of a policy."""
-        found = self.records[training_name(policy)]
-        assert isinstance(found, Trained), policy  # noqa: S101 (of a trial that trains)
-        return found
+        record = self.records[training_name(policy)]
+        assert isinstance(record, Trained), policy  # noqa: S101 (of a trial that trains)
+        return record
 
 
 @dataclass(frozen=True)
 class Page:
     """Page of an experiment."""
 
-    parts: Sequence[str]  # paragraphs and tables, as Markdown
-    # Pictures by the names of their files, to which the parts link
+    sections: Sequence[str]  # paragraphs and tables, as Markdown
+    # Pictures by the names of their files, to which the sections link
     figures: Mapping[str, Picture] = field(default_factory=dict)
 
 
@@ -195,7 +199,7 @@ class Experiment:
     trials: Sequence[Trial]  # in an order in which each comes after what it needs
     page: Callable[[Results], Page]  # from the records of all trials
     # A table and a line to show from the records so far and the last trial, if something is shown
-    # before the end; then ``page`` takes a part of the records, too
+    # before the end; then ``page`` takes fewer records, too
     news: Callable[[Results, Trial], tuple[TextTable, str]] | None = None
     # Command that repeats it, for the first line of the page; empty for none
     command: str = ""
