@@ -45,15 +45,15 @@ PLUGINS = "placeto.commands"  # the entry points by which other packages add com
 
 def all_commands() -> dict[str, click.Command]:
     """Return the commands of this package, and those that installed packages add."""
-    own: dict[str, click.Command] = {
+    commands: dict[str, click.Command] = {
         name: LazyCommand(name, line, section, partial(_own, name))
         for section, lines in SECTIONS.items()
         for name, line in lines.items()
     }
-    return own | {
+    return commands | {
         entry.name: LazyCommand(entry.name, _summary(entry), LEARN, partial(_of_plugin, entry))
         for entry in entry_points(group=PLUGINS)
-        if entry.name not in own
+        if entry.name not in commands
     }
 
 

@@ -43,8 +43,8 @@ Decorator = Callable[[Any], Any]
 class Command(click.Command):
     """A subcommand: takes ``--debug``, which `placeto_tools.main` looks for, besides its own."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
         self.params.append(
             click.Option(
                 [DEBUG], is_flag=True, expose_value=False, help="Show the traceback of an error."
@@ -70,13 +70,13 @@ class Parsed(click.ParamType[Any]):
 class Positive(click.FloatRange):
     """A finite number above 0."""
 
-    def __init__(self, most: float | None = None) -> None:
-        super().__init__(min=0, min_open=True, max=most)
+    def __init__(self, maximum: float | None = None) -> None:
+        super().__init__(min=0, min_open=True, max=maximum)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number of a text."""
-        number = super().convert(value, param, ctx)
-        return number if isfinite(number) else self.fail(f"{value} is not finite", param, ctx)
+        converted = super().convert(value, param, ctx)
+        return converted if isfinite(converted) else self.fail(f"{value} is not finite", param, ctx)
 
 
 class NearestChoice(click.Choice[str]):
@@ -97,13 +97,13 @@ class OwnChoice(NearestChoice):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name if it may be one; nothing is imported."""
         name = str(value)
-        own = name.partition(":")[0] in self.choices or is_own(name, self._plugins)
-        return name if own else super().convert(name, param, ctx)
+        is_allowed = name.partition(":")[0] in self.choices or is_own(name, self._plugins)
+        return name if is_allowed else super().convert(name, param, ctx)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002
         """Return the error for another text."""
-        known = [*self.choices, *plugin_names(self._plugins)]
-        return f"{not_among(str(value), known)}; one of your own is package.module:Class"
+        names = [*self.choices, *plugin_names(self._plugins)]
+        return f"{not_among(str(value), names)}; one of your own is package.module:Class"
 
 
 def _key_and_value(text: str) -> tuple[str, str]:
@@ -141,9 +141,9 @@ def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> De
 
     def decorator(function: Callable[..., Any]) -> Any:
         @wraps(function)
-        def command(*args: Any, **named: Any) -> Any:
-            values = {name: named.pop(name) for name in names}
-            return function(*args, **{argument: make(**values)}, **named)
+        def command(*args: Any, **arguments: Any) -> Any:
+            values = {name: arguments.pop(name) for name in names}
+            return function(*args, **{argument: make(**values)}, **arguments)
 
         return decorated(command, options)
 
@@ -166,18 +166,20 @@ def output_option(
     return click.option(*names, type=kind, required=required, callback=check, help=help_text)
 
 
-def check_heeded(specs: Iterable[PlacerSpec], where: str, **given: object) -> None:
+def check_heeded(specs: Iterable[PlacerSpec], where: str, **options: object) -> None:
     """Refuse an option of `HEEDED_BY` that was given without a placer that heeds it."""
-    for name, value in given.items():
+    for name, value in options.items():
         heeds = HEEDED_BY[name]
         if value and not any(map(heeds, specs)):
             heeding = ", ".join(name for name, spec in PLACERS.items() if heeds(spec))
             raise InputError(f"--{name.replace('_', '-')}: needs one of {heeding} in {where}")
 
 
-def number_option(*names: str, least: int = 1, most: int | None = None, **named: Any) -> Decorator:
+def number_option(
+    *names: str, minimum: int = 1, maximum: int | None = None, **attributes: Any
+) -> Decorator:
     """Return an option with a whole number in a range, ends included."""
-    return click.option(*names, type=click.IntRange(least, most), **named)
+    return click.option(*names, type=click.IntRange(minimum, maximum), **attributes)
 
 
 def steps_option(default: int) -> Decorator:
@@ -206,18 +208,24 @@ evaluator_option = click.option(
     "sample of a pipeline; or your own, package.module:Class.  [default: latency; for a published "
     "graph that of its paper]",
 )
-# For commands with an `output_option`, which heeds it; the second one where nothing else does.
-force_option, overwrite_option = (
-    click.option(
-        "--force",
-        is_flag=True,
-        is_eager=True,
-        expose_value=is_exposed,
-        callback=lambda ctx, _, force: ctx.meta.update({FORCE: force}) or force,
-        help="Overwrite existing output.",
-    )
-    for is_exposed in (True, False)
+
+
+def _note_force(ctx: click.Context, _: click.Parameter, force: bool) -> bool:
+    ctx.meta[FORCE] = force
+    return force
+
+
+_force = partial(
+    click.option,
+    "--force",
+    is_flag=True,
+    is_eager=True,
+    callback=_note_force,
+    help="Overwrite existing output.",
 )
+# For commands with an `output_option`, which heeds it; the second one where nothing else does.
+force_option = _force(expose_value=True)
+overwrite_option = _force(expose_value=False)
 
 
 def result_options(help_text: str, *suffixes: str) -> Decorator:
@@ -233,7 +241,7 @@ trace_option = output_option(
     names=("--trace",),
     required=False,
 )
-seed_option = number_option("--seed", least=0, default=0, help="Seed of every random choice.")
+seed_option = number_option("--seed", minimum=0, default=0, help="Seed of every random choice.")
 jobs_option = number_option(
     "--jobs", default=1, help="Number of trials that run at once, each on one core."
 )

@@ -36,9 +36,16 @@ def _choice(
     weight_bits: int | None,
     autocast: str | None,
 ) -> SourceOptions:
-    parsed = parse_sizes(sizes, batch_size, sequence_length)
-    inference = mode, context, weight_bits
-    return SourceOptions(parsed, family_seed, trust, mask_fraction, *inference, autocast)
+    return SourceOptions(
+        sizes=parse_sizes(sizes, batch_size, sequence_length),
+        family_seed=family_seed,
+        trust=trust,
+        mask_fraction=mask_fraction,
+        mode=mode,
+        context=context,
+        weight_bits=weight_bits,
+        autocast=autocast,
+    )
 
 
 source_options = gathered(
@@ -63,7 +70,7 @@ source_options = gathered(
         "library, a value of its configuration; of a factory, an argument. Values are JSON or "
         "text. May be repeated.",
     ),
-    number_option("--family-seed", least=0, default=0, help="Seed of the 32 graphs of a family."),
+    number_option("--family-seed", minimum=0, default=0, help="Seed of the 32 graphs of a family."),
     click.option(
         "--trust", is_flag=True, help="Load a .pt2 file, which can run code that it contains."
     ),
@@ -110,7 +117,13 @@ def _grouping(
 ) -> GroupingOptions:
     if no_merging and (num_groups or min_output_bytes):
         raise click.UsageError("--no-merging: excludes --groups and --min-output-bytes")
-    return GroupingOptions(rules, patterns, num_groups, min_output_bytes, not no_merging)
+    return GroupingOptions(
+        rules=rules,
+        patterns=patterns,
+        num_groups=num_groups,
+        min_output_bytes=min_output_bytes,
+        merging=not no_merging,
+    )
 
 
 cluster_option = click.option(
@@ -120,7 +133,7 @@ cluster_option = click.option(
     "model, else 2xk80]",
 )
 gpus_option = number_option(
-    "--gpus", most=1024, help="Number of GPUs, instead of --cluster.  [default: 2]"
+    "--gpus", maximum=1024, help="Number of GPUs, instead of --cluster.  [default: 2]"
 )
 gpu_kind_option = click.option(
     "--gpu-kind",
@@ -172,9 +185,9 @@ grouping_options = gathered(
 )
 
 
-# All options of a problem, which make one argument ``asked``.
+# All options of a problem, which make one argument ``options``.
 problem_options = gathered(
-    "asked",
+    "options",
     ProblemOptions,
     gpus_option,
     gpu_kind_option,
@@ -186,36 +199,39 @@ problem_options = gathered(
 )
 
 
-class Named(NamedTuple):
+class PlacementArguments(NamedTuple):
     """A problem and a placement, as a user names them."""
 
     problem: str
     placement: str
     schedule: str | None
-    asked: ProblemOptions
+    options: ProblemOptions
 
     def read(self, *, waits: bool = True) -> tuple[PlacementProblem, NDArray[np.int32]]:
         """Return the placement, and the problem at its level, with the waits of its schedule."""
         with showing_progress(self.problem) as progress:
-            read = problem_of(read_source(self.problem, self.asked), self.asked)
-            problem, placement = resolved(self.placement, read, self.schedule, progress)
-        return problem if waits else replace(problem, graph=read.graph), placement
+            problem = problem_of(read_source(self.problem, self.options), self.options)
+            resolved_problem, placement = resolved(self.placement, problem, self.schedule, progress)
+        if not waits:
+            resolved_problem = replace(resolved_problem, graph=problem.graph)
+        return resolved_problem, placement
 
 
 def resolved(
-    text: str, read: PlacementProblem, schedule: str | None, progress: Progress
+    text: str, problem: PlacementProblem, schedule: str | None, progress: Progress
 ) -> tuple[PlacementProblem, NDArray[np.int32]]:
     """Return a placement that a user named, and the problem at its level, by its schedule."""
-    problem, placement = resolve_placement(text, read, progress, schedule)
-    if warning := sent_back_text(problem, placement):
+    resolved_problem, placement = resolve_placement(text, problem, progress, schedule)
+    warning = sent_back_text(resolved_problem, placement)
+    if warning:
         progress.say(warning)
-    return problem, placement
+    return resolved_problem, placement
 
 
-# The arguments PROBLEM and PLACEMENT with these options, which make one argument ``named``.
+# The arguments PROBLEM and PLACEMENT with these options, which make one argument ``arguments``.
 placed_options = gathered(
-    "named",
-    Named,
+    "arguments",
+    PlacementArguments,
     click.argument("problem"),
     click.argument("placement"),
     schedule_option,

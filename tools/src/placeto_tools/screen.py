@@ -34,21 +34,21 @@ def show(*tables: TextTable) -> None:
         highlight=False,
         force_terminal=None if terminal else False,
     )
-    for number, table in enumerate(tables):
-        if number:
+    for index, table in enumerate(tables):
+        if index:
             click.echo()
         if table.title:
             click.echo(printable(table.title))
         console.print(rich_table(table))
 
 
-def show_report(report: Any, *parts: TextTable | str, as_json: bool) -> None:
+def show_report(report: Any, *contents: TextTable | str, as_json: bool) -> None:
     """Print a report as JSON, or what it says in tables and lines."""
     if as_json:
         show_json(report)
         return
-    show(*(part for part in parts if isinstance(part, TextTable)))
-    for line in parts:
+    show(*(table for table in contents if isinstance(table, TextTable)))
+    for line in contents:
         if isinstance(line, str) and line:
             click.echo(line)
 
@@ -122,10 +122,10 @@ def showing_progress(reads: str = "", *, quiet: bool = False) -> Iterator[Progre
     text = f"{reads}: reading or capturing its graph ..." if reads else ""
     if not quiet and sys.stderr.isatty():
         with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
-            shown = LiveProgress(live)
+            progress = LiveProgress(live)
             if text:
-                shown.update(text)
-            yield shown
+                progress.update(text)
+            yield progress
         return
     plain = PlainProgress(None if quiet else sys.stderr)
     plain.update(text)  # before the timer, which would miss it

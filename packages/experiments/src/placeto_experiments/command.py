@@ -56,7 +56,7 @@ scale_option = click.option(
 )
 CHOICES: Mapping[str, Decorator] = {
     "--gpus": number_option(
-        "--gpus", "num_gpus", most=1024, default=DEFAULT_GPUS, help="Number of GPUs."
+        "--gpus", "num_gpus", maximum=1024, default=DEFAULT_GPUS, help="Number of GPUs."
     ),
     "--link": link_option,
     "--preset": preset_option,

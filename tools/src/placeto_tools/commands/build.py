@@ -20,7 +20,7 @@ from placeto_tools.screen import show_report, showing_progress
 @click.argument("source", metavar="MODEL")
 @problem_options
 @result_options("Problem file to write: .json, or .json.gz to compress it.", *JSON_SUFFIXES)
-def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> None:
+def build(source: str, options: ProblemOptions, output: Path, as_json: bool) -> None:
     """Make a problem file from a model and devices.
 
     By default the problem has two K80 GPUs and 128 groups. MODEL is one of these:
@@ -47,12 +47,12 @@ def build(source: str, asked: ProblemOptions, output: Path, as_json: bool) -> No
     placeto build nmt-4 --cluster "2x(4xv100)" --link nvlink+infiniband-hdr -o machines.json.gz
     """
     with showing_progress(source):
-        problem = problem_of(read_source(source, asked), asked)
+        problem = problem_of(read_source(source, options), options)
     with writing(output):
         save_problem(problem, output)
     ops, groups = problem.graph.num_ops, problem.num_groups
     devices, precision = problem.cluster.device_names, precision_text(problem.graph)
     report = {"output": str(output), "ops": ops, "groups": groups, "devices": devices}
     line = f"{output}: {counted(ops, 'op')} in {counted(groups, 'group')} on {', '.join(devices)}"
-    said = f"{line}, {precision}" if precision else line
-    show_report(report | {"precision": precision}, said, as_json=as_json)
+    text = f"{line}, {precision}" if precision else line
+    show_report(report | {"precision": precision}, text, as_json=as_json)

@@ -28,7 +28,7 @@ SIZES = (4, 4 << 10, 256 << 10, 16 << 20)  # bytes
 @steps_option(7)
 @number_option(
     "--most-bytes",
-    least=SIZES[-2],
+    minimum=SIZES[-2],
     default=SIZES[-1],
     metavar="BYTES",
     help=f"Size of the largest transferred tensor, in bytes, at least {SIZES[-2]}.",
@@ -55,8 +55,12 @@ def calibrate(
     with writing(output):
         save_cluster(cluster, output)
     measured = [
-        {"device": each.name, "op_overhead": each.op_overhead, "memory_bytes": each.memory_bytes}
-        for each in cluster.devices
+        {
+            "device": device.name,
+            "op_overhead": device.op_overhead,
+            "memory_bytes": device.memory_bytes,
+        }
+        for device in cluster.devices
     ]
     transfers: list[dict[str, Any]] = [
         {

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import product
@@ -14,7 +14,7 @@ from urllib.parse import quote
 import click
 import numpy as np
 
-from placeto.errors import InputError, StoppedRunError, writing
+from placeto.errors import InputError, RunError, StoppedRunError, writing
 from placeto.outputs import check_folder, file_name, write_json, write_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
@@ -32,6 +32,7 @@ from placeto.trials.tables import (
     MEDIANS,
     RESULTS,
     SEARCH_COLUMNS,
+    ComparisonReport,
     micro_batch_table,
     placer_table,
     profile_table,
@@ -56,7 +57,7 @@ from placeto_tools.options import (
 )
 from placeto_tools.plots.steps import comparison_figure
 from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
-from placeto_tools.reports.page import Shown, problem_report, report_page
+from placeto_tools.reports.page import ReportedPlacement, problem_report, report_page
 from placeto_tools.screen import show, show_json, showing_progress
 
 SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
@@ -68,7 +69,7 @@ IN_FILES = ":=+,"  # besides letters and digits
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1, required=True, metavar="MODEL...")
 @number_option(
-    "--gpus", most=1024, multiple=True, help="Number of GPUs; may be repeated.  [default: 2]"
+    "--gpus", maximum=1024, multiple=True, help="Number of GPUs; may be repeated.  [default: 2]"
 )
 @gpu_kind_option
 @click.option(
@@ -170,14 +171,14 @@ def compare(
     placeto compare profile.txt --placers expert,local-search --max-evaluations 1000
     placeto compare *.json.gz --placers heft,multilevel,my_module:MyPlacer --seeds 3 --seconds 10
     """
-    asked = _asked(gpus, gpu_kind, clusters, link, grouping)
+    clusters_with_options = _clusters_with_options(gpus, gpu_kind, clusters, link, grouping)
     if full and max_evaluations:
         raise InputError("--full: excludes --max-evaluations")
     if output is not None:
         check_folder(output, DESCRIPTION, force=force)
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
-    specs = _specs([name for some in placers for name in some])
+    specs = _specs([name for names in placers for name in names])
     check_heeded(
         specs.values(),
         "--placers",
@@ -188,76 +189,117 @@ def compare(
         seeds=seeds > 1,
     )
     with showing_progress() as progress:
-        targets = list(dict.fromkeys(wanted.target for _, wanted in asked))
-        read, left_out = _read(sources, choice, micro_batches or (1,), targets, progress)
-        evaluators: dict[str, EvaluatorSpec] = {}
-        compared: list[Problem] = []
-        made: dict[str, PlacementProblem] = {}
-        often = Counter(by_target[targets[0]].name for _, by_target in read)
-        for text, by_target in read:
-            source = by_target[targets[0]]
-            evaluator = evaluator_spec(objective or source.evaluator)
-            evaluators.setdefault(evaluator.name, evaluator)
-            # Profiles of PipeDream are all called graph.txt.
-            name = source.name if often[source.name] == 1 else f"{source.name} ({text})"
-            for short, wanted in asked:
-                problem = problem_of(by_target[wanted.target], wanted)
-                cluster = " ".join(filter(None, [short or kinds_text(problem.cluster), link]))
-                stem = file_name(f"{source.name}-{cluster}", made)
-                made[stem] = problem
-                compared.append(
-                    Problem(
-                        stem=stem,
-                        source=name,
-                        cluster=cluster,
-                        step=text,
-                        micro_batches=source.micro_batches,
-                        evaluator=evaluator.name,
-                        objective=evaluator.objective,
-                        unit=evaluator.unit,
-                    )
-                )
+        targets = list(dict.fromkeys(options.target for _, options in clusters_with_options))
+        sources_by_target, left_out = _read(
+            sources, choice, micro_batches or (1,), targets, progress
+        )
+        evaluators = {
+            text: evaluator_spec(objective or by_target[targets[0]].evaluator)
+            for text, by_target in sources_by_target
+        }
+        described, problems = _make_problems(sources_by_target, clusters_with_options, evaluators)
     comparison = Comparison(
-        problems=compared,
-        makers={name: partial(made.__getitem__, name) for name in made},
+        problems=described,
+        makers={stem: partial(problems.__getitem__, stem) for stem in problems},
         placers=specs,
         seeds=range(seeds),
         budgets=chosen_budgets(
             specs, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
         ),
-        evaluators=evaluators,
+        evaluators={evaluator.name: evaluator for evaluator in evaluators.values()},
         limits=Limits(max_evaluations, seconds),
     )
     comparison.check_user_classes()
-    sizes = {
-        name: f"{counted(problem.graph.num_ops, 'op')} in {counted(problem.num_groups, 'group')}"
-        for name, problem in made.items()
+    options: dict[str, object] = {
+        "problems": {
+            stem: f"{counted(problem.graph.num_ops, 'op')} in "
+            f"{counted(problem.num_groups, 'group')}"
+            for stem, problem in problems.items()
+        }
     }
-    options = {"problems": sizes, **({"left out": left_out} if left_out else {})}
+    if left_out:
+        options["left out"] = left_out
+    report, error = _conduct(comparison, options, output, jobs=jobs, force=force)
+    if as_json:
+        show_json(report)
+    elif report.problems:
+        _show_report(comparison, report, output)
+    if error:
+        raise error
+
+
+def _make_problems(
+    sources: Sequence[tuple[str, Mapping[Target, Source]]],
+    clusters_with_options: Sequence[tuple[str, ProblemOptions]],
+    evaluators: Mapping[str, EvaluatorSpec],
+) -> tuple[list[Problem], dict[str, PlacementProblem]]:
+    """Return problems as tables describe them, and by their stems; evaluators are by source."""
+    described: list[Problem] = []
+    problems: dict[str, PlacementProblem] = {}
+    first_target = clusters_with_options[0][1].target
+    num_sources = Counter(by_target[first_target].name for _, by_target in sources)
+    for text, by_target in sources:
+        source, evaluator = by_target[first_target], evaluators[text]
+        # Profiles of PipeDream are all called graph.txt.
+        name = source.name if num_sources[source.name] == 1 else f"{source.name} ({text})"
+        for cluster_name, options in clusters_with_options:
+            problem = problem_of(by_target[options.target], options)
+            cluster = cluster_name or kinds_text(problem.cluster)
+            if options.link:
+                cluster = f"{cluster} {options.link}"
+            stem = file_name(f"{source.name}-{cluster}", problems)
+            problems[stem] = problem
+            described.append(
+                Problem(
+                    stem=stem,
+                    source=name,
+                    cluster=cluster,
+                    step=text,
+                    micro_batches=source.micro_batches,
+                    evaluator=evaluator.name,
+                    objective=evaluator.objective,
+                    unit=evaluator.unit,
+                )
+            )
+    return described, problems
+
+
+def _conduct(
+    comparison: Comparison,
+    options: Mapping[str, object],
+    output: Path | None,
+    *,
+    jobs: int,
+    force: bool,
+) -> tuple[ComparisonReport, RunError | None]:
+    """Run all trials in a folder, and write results if it stays; return them, and what failed."""
     experiment = comparison.experiment(options, partial(_page, comparison))
-    place: AbstractContextManager[str] = (
+    path: AbstractContextManager[str] = (
         nullcontext(str(output)) if output else tempfile.TemporaryDirectory(prefix="placeto-")
     )
-    with place as path, experiment_folder(Path(path), experiment, force=force) as folder:
+    with (
+        path as folder_path,
+        experiment_folder(Path(folder_path), experiment, force=force) as folder,
+    ):
         with showing_progress() as progress:
-            document, failed = comparison.conduct(
+            report, error = comparison.conduct(
                 experiment, folder, progress, jobs=jobs, resumable=output is not None
             )
         if output:
-            write_json(output / RESULTS, document)
-            stopped = isinstance(failed, StoppedRunError)
+            write_json(output / RESULTS, report)
+            stopped = isinstance(error, StoppedRunError)
             write_best(comparison, folder, page=not stopped)
-    if as_json:
-        show_json(document)
-    elif document.problems:
-        summaries = _summaries(comparison, document.problems)
-        show(*summaries, *map(placer_table, document.problems))
-        if output:
-            click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
-            if line := _report_line(output, comparison):
-                click.echo(line)
-    if failed:
-        raise failed
+    return report, error
+
+
+def _show_report(comparison: Comparison, report: ComparisonReport, output: Path | None) -> None:
+    """Show the tables of a comparison, and which files it wrote."""
+    show(*_summaries(comparison, report.problems), *map(placer_table, report.problems))
+    if output:
+        click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
+        line = _report_line(output, comparison)
+        if line:
+            click.echo(line)
 
 
 def _report_line(output: Path, comparison: Comparison) -> str | None:
@@ -281,8 +323,8 @@ def _read(
     for text, is_named in _files(sources):
         progress.update(f"{text}: reading or capturing its graph ...")
         try:
-            for number in dict.fromkeys(micro_batches):
-                load = partial(load_source, text, choice, number)
+            for count in dict.fromkeys(micro_batches):
+                load = partial(load_source, text, choice, count)
                 read.append((text, {target: load(target) for target in targets}))
         except (GraphError, InputError) as error:
             if is_named:
@@ -295,22 +337,25 @@ def _read(
 
 def _files(sources: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Yield sources, each file once, and True for one that is named itself, not its folder."""
-    found: dict[str, tuple[str, bool]] = {}  # by where it is
+    files: dict[str, tuple[str, bool]] = {}  # by their real paths
     for text in sources:
         is_named = not Path(text).is_dir()
-        inside = () if is_named else sorted(map(str, Path(text).iterdir()))
-        files = [text] if is_named else [file for file in inside if file.endswith(SUFFIXES)]
-        for file in files:
-            first, was_named = found.get(realpath(file), (file, False))
-            found[realpath(file)] = first, was_named or is_named
-    yield from found.values()
+        if is_named:
+            paths = [text]
+        else:
+            inside = sorted(str(path) for path in Path(text).iterdir())
+            paths = [path for path in inside if path.endswith(SUFFIXES)]
+        for path in paths:
+            first_path, was_named = files.get(realpath(path), (path, False))
+            files[realpath(path)] = first_path, was_named or is_named
+    yield from files.values()
 
 
 def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
     """Return the placers that were named, the quickest first and the user's own last."""
-    own = [name for name in names if name not in PLACERS]
-    known = [name for name in PLACER_NAMES if name in names or not names]
-    return {name: placer_spec(name) for name in (*known, *own)}
+    bundled = [name for name in PLACER_NAMES if name in names or not names]
+    of_user = [name for name in names if name not in PLACERS]
+    return {name: placer_spec(name) for name in (*bundled, *of_user)}
 
 
 def _is_as_published(comparison: Comparison) -> bool:
@@ -320,32 +365,35 @@ def _is_as_published(comparison: Comparison) -> bool:
 
 def _summaries(comparison: Comparison, reports: Sequence[Problem]) -> list[TextTable]:
     """Return the tables of all problems together, as far as they have something to say."""
-    divided = any(report.micro_batches > 1 for report in comparison.problems)
-    tables = [table] if (table := micro_batch_table(reports)).rows and divided else []
+    tables = []
     if _is_as_published(comparison):
-        tables = [runtime_table(reports), search_table(reports), *tables]
-    found = profiles(reports)  # none before the first placement
-    if found and len(reports) > 1 and len(comparison.placers) > 1:
-        tables.append(profile_table(found))
+        tables += [runtime_table(reports), search_table(reports)]
+    if any(problem.micro_batches > 1 for problem in comparison.problems):
+        speed_ups = micro_batch_table(reports)
+        if speed_ups.rows:
+            tables.append(speed_ups)
+    profiles_of_placers = profiles(reports)  # none before the first placement
+    if profiles_of_placers and len(reports) > 1 and len(comparison.placers) > 1:
+        tables.append(profile_table(profiles_of_placers))
     return tables
 
 
-def _asked(
+def _clusters_with_options(
     gpus: Sequence[int],
     gpu_kind: str | None,
     clusters: Sequence[str],
     link: str | None,
     grouping: GroupingOptions,
 ) -> list[tuple[str, ProblemOptions]]:
-    """Return options of problems, and what the cluster of each is called in short if it has one."""
-    found = []
+    """Return the name of each cluster, empty for that of the source, with options of problems."""
+    clusters_with_options = []
     stems = Counter(Path(spec).stem for spec in {*clusters})  # files of two folders may have one
     for spec, count in product(dict.fromkeys(clusters or ("",)), dict.fromkeys(gpus or (None,))):
         options = ProblemOptions(spec, link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
         is_short = spec.endswith(".toml") and stems[Path(spec).stem] == 1
-        short = Path(spec).stem if is_short else spec
-        found.append(("" if options.devices is None else short, options))
-    return found
+        name = Path(spec).stem if is_short else spec
+        clusters_with_options.append(("" if options.devices is None else name, options))
+    return clusters_with_options
 
 
 def _page(comparison: Comparison, results: Results) -> Page:
@@ -364,12 +412,12 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
             shutil.rmtree(placements / compared.stem, ignore_errors=True)
     for compared in comparison.reports(folder.results):
         problem = folder.workspace.problem(Graph(compared.stem))
-        shown = []
+        reported = []
         for placer in compared.placers:
             best = placer.best
             if best is None or (placer.name == CPU and not compared.has_cpu):
                 continue  # that is a placement of another problem
-            found = Shown(
+            placement = ReportedPlacement(
                 title=placer.title,
                 problem=problem,
                 placement=np.array(best.placement, np.int32),
@@ -377,12 +425,12 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
                 evaluations=best.evaluations,
                 seconds=best.seconds,
             )
-            shown.append(found)
+            reported.append(placement)
             file = placements / compared.stem / f"{quote(placer.name, IN_FILES)}.json"
             with writing(file.parent):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                save_placement(found.placement, problem, file)
-        if page and shown and comparison.evaluators[compared.evaluator].simulates:
-            reports.append(problem_report(compared.title, problem, shown))
+                save_placement(placement.placement, problem, file)
+        if page and reported and comparison.evaluators[compared.evaluator].simulates:
+            reports.append(problem_report(compared.title, problem, reported))
     if reports:
         write_text(folder.path / REPORT, report_page("Comparison of placers", reports))

@@ -18,7 +18,7 @@ from placeto.placing.reports import bottleneck_text, busy_receivers
 from placeto.texts import TextTable, change_text, counted, seconds_text
 from placeto_simulator import Simulator, Timeline
 from placeto_tools.options import Command, json_option
-from placeto_tools.problem_options import Named, placed_options
+from placeto_tools.problem_options import PlacementArguments, placed_options
 from placeto_tools.screen import show_report, table_of
 
 Report = dict[str, Any]
@@ -30,7 +30,7 @@ NUM_WAITS = 10
 @placed_options
 @click.argument("group", required=False)
 @json_option
-def explain(named: Named, group: str | None, as_json: bool) -> None:
+def explain(arguments: PlacementArguments, group: str | None, as_json: bool) -> None:
     """Show the costs of groups on other devices, and their waits.
 
     PROBLEM and PLACEMENT are as in `placeto simulate`. A cost is a simulated runtime, plus 2 s for
@@ -43,15 +43,15 @@ def explain(named: Named, group: str | None, as_json: bool) -> None:
     placeto explain problem.json.gz placement.json
     placeto explain problem.json.gz placement.json encoder/layer0
     """
-    read, found = named.read()
-    simulator = Simulator(read)
-    timeline = Simulator(read, num_threads=1).timeline(found)
+    problem, placement = arguments.read()
+    simulator = Simulator(problem)
+    timeline = Simulator(problem, num_threads=1).timeline(placement)
     if group is None:
-        report = _report_of_all(simulator, found, timeline)
+        report = _report_of_all(simulator, placement, timeline)
         tables = _tables_of_all(report)
     else:
-        number = group_number(read, group)
-        report = asdict(explain_group(simulator, found, timeline, number))
+        group_index = group_number(problem, group)
+        report = asdict(explain_group(simulator, placement, timeline, group_index))
         tables = _tables_of_one(report)
     report["busy_receivers"] = busy_receivers(timeline)
     report["bottleneck"] = bottleneck_text(timeline)
@@ -65,7 +65,7 @@ def _report_of_all(
     problem = simulator.problem
     elsewhere = costs_elsewhere(simulator, placement)
     groups = np.arange(problem.num_groups)
-    here = elsewhere[groups, placement]
+    cost_here = elsewhere[groups, placement]
     elsewhere[groups, placement] = np.inf
     best = elsewhere.argmin(axis=1)
     cost = elsewhere[groups, best]
@@ -73,7 +73,7 @@ def _report_of_all(
     names = problem.cluster.device_names
     return {
         "runtime": timeline.runtime,
-        "cost": float(here[0]),
+        "cost": float(cost_here[0]),
         "groups": [
             {
                 "group": problem.grouping.group_names[group],

@@ -17,7 +17,7 @@ from placeto_tools.options import (
     json_option,
     output_option,
 )
-from placeto_tools.problem_options import Named, placed_options
+from placeto_tools.problem_options import PlacementArguments, placed_options
 from placeto_tools.screen import show_json, showing_progress
 
 
@@ -41,7 +41,12 @@ from placeto_tools.screen import show_json, showing_progress
 @json_option
 @force_option
 def export(
-    form: str, objective: str | None, named: Named, output: Path | None, as_json: bool, force: bool
+    form: str,
+    objective: str | None,
+    arguments: PlacementArguments,
+    output: Path | None,
+    as_json: bool,
+    force: bool,
 ) -> None:
     """Write a placement in the format of another library.
 
@@ -58,11 +63,11 @@ def export(
         check_file(output, force=force, suffixes=FORMATS[form].suffixes)
     if objective and not FORMATS[form].is_priced:
         raise InputError(f"--objective: excludes --to {form}, which writes the placement as it is")
-    priced_by = replace(evaluator_spec(objective or STEP.name), schedule=named.schedule)
-    read, found = named.read(waits=False)
+    priced_by = replace(evaluator_spec(objective or STEP.name), schedule=arguments.schedule)
+    problem, placement = arguments.read(waits=False)
     with showing_progress() as progress:
         progress.update(f"{form} ...")
-        exported = FORMATS[form].export(read, found, priced_by)
+        exported = FORMATS[form].export(problem, placement, priced_by)
     if output is not None:
         write_text(output, exported.content)
     if as_json:

@@ -35,7 +35,7 @@ SUMS = (
 @problem_options
 @json_option
 def inspect(
-    problem: str, scope_depth: int, objective: str | None, asked: ProblemOptions, as_json: bool
+    problem: str, scope_depth: int, objective: str | None, options: ProblemOptions, as_json: bool
 ) -> None:
     """Show the ops, bytes, groups, memory and lower bound of a problem.
 
@@ -48,11 +48,11 @@ def inspect(
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
     with showing_progress(problem) as progress:
-        source = read_source(problem, asked)
+        source = read_source(problem, options)
         priced_by = evaluator_spec(objective or source.evaluator)
-        read = problem_of(source, asked)
+        read = problem_of(source, options)
         progress.update(f"{problem}: lower bound, compiled once ...")
-        searched = read if asked.grouping.fixes_num_groups else search_problem(read)
+        searched = read if options.grouping.fixes_num_groups else search_problem(read)
         report = inspect_problem(read, searched, scope_depth, priced_by)
     bound = report["lower_bound"]
     text = bound_text(bound, report["least_excess"], searched.num_groups)
@@ -62,13 +62,13 @@ def inspect(
 
 def _tables(report: dict[str, Any]) -> list[TextTable]:
     groups, scopes, links = report["groups"], report["scopes"], report["links"]
-    title = ", ".join(counted(report[f"{each}s"], each) for each in ("op", "tensor", "edge"))
+    title = ", ".join(counted(report[f"{thing}s"], thing) for thing in ("op", "tensor", "edge"))
     hidden, hidden_links = len(scopes) - NUM_SCOPES, len(links) - NUM_LINKS
-    more = f" (the longest; {hidden} more)" if hidden > 0 else ""
+    hidden_text = f" (the longest; {hidden} more)" if hidden > 0 else ""
     return [
         table_of(title, [*report["phases"], {**report, "phase": "all"}], f"phase | {SUMS}"),
         table_of(
-            f"Scopes{more}",
+            f"Scopes{hidden_text}",
             [{**row, "scope": row["scope"] or "(none)"} for row in scopes[:NUM_SCOPES]],
             f"scope | {SUMS}",
         ),
@@ -101,13 +101,13 @@ def _link_row(row: dict[str, Any]) -> list[str]:
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - NUM_NAMES:,} more" if len(names) > NUM_NAMES else ""
-    return ", ".join(names[:NUM_NAMES]) + more
+    hidden_text = f" and {len(names) - NUM_NAMES:,} more" if len(names) > NUM_NAMES else ""
+    return ", ".join(names[:NUM_NAMES]) + hidden_text
 
 
 def _range(ends: list[float], text: Callable[[float], str] = seconds_text) -> str:
-    shown = dict.fromkeys("any number" if isinf(end) else text(end) for end in ends)
-    return " to ".join(shown)
+    texts = dict.fromkeys("any number" if isinf(end) else text(end) for end in ends)
+    return " to ".join(texts)
 
 
 def _device_row(row: dict[str, Any], unit: str) -> list[str]:

@@ -90,13 +90,13 @@ from placeto_tools.screen import show, show_json, showing_progress
 )
 @number_option(
     "--rollouts",
-    least=0,
+    minimum=0,
     help="Number of rollouts that --policy samples besides its most probable placement; the best "
     "is taken.  [default: 0]",
 )
 @number_option(
     "--refinement-rounds",
-    least=0,
+    minimum=0,
     help="Maximum number of rounds of coordinate descent after --policy: in each, every group "
     "moves to the device where it costs least.  "
     f"[default: {DEFAULT_REFINEMENT_ROUNDS}; 0 with --seconds]",
@@ -116,7 +116,7 @@ def place(
     rollouts: int | None,
     refinement_rounds: int | None,
     schedule: str | None,
-    asked: ProblemOptions,
+    options: ProblemOptions,
     seed: int,
     output: Path,
     as_json: bool,
@@ -148,17 +148,17 @@ def place(
         if value is not None and policy is None:
             raise InputError(f"{option}: needs --policy")
     if placer is not None:
-        given = {"max_evaluations": max_evaluations, "seconds": seconds, "seed": seed}
-        check_heeded([placer_spec(placer)], "--placer", **given)
+        values = {"max_evaluations": max_evaluations, "seconds": seconds, "seed": seed}
+        check_heeded([placer_spec(placer)], "--placer", **values)
     with showing_progress(problem):
-        source = read_source(problem, asked)
-        read = problem_of(source, asked)
+        source = read_source(problem, options)
+        read = problem_of(source, options)
     priced_by = evaluator_spec(objective or source.evaluator)
     of_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
     for option, is_given in of_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
-    hint = "" if asked.grouping.fixes_num_groups else levels_hint(problem, read)
+    hint = "" if options.grouping.fixes_num_groups else levels_hint(problem, read)
     settings = PlaceSettings(
         seconds=seconds,
         max_evaluations=max_evaluations,
@@ -169,7 +169,7 @@ def place(
         rollouts=rollouts or 0,
         refinement_rounds=refinement_rounds,
         evaluator=priced_by,
-        keeps_groups=asked.grouping.fixes_num_groups,
+        keeps_groups=options.grouping.fixes_num_groups,
     )
     with showing_progress() as progress:
         placed = place_scheduled(read, schedule, settings, progress)
@@ -185,7 +185,7 @@ def place(
             ""
             if fits
             else remedy_text(
-                unscheduled, result, priced_by, partial(most_micro_batches, problem, asked.choice)
+                unscheduled, result, priced_by, partial(most_micro_batches, problem, options.choice)
             )
         )
     report = {
@@ -208,18 +208,18 @@ def place(
     if as_json:
         show_json(report)
     else:
-        said = "" if priced_by.simulates else f"{priced_by.objective} "
+        objective_text = "" if priced_by.simulates else f"{priced_by.objective} "
         rate = rate_text(read.graph, result.runtime) if priced_by.unit == SECONDS else ""
         peaks = ", ".join(map(bytes_text, report["peak_memory"]))
         click.echo(
-            f"{output}: {placed.placer}, {said}{priced_by.text(result.runtime)}{rate}"
+            f"{output}: {placed.placer}, {objective_text}{priced_by.text(result.runtime)}{rate}"
             f"{overflow_text(read.cluster, result.peak_memory)}; peak memory {peaks}; "
             f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
         )
         if bound:
             text = bound_text(bound, excess, read.num_groups)
-            more = 100 * (cost_of_result(read, result) / bound - 1)
-            click.echo(f"{text}; this one takes {more:.1f} % more")
+            excess_percent = 100 * (cost_of_result(read, result) / bound - 1)
+            click.echo(f"{text}; this one takes {excess_percent:.1f} % more")
         if placed.choices:
             show(choices_table(read, result, placed.choices, priced_by))
     if hint and not placer and not policy:

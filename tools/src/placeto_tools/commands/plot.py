@@ -15,7 +15,7 @@ from placeto_simulator import Simulator, Timeline
 from placeto_tools.groups import Group
 from placeto_tools.options import Command, decorated, output_option, overwrite_option
 from placeto_tools.plots.steps import curves_figure, placement_figure, timeline_figure
-from placeto_tools.problem_options import Named, placed_options
+from placeto_tools.problem_options import PlacementArguments, placed_options
 
 
 @click.group(cls=Group)
@@ -40,11 +40,13 @@ Drawing = Callable[[Timeline, NDArray[np.int32], str], Picture]
 def _step_command(name: str, draw: Drawing, text: str) -> None:
     """Add a command that draws a simulated step."""
 
-    def command(named: Named, output: Path, title: str | None) -> None:
-        read, found = named.read()
-        timeline = Simulator(read, num_threads=1).timeline(found)
-        title = title or f"{named.problem}, {named.placement}: {seconds_text(timeline.runtime)}"
-        save_png(draw(timeline, found, title), output)
+    def command(arguments: PlacementArguments, output: Path, title: str | None) -> None:
+        problem, placement = arguments.read()
+        timeline = Simulator(problem, num_threads=1).timeline(placement)
+        title = (
+            title or f"{arguments.problem}, {arguments.placement}: {seconds_text(timeline.runtime)}"
+        )
+        save_png(draw(timeline, placement, title), output)
         click.echo(output)
 
     add = plot.command(name, cls=Command, help=text)
@@ -53,7 +55,7 @@ def _step_command(name: str, draw: Drawing, text: str) -> None:
 
 _step_command(
     "placement",
-    lambda timeline, found, title: placement_figure(timeline.problem, found, title),
+    lambda timeline, placement, title: placement_figure(timeline.problem, placement, title),
     """Draw the graph of groups in layers, with a colour for each device.
 
     The area of a node is the compute time of a group, and the width of an edge its bytes. Dark

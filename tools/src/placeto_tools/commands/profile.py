@@ -28,7 +28,7 @@ def profile(
     source: str,
     devices: RealDevices,
     steps: int,
-    asked: ProblemOptions,
+    options: ProblemOptions,
     output: Path,
     as_json: bool,
 ) -> None:
@@ -47,8 +47,8 @@ def profile(
     """
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")
-        found = runnable_source(source, asked.choice)
-        problem, step = runnable_problem(found, asked, devices, is_measured=True)
+        model = runnable_source(source, options.choice)
+        problem, step = runnable_problem(model, options, devices, is_measured=True)
         profiles: dict[str, StepProfile] = {}
         for device, name in zip(problem.cluster.devices, devices.names, strict=True):
 
@@ -62,12 +62,12 @@ def profile(
         save_problem(problem, output)
     kinds = {
         kind: {
-            "runtime": float(np.median(found.runtimes)),
-            "op_seconds": float(found.seconds.sum()),
-            "spread": found.spread,
-            "op_overhead": found.between_ops,
+            "runtime": float(np.median(profile_of_kind.runtimes)),
+            "op_seconds": float(profile_of_kind.seconds.sum()),
+            "spread": profile_of_kind.spread,
+            "op_overhead": profile_of_kind.between_ops,
         }
-        for kind, found in profiles.items()
+        for kind, profile_of_kind in profiles.items()
     }
     rows = [
         {"kind": kind, "steps": len(profiles[kind].runtimes), **row} for kind, row in kinds.items()

@@ -11,7 +11,7 @@ from placeto.problems.options import ProblemOptions
 from placeto.texts import counted
 from placeto_tools.options import Command, output_option, overwrite_option
 from placeto_tools.problem_options import problem_options, resolved, schedule_option
-from placeto_tools.reports.page import Shown, problem_report, report_page
+from placeto_tools.reports.page import ReportedPlacement, problem_report, report_page
 from placeto_tools.screen import showing_progress
 
 
@@ -26,7 +26,7 @@ def report(
     problem: str,
     placements: tuple[str, ...],
     schedule: str | None,
-    asked: ProblemOptions,
+    options: ProblemOptions,
     output: Path,
 ) -> None:
     """Write a web page that shows placements.
@@ -38,15 +38,16 @@ def report(
     placeto report problem.json.gz placement.json k80:0 -o report.html
     """
     with showing_progress(problem) as progress:
-        read = problem_of(read_source(problem, asked), asked)
-        found = [resolved(text, read, schedule, progress) for text in placements]
+        read = problem_of(read_source(problem, options), options)
+        reported = []
+        for text, title in zip(placements, _titles(placements), strict=True):
+            resolved_problem, placement = resolved(text, read, schedule, progress)
+            reported.append(ReportedPlacement(title, resolved_problem, placement))
         progress.update(f"{output} ...")
-        titles = _titles(placements)
-        shown = [Shown(title, *each) for title, each in zip(titles, found, strict=True)]
         name = Path(problem).name
-        page = report_page(f"Placements of {name}", [problem_report(name, read, shown)])
+        page = report_page(f"Placements of {name}", [problem_report(name, read, reported)])
     write_text(output, page)
-    click.echo(f"{output}: {counted(len(shown), 'placement')}, {len(page) / 1e6:.1f} MB")
+    click.echo(f"{output}: {counted(len(reported), 'placement')}, {len(page) / 1e6:.1f} MB")
 
 
 def _titles(placements: tuple[str, ...]) -> list[str]:

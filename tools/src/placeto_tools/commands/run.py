@@ -57,7 +57,7 @@ def run(
     steps: int,
     emulate_links: bool,
     trace: Path | None,
-    asked: ProblemOptions,
+    options: ProblemOptions,
     as_json: bool,
 ) -> None:
     """Run a placed step on devices of this machine.
@@ -76,16 +76,16 @@ def run(
     placeto run inception-v3 placement.json --batch-size 2 --devices cpu:0,cpu:1 \\
         --problem problem.json.gz --trace trace.json
     """
-    if problem_file and asked != ProblemOptions(choice=asked.choice):
+    if problem_file and options != ProblemOptions(choice=options.choice):
         raise InputError(
             "--problem: excludes --cluster, --link, --micro-batches and options of groups, which "
             "the problem file has"
         )
     with showing_progress() as progress:
         progress.update(f"{source}: making and capturing it ...")
-        found = runnable_source(source, asked.choice)
-        problem, step = runnable_problem(found, asked, devices, problem_file)
-        problem, places = resolve_placement(placement, problem, progress)
+        model = runnable_source(source, options.choice)
+        problem, step = runnable_problem(model, options, devices, problem_file)
+        problem, device_of_group = resolve_placement(placement, problem, progress)
         simulator = Simulator(problem, num_threads=1)
         with Executor(
             problem,
@@ -95,11 +95,11 @@ def run(
             schedule=simulator.timeline,
         ) as executor:
             timelines = executor.measure(
-                places,
+                device_of_group,
                 steps,
-                lambda count: progress.update(f"{found.name}: {count} of {steps} steps"),
+                lambda count: progress.update(f"{model.name}: {count} of {steps} steps"),
             )
-    measured = MeasuredSteps(simulator.timeline(places), timelines)
+    measured = MeasuredSteps(simulator.timeline(device_of_group), timelines)
     report = steps_report(measured)
     if trace:
         with writing(trace):

@@ -17,7 +17,7 @@ from placeto_tools.options import (
     overwrite_option,
     trace_option,
 )
-from placeto_tools.problem_options import Named, placed_options
+from placeto_tools.problem_options import PlacementArguments, placed_options
 from placeto_tools.screen import show_report, table_of
 
 NUM_LINKS = 15
@@ -27,7 +27,7 @@ NUM_LINKS = 15
 @trace_option
 @number_option(
     "--longest",
-    least=0,
+    minimum=0,
     default=10,
     help="Number of ops and transfers of the critical path to show, the longest first.",
 )
@@ -42,7 +42,11 @@ NUM_LINKS = 15
 @json_option
 @overwrite_option
 def simulate(
-    trace: Path | None, longest: int, measured: float | None, named: Named, as_json: bool
+    trace: Path | None,
+    longest: int,
+    measured: float | None,
+    arguments: PlacementArguments,
+    as_json: bool,
 ) -> None:
     """Simulate a step: runtime, memory, busy devices, critical path.
 
@@ -55,18 +59,18 @@ def simulate(
     placeto simulate problem.json.gz heft --json
     placeto simulate problem.json.gz rtx3090:0 --measured 18.5
     """
-    read, found = named.read()
-    timeline = Simulator(read, num_threads=1).timeline(found)
-    report = timeline_report(read, found, timeline, longest)
+    problem, placement = arguments.read()
+    timeline = Simulator(problem, num_threads=1).timeline(placement)
+    report = timeline_report(problem, placement, timeline, longest)
     speed = ""
     if measured is not None:
-        report["speed"] = speed_of_kind(read, found, timeline.runtime, measured)
+        report["speed"] = speed_of_kind(problem, placement, timeline.runtime, measured)
         ((kind, value),) = report["speed"].items()
         speed = f"\n[kinds.{kind}]\nspeed = {value:.3g}"
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
-    tables = _tables(report, rate_text(read.graph, timeline.runtime))
+    tables = _tables(report, rate_text(problem.graph, timeline.runtime))
     show_report(report, *tables, *report["busy_receivers"], speed, as_json=as_json)
 
 

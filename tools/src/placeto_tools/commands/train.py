@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,7 @@ from placeto.errors import InputError, StoppedRunError
 from placeto.outputs import alone_in
 from placeto.problems.making import read_training_problems
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
-from placeto.progress import StopRequest, left_text
+from placeto.progress import Progress, StopRequest, left_text
 from placeto.texts import counted, seconds_text
 from placeto.training.folder import TrainingFolder, read_policy
 from placeto.training.loop import logs_of, run_training
@@ -21,6 +21,7 @@ from placeto.training.settings import parse_settings, restored_settings, with_ne
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
     PlacementPolicy,
+    Settings,
     Trainer,
     UpdateSummary,
     join_processes,
@@ -28,6 +29,7 @@ from placeto_policy import (
     load_pretrained,
     resume_training,
 )
+from placeto_policy.workers import Processes
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     KEY_VALUE,
@@ -89,7 +91,7 @@ def train(
     granularities: int | None,
     seed: int,
     checkpoint_every: int,
-    asked: ProblemOptions,
+    options: ProblemOptions,
     as_json: bool,
     force: bool,
 ) -> None:
@@ -117,59 +119,28 @@ def train(
     if not problems:
         raise InputError("train: needs PROBLEMS and -o FOLDER")
     folder = TrainingFolder(output)
-
-    def prepare() -> None:
-        """Make or check the folder, before anything is done."""
-        folder.check(force=force)
-        policy = None
-        if first:
-            policy = load_pretrained() if first == "pretrained" else read_policy(Path(first))
-        chosen = parse_settings(
-            settings, updates, preset_name or ("fine-tuning" if policy else None)
-        )
-        if policy:
-            chosen = with_network_of(policy, chosen, settings)
-        alone = len(problems) == 1 or preset_name == "paper"
-        usual = 1 if alone else GRANULARITIES_OF_MANY
-        read = read_training_problems(problems, granularities or usual, asked)
-        if chosen.embedding != "pairs":
-            _check_devices(read, policy)
-        described = (read, asdict(chosen), seed, policy)
-        held.enter_context(alone_in(output))
-        if force or not folder.has(*described):
-            folder.create(*described)
-
     with (
-        ExitStack() as held,
+        ExitStack() as lock,
         StopRequest() as stop,
         showing_progress(quiet=os.environ.get("RANK", "0") != "0") as progress,
         join_processes() as processes,
     ):
-        if not processes.rank:
-            prepare()
+        if not processes.rank:  # makes or checks the folder, before anything is done
+            folder.check(force=force)
+            policy = _read_first_policy(first) if first else None
+            chosen = _chosen_settings(settings, updates, preset_name, policy)
+            is_one_graph = len(problems) == 1 or preset_name == "paper"
+            default = 1 if is_one_graph else GRANULARITIES_OF_MANY
+            training_problems = read_training_problems(problems, granularities or default, options)
+            if chosen.embedding != "pairs":
+                _check_devices(training_problems, policy)
+            lock.enter_context(alone_in(output))
+            training = (training_problems, asdict(chosen), seed, policy)
+            if force or not folder.has(*training):
+                folder.create(*training)
         processes.gather([])  # the folder is there
-        found, values, _ = folder.read()
-        evaluators = [Simulator(problem) for problem in found.values()]
-        if folder.checkpoint.exists():
-            trainer = resume_training(folder.checkpoint, evaluators, processes=processes)
-        else:
-            policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
-            trainer = Trainer(
-                evaluators, restored_settings(values), seed=seed, policy=policy, processes=processes
-            )
+        trainer = _make_trainer(folder, seed, processes)
         progress.update("first update (compiles the simulator once) ...")
-        first_update, began = trainer.updates, time.monotonic()
-
-        def report(summary: UpdateSummary) -> None:
-            total = trainer.settings.updates
-            made = summary.update - first_update
-            left = left_text(made, total - first_update, time.monotonic() - began)
-            progress.update(
-                f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
-                f"best {seconds_text(summary.best_runtime)}, "
-                f"{summary.evaluations_per_second:,.0f} evaluations/s{left}"
-            )
-
         with logs_of(folder, trainer) as logs:
             done = run_training(
                 trainer,
@@ -177,15 +148,60 @@ def train(
                 logs,
                 lambda: stop.requested,
                 updates_between_checkpoints=checkpoint_every,
-                report=report,
+                report=_reporter(trainer, progress),
             )
     if not processes.rank:
-        _show(folder, trainer, found, as_json=as_json, done=done)
+        _show(folder, trainer, as_json=as_json, done=done)
     if not done:
         raise StoppedRunError(
             f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
             "command resumes it"
         )
+
+
+def _read_first_policy(name: str) -> PlacementPolicy:
+    return load_pretrained() if name == "pretrained" else read_policy(Path(name))
+
+
+def _chosen_settings(
+    pairs: Sequence[tuple[str, str]],
+    updates: int | None,
+    preset_name: str | None,
+    policy: PlacementPolicy | None,
+) -> Settings:
+    """Return the hyperparameters of the options, with the network of the policy of ``--from``."""
+    if policy is None:
+        return parse_settings(pairs, updates, preset_name)
+    settings = parse_settings(pairs, updates, preset_name or "fine-tuning")
+    return with_network_of(policy, settings, pairs)
+
+
+def _make_trainer(folder: TrainingFolder, seed: int, processes: Processes) -> Trainer:
+    """Return the trainer of a folder, from its checkpoint if there is one."""
+    training = folder.read()
+    evaluators = [Simulator(problem) for problem in training.problems.values()]
+    if folder.checkpoint.exists():
+        return resume_training(folder.checkpoint, evaluators, processes=processes)
+    policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
+    settings = restored_settings(training.settings)
+    return Trainer(evaluators, settings, seed=seed, policy=policy, processes=processes)
+
+
+def _reporter(trainer: Trainer, progress: Progress) -> Callable[[UpdateSummary], None]:
+    """Return a function that shows the progress after an update."""
+    first_update, began = trainer.updates, time.monotonic()
+    total = trainer.settings.updates
+
+    def report(summary: UpdateSummary) -> None:
+        done = summary.update - first_update
+        time_left = left_text(done, total - first_update, time.monotonic() - began)
+        progress.update(
+            f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
+            f"best {seconds_text(summary.best_runtime)}, "
+            f"{summary.evaluations_per_second:,.0f} evaluations/s{time_left}"
+        )
+
+    return report
 
 
 def _check_devices(
@@ -203,18 +219,13 @@ def _check_devices(
             )
 
 
-def _show(
-    folder: TrainingFolder,
-    trainer: Trainer,
-    problems: Mapping[str, PlacementProblem],
-    *,
-    as_json: bool,
-    done: bool,
-) -> None:
+def _show(folder: TrainingFolder, trainer: Trainer, *, as_json: bool, done: bool) -> None:
     """Write the best placements, and show what the training has found."""
-    best = dict(zip(problems, trainer.best, strict=True))
+    problems = folder.read().problems
+    best_results = dict(zip(problems, trainer.best, strict=True))
     placements = folder.save_placements(
-        list(problems.values()), [found.placement if found else None for found in best.values()]
+        list(problems.values()),
+        [best.placement if best else None for best in best_results.values()],
     )
     if as_json:
         report = {
@@ -222,17 +233,18 @@ def _show(
             "updates": trainer.updates,
             "of_updates": trainer.settings.updates,
             "evaluations": trainer.evaluations,
-            "best": {name: found.cost if found else None for name, found in best.items()},
+            "best": {name: best.cost if best else None for name, best in best_results.items()},
             "fits": {
-                name: found is not None and not found.lacks_memory for name, found in best.items()
+                name: best is not None and not best.lacks_memory
+                for name, best in best_results.items()
             },
             "placements": [str(path) for path in placements],
         }
         show_json(report)
     elif done:
-        for name, found in best.items():
-            if found:
-                lacking = ", out of memory" if found.lacks_memory else ""
-                click.echo(f"{name}: best {seconds_text(found.cost)}{lacking}")
+        for name, best in best_results.items():
+            if best:
+                lacking = ", out of memory" if best.lacks_memory else ""
+                click.echo(f"{name}: best {seconds_text(best.cost)}{lacking}")
         updates = counted(trainer.updates, "update")
         click.echo(f"{folder.path}: {updates}, {counted(trainer.evaluations, 'evaluation')}")

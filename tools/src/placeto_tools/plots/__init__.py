@@ -53,14 +53,14 @@ def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
             layer[reader] = max(layer[reader], layer[group] + 1)
     for group in set(range(graph.num_groups)).difference(graph.edges[:, 1].tolist()):
         layer[group] = min((layer[reader] for reader in readers[group]), default=1) - 1
-    layers = [np.flatnonzero(layer == number).tolist() for number in range(layer.max() + 1)]
+    layers = [np.flatnonzero(layer == index).tolist() for index in range(layer.max() + 1)]
     height = np.zeros(graph.num_groups)
     for members in layers:
         _spread(members, height)
     for sweep in range(SWEEPS):
         for members in layers if sweep % 2 == 0 else layers[::-1]:
-            wanted = {g: height[neighbours[g] or [g]].mean() for g in members}
-            _spread(sorted(members, key=lambda group: wanted[group]), height)
+            mean_heights = {g: height[neighbours[g] or [g]].mean() for g in members}
+            _spread(sorted(members, key=lambda group: mean_heights[group]), height)
     return np.stack([layer.astype(np.float64), height], axis=1)
 
 

@@ -87,8 +87,8 @@ def _device_rows(
 
 
 def _shares(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    numbers = np.asarray(values, np.float64)
-    return numbers / (numbers.max(initial=0.0) or 1.0)
+    amounts = np.asarray(values, np.float64)
+    return amounts / (amounts.max(initial=0.0) or 1.0)
 
 
 def timeline_figure(timeline: Timeline, title: str) -> Figure:
@@ -113,17 +113,17 @@ def _draw_bars(axes: Axes, timeline: Timeline) -> None:
     ]
     sent_over = link_rows[timeline.transfer_link]
     bars.append((timeline.transfer_start, timeline.transfer_sent, sent_over))
-    for number, (start, end, row) in enumerate(bars):
+    for index, (start, end, row) in enumerate(bars):
         low, high = row - BAR / 2, row + BAR / 2
         corners = np.stack([start, low, start, high, end, high, end, low], axis=1)
         boxes = list(corners.reshape(-1, 4, 2))
-        axes.add_collection(PolyCollection(boxes, facecolors=colour(number), edgecolors="none"))
+        axes.add_collection(PolyCollection(boxes, facecolors=colour(index), edgecolors="none"))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, max(timeline.runtime, 1e-9))
     kinds = [*(phase.name.lower() for phase in Phase), "transfer"]
     axes.legend(
-        handles=[Patch(color=colour(number), label=kind) for number, kind in enumerate(kinds)],
+        handles=[Patch(color=colour(index), label=kind) for index, kind in enumerate(kinds)],
         **BESIDE,
     )
 
@@ -142,15 +142,15 @@ def chart_rows(cluster: Cluster) -> tuple[list[str], NDArray[np.int64], NDArray[
 def _draw_memory(axes: Axes, timeline: Timeline) -> None:
     devices = timeline.problem.cluster.devices
     for index, device in enumerate(devices):
-        times, held = timeline.memory(index)
-        axes.step(times, held / GIGABYTE, where="post", color=colour(index), label=device.name)
+        times, num_bytes = timeline.memory(index)
+        axes.step(times, num_bytes / GIGABYTE, where="post", color=colour(index), label=device.name)
         axes.axhline(
             device.memory_bytes / GIGABYTE, color=colour(index), linestyle="--", linewidth=0.8
         )
-    most = float(timeline.peak_memory.max()) / GIGABYTE
+    peak = float(timeline.peak_memory.max()) / GIGABYTE
     limits = [device.memory_bytes / GIGABYTE for device in devices]
-    near = [limit for limit in limits if limit < 4 * most]  # others would flatten the curves
-    axes.set_ylim(0, 1.1 * max([most, *near], default=1.0) or 1.0)
+    near = [limit for limit in limits if limit < 4 * peak]  # others would flatten the curves
+    axes.set_ylim(0, 1.1 * max([peak, *near], default=1.0) or 1.0)
     axes.set_ylabel("memory, GB")
     axes.set_xlabel("seconds")
     axes.legend(**BESIDE)
@@ -165,19 +165,21 @@ def curves_figure(
     """Draw learning curves: of several seeds the median, in a band; and levels without a search."""
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
-    for number, (name, of_seeds) in enumerate(curves.items()):
+    for index, (name, of_seeds) in enumerate(curves.items()):
         if not of_seeds:  # no run of it came to a runtime
             continue
         places, best = _on_common_places(of_seeds)
-        median, drawn = np.median(best, axis=0), colour(number)
+        median, drawn = np.median(best, axis=0), colour(index)
         axes.step(places, median, where="post", color=drawn, label=name, linewidth=1.5)
         axes.plot(places[-1:], median[-1:], ".", color=drawn)
         if len(of_seeds) > 1:
-            least, most = best.min(axis=0), best.max(axis=0)
-            axes.fill_between(places, least, most, step="post", color=drawn, alpha=0.2, linewidth=0)
-    for number, (name, runtime) in enumerate(levels.items()):
+            lowest, highest = best.min(axis=0), best.max(axis=0)
+            axes.fill_between(
+                places, lowest, highest, step="post", color=drawn, alpha=0.2, linewidth=0
+            )
+    for index, (name, runtime) in enumerate(levels.items()):
         axes.axhline(
-            runtime, color=colour(len(curves) + number), linestyle=":", linewidth=1.2, label=name
+            runtime, color=colour(len(curves) + index), linestyle=":", linewidth=1.2, label=name
         )
     axes.set_xscale("log")
     if axes.dataLim.y0 > 0:  # else the first values would flatten the rest

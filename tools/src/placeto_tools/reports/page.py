@@ -28,8 +28,8 @@ DIGITS = 7  # of the runtime: what is below cannot be seen, and makes the file l
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
-    """A placement that a report shows."""
+class ReportedPlacement:
+    """A placement in a report."""
 
     title: str
     problem: PlacementProblem  # at the level of the placement
@@ -45,15 +45,16 @@ def report_page(title: str, problems: list[Report]) -> str:
     from bokeh.resources import Resources  # noqa: PLC0415 (it takes a while)
 
     library = Resources(mode="inline", components=["bokeh", "bokeh-api"], log_level="error")
-    parts = {
+    replacements = {
         "TITLE": html.escape(title),
         "STYLE": _ours("report.css"),
         "LIBRARY": library.render_js(),
         "DATA": embedded_json({"problems": problems, "made_by": _made_by()}),
         "GLUE": _ours("report.js"),
     }
-    pieces = _ours("report.html").split("%%")  # text between the marks, and the marks
-    return "".join(parts[piece] if n % 2 else piece for n, piece in enumerate(pieces))
+    pieces = _ours("report.html").split("%%")  # text and names of marks in turn
+    pieces[1::2] = [replacements[name] for name in pieces[1::2]]
+    return "".join(pieces)
 
 
 def embedded_json(value: Any) -> str:
@@ -72,17 +73,22 @@ def _ours(name: str) -> str:
     return resources.files("placeto_tools.reports").joinpath(name).read_text("utf-8")
 
 
-def problem_report(title: str, problem: PlacementProblem, shown: Sequence[Shown]) -> Report:
+def problem_report(
+    title: str, problem: PlacementProblem, placements: Sequence[ReportedPlacement]
+) -> Report:
     """Return the report of one problem for a page: plain values in SI units.
 
     Its bounds are those of the finest groups of a placement that it shows.
     """
     levels = drawn_levels(problem)
-    before: list[PlacementProblem | None] = [None, *levels[:-1]]
-    shown_problems = {id(each.problem): each.problem for each in shown}
-    simulators = {key: Simulator(one, num_threads=1) for key, one in shown_problems.items()}
+    coarser_levels: list[PlacementProblem | None] = [None, *levels[:-1]]
+    simulators: dict[int, Simulator] = {}  # by the id of the problem, which most placements share
+    for placement in placements:
+        if id(placement.problem) not in simulators:
+            simulators[id(placement.problem)] = Simulator(placement.problem, num_threads=1)
     graph, cluster = problem.graph, problem.cluster
-    finest = max((each.problem.grouping for each in shown), key=lambda level: level.num_groups)
+    groupings = [placement.problem.grouping for placement in placements]
+    finest = max(groupings, key=lambda grouping: grouping.num_groups)
     return {
         "title": title,
         "bounds": bound_parts(replace(problem, grouping=finest, hierarchy=None)),
@@ -93,31 +99,36 @@ def problem_report(title: str, problem: PlacementProblem, shown: Sequence[Shown]
         ],
         "links": list(cluster.link_names),
         "kinds": [*(phase.name.lower() for phase in Phase), "transfer"],
-        "kind_colours": [colour(number) for number in range(len(Phase) + 1)],
+        "kind_colours": [colour(index) for index in range(len(Phase) + 1)],
         "op_names": list(graph.op_names),
         "op_types": list(graph.op_types),
         "op_phases": graph.phases,
         "tensor_producers": graph.tensor_producer,
         "tensor_bytes": graph.tensor_bytes,
-        "levels": [level_report(*pair) for pair in zip(levels, before, strict=True)],
-        "placers": [_placer_report(each, levels, simulators[id(each.problem)]) for each in shown],
+        "levels": [level_report(*pair) for pair in zip(levels, coarser_levels, strict=True)],
+        "placers": [
+            _placer_report(placement, levels, simulators[id(placement.problem)])
+            for placement in placements
+        ],
     }
 
 
-def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simulator) -> Report:
-    timeline = simulator.timeline(shown.placement)
+def _placer_report(
+    reported: ReportedPlacement, levels: list[PlacementProblem], simulator: Simulator
+) -> Report:
+    timeline = simulator.timeline(reported.placement)
     return {
-        "title": shown.title,
+        "title": reported.title,
         "runtime": timeline.runtime,
-        "cost": cost_of_result(shown.problem, timeline),
-        "fits": fits(shown.problem, timeline.peak_memory),
+        "cost": cost_of_result(reported.problem, timeline),
+        "fits": fits(reported.problem, timeline.peak_memory),
         "peak_memory": timeline.peak_memory,
         "busy": timeline.device_busy * timeline.runtime,
         "waiting": (1 - timeline.device_busy) * timeline.runtime,
         "sending": timeline.device_sending * timeline.runtime,
-        "evaluations": shown.evaluations,
-        "seconds": shown.seconds,
-        "curve": [list(row) for row in shown.curve],
+        "evaluations": reported.evaluations,
+        "seconds": reported.seconds,
+        "curve": [list(row) for row in reported.curve],
         "step": step_report(timeline, levels),
     }
 
@@ -125,8 +136,8 @@ def _placer_report(shown: Shown, levels: list[PlacementProblem], simulator: Simu
 def drawn_levels(problem: PlacementProblem) -> list[PlacementProblem]:
     """Return the problem at each level that is drawn, from coarse to fine."""
     sizes = [level.num_groups for level in problem.levels]
-    few = [number for number, size in enumerate(sizes) if size <= MOST_GROUPS]
-    return [problem.at_level(number) for number in few] or [problem]
+    few = [level for level, size in enumerate(sizes) if size <= MOST_GROUPS]
+    return [problem.at_level(level) for level in few] or [problem]
 
 
 def level_report(level: PlacementProblem, coarser: PlacementProblem | None) -> Report:
@@ -171,8 +182,8 @@ def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
     path = timeline.critical_path
     ops = np.array([step.index for step in path if step.kind == "op"], np.int64)
     transfers = [step for step in path if step.kind == "transfer"]
-    taken = np.zeros(timeline.problem.graph.num_ops)
-    taken[ops] = (timeline.op_end - timeline.op_start)[ops]
+    seconds_on_path = np.zeros(timeline.problem.graph.num_ops)
+    seconds_on_path[ops] = (timeline.op_end - timeline.op_start)[ops]
     return {
         "op_device": timeline.op_device,
         "op_start": _rounded(timeline.op_start, timeline.runtime),
@@ -186,9 +197,10 @@ def step_report(timeline: Timeline, levels: list[PlacementProblem]) -> Report:
         "path_ops": ops,
         "path_transfers": [step.index for step in transfers],
         "path_transfer_seconds": [step.end - step.start for step in transfers],
-        "group_devices": [lvl.placement_of_ops(timeline.op_device).tolist() for lvl in levels],
+        "group_devices": [level.placement_of_ops(timeline.op_device).tolist() for level in levels],
         "group_seconds_on_path": [
-            np.bincount(lvl.grouping.group_of, taken, lvl.num_groups).tolist() for lvl in levels
+            np.bincount(level.grouping.group_of, seconds_on_path, level.num_groups).tolist()
+            for level in levels
         ],
     }
 
@@ -203,15 +215,16 @@ def thinned(values: NDArray[np.int64], chunks: int = CHUNKS) -> NDArray[np.int64
     """
     if len(values) <= 2 * chunks:
         return np.arange(len(values))
-    parts = np.array_split(np.arange(len(values)), chunks)
-    ends = [(part[values[part].argmin()], part[values[part].argmax()]) for part in parts]
-    return np.unique(np.array(ends).ravel())
+    extremes = []
+    for points in np.array_split(np.arange(len(values)), chunks):
+        extremes += [points[values[points].argmin()], points[values[points].argmax()]]
+    return np.unique(extremes)
 
 
 def _memory(timeline: Timeline, device: int) -> Report:
-    times, held = timeline.memory(device)
-    drawn = thinned(held)
-    return {"times": _rounded(times[drawn], timeline.runtime), "bytes": held[drawn]}
+    times, num_bytes = timeline.memory(device)
+    drawn = thinned(num_bytes)
+    return {"times": _rounded(times[drawn], timeline.runtime), "bytes": num_bytes[drawn]}
 
 
 def _rounded(times: NDArray[np.float64], runtime: float) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_graphs import Cluster, Evaluator, PlacementProblem, placement_ranks
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 CPU = "cpu"
 MOST_ROUNDS = 10
@@ -71,14 +71,15 @@ def device_map(
     that does not fit the memory, whole layers in a row may.
     """
     check_one_machine(problem.cluster, "accelerate")
-    found = _map_of_ops(problem, placement, problem.expand(placement), evaluator)
-    if not found.price.fits:
+    map_of_modules = _map_of_ops(problem, placement, problem.expand(placement), evaluator)
+    if not map_of_modules.price.fits:
         with suppress(InputError):  # of a model without layers in a row
             gpus = [*targets_of(problem.cluster)]
             split = layer_split(problem, placement, gpus, evaluator)
-            other = _map_of_ops(problem, placement, split.op_devices, evaluator)
-            found = other if other.price.fits else found
-    return found
+            map_of_layers = _map_of_ops(problem, placement, split.op_devices, evaluator)
+            if map_of_layers.price.fits:
+                map_of_modules = map_of_layers
+    return map_of_modules
 
 
 def _map_of_ops(
@@ -91,19 +92,23 @@ def _map_of_ops(
     scopes = ModuleScopes(problem.graph)
     targets = targets_of(problem.cluster)
     devices_of_module = scopes.forward_values(op_devices.tolist())
-    kept = [name for name, devices in devices_of_module.items() if len(devices) == 1]
-    first_op, labels = whole_modules(scopes, set(kept) - {ROOT})
+    undivided = [name for name, devices in devices_of_module.items() if len(devices) == 1]
+    first_op, labels = whole_modules(scopes, set(undivided) - {ROOT})
     restricted = problem_of_labels(problem, labels)
     waiting = replace(restricted, graph=evaluator.scheduled(problem, placement).graph)
     priced_by = evaluator.make(waiting, None)
-    found = _cheapest(restricted, op_devices, scopes.is_forward, list(targets), priced_by)
-    found_devices = restricted.expand(found).tolist()
+    whole_placement = _cheapest(restricted, op_devices, scopes.is_forward, list(targets), priced_by)
+    device_of_op = restricted.expand(whole_placement).tolist()
     return DeviceMap(
-        modules=_named(scopes, first_op, [targets[device] for device in found_devices]),
-        main_device=targets[found_devices[first_op[ROOT]]],
-        split=tuple(name for name in first_op if name and name not in kept),
+        modules=_named(scopes, first_op, [targets[device] for device in device_of_op]),
+        main_device=targets[device_of_op[first_op[ROOT]]],
+        split=tuple(name for name in first_op if name and name not in undivided),
         price=price(
-            problem, placement, evaluator.costs(restricted, found), evaluator, "whole modules"
+            problem,
+            placement,
+            evaluator.costs(restricted, whole_placement),
+            evaluator,
+            "whole modules",
         ),
     )
 
@@ -116,23 +121,30 @@ def with_all_names(
         *model.named_parameters(remove_duplicate=False),
         *model.named_buffers(remove_duplicate=False),
     ]
-    known = {name for name, _ in (*model.named_modules(remove_duplicate=False), *tensors)}
-    found = {name: target for name, target in modules.items() if name in known}
+    names = {name for name, _ in (*model.named_modules(remove_duplicate=False), *tensors)}
+    targets = {name: target for name, target in modules.items() if name in names}
 
     def target_of(name: str) -> Target | None:
-        return next((found[each] for each in reversed(path_of(name)) if each in found), None)
+        for module in reversed(path_of(name)):
+            if module in targets:
+                return targets[module]
+        return None
 
-    named = {value: target for name, value in tensors if (target := target_of(name)) is not None}
-    for name, value in tensors:
+    targets_of_tensors: dict[Tensor, Target] = {}  # also by another of its names
+    for name, tensor in tensors:
+        target = target_of(name)
+        if target is not None:
+            targets_of_tensors[tensor] = target
+    for name, tensor in tensors:
         if target_of(name) is None:  # a module with weights of its own is whole
-            found[name.rpartition(".")[0] or name] = named.get(value, main_device)
-    return found
+            targets[name.rpartition(".")[0] or name] = targets_of_tensors.get(tensor, main_device)
+    return targets
 
 
 def targets_of(cluster: Cluster) -> dict[int, Target]:
     """Return what accelerate calls those devices of a cluster that it computes on."""
-    gpus = [number for number, device in enumerate(cluster.devices) if not device.is_cpu]
-    return {device: number for number, device in enumerate(gpus)} or {0: CPU}
+    gpus = [index for index, device in enumerate(cluster.devices) if not device.is_cpu]
+    return {device: gpu for gpu, device in enumerate(gpus)} or {0: CPU}
 
 
 def _cheapest(
@@ -161,14 +173,14 @@ def _cheapest(
     free = np.union1d(apart, elsewhere)
     free = free[np.argsort(-seconds[free, placement[free]], kind="stable")]
     for _ in range(MOST_ROUNDS):
-        before = placement.copy()
+        previous = placement.copy()
         for group in free.tolist():
-            possible = [each for each in devices if np.isfinite(seconds[group, each])]
+            possible = [device for device in devices if np.isfinite(seconds[group, device])]
             moved = np.repeat(placement[None], len(possible), axis=0)
             moved[:, group] = possible
             ranks = placement_ranks(evaluator.evaluate(moved), problem.cluster.memory_bytes)
             placement = moved[ranks.index(min(ranks))]
-        if np.array_equal(before, placement):
+        if np.array_equal(previous, placement):
             break
     return placement
 
@@ -188,41 +200,41 @@ def _named(
     }
     for module, op in first_op.items():
         if module != ROOT:
-            whole = next(each for each in path_of(module) if len(targets[each]) == 1)
+            whole = next(name for name in path_of(module) if len(targets[name]) == 1)
             result[whole] = target_of_op[op]
     return result
 
 
 def whole_modules(
-    scopes: ModuleScopes, kept: Collection[str] = ()
+    scopes: ModuleScopes, undivided: Collection[str] = ()
 ) -> tuple[dict[str, int], NDArray[np.int64]]:
     """Return the smallest modules that can be on devices of their own, and int64[V].
 
     Of each module, none inside another one, it is the op that it begins with, in the order in which
     they run; ops with equal labels of int64[V] share a device. ``""`` is the whole model. Whole are
-    modules in ``kept``, those with weights of their own, and those whose own forward pass reads
-    tensors of several places, one of them outside; if all are inside, these share a device.
+    modules in ``undivided``, those with weights of their own, and those whose own forward pass
+    reads tensors of several places, one of them outside; if all are inside, these share a device.
     """
     graph = scopes.graph
-    whole = scopes.indivisible.union(kept)
-    while (walk := _walk(scopes, whole))[0]:
+    whole = scopes.indivisible.union(undivided)
+    must_be_whole, places, shared = _walk(scopes, whole)
+    while must_be_whole:
         # A module inside may have been the reason for one around it.
-        found = walk[0]
         whole |= {
             module
-            for module in found
-            if not any(other != module and is_within(other, module) for other in found)
+            for module in must_be_whole
+            if not any(inner != module and is_within(inner, module) for inner in must_be_whole)
         }
-    _, places, shared = walk
+        must_be_whole, places, shared = _walk(scopes, whole)
     forward = np.full(graph.num_ops, UNKNOWN, np.int64)
     first_op: dict[str, int] = {}
-    number: dict[str, int] = {}
+    label_of_place: dict[str, int] = {}
     computing_first = np.argsort(scopes.is_weight, kind="stable")
     for op in computing_first[scopes.is_forward[computing_first]].tolist():
         place = places[op] or ROOT
         first_op.setdefault(place, op)
-        forward[op] = number.setdefault(shared[place], len(number))
-    root = number.setdefault(shared[ROOT], len(number))
+        forward[op] = label_of_place.setdefault(shared[place], len(label_of_place))
+    root = label_of_place.setdefault(shared[ROOT], len(label_of_place))
     first_op.setdefault(ROOT, 0)
     return first_op, labels_of_step(graph, forward, otherwise=root)
 
@@ -236,7 +248,7 @@ def _walk(
     """
     graph = scopes.graph
     places: list[str | None] = scopes.outermost(whole)
-    more: set[str] = set()
+    must_be_whole: set[str] = set()
     shared = UnionFind([ROOT])
     order = graph.topological_order
     for op in order[scopes.is_forward[order]].tolist():
@@ -248,12 +260,16 @@ def _walk(
                     shared.union(place, places[producer] or ROOT)
         elif scope == ROOT and not read:
             places[op] = ROOT
-        elif found := list(dict.fromkeys(p for each in read if (p := places[each]) is not None)):
-            places[op] = next((where for where in found if where != ROOT), ROOT)
-            if len({shared[where] for where in found}) == 1:
+        else:
+            places_of_inputs = dict.fromkeys(places[producer] for producer in read)
+            places_read = [place for place in places_of_inputs if place is not None]
+            if not places_read:
                 continue
-            if all(where == ROOT or is_within(where, scope) for where in found):
-                shared.union(*found)
+            places[op] = next((place for place in places_read if place != ROOT), ROOT)
+            if len({shared[place] for place in places_read}) == 1:
+                continue
+            if all(place == ROOT or is_within(place, scope) for place in places_read):
+                shared.union(*places_read)
             else:
-                more.add(scope)
-    return more, places, shared
+                must_be_whole.add(scope)
+    return must_be_whole, places, shared

@@ -50,17 +50,23 @@ class PlacedPipeline(PipelineModule):
 '''
 
 
-def exported_map(found: DeviceMap) -> Exported:
+def exported_map(map_of_modules: DeviceMap) -> Exported:
     """Return a device map as accelerate takes it."""
-    modules = counted(len(found.modules), "module")
-    split = f"{len(found.split):,} that must be whole" if found.split else "none of them"
+    modules = counted(len(map_of_modules.modules), "module")
+    split = (
+        f"{len(map_of_modules.split):,} that must be whole"
+        if map_of_modules.split
+        else "none of them"
+    )
     remarks = (
         f"{modules}; the placement splits {split}",
-        found.price.remark,
-        f"dispatch_model(model, device_map, main_device={found.main_device!r})",
+        map_of_modules.price.remark,
+        f"dispatch_model(model, device_map, main_device={map_of_modules.main_device!r})",
     )
-    details = {"device_map": found.modules, "main_device": found.main_device}
-    return Exported(json_text(found.modules) + "\n", remarks, found.price, details)
+    details = {"device_map": map_of_modules.modules, "main_device": map_of_modules.main_device}
+    return Exported(
+        json_text(map_of_modules.modules) + "\n", remarks, map_of_modules.price, details
+    )
 
 
 def _accelerate(
@@ -88,30 +94,31 @@ def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorS
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, gpus, evaluator, "vLLM")
     cluster, sizes = problem.cluster, split.stages.sizes
-    numbers: dict[str, list[int]] = {}  # of GPUs on each machine
+    gpus_of_stages: dict[str, list[int]] = {}  # indices on each machine
     for device in split.stages.devices:
         machine = cluster.machine[device]
         if not cluster.devices[device].is_cpu:
-            here = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
-            numbers.setdefault(cluster.machine_names[machine], []).append(here.index(device))
+            gpus_of_machine = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
+            indices = gpus_of_stages.setdefault(cluster.machine_names[machine], [])
+            indices.append(gpus_of_machine.index(device))
     visible = {
-        machine: f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))}"
-        for machine, own in numbers.items()
+        name: f"CUDA_VISIBLE_DEVICES={','.join(map(str, indices))}"
+        for name, indices in gpus_of_stages.items()
     }
-    alone = "".join(
-        f"{visible[machine]} "
-        for machine, own in numbers.items()
-        if len(numbers) == 1 and own != list(range(len(own)))
-    )
+    environment = f"VLLM_PP_LAYER_PARTITION={','.join(map(str, sizes))}"
+    if len(gpus_of_stages) == 1:
+        ((name, indices),) = gpus_of_stages.items()
+        if indices != list(range(len(indices))):
+            environment = f"{visible[name]} {environment}"
     command = (
-        f"{alone}VLLM_PP_LAYER_PARTITION={','.join(map(str, sizes))} "
+        f"{environment} "
         f"vllm serve MODEL --pipeline-parallel-size {len(sizes)}{_vllm_memory(problem, split)}\n"
     )
     exported = _split_layers(split, command, {"partition": sizes})
-    if len(numbers) < 2:
+    if len(gpus_of_stages) < 2:
         return exported
-    each = (f"on {machine} with {own}" for machine, own in visible.items())
-    return replace(exported, remarks=(*exported.remarks, f"start Ray {', then '.join(each)}"))
+    starts = (f"on {name} with {variable}" for name, variable in visible.items())
+    return replace(exported, remarks=(*exported.remarks, f"start Ray {', then '.join(starts)}"))
 
 
 def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
@@ -145,8 +152,8 @@ def _deepspeed(
 def _split_layers(split: LayerSplit, content: str, details: Mapping[str, object]) -> Exported:
     stages = zip(split.stages.sizes, split.devices, strict=True)
     where = ", ".join(f"{counted(size, 'layer')} on {name}" for size, name in stages)
-    found = "as placed" if split.as_placed else "the best split found"
-    remarks = (f"{where}: {found}", split.price.remark)
+    origin = "as placed" if split.as_placed else "the best split found"
+    remarks = (f"{where}: {origin}", split.price.remark)
     named = {"devices": split.devices, **details}
     return Exported(content, remarks, split.price, named, split.op_devices)
 

@@ -42,8 +42,8 @@ def is_within(scope: str, module: str) -> bool:
 
 def path_of(scope: str) -> tuple[str, ...]:
     """Return the modules around a scope, from the whole model inwards, and the scope itself."""
-    parts = scope.split(".") if scope else []
-    return tuple(".".join(parts[:depth]) for depth in range(len(parts) + 1))
+    names = scope.split(".") if scope else []
+    return tuple(".".join(names[:depth]) for depth in range(len(names) + 1))
 
 
 class ModuleScopes:
@@ -79,8 +79,8 @@ class ModuleScopes:
         order = self.graph.topological_order
         computes = np.array([kind != FREE_TYPE for kind in self.graph.op_types])
         computes &= self.is_forward & np.isin(np.arange(self.graph.num_ops), self.graph.edges[:, 1])
-        found: list[int] = order[computes[order]].tolist()
-        return found
+        ops: list[int] = order[computes[order]].tolist()
+        return ops
 
     @cached_property
     def indivisible(self) -> frozenset[str]:
@@ -92,21 +92,23 @@ class ModuleScopes:
 
     def forward_values(self, values: Sequence[Value]) -> dict[str, set[Value]]:
         """Return the values of all forward ops of each module, for one value for each of V ops."""
-        found: dict[str, set[Value]] = {}
+        values_of_module: dict[str, set[Value]] = {}
         for op in np.flatnonzero(self.is_forward).tolist():
             scope = self.graph.scopes[op]
             for module in path_of(scope):
-                found.setdefault(module, set()).add(values[op])
-        return found
+                values_of_module.setdefault(module, set()).add(values[op])
+        return values_of_module
 
     def outermost(self, modules: Iterable[str]) -> list[str | None]:
         """Return for each op the outermost of some modules that it is in; None if it is in none."""
         chosen = frozenset(modules)
-        found: dict[str, str | None] = {}
+        module_of_scope: dict[str, str | None] = {}
         for scope in self.graph.scopes:
-            if scope not in found:
-                found[scope] = next((each for each in path_of(scope) if each in chosen), None)
-        return [found[scope] for scope in self.graph.scopes]
+            if scope not in module_of_scope:
+                module_of_scope[scope] = next(
+                    (module for module in path_of(scope) if module in chosen), None
+                )
+        return [module_of_scope[scope] for scope in self.graph.scopes]
 
 
 @dataclass(frozen=True)
@@ -134,22 +136,22 @@ class Exported:
 def price(
     problem: PlacementProblem,
     placement: Placement,
-    after: EvaluationBatch,
+    costs: EvaluationBatch,
     evaluator: EvaluatorSpec,
-    what: str,
+    form: str,
 ) -> Price:
     """Return the costs of a placement, int32[G], and of the form of it that was evaluated."""
-    before = evaluator.costs(problem, placement)
-    as_placed, found = float(before.runtime[0]), float(after.runtime[0])
-    peaks = tuple(after.peak_memory[0].tolist())
+    costs_as_placed = evaluator.costs(problem, placement)
+    as_placed, runtime = float(costs_as_placed.runtime[0]), float(costs.runtime[0])
+    peaks = tuple(costs.peak_memory[0].tolist())
     start, simulated = f"{evaluator.objective}:", ""
     if evaluator.simulates:
         start, simulated = "a step takes", ", simulated"
     remark = (
-        f"{start} {evaluator.text(found)} with {what}{simulated}, and {evaluator.text(as_placed)} "
-        f"as placed{overflow_text(problem.cluster, peaks)}"
+        f"{start} {evaluator.text(runtime)} with {form}{simulated}, and "
+        f"{evaluator.text(as_placed)} as placed{overflow_text(problem.cluster, peaks)}"
     )
-    return Price(as_placed, found, peaks, fits(problem, peaks), remark)
+    return Price(as_placed, runtime, peaks, fits(problem, peaks), remark)
 
 
 def check_one_machine(cluster: Cluster, library: str) -> None:
@@ -179,10 +181,10 @@ def labels_of_step(
     unknown, it is the label of the producer of the last input, or else ``otherwise``.
     """
     together = colocate(graph, [colocate_by_id, colocate_gradients, colocate_updates])
-    of_group = np.full(together.num_groups, UNKNOWN, np.int64)
-    known = forward_labels != UNKNOWN
-    of_group[together.group_of[known]] = forward_labels[known]
-    labels = np.where(known, forward_labels, of_group[together.group_of])
+    label_of_group = np.full(together.num_groups, UNKNOWN, np.int64)
+    is_labelled = forward_labels != UNKNOWN
+    label_of_group[together.group_of[is_labelled]] = forward_labels[is_labelled]
+    labels = np.where(is_labelled, forward_labels, label_of_group[together.group_of])
     producer = graph.tensor_producer
     for op in graph.topological_order.tolist():
         if labels[op] == UNKNOWN:

@@ -49,25 +49,27 @@ def layer_stacks(scopes: ModuleScopes) -> dict[str, tuple[str, ...]]:
     A stack is a module with two or more numbered parts that run in the forward pass, such as a
     ``ModuleList``, outside the layers of other stacks. All are in the order in which they begin.
     """
-    parts: dict[str, dict[str, None]] = {}
+    layers_of_stack: dict[str, dict[str, None]] = {}
     for op in scopes.computing:
         for module in path_of(scopes.graph.scopes[op])[1:]:
             around, _, name = module.rpartition(".")
             if name.isdecimal():
-                parts.setdefault(around, {})[module] = None
-    stacks = {name: tuple(found) for name, found in parts.items() if len(found) > 1}
-    layers = {layer for stack in stacks.values() for layer in stack}
-    return {name: stack for name, stack in stacks.items() if not layers.intersection(path_of(name))}
+                layers_of_stack.setdefault(around, {})[module] = None
+    stacks = {name: tuple(layers) for name, layers in layers_of_stack.items() if len(layers) > 1}
+    every_layer = {layer for stack in stacks.values() for layer in stack}
+    return {name: stack for name, stack in stacks.items() if every_layer.isdisjoint(path_of(name))}
 
 
 def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
     """Return the layers of a model that has one stack of them."""
     stacks = layer_stacks(scopes)
     if len(stacks) != 1:
-        found = ", ".join(f"{name or 'the model'} ({len(each)})" for name, each in stacks.items())
+        described = ", ".join(
+            f"{name or 'the model'} ({len(layers)})" for name, layers in stacks.items()
+        )
         raise InputError(
             f"PROBLEM: expected one stack of layers, such as model.layers, as {library} splits "
-            f"one, got {found or 'none'}"
+            f"one, got {described or 'none'}"
         )
     return next(iter(stacks.values()))
 
@@ -212,14 +214,14 @@ def layer_split(
         best = best_chain(chain, devices, starts, evaluator.num_chains(problem))
         names = problem.cluster.device_names
         if best is None:
-            possible = ", ".join(names[each] for each in devices)
+            possible = ", ".join(names[device] for device in devices)
             raise InputError(f"PROBLEM: expected devices that can run the layers, got {possible}")
         as_placed, stages = as_placed and best == stages, best
         costs = chain.costs(stages)
     return LayerSplit(
         layers=chain.layers,
         stages=stages,
-        devices=tuple(problem.cluster.device_names[each] for each in stages.devices),
+        devices=tuple(problem.cluster.device_names[device] for device in stages.devices),
         op_devices=stages.device_of_layer()[chain.labels],
         as_placed=as_placed,
         price=price(problem, placement, costs, evaluator, "whole consecutive layers"),
@@ -243,10 +245,10 @@ def pipeline_stages(
     apart = np.flatnonzero(of_weight & (stages[makers] != stages[readers]))
     if len(apart):
         maker, reader = makers[apart[0]], readers[apart[0]]
-        first, other = sorted((int(stages[maker]), int(stages[reader])))
+        earlier, later = sorted((int(stages[maker]), int(stages[reader])))
         raise InputError(
             "PLACEMENT: expected each weight in one stage, but "
-            f"{graph.op_names[maker]} is read in the stages {first} and {other}"
+            f"{graph.op_names[maker]} is read in the stages {earlier} and {later}"
         )
     in_loss = (graph.phases == Phase.FORWARD) & ~scopes.is_forward
     early = np.flatnonzero(
@@ -277,11 +279,11 @@ def _nearest(chain: ModelChain, op_devices: NDArray[np.int32]) -> tuple[NDArray[
     """Return int64[N], where modules with parameters spend most time; whether they spend all."""
     of_op = chain.scopes.outermost(all_layers(chain.scopes))
     ops = [op for op in chain.scopes.computing if of_op[op] is not None]
-    labels, there = chain.labels[ops], op_devices[ops]
+    labels, devices = chain.labels[ops], op_devices[ops]
     share = np.zeros((chain.num_layers, chain.problem.num_devices))
-    np.add.at(share, (labels, there), chain.problem.compute_time[ops, there] + NO_TIME)
+    np.add.at(share, (labels, devices), chain.problem.compute_time[ops, devices] + NO_TIME)
     nearest = share.argmax(axis=1)
-    return nearest, bool((there == nearest[labels]).all())
+    return nearest, bool((devices == nearest[labels]).all())
 
 
 def forward_labels(
@@ -289,8 +291,10 @@ def forward_labels(
 ) -> NDArray[np.int64]:
     """Return int64[V], layers of forward ops, else -1; ``behind`` for what reads the last one."""
     graph, last = scopes.graph, len(layers) - 1
-    number = {layer: place for place, layer in enumerate(layers)}
-    labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(layers)])
+    label_of_layer = {layer: label for label, layer in enumerate(layers)}
+    labels = np.array(
+        [label_of_layer.get(layer or "", UNKNOWN) for layer in scopes.outermost(layers)]
+    )
     labels[~scopes.is_forward] = UNKNOWN
     for op in scopes.computing:
         read = graph.tensor_producer[graph.inputs_of_op[op]]
@@ -304,10 +308,12 @@ def forward_labels(
             )
     for op in graph.topological_order[::-1].tolist():
         if labels[op] == UNKNOWN and scopes.is_forward[op]:
-            read_in = [labels[graph.consumers_of_tensor[each]] for each in graph.tensors_of_op[op]]
-            known = np.concatenate([*read_in, [UNKNOWN]])
-            known = known[known != UNKNOWN]
-            labels[op] = known.min() if len(known) else UNKNOWN
+            read_in = [
+                labels[graph.consumers_of_tensor[tensor]] for tensor in graph.tensors_of_op[op]
+            ]
+            read_labels = np.concatenate([*read_in, [UNKNOWN]])
+            read_labels = read_labels[read_labels != UNKNOWN]
+            labels[op] = read_labels.min() if len(read_labels) else UNKNOWN
     return labels
 
 
@@ -318,11 +324,11 @@ def context_of(graph: OpGraph) -> tuple[int, int]:
         read = graph.inputs_of_op[op]
         kinds = [graph.op_types[producer] for producer in graph.tensor_producer[read].tolist()]
         num_bytes = dict(zip(kinds, graph.tensor_bytes[read].tolist(), strict=True))
-        positions, kept = num_bytes.get("input", 0), num_bytes.get("buffer", 0)
+        positions, cache_bytes = num_bytes.get("input", 0), num_bytes.get("buffer", 0)
         if positions and WORDS in graph.op_names:
             # It reads the positions and the new keys, and writes these.
             new = (graph.bytes_accessed[op] - positions) / 2 / (positions // POSITION_BYTES)
-            tokens = max(tokens, round(kept / new))
+            tokens = max(tokens, round(cache_bytes / new))
             words = graph.tensor_bytes[graph.tensors_of_op[graph.op_names.index(WORDS)]].sum()
             sequences = int(words // positions)
     return tokens, sequences

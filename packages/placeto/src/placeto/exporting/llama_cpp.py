@@ -59,15 +59,16 @@ def llama_cpp(
     cpu = names.index("CPU") if "CPU" in names else None
     chain = LlamaCppChain(problem, cpu, evaluator)
     placed = chain.nearest(problem.expand(placement))
-    found = best_arrangement(chain, placed, problem.expand(placement))
-    layers, output, slots = found[chain.layers], int(found[chain.output]), chain.slots(found)
-    feed_forward = found[chain.feed_forward]
+    arrangement = best_arrangement(chain, placed, problem.expand(placement))
+    layers, output = arrangement[chain.layers], int(arrangement[chain.output])
+    slots = chain.slots(arrangement)
+    feed_forward = arrangement[chain.feed_forward]
     apart: dict[tuple[int, bool], list[int]] = {}
     for layer in np.flatnonzero(feed_forward != layers).tolist():
         apart.setdefault((int(feed_forward[layer]), chain.has_experts[layer]), []).append(layer)
     overrides = {
-        _patterns(numbers, has_experts=has_experts): device
-        for (device, has_experts), numbers in apart.items()
+        _patterns(layers_apart, has_experts=has_experts): device
+        for (device, has_experts), layers_apart in apart.items()
     }
     if output != slots[-1]:
         overrides[TENSORS_OF_OUTPUT] = output
@@ -90,13 +91,13 @@ def llama_cpp(
     if sequences > 1:
         words += ["--parallel", str(sequences)]
     moved = counted(int((layers != placed[chain.layers]).sum()), "layer")
-    what = "whole layers, on the CPU first and then on one GPU after another"
-    after = evaluator.costs(chain.problem, found[chain.part_of_group])
-    costs = price(problem, placement, after, evaluator, what)
+    form = "whole layers, on the CPU first and then on one GPU after another"
+    costs = evaluator.costs(chain.problem, arrangement[chain.part_of_group])
+    form_price = price(problem, placement, costs, evaluator, form)
     return Exported(
         f"llama-server --model MODEL {shlex.join(words)}\n",
-        (f"{moved} on another device than in the placement", costs.remark),
-        costs,
+        (f"{moved} on another device than in the placement", form_price.remark),
+        form_price,
         {
             "n_gpu_layers": len(gpus),
             "devices": devices,
@@ -105,7 +106,7 @@ def llama_cpp(
             "context": context,
             "sequences": sequences,
         },
-        chain.problem.expand(found[chain.part_of_group]),
+        chain.problem.expand(arrangement[chain.part_of_group]),
     )
 
 
@@ -115,8 +116,8 @@ def device_names(cluster: Cluster) -> list[str]:
     for device in cluster.devices:
         matching = (name for kind, name in BACKENDS.items() if re.fullmatch(kind, device.kind))
         backend = next(matching, "CUDA")
-        number = sum(name.startswith(backend) for name in names)
-        names.append("CPU" if device.is_cpu else f"{backend}{number}")
+        index = sum(name.startswith(backend) for name in names)
+        names.append("CPU" if device.is_cpu else f"{backend}{index}")
     if names.count("CPU") > 1:
         raise InputError("PROBLEM: expected one CPU at most, as llama.cpp uses one, got several")
     return names
@@ -124,9 +125,9 @@ def device_names(cluster: Cluster) -> list[str]:
 
 def _patterns(layers: Sequence[int], *, has_experts: bool) -> str:
     """Return a regular expression of the names of feed-forward tensors of some layers."""
-    numbers = "|".join(str(layer) for layer in layers)
+    alternatives = "|".join(str(layer) for layer in layers)
     tensors = TENSORS_OF_EXPERTS if has_experts else TENSORS_OF_FEED_FORWARD
-    return rf"blk\.{numbers if len(layers) == 1 else f'({numbers})'}\.{tensors}"
+    return rf"blk\.{alternatives if len(layers) == 1 else f'({alternatives})'}\.{tensors}"
 
 
 class LlamaCppChain(LayerChain):
@@ -146,13 +147,13 @@ class LlamaCppChain(LayerChain):
         self.layers, self.feed_forward = slice(count), slice(count, 2 * count)
         self.output, self.input = 2 * count, 2 * count + 1
         inner = [_feed_forward_part(layer, graph.scopes) for layer in layers]
-        self.has_experts = [part is not None and part.endswith(EXPERTS) for part in inner]
+        self.has_experts = [module is not None and module.endswith(EXPERTS) for module in inner]
         forward = forward_labels(scopes, layers, behind=self.output)
-        number = {part: count + place for place, part in enumerate(inner)}
-        for op, module in enumerate(scopes.outermost(part for part in inner if part)):
+        label_of_module = {module: count + layer for layer, module in enumerate(inner)}
+        for op, module in enumerate(scopes.outermost(module for module in inner if module)):
             if module is not None and scopes.is_forward[op]:
-                forward[op] = number[module]
-        self.in_layer = np.array([each is not None for each in scopes.outermost(layers)])
+                forward[op] = label_of_module[module]
+        self.in_layer = np.array([layer is not None for layer in scopes.outermost(layers)])
         self._label_input(scopes, forward)
         of_input = scopes.is_weight[graph.edge_producers] & (
             forward[graph.edge_producers] == self.input
@@ -163,7 +164,7 @@ class LlamaCppChain(LayerChain):
         if cpu is None:
             forward[forward == self.input] = 0
         self.part_of_op = labels_of_step(graph, forward, otherwise=self.output)
-        self.is_there = np.bincount(self.part_of_op, minlength=self.input + 1) > 0
+        self.has_part = np.bincount(self.part_of_op, minlength=self.input + 1) > 0
         by_part = problem_of_labels(problem, self.part_of_op)
         self.part_of_group = np.empty(by_part.num_groups, np.int64)
         self.part_of_group[by_part.grouping.group_of] = self.part_of_op
@@ -180,12 +181,13 @@ class LlamaCppChain(LayerChain):
         labels[of_input & ~self.in_layer & (labels == 0)] = self.input
         reads_nothing = ~np.isin(np.arange(graph.num_ops), graph.edge_consumers)
         read_by_input = labels[graph.edge_consumers] == self.input
-        before = graph.edge_producers[read_by_input & reads_nothing[graph.edge_producers]]
-        labels[before] = self.input
+        inputs = graph.edge_producers[read_by_input & reads_nothing[graph.edge_producers]]
+        labels[inputs] = self.input
 
     def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of int32[B, N], the device of each layer, without overrides."""
-        return self.evaluate_parts(np.stack([self.whole_layers(each) for each in device_of_layer]))
+        arrangements = [self.whole_layers(devices) for devices in device_of_layer]
+        return self.evaluate_parts(np.stack(arrangements))
 
     def evaluate_parts(self, devices: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of int32[B, P], the device of each part."""
@@ -216,10 +218,11 @@ class LlamaCppChain(LayerChain):
 
     def nearest(self, op_devices: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the devices on which most of each part is, by the bytes that its ops access."""
-        most = np.zeros((self.input + 1, self.problem.num_devices))
-        np.add.at(most, (self.part_of_op, op_devices), 1 + self.problem.graph.bytes_accessed)
-        devices: NDArray[np.int32] = most.argmax(axis=1).astype(np.int32)
-        without = ~self.is_there[self.feed_forward]
+        bytes_on_device = np.zeros((self.input + 1, self.problem.num_devices))
+        num_bytes = 1 + self.problem.graph.bytes_accessed
+        np.add.at(bytes_on_device, (self.part_of_op, op_devices), num_bytes)
+        devices: NDArray[np.int32] = bytes_on_device.argmax(axis=1).astype(np.int32)
+        without = ~self.has_part[self.feed_forward]
         devices[self.feed_forward][without] = devices[self.layers][without]
         return devices
 
@@ -227,44 +230,44 @@ class LlamaCppChain(LayerChain):
         """Return the device of each layer, and of the output: its own GPU, or the last layer's."""
         layers: list[int] = devices[self.layers].tolist()
         output = int(devices[self.output])
-        on_another = self.is_there[self.output] and output != self.cpu and output not in layers
+        on_another = self.has_part[self.output] and output != self.cpu and output not in layers
         return [*layers, output if on_another else layers[-1]]
 
-    def neighbours(self, found: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    def neighbours(self, arrangement: NDArray[np.int32]) -> list[NDArray[np.int32]]:
         """Return devices of parts that differ where one device ends, or in some parts in a row."""
-        layers, feed_forward = found[self.layers], found[self.feed_forward]
+        layers, feed_forward = arrangement[self.layers], arrangement[self.feed_forward]
         bounds = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
         moves: list[tuple[int, int, int]] = []  # layers that go to another device
-        for before, bound, after in zip(bounds, bounds[1:], bounds[2:], strict=False):
-            moves += [(max(bound - step, before), bound, layers[bound]) for step in STEPS]
-            moves += [(bound, min(bound + step, after), layers[bound - 1]) for step in STEPS]
+        for begin, bound, end in zip(bounds, bounds[1:], bounds[2:], strict=False):
+            moves += [(max(bound - step, begin), bound, layers[bound]) for step in STEPS]
+            moves += [(bound, min(bound + step, end), layers[bound - 1]) for step in STEPS]
         near = []
         for begin, end, device in moves:
-            other = found.copy()
-            other[self.layers][begin:end] = device
-            near.append(other.copy())
+            moved = arrangement.copy()
+            moved[self.layers][begin:end] = device
+            near.append(moved.copy())
             together = feed_forward[begin:end] == layers[begin:end]
-            other[self.feed_forward][begin:end][together] = device
-            near.append(other)
-        parts = self.feed_forward
+            moved[self.feed_forward][begin:end][together] = device
+            near.append(moved)
+        feed_forward_parts = self.feed_forward
         rows = [
-            slice(begin, min(begin + size, parts.stop))
+            slice(begin, min(begin + size, feed_forward_parts.stop))
             for size in STEPS
-            for begin in range(parts.start, parts.stop, size)
+            for begin in range(feed_forward_parts.start, feed_forward_parts.stop, size)
         ]
         for row in [*rows, slice(self.output, self.output + 1)]:
             for device in range(self.problem.num_devices):
-                other = found.copy()
-                other[row][self.is_there[row]] = device
-                near.append(other)
-        return [self.completed(each) for each in near if not np.array_equal(each, found)]
+                moved = arrangement.copy()
+                moved[row][self.has_part[row]] = device
+                near.append(moved)
+        return [self.completed(moved) for moved in near if not np.array_equal(moved, arrangement)]
 
     def completed(self, devices: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the devices with those parts where they have to be that nobody can choose."""
         devices = devices.copy()
         if self.cpu is not None:
             devices[self.input] = self.cpu
-        if self.is_tied or not self.is_there[self.output]:
+        if self.is_tied or not self.has_part[self.output]:
             devices[self.output] = self.slots(devices)[-1]
         return devices
 
@@ -273,9 +276,9 @@ def _feed_forward_part(layer: str, scopes: Iterable[str]) -> str | None:
     """Return the feed-forward module of a layer, or the experts in it."""
     inside = {scope for scope in scopes if is_within(scope, layer) and scope != layer}
     modules = {module for scope in inside for module in path_of(scope)}
-    found = [f"{layer}.{name}" for name in FEED_FORWARD if f"{layer}.{name}" in modules]
-    with_experts = [f"{module}.{EXPERTS}" for module in found if f"{module}.{EXPERTS}" in modules]
-    return next(iter(with_experts or found), None)
+    paths = [f"{layer}.{name}" for name in FEED_FORWARD if f"{layer}.{name}" in modules]
+    with_experts = [f"{module}.{EXPERTS}" for module in paths if f"{module}.{EXPERTS}" in modules]
+    return next(iter(with_experts or paths), None)
 
 
 def best_arrangement(
@@ -297,10 +300,16 @@ def best_arrangement(
         names = ", ".join(chain.problem.cluster.device_names)
         raise InputError(f"PROBLEM: expected devices that can run the layers, got {names}")
     whole = chain.whole_layers(best.device_of_layer())
-    found = [whole]
-    for each in (whole, chain.feed_forward_on_cpu(whole), *([placed] if starts else [])):
-        end = steepest_descent([each], chain.ranks, chain.neighbours, MOST_ROUNDS)
-        found.append(whole if end is None else end)
-    ranks = chain.ranks(found)
-    (lacks, cost), least = ranks[0], min(ranks)
-    return whole if (lacks, cost / (1 + SIMULATION_ERROR)) <= least else found[ranks.index(least)]
+    descent_starts = [whole, chain.feed_forward_on_cpu(whole)]
+    if starts:
+        descent_starts.append(placed)
+    arrangements = [whole]
+    for arrangement in descent_starts:
+        end = steepest_descent([arrangement], chain.ranks, chain.neighbours, MOST_ROUNDS)
+        arrangements.append(whole if end is None else end)
+    ranks = chain.ranks(arrangements)
+    lacks_memory, cost = ranks[0]
+    best_rank = min(ranks)
+    if (lacks_memory, cost / (1 + SIMULATION_ERROR)) <= best_rank:
+        return whole
+    return arrangements[ranks.index(best_rank)]

@@ -27,27 +27,27 @@ def passed_on(
         for op in graph.topological_order.tolist()
         if graph.phases[op] == Phase.BACKWARD
     }
-    number: dict[tuple[int, int], int] = {}  # of the copy of a tensor in a stage between
+    index_of_copy: dict[tuple[int, int], int] = {}  # by tensor and stage between
     edges = graph.edges.copy()
     reads: list[tuple[int, int]] = []  # edges to and from copies
     for row in far.tolist():
         tensor, maker = int(graph.edges[row, 0]), makers[row]
         step = int(np.sign(distance[row]))
         for stage in range(stage_of_op[maker] + step, stage_of_op[readers[row]], step):
-            copy = len(number)
-            if number.setdefault((tensor, stage), copy) == copy:
+            copy = len(index_of_copy)
+            if index_of_copy.setdefault((tensor, stage), copy) == copy:
                 reads.append((int(edges[row, 0]), graph.num_ops + copy))
                 last = last_backward.get((stage, int(graph.micro_batch[maker])))
                 if graph.phases[maker] == Phase.FORWARD and last is not None:
                     reads.append((graph.num_tensors + copy, last))
-            edges[row, 0] = graph.num_tensors + number[tensor, stage]
-    count = len(number)
-    tensors, stages = np.array([*number], np.int64).reshape(count, 2).T
+            edges[row, 0] = graph.num_tensors + index_of_copy[tensor, stage]
+    count = len(index_of_copy)
+    tensors, stages = np.array([*index_of_copy], np.int64).reshape(count, 2).T
     source = np.append(np.arange(graph.num_ops), graph.tensor_producer[tensors]).astype(np.int64)
     stage_of = np.append(stage_of_op, stages)
     order = _in_turn(problem.graph, source, stage_of)
     rank, source, is_copy = np.argsort(order), source[order], order >= graph.num_ops
-    names = [f"pass_on.{tensor}.{stage}" for tensor, stage in number]
+    names = [f"pass_on.{tensor}.{stage}" for tensor, stage in index_of_copy]
     all_edges = np.concatenate([edges, np.array(reads, np.int64).reshape(-1, 2)])
     copy_ops = graph.num_ops + np.arange(count)
     passing = OpGraph(
