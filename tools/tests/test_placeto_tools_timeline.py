@@ -1,12 +1,17 @@
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
 
-from placeto_graphs import GroupGraph, parse_cluster
-from placeto_tools.plots import layered_positions
-from placeto_tools.plots.steps import chart_rows, curves_figure
+from placeto_graphs import GroupGraph, PlacementProblem, from_networkx, parse_cluster
+from placeto_simulator import Simulator
+from placeto_tools.plots import COLOURS, layered_positions
+from placeto_tools.plots.steps import chart_rows, curves_figure, timeline_figure
 
 
 def test_a_bus_comes_after_its_device() -> None:
@@ -32,6 +37,39 @@ def test_each_device_and_each_link_has_a_row_of_its_own(link: str, sizes: list[i
     rows = np.concatenate([devices, links])
     assert sorted(rows.tolist()) == list(range(len(names)))
     assert [names[row] for row in rows] == [*cluster.device_names, *cluster.link_names]
+
+
+def test_a_bar_of_a_link_ends_when_it_is_free_again_and_not_a_latency_later() -> None:
+    """An op of 1 s sends 2 GB for 2 s to an op of 4 s, where it arrives 0.5 s later."""
+    ops = nx.DiGraph()
+    ops.add_edge("sender", "reader", bytes=2_000_000_000)
+    cluster = replace(
+        parse_cluster("2xk80"), bandwidth=np.full((2, 2), 1e9), latency=np.full((2, 2), 0.5)
+    )
+    problem = PlacementProblem(
+        graph=from_networkx(ops), cluster=cluster, compute_time=np.array([[1.0, 1.0], [4.0, 4.0]])
+    )
+    timeline = Simulator(problem, num_threads=1).timeline(np.array([0, 1], np.int32))
+    chart, memory = timeline_figure(timeline, "step").axes
+    bars = {}
+    for collection in chart.collections:
+        assert isinstance(collection, PolyCollection)
+        extents = [path.get_extents() for path in collection.get_paths()]
+        colour = to_hex(collection.get_facecolor()[0]).upper() if extents else ""
+        bars[colour] = [(box.x0, box.x1, (box.y0 + box.y1) / 2) for box in extents]
+    labels = [label.get_text() for label in chart.get_yticklabels()]
+    assert labels == ["k80:0", "k80:0 bus", "k80:1", "k80:1 bus"]
+    first_start, second_start = timeline.op_start
+    assert second_start == pytest.approx(3.5, abs=1e-3)
+    assert bars[COLOURS[0]] == [
+        pytest.approx((first_start, first_start + 1.0, 0)),
+        pytest.approx((second_start, second_start + 4.0, 2)),
+    ]
+    (start, end, row), *others = bars[COLOURS[3]]
+    assert (start, row, others) == (timeline.transfer_start[0], 1, [])
+    assert end - start == pytest.approx(2.0)
+    assert timeline.transfer_end[0] - start == pytest.approx(2.5)
+    assert memory.get_legend_handles_labels()[1] == ["k80:0", "k80:1"]
 
 
 def test_curves_are_medians_in_a_band_and_placers_without_a_runtime_are_left_out() -> None:
