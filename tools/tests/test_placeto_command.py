@@ -33,23 +33,22 @@ def test_every_command_has_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("group", [[], ["plot"]])
 def test_a_group_alone_prints_its_help(group: list[str]) -> None:
-    alone, asked = (
-        CliRunner().invoke(placeto, [*group, *more], prog_name="placeto") for more in ([], ["-h"])
-    )
+    alone = CliRunner().invoke(placeto, group, prog_name="placeto")
+    with_option = CliRunner().invoke(placeto, [*group, "-h"], prog_name="placeto")
     assert (alone.exit_code, alone.stderr) == (0, "")
-    assert alone.stdout == asked.stdout
+    assert alone.stdout == with_option.stdout
     assert ("Commands:" if group else "Place a model:") in alone.stdout
 
 
 def test_the_environment_sets_defaults() -> None:
-    for variable, value, more, line in [
+    for variable, value, arguments, line in [
         ("SECONDS", "x", [], "'x' is not a valid float"),
         ("SECONDS", "1", ["--placer=heft"], "--seconds: needs one of "),
         ("OBJECTIVE", "x", [], "expected one of lat"),
         ("SECONDS", "x", ["--seconds=0"], "Invalid value for '--seconds': 0.0 is not in"),
     ]:
         runner = CliRunner(env={f"PLACETO_PLACE_{variable}": value})
-        result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json", *more])
+        result = runner.invoke(placeto, ["place", "a.json", "-o", "b.json", *arguments])
         assert (result.exit_code, line in result.stderr) == (2, True), result.stderr
 
 
@@ -68,7 +67,7 @@ def test_the_help_fits_a_screen_and_has_the_line_of_each_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["build"], "placeto: error: Missing "),
         (["plase"], "Did you mean 'place'?"),
@@ -80,10 +79,10 @@ def test_the_help_fits_a_screen_and_has_the_line_of_each_command() -> None:
         (["train", "a", "--preset=papers"], "expected paper, or another of "),
     ],
 )
-def test_an_error_is_one_line_with_the_nearest_name(arguments: list[str], said: str) -> None:
+def test_an_error_is_one_line_with_the_nearest_name(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(placeto, arguments, prog_name="placeto")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 @pytest.fixture
@@ -212,7 +211,7 @@ def test_matplotlib_says_nothing_of_a_home_that_it_cannot_write_to() -> None:
 def test_a_module_of_the_current_folder_does_not_hide_a_library(tmp_path: Path) -> None:
     (tmp_path / "networkx.py").write_text("raise SystemExit(9)")
     code = "import os, sys; sys.argv[0] = ''\n"
-    code += "found = os.pathsep.join(os.path.abspath(each) for each in sys.path if each)\n"
-    code += f"os.environ['PYTHONPATH'] = found; os.chdir({str(tmp_path)!r})\n"
+    code += "paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)\n"
+    code += f"os.environ['PYTHONPATH'] = paths; os.chdir({str(tmp_path)!r})\n"
     code += "os.execv(sys.executable, [sys.executable, '-m', 'placeto_tools', *sys.argv[1:]])"
     assert "PROBLEM" in printed_by(code, "simulate", "--help")

@@ -52,9 +52,9 @@ def test_an_error_of_many_lines_is_one_line() -> None:
 def test_an_expert_reads_the_scopes_of_the_registered_models(
     scopes: list[str], expected: list[int]
 ) -> None:
-    found = expert_scopes(scopes)
-    assert found is not None
-    assert found.devices(scopes, 2).tolist() == expected
+    expert = expert_scopes(scopes)
+    assert expert is not None
+    assert expert.devices(scopes, 2).tolist() == expected
 
 
 def test_an_expert_reads_nothing_in_other_scopes() -> None:

@@ -65,8 +65,8 @@ def test_a_bar_of_a_link_ends_when_it_is_free_again_and_not_a_latency_later() ->
         pytest.approx((first_start, first_start + 1.0, 0)),
         pytest.approx((second_start, second_start + 4.0, 2)),
     ]
-    (start, end, row), *others = bars[COLOURS[3]]
-    assert (start, row, others) == (timeline.transfer_start[0], 1, [])
+    (start, end, row), *further_bars = bars[COLOURS[3]]
+    assert (start, row, further_bars) == (timeline.transfer_start[0], 1, [])
     assert end - start == pytest.approx(2.0)
     assert timeline.transfer_end[0] - start == pytest.approx(2.5)
     assert memory.get_legend_handles_labels()[1] == ["k80:0", "k80:1"]
@@ -110,15 +110,13 @@ def test_layers_are_those_of_longest_paths_but_before_the_first_reader_of_inputs
     dag = nx.DiGraph(edges)
     dag.add_nodes_from(range(count))
     longest = {
-        node: number
-        for number, layer in enumerate(nx.topological_generations(dag))
-        for node in layer
+        node: depth for depth, layer in enumerate(nx.topological_generations(dag)) for node in layer
     }
     for node, readers in dag.adj.items():
         first = min((longest[reader] for reader in readers), default=1) - 1
         assert positions[node, 0] == (longest[node] if dag.pred[node] else first)
-    for number in set(positions[:, 0]):
-        layer = positions[:, 0] == number
+    for layer_index in set(positions[:, 0]):
+        layer = positions[:, 0] == layer_index
         heights = sorted(positions[layer, 1])
         assert np.diff(heights).tolist() == [1.0] * (layer.sum() - 1)
         assert sum(heights) == 0
