@@ -3,7 +3,7 @@
 - `capture`, `capture_step` and `capture_function` record a step as an ``OpGraph``.
 - `cost_model` and `cost_models` estimate the time of each op on kinds of devices.
 - `program_step` reads a model from a file.
-- `executable_step` and `executable_training` make a step that runs op by op.
+- `executable_step`, `make_executable` and `executable_training` make a step that runs op by op.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
 
 if TYPE_CHECKING:
-    from placeto_capture.executable.traced_step import executable_step
+    from placeto_capture.executable.traced_step import executable_step, make_executable
     from placeto_capture.executable.training import ExecutableTraining, executable_training
     from placeto_capture.programs.step import program_step
     from placeto_capture.tracing.capture import capture, capture_function, capture_step
@@ -37,6 +37,7 @@ __all__ = [
     "cost_models",
     "executable_step",
     "executable_training",
+    "make_executable",
     "program_step",
 ]
 _MODULES = {
@@ -49,6 +50,7 @@ _MODULES = {
     "capture_step": "tracing.capture",
     "executable_step": "executable.traced_step",
     "executable_training": "executable.training",
+    "make_executable": "executable.traced_step",
     "program_step": "programs.step",
 }  # of the names that are imported when they are first used
 

@@ -436,6 +436,39 @@ def executable_step(
         parameter_bytes=parameter_bytes,
         experts_per_token=experts_per_token,
     )
+    return make_executable(
+        spec, values=values, results=results, seed=seed, threads_per_device=threads_per_device
+    )
+
+
+def make_executable(
+    spec: StepSpec,
+    *,
+    values: Mapping[str, torch.Tensor] | None = None,
+    results: Collection[str] | None = None,
+    seed: int = 0,
+    threads_per_device: int = 1,
+) -> ExecutableStep:
+    """Return a described step as one that can be run on several devices, op by op.
+
+    Parameters
+    ----------
+    spec
+        The step.
+    values, results, seed, threads_per_device
+        As for `executable_step`.
+
+    Raises
+    ------
+    CaptureError
+        As `executable_step` does.
+
+    Examples
+    --------
+    >>> spec = StepSpec(torch.nn.Linear(4, 2), torch.ones(8, 4), mode="inference")
+    >>> make_executable(spec, results=[]).graph.op_types[-1]
+    'aten.addmm'
+    """
     trace = trace_step(spec)
     initial_values = dict(values or {})
     value_names = {

@@ -22,12 +22,12 @@ from placeto.placing.costs import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
 from placeto.placing.placements import PlaceSettings, place_problem
-from placeto.problems.making import executable, make_problem
+from placeto.problems.making import make_problem
 from placeto.problems.models import check_optimizer
 from placeto.problems.options import ClusterName, read_cluster, target_of
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
-from placeto_capture import StepSpec, Updates, capture_step
+from placeto_capture import StepSpec, Updates, capture_step, make_executable
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
 from placeto_graphs.errors import not_among
 from placeto_simulator import Simulator, Timeline
@@ -209,7 +209,7 @@ class ModelPlacement:
                 f"devices: expected {self.problem.num_devices}, one for each of "
                 f"{', '.join(self.problem.cluster.device_names)}, got {len(devices)}"
             )
-        step = executable(self.step, threads)
+        step = make_executable(self.step, results=[], threads_per_device=threads)
         simulated = self.timeline()
         with Executor(self.problem, step, devices, schedule=lambda _: simulated) as executor:
             return MeasuredSteps(simulated, executor.measure(self.placement, steps))

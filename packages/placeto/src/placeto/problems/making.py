@@ -44,7 +44,6 @@ from placeto_graphs import (
 )
 
 if TYPE_CHECKING:
-    from placeto_capture import StepSpec
     from placeto_execution.devices import RealDevices
 
 DEFAULT_NUM_GPUS = 2
@@ -187,13 +186,6 @@ def runnable_source(text: str, choice: SourceOptions) -> SourceModel:
     if is_graph_file(text):
         raise InputError(f"{text}: expected {WHAT_CAN_RUN}; other sources have no model to run")
     return source_model(text, choice)
-
-
-def executable(step: "StepSpec", threads_per_device: int) -> ExecutableStep:
-    """Return a step, ready to run op by op; what it computes is thrown away."""
-    from placeto_capture import executable_step  # noqa: PLC0415 (torch takes seconds to import)
-
-    return executable_step(**vars(step), results=[], threads_per_device=threads_per_device)
 
 
 def step_on(model: SourceModel, devices: "RealDevices") -> ExecutableStep:
