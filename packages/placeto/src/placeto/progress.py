@@ -37,27 +37,27 @@ class PlainProgress:
 
     def __init__(self, stream: TextIO | None = sys.stderr) -> None:
         self._stream = stream
-        self._shown = time.monotonic()  # short work shows nothing
-        self._waiting = ""  # text of the last update that was not shown
+        self._last_shown = time.monotonic()  # short work shows nothing
+        self._pending = ""  # text of the last update that was not shown
 
     def say(self, text: str) -> None:
         """Show one line that stays."""
-        self._waiting = ""
+        self._pending = ""
         if self._stream:
-            self._shown = time.monotonic()
+            self._last_shown = time.monotonic()
             self._stream.write(text + "\n")
             self._stream.flush()
 
     def update(self, text: str) -> None:
         """Show how far the work is now."""
-        self._waiting = text
-        if time.monotonic() - self._shown >= SECONDS_BETWEEN_LINES:
+        self._pending = text
+        if time.monotonic() - self._last_shown >= SECONDS_BETWEEN_LINES:
             self.say(text)
 
     def catch_up(self) -> None:
         """Show the text of the last update, if it was not shown."""
-        if self._waiting:
-            self.say(self._waiting)
+        if self._pending:
+            self.say(self._pending)
 
     def grow(self, table: TextTable, text: str) -> None:  # noqa: ARG002
         """Show a line for the row."""
@@ -99,7 +99,7 @@ class StopRequest:
     """Notes Ctrl-C and termination in the main thread; the one numbered ``ends_at`` ends it."""
 
     def __init__(self, ends_at: int = 2, signals: tuple[signal.Signals, ...] = SIGNALS) -> None:
-        self._left, self._signals = ends_at, signals
+        self._remaining, self._signals = ends_at, signals
         self.requested = False
         self._handlers: dict[signal.Signals, Any] = {}
 
@@ -114,6 +114,6 @@ class StopRequest:
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.requested = True
-        self._left -= 1
-        if self._left <= 0:
+        self._remaining -= 1
+        if self._remaining <= 0:
             raise KeyboardInterrupt

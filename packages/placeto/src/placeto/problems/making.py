@@ -80,7 +80,7 @@ def make_problem(
         problem = PlacementProblem(
             graph=source.graph, cluster=devices, compute_time=seconds, **groups
         )
-    if not source.is_part:
+    if not source.is_micro_batch:
         return micro_batched_problem(problem, source.micro_batches)
     whole = repeat_micro_batch_problem(problem, source.micro_batches)
     if source.micro_batches == 1 or whole.graph.measured_time:

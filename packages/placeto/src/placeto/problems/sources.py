@@ -79,7 +79,7 @@ class Source:
     num_groups: int | None = None
     kind: str = DEFAULT_KIND  # of GPU, of which its times are known
     micro_batches: int = 1  # number of them in a step
-    is_part: bool = False  # whether the graph was captured with the size of a micro-batch
+    is_micro_batch: bool = False  # whether the graph was captured with the size of a micro-batch
     evaluator: str = OF_A_STEP  # name of the objective that its publishers have for it
 
 
@@ -91,7 +91,7 @@ class SourceModel:
     make: "Callable[[str], TrainingStep]"  # on a device; on "meta" one without values
     rules: tuple[Rule, ...] = DEFAULT_RULES
     num_groups: int | None = None
-    is_part: bool = True  # as of `Source`
+    is_micro_batch: bool = True  # as of `Source`
     cached: Callable[[Target, Any], OpGraph] | None = None  # its graph, where such are kept
     library_name: str = ""  # of a model of a library
     autocast: Any = None  # a dtype of torch
@@ -111,7 +111,9 @@ class SourceModel:
 
             raise CaptureError(f"{self.library_name}: {error}; {ADVICE}") from error
         graph = replace(graph, tokens=self.tokens) if self.tokens else graph
-        return Source(self.name, graph, None, self.rules, self.num_groups, is_part=self.is_part)
+        return Source(
+            self.name, graph, None, self.rules, self.num_groups, is_micro_batch=self.is_micro_batch
+        )
 
 
 def load_source(
@@ -125,7 +127,7 @@ def load_source(
             if value is not None:
                 raise InputError(f"--{option}: expected none for the file {text}")
         _check_choice(text, choice, has_inference=False)
-        source = _of_file(Path(text), choice.sizes)
+        source = _read_graph_file(Path(text), choice.sizes)
     else:
         source = source_model(text, choice, micro_batches).source(target)
     if micro_batches == 1:
@@ -159,7 +161,11 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
         text = f"transformers:{text}"
     _, find, no_sizes = next(kind for kind in _KINDS if kind[0].fullmatch(text))
     _check_choice(
-        text, choice, micro_batches, has_inference=find is _of_library, has_seed=find is _member
+        text,
+        choice,
+        micro_batches,
+        has_inference=find is _library_model,
+        has_seed=find is _family_model,
     )
     for name in no_sizes:
         if name in choice.sizes:
@@ -218,17 +224,19 @@ def _is_of_weights(text: str) -> bool:
     return not LIBRARY.fullmatch(text) and (is_folder or WEIGHTS.fullmatch(text) is not None)
 
 
-def _registered(name: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+def _registered_model(name: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     sizes = _whole_numbers(choice.sizes)
     if name not in MODELS:
         raise _no_source(name, MODELS)
-    sizes_of_part = _of_part(name, sizes, lambda: MODELS[name].sizes, micro_batches)
+    micro_batch_sizes = _sizes_of_micro_batch(
+        name, sizes, lambda: MODELS[name].sizes, micro_batches
+    )
     return SourceModel(
         name,
-        lambda device: training_step(name, device=device, **sizes_of_part),
+        lambda device: training_step(name, device=device, **micro_batch_sizes),
         rules=MODELS[name].colocation_rules,
         cached=lambda target, autocast: load_model_graph(
-            name, target, autocast=autocast, **sizes_of_part
+            name, target, autocast=autocast, **micro_batch_sizes
         ),
     )
 
@@ -251,7 +259,7 @@ def _no_source(name: str, models: Collection[str]) -> InputError:
     )
 
 
-def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+def _family_model(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     from placeto_workloads import family  # noqa: PLC0415 (torch takes seconds)
 
     sizes = _whole_numbers(choice.sizes)
@@ -262,7 +270,9 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
     if member_name not in graphs:
         raise InputError(f"{text}: expected a graph from 0 to {len(graphs) - 1}")
     whole = graphs[member_name]
-    member = replace(whole, sizes=_of_part(member_name, whole.sizes, dict, micro_batches))
+    member = replace(
+        whole, sizes=_sizes_of_micro_batch(member_name, whole.sizes, dict, micro_batches)
+    )
     return SourceModel(
         member_name,
         lambda device: member.training_step(device=device),
@@ -272,13 +282,13 @@ def _member(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel
     )
 
 
-def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+def _library_model(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     library, _, model = text.partition(":")
     file = WEIGHTS.fullmatch(Path(model).name)
     name = file[1] if file else Path(model).name.removesuffix(".json")
     maker, tokens = "library_step", 0
     if choice.mode == TRAINING:
-        values = _of_part(
+        values = _sizes_of_micro_batch(
             text,
             choice.sizes,
             lambda: defaults_of(placeto_workloads.LIBRARIES[library]),
@@ -320,7 +330,7 @@ def _of_library(text: str, choice: SourceOptions, micro_batches: int) -> SourceM
     )
 
 
-def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceModel:
+def _program_model(text: str, choice: SourceOptions, _micro_batches: int) -> SourceModel:
     from placeto_capture import program_step  # noqa: PLC0415 (torch takes seconds)
     from placeto_workloads import TrainingStep  # noqa: PLC0415
 
@@ -331,27 +341,31 @@ def _program(text: str, choice: SourceOptions, _micro_batches: int) -> SourceMod
     def make(_device: str) -> TrainingStep:
         return TrainingStep(*program_step(text, trust=choice.trust, **sizes))
 
-    return SourceModel(Path(text).stem, make, is_part=False)
+    return SourceModel(Path(text).stem, make, is_micro_batch=False)
 
 
-def _factory(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
+def _factory_model(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     factory = find_factory(text)
-    values = _of_part(text, choice.sizes, lambda: defaults_of(factory), micro_batches)
+    values = _sizes_of_micro_batch(text, choice.sizes, lambda: defaults_of(factory), micro_batches)
     return SourceModel(text.rpartition(":")[2], lambda _device: make_step(text, factory, values))
 
 
 # Patterns of names, what finds their models, and parameters of what makes a model that say no size
 # of it.
 _KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]], ...] = (
-    (LIBRARY, _of_library, ("device", "name", "source")),
-    (PROGRAM, _program, ("trust",)),
-    (MEMBER, _member, ("name", "sampler", "seed")),
-    (FACTORY, _factory, ()),
-    (re.compile(".*", re.DOTALL), _registered, ("autocast", "device", "name", "seed", "target")),
+    (LIBRARY, _library_model, ("device", "name", "source")),
+    (PROGRAM, _program_model, ("trust",)),
+    (MEMBER, _family_model, ("name", "sampler", "seed")),
+    (FACTORY, _factory_model, ()),
+    (
+        re.compile(".*", re.DOTALL),
+        _registered_model,
+        ("autocast", "device", "name", "seed", "target"),
+    ),
 )
 
 
-def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
+def _read_graph_file(path: Path, sizes: Mapping[str, Any]) -> Source:
     evaluator, name = OF_A_STEP, path.name.removesuffix(".gz").removesuffix(".json")
     for size in sizes:
         raise InputError(
@@ -367,8 +381,9 @@ def _of_file(path: Path, sizes: Mapping[str, Any]) -> Source:
         graph = load_pipedream_profile(path)
         return Source(path.stem, graph, rules=(colocate_by_id,), kind=PROFILED_KIND)
     head = _Head("unknown")  # what is no JSON object is left to the reader of problems
-    if begins := BEGINNING.match(read_bytes(path, start=True)):
-        head = _Head(begins[1].decode())
+    beginning = BEGINNING.match(read_bytes(path, start=True))
+    if beginning:
+        head = _Head(beginning[1].decode())
     else:
         with suppress(msgspec.MsgspecError):
             head = msgspec.json.decode(read_bytes(path), type=_Head)
@@ -402,7 +417,7 @@ class _Head(msgspec.Struct):
     maxFPGAs: Any = None  # noqa: N815 (of dnn-partitioning)
 
 
-def _of_part(
+def _sizes_of_micro_batch(
     text: str,
     sizes: Mapping[str, Any],
     default_sizes: Callable[[], Mapping[str, Any]],

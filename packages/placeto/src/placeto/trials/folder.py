@@ -177,7 +177,8 @@ def experiment_folder(
     """Give the folder of an experiment to this process alone; ``force`` empties it."""
     check_folder(path, DESCRIPTION, force=force)
     written: Mapping[str, str] = {}
-    if is_ours := (path / DESCRIPTION).exists():
+    is_ours = (path / DESCRIPTION).exists()
+    if is_ours:
         description = read_json(
             path / DESCRIPTION, _Description, "`placeto experiment` or `compare`"
         )
