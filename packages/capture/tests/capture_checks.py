@@ -30,7 +30,7 @@ class Comparison:
     graph: OpGraph
     before: dict[str, torch.Tensor]  # weights, buffers and optimizer state, by name
     after: dict[str, torch.Tensor]  # the same, the loss and the gradients
-    made: list[tuple[str, list[int]]]  # each op that makes storages, with their bytes
+    made_storages: list[tuple[str, list[int]]]  # each op that makes storages, with their bytes
     resident_bytes: int  # of weights, buffers and optimizer state
 
 
@@ -40,20 +40,20 @@ def compared(
     mask_fraction: float | None = None,
 ) -> Comparison:
     """Capture a step and run it."""
-    how: Any = {"optimizer": optimizer, "target": "cpu", "mask_fraction": mask_fraction}
-    trace = trace_step(StepSpec(example.model, example.inputs, **how))
+    options: Any = {"optimizer": optimizer, "target": "cpu", "mask_fraction": mask_fraction}
+    trace = trace_step(StepSpec(example.model, example.inputs, **options))
     eager = EagerTraining(example, optimizer)
-    before = eager.values()
+    initial = eager.values()
     eager.step(SEED)
-    after = eager.results()
+    results = eager.results()
     state = [value for values in eager.optimizer.state.values() for value in values.values()]
     resident = (*example.model.parameters(), *example.model.buffers(), *state)
     return Comparison(
         trace=trace,
         graph=op_graph_of(trace),
-        before=before,
-        after=after,
-        made=eager.watched_step(),
+        before=initial,
+        after=results,
+        made_storages=eager.watched_step(),
         resident_bytes=sum(value.nbytes for value in resident if isinstance(value, torch.Tensor)),
     )
 
@@ -77,14 +77,14 @@ def check_replay(step: Comparison, num_orders: int = 2) -> None:
 
 def check_tensors(step: Comparison) -> None:
     """Check the bytes of the storages that each op makes."""
-    made = []
-    calls = [part for call in step.trace.calls for part in call.single_calls]
+    made_storages = []
+    calls = [single_call for call in step.trace.calls for single_call in call.single_calls]
     for call in calls:
         storages = dict.fromkeys(ref.storage for ref in call.outputs if ref is not None)
         sizes = [step.trace.storage_bytes[s] for s in storages if s in call.creates]
         if sizes and call.op_type not in ALLOCATIONS and not call.op_type.endswith("_"):
-            made.append((call.op_type, sizes))
-    assert made == [entry for entry in step.made if entry[0] not in ALLOCATIONS]
+            made_storages.append((call.op_type, sizes))
+    assert made_storages == [entry for entry in step.made_storages if entry[0] not in ALLOCATIONS]
 
 
 def check_parameter_bytes(step: Comparison) -> None:
@@ -101,15 +101,15 @@ def named(name: str, message: str) -> str:
 
 def fingerprint(model: nn.Module) -> Any:
     """Return all that a model holds, as values that can be compared."""
-    found: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
+    contents: list[Any] = [torch.get_rng_state().tolist(), random.getstate()]
     for path, module in model.named_modules():
-        found.append((path, module.training))
+        contents.append((path, module.training))
         for key, value in sorted(vars(module).items()):
             if isinstance(value, dict):
-                found += [(key, *_described(name, item)) for name, item in value.items()]
+                contents += [(key, *_described(name, item)) for name, item in value.items()]
             else:
-                found.append((key, *_described("", value)))
-    return found
+                contents.append((key, *_described("", value)))
+    return contents
 
 
 def _described(name: Any, value: Any) -> tuple[Any, ...]:

@@ -25,14 +25,14 @@ class Case:
 class Net(nn.Module):
     """Modules, parameters, buffers and other tensors by name, and a function that uses them."""
 
-    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+    def __init__(self, function: Callable[..., Any], **members: Any) -> None:
         super().__init__()
         self.function = function
-        for name, part in parts.items():
-            if isinstance(part, nn.Module | nn.Parameter) or name.startswith("kept"):
-                setattr(self, name, part)
+        for name, member in members.items():
+            if isinstance(member, nn.Module | nn.Parameter) or name.startswith("kept"):
+                setattr(self, name, member)
             else:
-                self.register_buffer(name, part)
+                self.register_buffer(name, member)
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(self, *inputs)
@@ -95,8 +95,8 @@ def tied_language_model(words: int, size: int) -> nn.Module:
 def write_in_pieces(net: Any, steps: torch.Tensor) -> torch.Tensor:
     """Write an output step by step into one tensor, and keep a mean in a buffer."""
     outputs = torch.empty(len(steps), steps.shape[1], 3)
-    for number, step in enumerate(steps):
-        outputs[number] = net.layer(step) - net.mean
+    for index, step in enumerate(steps):
+        outputs[index] = net.layer(step) - net.mean
     net.mean.mul_(0.5).add_(outputs.detach().mean((0, 1)), alpha=0.5)
     result: torch.Tensor = outputs * net.mean
     return result
@@ -118,8 +118,8 @@ def recomputed(*, reentrant: bool = False) -> nn.Module:
 
 
 def spectrum(net: Any, inputs: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = torch.fft.rfft(net.layer(inputs))
-    return (found.conj() * found).real + found.conj().imag
+    frequencies: torch.Tensor = torch.fft.rfft(net.layer(inputs))
+    return (frequencies.conj() * frequencies).real + frequencies.conj().imag
 
 
 CASES: dict[str, Callable[[], Case]] = {

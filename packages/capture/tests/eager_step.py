@@ -20,7 +20,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.made: list[tuple[str, list[int]]] = []  # op, bytes of the storages that it makes
+        self.made_storages: list[tuple[str, list[int]]] = []  # bytes, by the op that makes them
         self._known: dict[int, torch.UntypedStorage] = {}
 
     def know(self, tensors: list[torch.Tensor]) -> None:
@@ -41,7 +41,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._known[storage._cdata] = storage
                 fresh.append(storage.nbytes())
         if fresh:
-            self.made.append((str(func.overloadpacket), fresh))
+            self.made_storages.append((str(func.overloadpacket), fresh))
         return result
 
 
@@ -69,8 +69,8 @@ class Draws:
     def _seeding(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def draw(*args: Any, **keywords: Any) -> Any:
             with torch.random.fork_rng(devices=[]):
-                before = torch.get_rng_state()
-                torch.manual_seed(self._seed + self._number(before))
+                state = torch.get_rng_state()
+                torch.manual_seed(self._seed + self._number(state))
                 seeded = torch.get_rng_state()
                 result = function(*args, **keywords)
                 is_random = not torch.equal(torch.get_rng_state(), seeded)
@@ -84,9 +84,10 @@ class Draws:
 
     def _number(self, state: torch.Tensor) -> int:
         """Return the number of a draw; PyTorch sets the generator back to draw again."""
-        known = [number for number, each in enumerate(self._drawn_in) if torch.equal(each, state)]
         self._drawn_in.append(state)
-        return (known or [len(self._drawn_in) - 1])[0]
+        return next(
+            index for index, drawn in enumerate(self._drawn_in) if torch.equal(drawn, state)
+        )
 
 
 UNSEEDED_RAND = torch.rand
@@ -119,7 +120,7 @@ class EagerTraining:
         watch = Watch()
         watch.know([*self.values().values()])
         self._run(watch)
-        return watch.made
+        return watch.made_storages
 
     def _run(self, watch: Watch | None = None) -> None:
         with plain_kernels(), torch.random.fork_rng(devices=[]):

@@ -23,7 +23,7 @@ class PlacedRun:
     """What a step has left behind, and the bytes that each device then holds beside its weights."""
 
     results: Mapping[str, Any]
-    held: Sequence[int]
+    held_bytes: Sequence[int]
 
 
 def random_devices(graph: OpGraph, num_devices: int, seed: int) -> NDArray[np.int32]:
@@ -41,39 +41,39 @@ def placed_run(
     """
     graph = step.graph
     devices = begun(step, op_device, num_devices)
-    held = [0] * num_devices
+    held_bytes = [0] * num_devices
     uses = Counter((tensor, int(op_device[op])) for tensor, op in graph.edges.tolist())
     home = op_device[graph.tensor_producer].tolist()
     held_to_the_end = [(tensor, home[tensor]) for tensor in graph.held_tensors.tolist()]
     uses.update(held_to_the_end)
 
-    def used(tensor: int, here: int) -> None:
-        uses[tensor, here] -= 1
-        if uses[tensor, here] <= 0:
-            held[here] -= devices[here].free(tensor)
+    def used(tensor: int, device: int) -> None:
+        uses[tensor, device] -= 1
+        if uses[tensor, device] <= 0:
+            held_bytes[device] -= devices[device].free(tensor)
 
     with devices[0].entered():
         for op in random_order(graph, seed):
-            here = int(op_device[op])
-            held[here] += devices[here].run(op)
+            device = int(op_device[op])
+            held_bytes[device] += devices[device].run(op)
             for tensor in graph.tensors_of_op[op].tolist():
-                for there, num_bytes in sent(graph, op_device, devices, tensor):
-                    held[there] += num_bytes
-                if not uses[tensor, here]:
-                    used(tensor, here)
+                for destination, num_bytes in sent(graph, op_device, devices, tensor):
+                    held_bytes[destination] += num_bytes
+                if not uses[tensor, device]:
+                    used(tensor, device)
             for tensor in graph.inputs_of_op[op].tolist():
-                used(tensor, here)
-        for tensor, here in held_to_the_end:
-            used(tensor, here)
-    return PlacedRun(results_of(step, devices), held)
+                used(tensor, device)
+        for tensor, device in held_to_the_end:
+            used(tensor, device)
+    return PlacedRun(results_of(step, devices), held_bytes)
 
 
 def begun(
     step: ExecutableStep, op_device: NDArray[np.int32], num_devices: int
 ) -> Sequence[DeviceStep]:
     """Return the parts of a step on all devices, which this process has, at the beginning."""
-    names = [f"cpu:{number}" for number in range(num_devices)]
-    devices = [step.on_device(number, names, op_device) for number in range(num_devices)]
+    names = [f"cpu:{index}" for index in range(num_devices)]
+    devices = [step.on_device(index, names, op_device) for index in range(num_devices)]
     feed = step.feed()
     with devices[0].entered():
         for device in devices:
@@ -85,18 +85,18 @@ def sent(
     graph: OpGraph, op_device: NDArray[np.int32], devices: Sequence[DeviceStep], tensor: int
 ) -> Iterator[tuple[int, int]]:
     """Send a tensor to all other devices that read it; yield them, and the bytes they hold more."""
-    here = int(op_device[graph.tensor_producer[tensor]])
+    source = int(op_device[graph.tensor_producer[tensor]])
     readers = op_device[graph.consumers_of_tensor[tensor]].tolist()
-    for there in dict.fromkeys(readers):
-        if there != here:
-            buffers, num_bytes = devices[there].expect(tensor)
-            values = devices[here].buffers(tensor, there)
+    for destination in dict.fromkeys(readers):
+        if destination != source:
+            buffers, num_bytes = devices[destination].expect(tensor)
+            values = devices[source].buffers(tensor, destination)
             for buffer, value in zip(buffers, values, strict=True):
                 assert buffer.is_contiguous()
                 assert value.is_contiguous()
                 buffer.copy_(value)
-            devices[there].arrived(tensor)
-            yield there, num_bytes
+            devices[destination].arrived(tensor)
+            yield destination, num_bytes
 
 
 def results_of(step: ExecutableStep, devices: Sequence[DeviceStep]) -> Mapping[str, Any]:
@@ -122,10 +122,10 @@ def check_placements(step: Comparison, num_placements: int) -> None:
         num_devices = (1, 2, 4)[seed % 3]
         devices = random_devices(ready.graph, num_devices, seed)
         with plain_kernels():
-            found = placed_run(ready, devices, num_devices, seed)
-        assert found.results.keys() == step.after.keys()
+            run = placed_run(ready, devices, num_devices, seed)
+        assert run.results.keys() == step.after.keys()
         for name, value in step.after.items():
-            torch.testing.assert_close(found.results[name], value, msg=partial(_named, name))
+            torch.testing.assert_close(run.results[name], value, msg=partial(_named, name))
 
 
 def _named(name: str, message: str) -> str:

@@ -23,12 +23,12 @@ def replay(
     Returned are the results of the trace, and weights, buffers and optimizer state after the step.
     """
 
-    wanted = dict(trace.results)
+    views = dict(trace.results)
     memory = StorageMemory(torch.device("cpu"), trace.storage_bytes, Slots())
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for source in trace.placeholders:
             tensors = {**source.tensors, **source.state}
-            wanted |= tensors if source.is_resident else {}
+            views |= tensors if source.is_resident else {}
             for name, view in tensors.items():
                 value = values[name] if name in values else source.values[name]
                 memory.tensor(view).copy_(value.detach())
@@ -36,7 +36,7 @@ def replay(
             call = trace.ops[op]
             if isinstance(call, Call):
                 memory.run(call, seed)
-        return {name: memory.tensor(view).clone() for name, view in wanted.items()}
+        return {name: memory.tensor(view).clone() for name, view in views.items()}
 
 
 def order_of(graph: OpGraph) -> nx.DiGraph:
@@ -46,7 +46,7 @@ def order_of(graph: OpGraph) -> nx.DiGraph:
     order.add_edges_from(
         zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist(), strict=True)
     )
-    order.add_edges_from((before, op) for op, before in graph.waits.tolist())
+    order.add_edges_from((earlier, op) for op, earlier in graph.waits.tolist())
     return order
 
 

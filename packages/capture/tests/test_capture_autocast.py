@@ -61,8 +61,8 @@ def test_the_callers_autocast_holds_for_the_forward_pass_and_the_loss(device: st
 
 
 def test_what_is_cast_is_what_pytorch_casts() -> None:
-    how: Any = {"target": "cpu", "autocast": torch.bfloat16}
-    trace = trace_step(StepSpec(model(), ROWS, loss_fn, torch.optim.SGD, **how))
+    options: Any = {"target": "cpu", "autocast": torch.bfloat16}
+    trace = trace_step(StepSpec(model(), ROWS, loss_fn, torch.optim.SGD, **options))
     results = replay(trace, {})
     trained = model()
     with plain_kernels():
@@ -88,13 +88,13 @@ def test_the_argument_says_the_dtype(dtype: torch.dtype, mode: str) -> None:
 
 @pytest.mark.parametrize("target", ["gpu", "cpu"])
 def test_a_forward_that_autocast_wraps_is_cast(target: Target) -> None:
-    made = model()
-    made.forward = of_gpu(torch.bfloat16)(made.forward)
+    layers = model()
+    layers.forward = of_gpu(torch.bfloat16)(layers.forward)
     expected = BFLOAT16 if target == "gpu" else FLOAT32
-    assert products(capture(made, ROWS, target=target)) == expected
-    made = model()
-    made.forward = torch.autocast("cpu", torch.bfloat16)(made.forward)
-    assert products(capture(made, ROWS, target=target)) == BFLOAT16
+    assert products(capture(layers, ROWS, target=target)) == expected
+    layers = model()
+    layers.forward = torch.autocast("cpu", torch.bfloat16)(layers.forward)
+    assert products(capture(layers, ROWS, target=target)) == BFLOAT16
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cuda", "float16"), ("cpu", "bfloat16")])
@@ -109,11 +109,11 @@ def test_autocast_has_the_default_dtype_of_its_device(device: str, dtype: str) -
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch leaves it on where there is a GPU")
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 def test_what_pytorch_switches_off_without_a_gpu_is_said() -> None:
-    made = model()
-    made.forward = torch.autocast("cuda")(made.forward)
+    layers = model()
+    layers.forward = torch.autocast("cuda")(layers.forward)
     with pytest.warns(CaptureWarning, match=r"^autocast: .* no GPU; autocast=torch\.bfloat16"):
-        assert products(capture(made, ROWS)) == FLOAT32
-    assert products(capture(made, ROWS, autocast=torch.bfloat16)) == BFLOAT16
+        assert products(capture(layers, ROWS)) == FLOAT32
+    assert products(capture(layers, ROWS, autocast=torch.bfloat16)) == BFLOAT16
     with pytest.warns(CaptureWarning, match="^autocast: "), torch.autocast("cuda"):
         capture(model(), ROWS)
 
@@ -128,12 +128,12 @@ def test_autocast_is_as_it_was() -> None:
         ]
 
     with torch.autocast("cpu", torch.float16):
-        before = settings()
+        initial = settings()
         capture(model(), ROWS)
         capture(model(), ROWS, autocast=torch.bfloat16)
         with pytest.raises(CaptureError):
             capture(model(), ROWS[:, :1])
-        assert settings() == before
+        assert settings() == initial
 
 
 def test_the_same_flops_and_half_the_bytes_in_bfloat16() -> None:
@@ -148,8 +148,8 @@ def test_the_same_flops_and_half_the_bytes_in_bfloat16() -> None:
     # A normalisation keeps statistics of each row in float32 in either.
     plain = np.array(["norm" not in kind for kind in wide.op_types]) & (wide.phases < 2)
     np.testing.assert_array_equal(wide.bytes_accessed[plain], 2 * narrow.bytes_accessed[plain])
-    made = plain[wide.tensor_producer]
-    np.testing.assert_array_equal(wide.tensor_bytes[made], 2 * narrow.tensor_bytes[made])
+    is_plain = plain[wide.tensor_producer]
+    np.testing.assert_array_equal(wide.tensor_bytes[is_plain], 2 * narrow.tensor_bytes[is_plain])
 
 
 def test_the_narrowest_floating_argument_is_what_is_multiplied() -> None:

@@ -49,7 +49,7 @@ WORK: dict[str, Work] = {  # a name is that of the op, and what is special
     "addbmm": Work(torch.addbmm, 2 * 7 * 15 * 4, None, (ONES(3, 5), ONES(7, 3, 4), ONES(7, 4, 5))),
     "mv": Work(torch.mv, 2 * 6 * 7, FLOAT * (42 + 7 + 6), (ONES(6, 7), ONES(7))),
     "_int_mm": Work(
-        lambda left, right: torch._int_mm(left.char(), right.char()),
+        lambda first, second: torch._int_mm(first.char(), second.char()),
         2 * 32 * 8 * 16,
         32 * 16 + 16 * 8 + FLOAT * 32 * 8,
         (ONES(32, 16), ONES(16, 8)),
@@ -229,7 +229,7 @@ def test_each_gradient_is_as_much_work_as_the_convolution(name: str) -> None:
 
 
 def test_functions_that_tables_name_exist() -> None:
-    tables = (each for each in vars(functions).values() if isinstance(each, frozenset))
+    tables = (table for table in vars(functions).values() if isinstance(table, frozenset))
     named = {*work.FORMULAS, *functions.PICKS, *CLASS_OF_TYPE}.union(*tables)
     aten = {name.removeprefix("aten.") for name in named if name.startswith("aten.")}
     assert len(aten) > 400
@@ -298,8 +298,8 @@ def test_zeros_of_hooks_are_not_changed() -> None:
 )
 def test_what_is_known_by_its_shape_alone_is_not_read(name: str, change: Change, read: int) -> None:
     image = torch.zeros(1, 4, 4, requires_grad=True)
-    how: Any = {"optimizer": lambda _: torch.optim.SGD([ONES(1)])}
-    graph = capture(Function(change), (image,), loss_fn=Tensor.sum, **how)
+    options: Any = {"optimizer": lambda _: torch.optim.SGD([ONES(1)])}
+    graph = capture(Function(change), (image,), loss_fn=Tensor.sum, **options)
     assert bytes_of(graph, f"{name}_backward") == read + 4 * 4 * FLOAT
 
 
@@ -356,7 +356,7 @@ def test_what_cannot_be_held_so_is_refused() -> None:
 
 def test_a_step_that_runs_has_the_graph_of_its_capture() -> None:
     model, rows = nn.Linear(4, 2), torch.ones(3, 4)
-    held = {"weight": 5}
-    graph = capture(model, rows, mode="inference", parameter_bytes=held)
-    step = executable_step(model, rows, mode="inference", parameter_bytes=held)
+    parameter_bytes = {"weight": 5}
+    graph = capture(model, rows, mode="inference", parameter_bytes=parameter_bytes)
+    step = executable_step(model, rows, mode="inference", parameter_bytes=parameter_bytes)
     assert step.graph == graph

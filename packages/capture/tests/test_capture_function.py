@@ -32,7 +32,7 @@ class Loop:
     optimizers: list[torch.optim.Optimizer]
     step: Callable[..., Any]
     inputs: tuple[torch.Tensor, ...]
-    others: list[Any] = field(default_factory=list)
+    changed_objects: list[Any] = field(default_factory=list)
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return copies of weights, buffers and the optimizers' state, by name."""
@@ -51,14 +51,14 @@ class Loop:
     def trace(self) -> Trace:
         """Return what is recorded of a step."""
         return trace_function(
-            self.step, self.modules, self.optimizers, self.inputs, self.others, ON_CPU
+            self.step, self.modules, self.optimizers, self.inputs, self.changed_objects, ON_CPU
         )
 
 
 def layers(*sizes: int) -> nn.Sequential:
     """Return a perceptron."""
     return nn.Sequential(
-        *(part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.Tanh()))
+        *(layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh()))
     )
 
 
@@ -194,31 +194,31 @@ def loop(name: str) -> Loop:
     """Return a loop after its first step, in which optimizers make their state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(len(name))
-        made = LOOPS[name]()
-    made.step(*made.inputs)
-    return made
+        train_loop = LOOPS[name]()
+    train_loop.step(*train_loop.inputs)
+    return train_loop
 
 
-def state_of(made: Loop) -> str:
+def state_of(train_loop: Loop) -> str:
     """Return all that a loop holds, as a text that can be compared."""
-    holders = (*made.optimizers, *made.others)
-    found = [
-        *(fingerprint(module) for module in made.modules.values()),
-        *([*map(id, each)] if isinstance(each, list) else vars(each) for each in holders),
+    holders = (*train_loop.optimizers, *train_loop.changed_objects)
+    contents = [
+        *(fingerprint(module) for module in train_loop.modules.values()),
+        *([*map(id, holder)] if isinstance(holder, list) else vars(holder) for holder in holders),
     ]
-    return str(torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.tolist(), found))
+    return str(torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.tolist(), contents))
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_step_of_a_loop_is_what_pytorch_runs_and_everything_is_as_it_was(name: str) -> None:
-    made = loop(name)
-    before, state = made.values(), state_of(made)
-    trace = made.trace()
-    assert state_of(made) == state
-    made.step(*made.inputs)
+    train_loop = loop(name)
+    initial, state = train_loop.values(), state_of(train_loop)
+    trace = train_loop.trace()
+    assert state_of(train_loop) == state
+    train_loop.step(*train_loop.inputs)
     for order in (None, random_order(op_graph_of(trace), seed=0)):
-        results = replay(trace, before, order=order)
-        for key, value in made.values().items():
+        results = replay(trace, initial, order=order)
+        for key, value in train_loop.values().items():
             torch.testing.assert_close(results[key], value, msg=partial(named, key))
 
 
@@ -234,8 +234,8 @@ def test_a_step_of_a_loop_is_what_pytorch_runs_and_everything_is_as_it_was(name:
     ],
 )
 def test_phases_follow_the_calls_of_backward_and_step(name: str, expected: str) -> None:
-    found = [phase for phase, _ in groupby(call.phase for call in loop(name).trace().calls)]
-    assert found == [Phase[phase.upper()] for phase in expected.split()]
+    phases = [phase for phase, _ in groupby(call.phase for call in loop(name).trace().calls)]
+    assert phases == [Phase[phase.upper()] for phase in expected.split()]
 
 
 @pytest.mark.parametrize(
@@ -254,29 +254,29 @@ def test_gradients_of_the_step_before_are_with_their_weights(
         loss.backward()
         optimizer.step()
 
-    made = Loop({"": model}, [optimizer], step, (torch.ones(6, 4),))
-    graph = op_graph_of(made.trace())
+    train_loop = Loop({"": model}, [optimizer], step, (torch.ones(6, 4),))
+    graph = op_graph_of(train_loop.trace())
     gradients = [op for op, name in enumerate(graph.op_names) if name.endswith(".grad")]
     assert [graph.op_types[op] for op in gradients] == [op_type] * 4
     for op in gradients:
         weight = graph.op_names.index(graph.op_names[op].removesuffix(".grad"))
         assert graph.colocation[op] == graph.colocation[weight] >= 0
-        kept = graph.parameter_bytes[weight] if op_type == "buffer" else 0
-        assert graph.parameter_bytes[op] == kept
+        num_bytes = graph.parameter_bytes[weight] if op_type == "buffer" else 0
+        assert graph.parameter_bytes[op] == num_bytes
 
 
 def test_what_clips_and_scales_is_where_its_weight_is() -> None:
-    made = loop("scaler and clipping")
+    train_loop = loop("scaler and clipping")
     graph = capture_function(
-        made.step,
-        made.modules,
-        made.optimizers,
-        example_inputs=made.inputs,
-        changed_objects=made.others,
+        train_loop.step,
+        train_loop.modules,
+        train_loop.optimizers,
+        example_inputs=train_loop.inputs,
+        changed_objects=train_loop.changed_objects,
     )
     of_weight = graph.op_names.index("0.weight")
-    own = graph.colocation == graph.colocation[of_weight]
-    types = [kind for kind, mine in zip(graph.op_types, own, strict=True) if mine]
+    is_joined = graph.colocation == graph.colocation[of_weight]
+    types = [kind for kind, joined in zip(graph.op_types, is_joined, strict=True) if joined]
     assert types == [
         "parameter",
         "placeto.barrier",
@@ -294,9 +294,9 @@ def test_an_optimizer_of_the_model_is_taken_with_its_state() -> None:
     assert not optimizer.state
     model(batch).sum().backward()
     optimizer.step()
-    before = copy.deepcopy(optimizer.state_dict())
+    state = copy.deepcopy(optimizer.state_dict())
     used = capture(model, batch, optimizer=optimizer)
-    assert str(optimizer.state_dict()) == str(before)
+    assert str(optimizer.state_dict()) == str(state)
     for graph in (fresh, used):
         weights = 3 * 4 + 4 + 4 * 2 + 2
         assert graph.parameter_bytes.sum() == 4 * (4 * weights + 4)  # and four counts of steps
@@ -305,11 +305,11 @@ def test_an_optimizer_of_the_model_is_taken_with_its_state() -> None:
 
 def test_the_state_of_an_optimizer_that_does_not_step_is_there() -> None:
     model, batch = nn.Linear(3, 2), torch.ones(5, 3)
-    begun, fresh = torch.optim.Adam([model.weight]), torch.optim.Adam([model.bias])
+    stepped, fresh = torch.optim.Adam([model.weight]), torch.optim.Adam([model.bias])
     model(batch).sum().backward()
-    begun.step()
+    stepped.step()
     graph = capture_function(
-        lambda rows: model(rows).sum().backward(), model, [begun, fresh], example_inputs=batch
+        lambda rows: model(rows).sum().backward(), model, [stepped, fresh], example_inputs=batch
     )
     sizes = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
     assert sizes["weight"] == 3 * (4 * 6) + 4  # and the count of steps

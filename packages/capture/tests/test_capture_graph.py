@@ -32,8 +32,8 @@ def reads(graph: OpGraph, name: str) -> set[str]:
 
 def sizes(graph: OpGraph, name: str) -> list[int]:
     """Return the bytes of the tensors of an op."""
-    made: list[int] = graph.tensor_bytes[graph.tensor_producer == index(graph, name)].tolist()
-    return made
+    num_bytes: list[int] = graph.tensor_bytes[graph.tensor_producer == index(graph, name)].tolist()
+    return num_bytes
 
 
 def ancestors(graph: OpGraph, name: str) -> set[str]:
@@ -56,9 +56,9 @@ def test_views_are_part_of_the_op_that_made_their_storage() -> None:
 def test_readers_depend_on_the_last_write() -> None:
     def overwrites(x: torch.Tensor) -> torch.Tensor:
         doubled = x * 2
-        before = doubled.sum()
+        total = doubled.sum()
         doubled[0].relu_()
-        return doubled.mean() + before
+        return doubled.mean() + total
 
     graph = forward_pass(overwrites, torch.empty(3, 4))
     assert reads(graph, "aten.relu_") >= {"aten.mul"}

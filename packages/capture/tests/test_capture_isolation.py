@@ -56,22 +56,22 @@ def test_the_model_stays_as_it_was(name: str) -> None:
     example = case(name)
     for parameter in example.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    before = fingerprint(example.model)
+    initial = fingerprint(example.model)
     for mode in ("training", "inference"):
         capture(example.model, example.inputs, mode=mode)
-        assert fingerprint(example.model) == before
+        assert fingerprint(example.model) == initial
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_model_that_changes_itself_stays_as_it_was(fails: bool) -> None:
     model = Selfish(fails)
-    before = fingerprint(model)
+    initial = fingerprint(model)
     if fails:
         with pytest.raises(CaptureError, match=WITH_LINE.format("too much")):
             capture(model, torch.ones(1, 3))
     else:
         capture(model, torch.ones(1, 3))
-    assert fingerprint(model) == before
+    assert fingerprint(model) == initial
     assert model.calls == 0
 
 
@@ -88,14 +88,14 @@ class Losses:
     """A loss that keeps what it was called with."""
 
     largest: float | None = None
-    seen: ClassVar[collections.deque[Any]] = collections.deque(maxlen=3)
+    outputs_of_calls: ClassVar[collections.deque[Any]] = collections.deque(maxlen=3)
 
     def __init__(self) -> None:
         self.last: torch.Tensor | None = None
 
     def __call__(self, outputs: torch.Tensor) -> torch.Tensor:
         Losses.largest = Losses.newest = 1.0  # type: ignore[attr-defined]
-        self.seen.append(outputs)
+        self.outputs_of_calls.append(outputs)
         self.last = outputs
         return outputs.sum()
 
@@ -155,7 +155,7 @@ def test_what_a_step_changes_around_it_is_as_before() -> None:
     model, loss_of = Keeping(), Losses()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    records, kept = [Record([]), LargerRecord([])], list[torch.Tensor]()
+    records, history = [Record([]), LargerRecord([])], list[torch.Tensor]()
     lists = [record.losses for record in records]
     steps = 0
 
@@ -178,14 +178,14 @@ def test_what_a_step_changes_around_it_is_as_before() -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
-        kept.append(loss)
+        history.append(loss)
 
     np.random.seed(7)  # noqa: NPY002
     capture_function(step, model, optimizer, example_inputs=torch.ones(3, 4))
     assert np.random.rand() == np.random.RandomState(7).rand()  # noqa: NPY002
-    assert (COUNT, steps, kept, step.__kwdefaults__, KEPT) == (0, 0, [], {"count": {}}, {})
+    assert (COUNT, steps, history, step.__kwdefaults__, KEPT) == (0, 0, [], {"count": {}}, {})
     assert (schedule.last_epoch, optimizer.param_groups[0]["lr"]) == (0, 0.1)
-    assert (loss_of.last, loss_of.largest, list(loss_of.seen)) == (None, None, [])
+    assert (loss_of.last, loss_of.largest, list(loss_of.outputs_of_calls)) == (None, None, [])
     assert positions(4).tolist() == [0.0, 1.0, 2.0, 3.0]
     assert (len(model._forward_hooks), model.calls) == (1, {"of a hook": 0})
     assert (CACHE, CACHE.num_writes, vars(CACHE)) == ({}, 0, {})
@@ -204,19 +204,19 @@ def test_settings_of_torch_stay_as_they_were() -> None:
         *(torch._C._get_flash_sdp_enabled, torch._C._get_math_sdp_enabled),
         *(torch.is_grad_enabled, torch.get_default_device),
     )
-    before = [setting() for setting in settings]
+    initial = [setting() for setting in settings]
     with pytest.raises(CaptureError):
         capture(nn.Linear(3, 2), torch.ones(1, 4))
-    assert [setting() for setting in settings] == before
+    assert [setting() for setting in settings] == initial
 
 
 def test_gradients_that_were_begun_before_a_capture_end_after_it() -> None:
     layer, rows = nn.Linear(3, 2), torch.ones(4, 3)
     with torch.autocast("cpu", torch.bfloat16):  # it keeps casts of weights
-        before = layer(rows).sum()
+        first = layer(rows).sum()
         capture(layer, rows)
-        after = layer(rows).sum()
-    (before + after).backward()
+        second = layer(rows).sum()
+    (first + second).backward()
     assert layer.weight.grad is not None
     assert layer.weight.grad.tolist() == [[8.0] * 3] * 2
 
@@ -262,14 +262,14 @@ def test_a_process_that_is_forked_during_a_capture_can_capture() -> None:
         capture(nn.Linear(2, 2), torch.ones(2, 2))
 
     run = functools.partial(capture, nn.Linear(2, 2), torch.ones(2, 2), loss_fn=slow_loss)
-    other = threading.Thread(target=run)
-    other.start()
+    thread = threading.Thread(target=run)
+    thread.start()
     is_in.wait(20)
     child = multiprocessing.get_context("fork").Process(target=capture_in_child)
     child.start()
     child.join(20)
     child.kill()
-    other.join()
+    thread.join()
     assert child.exitcode == 0
 
 
@@ -292,12 +292,12 @@ def test_what_cannot_be_followed_is_named_with_its_module_and_line(
     function: Callable[[nn.Module, torch.Tensor], torch.Tensor], message: str
 ) -> None:
     model = nn.Sequential(Net(lambda net, x: function(net.layer, x), layer=nn.Linear(3, 2)))
-    before = fingerprint(model)
+    initial = fingerprint(model)
     with pytest.raises(CaptureError, match=f"^{message}") as error:
         capture(model, torch.ones(1, 3))
     assert re.search(r" \(line \d+ of test_capture_isolation\.py\)$", str(error.value))
     assert "\n" not in str(error.value)
-    assert fingerprint(model) == before
+    assert fingerprint(model) == initial
 
 
 LINEAR, SGD = nn.Linear(3, 2), torch.optim.SGD([nn.Parameter(torch.ones(()))], lr=0.1)
@@ -362,20 +362,20 @@ def test_a_caller_gets_a_cache_back_as_it_was() -> None:
     layer = nn.Linear(4, 4)
 
     def step(rows: torch.Tensor) -> torch.Tensor:
-        (kept, *_) = cache.layers
+        (cached, *_) = cache.layers
         new = layer(rows)
-        kept.keys = new if kept.keys is None else torch.cat([kept.keys, new])
-        kept.seen += 1
+        cached.keys = new if cached.keys is None else torch.cat([cached.keys, new])
+        cached.seen += 1
         cache.layers.append(SimpleNamespace(keys=new))
         cache.values = new
-        total: torch.Tensor = kept.keys.sum()
+        total: torch.Tensor = cached.keys.sum()
         return total
 
-    for before in (None, torch.ones(2, 4)):
-        cache.layers[0].keys = before
+    for keys in (None, torch.ones(2, 4)):
+        cache.layers[0].keys = keys
         capture_function(step, layer, example_inputs=(torch.ones(3, 4),))
-        (kept,) = cache.layers
-        assert kept.keys is before
-        assert kept.seen == 0
+        (cached,) = cache.layers
+        assert cached.keys is keys
+        assert cached.seen == 0
         assert not hasattr(cache, "values")
-        assert not isinstance(kept.keys, FakeTensor)
+        assert not isinstance(cached.keys, FakeTensor)

@@ -21,9 +21,9 @@ from placeto_graphs import Phase
 ROWS = torch.linspace(-1, 1, 32).view(4, 8)
 
 
-def net(function: Callable[..., Any], **parts: nn.Module) -> Net:
+def net(function: Callable[..., Any], **modules: nn.Module) -> Net:
     """Return two layers, and a function that uses them."""
-    return Net(function, first=nn.Linear(8, 8), second=nn.Linear(8, 4), **parts)
+    return Net(function, first=nn.Linear(8, 8), second=nn.Linear(8, 4), **modules)
 
 
 # Hooks of parameters
@@ -36,15 +36,15 @@ def test_hooks_of_parameters_run() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
     for parameter in model.parameters():
         parameter.register_hook(clipped)  # type: ignore[no-untyped-call]
-    seen: list[nn.Parameter] = []
-    model[0].weight.register_post_accumulate_grad_hook(seen.append)  # type: ignore[operator]
-    before = [dict(each._backward_hooks or {}) for each in model.parameters()]
+    hooked: list[nn.Parameter] = []
+    model[0].weight.register_post_accumulate_grad_hook(hooked.append)  # type: ignore[operator]
+    hooks = [dict(weight._backward_hooks or {}) for weight in model.parameters()]
     step = compared(Case(model, (ROWS,)))
     clamps = [call for call in step.trace.calls if call.op_type == "aten.clamp"]
     assert [call.phase for call in clamps] == [Phase.BACKWARD] * 4
-    assert all(parameter is model[0].weight for parameter in seen)
-    assert len(seen) == 4  # of the capture, and of three steps in PyTorch
-    assert [dict(each._backward_hooks or {}) for each in model.parameters()] == before
+    assert all(parameter is model[0].weight for parameter in hooked)
+    assert len(hooked) == 4  # of the capture, and of three steps in PyTorch
+    assert [dict(weight._backward_hooks or {}) for weight in model.parameters()] == hooks
     check_replay(step)
 
 
@@ -64,10 +64,10 @@ def with_weight(weight: torch.Tensor) -> nn.Module:
 
 def quantized() -> nn.Module:
     model = nn.Sequential(nn.Linear(8, 4))
-    made: nn.Module = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
+    quantized_model: nn.Module = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
         model, {nn.Linear}, dtype=torch.qint8
     )
-    return made
+    return quantized_model
 
 
 PLAIN = r"{}: expected a plain tensor, got a {}, .*; capture the model before it is sharded"
@@ -154,7 +154,7 @@ def saved_on_cpu(model: Any, rows: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "what"),
+    ("function", "operation"),
     [
         (saved_on_cpu, "save_on_cpu"),
         (lambda m, x: m.second(m.first(x).to("cpu").relu()), r"\.to\('cpu'\)"),
@@ -163,8 +163,11 @@ def saved_on_cpu(model: Any, rows: torch.Tensor) -> Any:
         (lambda m, x: m.second(m.first(x).to(torch.device("cpu")).relu()), r"\.to\('cpu'\)"),
     ],
 )
-def test_what_is_moved_to_the_cpu_is_said_to_stay(function: Callable[..., Any], what: str) -> None:
-    with pytest.warns(CaptureWarning, match=rf"^{what}: .* \(line \d+ of test_capture_kinds.py\)$"):
+def test_what_is_moved_to_the_cpu_is_said_to_stay(
+    function: Callable[..., Any], operation: str
+) -> None:
+    message = rf"^{operation}: .* \(line \d+ of test_capture_kinds.py\)$"
+    with pytest.warns(CaptureWarning, match=message):
         graph = capture(net(function), ROWS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

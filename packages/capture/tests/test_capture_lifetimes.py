@@ -29,7 +29,7 @@ def read_by(graph: OpGraph, op: int) -> dict[str, int]:
 
 
 def waits_of(graph: OpGraph, op: int) -> list[str]:
-    return [graph.op_names[before] for after, before in graph.waits.tolist() if after == op]
+    return [graph.op_names[earlier] for later, earlier in graph.waits.tolist() if later == op]
 
 
 def test_a_variable_keeps_what_nothing_reads_any_more() -> None:
@@ -83,8 +83,8 @@ def test_the_garbage_collector_makes_no_difference() -> None:
     gc.set_threshold(*threshold)
     assert gc.isenabled()
     assert graphs[0] == graphs[1]
-    held = {graphs[0].op_names[op] for op in graphs[0].tensor_producer[graphs[0].held_tensors]}
-    assert held == {"input.0", "aten.sin", "aten.exp_5"}
+    held_ops = {graphs[0].op_names[op] for op in graphs[0].tensor_producer[graphs[0].held_tensors]}
+    assert held_ops == {"input.0", "aten.sin", "aten.exp_5"}
 
 
 @pytest.fixture

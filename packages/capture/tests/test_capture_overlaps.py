@@ -72,7 +72,7 @@ def test_parts_of_any_layout(cut: Callable[[torch.Tensor], torch.Tensor]) -> Non
     whole = numbers()
     check_forward(Net(write_part, whole=whole, part=cut(whole)))
     check_forward(Net(read_first, part=cut(whole), whole=whole))
-    check_forward(Net(lambda _, whole, part: part.mul_(2).sum() + whole), (whole, cut(whole)))
+    check_forward(Net(lambda _, whole, piece: piece.mul_(2).sum() + whole), (whole, cut(whole)))
 
 
 def test_parts_that_do_not_overlap_are_ops_of_their_own() -> None:
@@ -107,8 +107,8 @@ def test_overlapping_weights_are_trained_as_in_pytorch(
 
 @pytest.mark.parametrize("begin", [0, 1])  # the whole, or another view of it
 def test_gradients_go_through_writes_into_a_part_and_through_parts(begin: int) -> None:
-    def write(model: Any, whole: torch.Tensor, part: torch.Tensor) -> Any:
-        part.copy_(torch.tanh(model.weight))
+    def write(model: Any, whole: torch.Tensor, piece: torch.Tensor) -> Any:
+        piece.copy_(torch.tanh(model.weight))
         return whole * model.row * model.weight.sum()
 
     def cut(whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

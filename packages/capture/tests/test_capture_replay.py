@@ -60,8 +60,8 @@ def test_a_replayed_forward_pass_gives_what_pytorch_gives(name: str) -> None:
     example.model.eval()
     with torch.no_grad():
         outputs = torch.utils._pytree.tree_leaves(example.model(*example.inputs))
-    for number, output in enumerate(outputs):
-        torch.testing.assert_close(results[f"output.{number}"], output)
+    for index, output in enumerate(outputs):
+        torch.testing.assert_close(results[f"output.{index}"], output)
 
 
 # The ops of layers and losses of torch.nn are those that PyTorch runs, by name and bytes.
@@ -115,14 +115,14 @@ class Scaled(nn.Module):
         super().__init__()
         self.scale, self.module = nn.Parameter(torch.ones(())), module
 
-    def forward(self, first: torch.Tensor, *others: Any) -> Any:
-        return self.module(first * self.scale, *others)
+    def forward(self, first: torch.Tensor, *targets: Any) -> Any:
+        return self.module(first * self.scale, *targets)
 
 
 @pytest.mark.filterwarnings("ignore:reduction")
 @pytest.mark.parametrize(("name", "in_place"), MODULES)
 def test_layers_and_losses_run_the_ops_that_pytorch_runs(name: str, in_place: bool) -> None:
     inputs = CALLED_WITH.get(name, (SCORES, SCORES) if name in loss.__all__ else (IMAGES,))
-    given = {"inplace": True} if in_place else {}
-    module = getattr(nn, name)(*MADE_WITH.get(name, ()), **given)
+    options = {"inplace": True} if in_place else {}
+    module = getattr(nn, name)(*MADE_WITH.get(name, ()), **options)
     check_tensors(compared(Case(Scaled(module), inputs), torch.optim.SGD))

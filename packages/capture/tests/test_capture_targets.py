@@ -73,9 +73,9 @@ IN_ONE_OP = [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
 def test_attention_is_one_op_forward_and_one_backward(
     make: Callable[[], nn.Module], target: Target, flops: list[int]
 ) -> None:
-    before = functional.scaled_dot_product_attention
+    attend = functional.scaled_dot_product_attention
     graph = capture(make(), ATTENDED, target=target)
-    assert functional.scaled_dot_product_attention is before
+    assert functional.scaled_dot_product_attention is attend
     attends = [op for op, kind in enumerate(graph.op_types) if "dot_product" in kind]
     assert graph.phases[attends].tolist() == [0, 1][: len(flops)]
     assert graph.flops[attends].tolist() == flops
@@ -87,8 +87,8 @@ def test_attention_keeps_sums_for_a_backward_pass_alone() -> None:
     for mode, of_sums in (("training", [2 * 3 * 32 * 4]), ("inference", [0])):  # blocks of 32 rows
         graph = capture(wide_attention(), ATTENDED, mode=mode)
         (op, *_) = (op for op, kind in enumerate(graph.op_types) if "dot_product" in kind)
-        made = graph.tensor_bytes[graph.tensor_producer == op].tolist()
-        assert made == [2 * 3 * 3 * 8 * 4, *of_sums, 8, 8]  # and where it draws random numbers
+        num_bytes = graph.tensor_bytes[graph.tensor_producer == op].tolist()
+        assert num_bytes == [2 * 3 * 3 * 8 * 4, *of_sums, 8, 8]  # and where it draws random numbers
 
 
 def test_attention_gives_what_pytorch_gives_on_either_target() -> None:
@@ -128,9 +128,9 @@ def check_on_gpu(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
 def test_dropout_is_one_op_on_a_gpu(in_place: bool) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3, inplace=in_place), nn.Linear(8, 1))
     inputs = torch.ones(64, 8)
-    before = functional.dropout
+    dropout = functional.dropout
     on_gpu, on_cpu = (trace_step(StepSpec(model, inputs, target=target)) for target in TARGETS)
-    assert functional.dropout is before
+    assert functional.dropout is dropout
     drops = [call.op_type for call in on_gpu.calls if "dropout" in call.op_type]
     expected = [] if in_place else ["aten.native_dropout", "aten.native_dropout_backward"]
     assert drops == expected
@@ -144,9 +144,9 @@ def test_what_is_dropped_is_dropped_in_the_backward_pass_too() -> None:
     inputs = torch.eye(4).repeat(8, 1)
     trace = trace_step(StepSpec(model, inputs, lambda y: y.sum(), torch.optim.SGD))
     results = replay(trace, {}, seed=4)
-    kept = results["loss"].item() / 2  # what stays counts twice
-    assert 0 < kept < 32
-    assert results["0.weight.grad"].sum().item() == pytest.approx(2 * kept)
+    num_kept = results["loss"].item() / 2  # what stays counts twice
+    assert 0 < num_kept < 32
+    assert results["0.weight.grad"].sum().item() == pytest.approx(2 * num_kept)
 
 
 def test_an_update_moves_what_is_there_before_and_after_it_once() -> None:

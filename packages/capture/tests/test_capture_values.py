@@ -25,9 +25,9 @@ def example(function: Function) -> Case:
     """Return two layers, a buffer and a constant, and a function of them that asks for values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        parts = {"layer": nn.Linear(4, 4), "other": nn.Linear(4, 4)}
-        kept = {"numbers": torch.tensor([1, 2, 3]), "kept": torch.tensor([0.5, 2.0])}
-        return Case(Net(function, **parts, **kept), (torch.rand(6, 4),))
+        layers = {"layer": nn.Linear(4, 4), "other": nn.Linear(4, 4)}
+        constants = {"numbers": torch.tensor([1, 2, 3]), "kept": torch.tensor([0.5, 2.0])}
+        return Case(Net(function, **layers, **constants), (torch.rand(6, 4),))
 
 
 def after_a_write(model: Any, x: torch.Tensor) -> torch.Tensor:
@@ -162,11 +162,11 @@ LINE = raises_if_large.__code__.co_firstlineno + 2
 def test_other_decisions_and_conversions_of_weights_are_refused(
     function: Function, message: str
 ) -> None:
-    before = nn.Module._apply
-    given = example(function)
+    apply = nn.Module._apply
+    case = example(function)
     with pytest.raises(CaptureError, match=message):
-        capture(given.model, given.inputs)
-    assert nn.Module._apply is before
+        capture(case.model, case.inputs)
+    assert nn.Module._apply is apply
 
 
 def test_distributions_of_unknown_values_are_taken_as_valid() -> None:
@@ -175,8 +175,8 @@ def test_distributions_of_unknown_values_are_taken_as_valid() -> None:
         return torch.distributions.Normal(hidden, hidden.exp()).rsample()
 
     torch.distributions.Distribution.set_default_validate_args(True)  # the compiler sets it
-    given = example(sample)
-    assert "aten.exp" in capture(given.model, given.inputs).op_types
+    case = example(sample)
+    assert "aten.exp" in capture(case.model, case.inputs).op_types
     with pytest.raises(ValueError, match="Expected parameter scale"):  # is checked again outside
         torch.distributions.Normal(torch.zeros(1), -torch.ones(1))
 
@@ -194,13 +194,13 @@ MASKS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", MASKS)
 def test_a_mask_picks_its_part_and_everything_is_the_upper_bound(name: str) -> None:
-    given = example(MASKS[name])
-    half = capture(given.model, given.inputs, target="cpu", mask_fraction=0.5)
-    whole = compared(given, mask_fraction=1.0)
+    case = example(MASKS[name])
+    half = capture(case.model, case.inputs, target="cpu", mask_fraction=0.5)
+    whole = compared(case, mask_fraction=1.0)
     check_replay(whole)
     assert half.tensor_bytes.sum() < whole.graph.tensor_bytes.sum()
     with pytest.raises(CaptureError, match="or say with mask_fraction which part"):
-        capture(given.model, given.inputs)
+        capture(case.model, case.inputs)
     rows = example(MASKS["rows"])
     step = StepSpec(rows.model, rows.inputs, mode="inference", mask_fraction=0.5)
     assert trace_step(step).results["output.0"].size == (3, 4)
@@ -250,9 +250,9 @@ class LoopOverExperts(nn.Module):
         chosen = self.choose(scores)
         result = torch.zeros_like(rows)
         for expert in chosen.any(0).nonzero()[:, 0]:
-            (found,) = torch.where(chosen[:, expert])
-            outputs = self.experts[f"expert_{int(expert)}"](rows[found])
-            result.index_add_(0, found, outputs * scores[found, expert, None])
+            (chosen_rows,) = torch.where(chosen[:, expert])
+            outputs = self.experts[f"expert_{int(expert)}"](rows[chosen_rows])
+            result.index_add_(0, chosen_rows, outputs * scores[chosen_rows, expert, None])
         return result
 
 

@@ -22,7 +22,7 @@ def writes(accesses: list[tuple[int, int, bool]]) -> nn.Module:
     """Return what reads and writes some tensors in an order that is given."""
 
     def forward(net: Any, inputs: torch.Tensor) -> Any:
-        tensors = [net.weight * 1, *(inputs + number for number in range(3))]
+        tensors = [net.weight * 1, *(inputs + shift for shift in range(3))]
         with torch.no_grad():
             for target, source, in_place in accesses:
                 if in_place:
@@ -46,10 +46,10 @@ BY_WAY_OF_OTHERS = [(2, 1, False), (3, 2, False), (1, 3, True)]
 def test_a_wait_is_one_that_no_other_path_implies(accesses: list[tuple[int, int, bool]]) -> None:
     graph = capture(writes(accesses), torch.ones(2))
     order = order_of(graph)
-    for op, before in graph.waits.tolist():
-        order.remove_edge(before, op)
-        assert not nx.has_path(order, before, op)
-        order.add_edge(before, op)
+    for op, earlier in graph.waits.tolist():
+        order.remove_edge(earlier, op)
+        assert not nx.has_path(order, earlier, op)
+        order.add_edge(earlier, op)
 
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -104,8 +104,8 @@ def test_gradient_ops_of_saved_values_alone_wait_for_the_gradient() -> None:
     graph = capture(Function(cubes), inputs, optimizer=lambda _: SGD([torch.ones(1)]))
     power = graph.op_names.index("aten.pow_2")
     assert graph.phases[power] == Phase.BACKWARD
-    (before,) = graph.waits[graph.waits[:, 0] == power, 1]
-    assert graph.op_names[before] == "aten.mul"  # of the gradient and the exponential
+    (earlier,) = graph.waits[graph.waits[:, 0] == power, 1]
+    assert graph.op_names[earlier] == "aten.mul"  # of the gradient and the exponential
 
 
 def test_a_backward_pass_waits_for_the_one_right_before_it() -> None:
@@ -160,19 +160,19 @@ def test_what_an_error_has_left_is_not_held() -> None:
 
 def test_what_a_step_has_in_variables_and_lists_is_held() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    optimizer, kept = SGD(model.parameters()), []
-    model[1].register_forward_hook(lambda _module, _inputs, output: kept.append(output))
+    optimizer, outputs_of_layer = SGD(model.parameters()), []
+    model[1].register_forward_hook(lambda _module, _inputs, output: outputs_of_layer.append(output))
 
     def step(inputs: torch.Tensor) -> None:
         for _ in range(2):
             outputs = model(inputs).exp()
-            kept[:] = kept[-1:]
+            outputs_of_layer[:] = outputs_of_layer[-1:]
             outputs.sum().backward()
             optimizer.step()
             optimizer.zero_grad()
 
     graph = capture_function(
-        step, model, optimizer, example_inputs=torch.ones(2, 4), changed_objects=[kept]
+        step, model, optimizer, example_inputs=torch.ones(2, 4), changed_objects=[outputs_of_layer]
     )
     gradients = {"0/aten.mm_2", "0/aten.sum_2", "2/aten.mm_4", "2/aten.sum_2"}
     assert held_ops(graph) == {"input.0", "1/aten.tanh_2", "loss/aten.exp_2", *gradients}

@@ -135,9 +135,9 @@ def test_float32_is_rounded_where_it_may_be(
     op_type: str, groups: int, rounding: set[str], efficiency: float, tf32: Any
 ) -> None:
     work: dict[str, Any] = {"flops": 600.0, "bytes_accessed": 1.0, "group_channels": 1}
-    (taken,) = cost_model(graph_of(op_type=op_type, groups=groups, **work), CARD, tf32=tf32)
+    (time,) = cost_model(graph_of(op_type=op_type, groups=groups, **work), CARD, tf32=tf32)
     peak = 2000 if tf32 in rounding else 1000
-    assert taken == pytest.approx(0.25 + 600 / peak / efficiency, rel=1e-12)
+    assert time == pytest.approx(0.25 + 600 / peak / efficiency, rel=1e-12)
 
 
 def test_nothing_to_do_takes_no_time() -> None:
@@ -177,7 +177,7 @@ def test_one_warning_names_the_types_in_no_class_and_their_largest_share() -> No
         times = cost_models(graph, ["k80", "v100"])
     with pytest.warns(CaptureWarning) as caught_of_one:
         cost_model(graph, "k80")
-    assert {each.filename for each in (*caught, *caught_of_one)} == {__file__}
+    assert {warning.filename for warning in (*caught, *caught_of_one)} == {__file__}
     (warning,) = caught
     k80 = times["k80"] / times["k80"].sum()
     v100 = times["v100"] / times["v100"].sum()
@@ -240,9 +240,9 @@ works = st.floats(0, 1e15, allow_nan=False)
 
 @given(st.sampled_from(KINDS), st.sampled_from(sorted(CLASS_OF_TYPE)), works, works, works)
 def test_more_bytes_never_take_less_time(
-    kind: str, op_type: str, flops: float, moved: float, more: float
+    kind: str, op_type: str, flops: float, moved: float, added_bytes: float
 ) -> None:
     less_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved)
-    more_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved + more)
+    more_time = seconds(kind, op_type=op_type, flops=flops, bytes_accessed=moved + added_bytes)
     assert np.isfinite(more_time)
     assert DEVICE_KINDS[kind].launch_overhead <= less_time <= more_time

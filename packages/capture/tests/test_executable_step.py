@@ -101,13 +101,13 @@ def test_in_place_writes_on_several_devices(program: InPlaceProgram, seed: int, 
     inputs = torch.arange(12.0).reshape(3, 4) / 7
     shared = program.memory[start : start + 12].view(3, 4)
     step = executable_step(program, (inputs, shared), mode="inference")
-    found = placed_run(step, random_devices(step.graph, 3, seed), 3, seed).results
+    results = placed_run(step, random_devices(step.graph, 3, seed), 3, seed).results
     with torch.no_grad():
         expected = program(inputs.clone(), shared)
-    torch.testing.assert_close(found["output.0"], expected)
-    torch.testing.assert_close(found["buffer"], program.buffer)
-    torch.testing.assert_close(found["weight"], program.weight.data)
-    torch.testing.assert_close(found["scale"], program.scale)
+    torch.testing.assert_close(results["output.0"], expected)
+    torch.testing.assert_close(results["buffer"], program.buffer)
+    torch.testing.assert_close(results["weight"], program.weight.data)
+    torch.testing.assert_close(results["scale"], program.scale)
 
 
 @pytest.mark.parametrize("name", ["residual network", "recomputed", "writes in pieces"])
@@ -115,8 +115,8 @@ def test_nothing_but_what_is_wanted_is_left_in_memory(name: str) -> None:
     example = case(name)
     step = executable_step(example.model, example.inputs, results=["loss"])
     for seed in range(5):
-        held = placed_run(step, random_devices(step.graph, 3, seed), 3, seed).held
-        assert sum(held) == 4  # the loss
+        held_bytes = placed_run(step, random_devices(step.graph, 3, seed), 3, seed).held_bytes
+        assert sum(held_bytes) == 4  # the loss
 
 
 def small_step() -> ExecutableStep:
@@ -134,13 +134,13 @@ def run_to_the_end(step: ExecutableStep, num_left: int = 0) -> Mapping[str, Any]
 
 def test_each_run_begins_with_the_same_values_and_the_model_stays_as_it_is() -> None:
     example = case("recomputed")
-    before = {name: value.clone() for name, value in example.model.state_dict().items()}
+    initial = {name: value.clone() for name, value in example.model.state_dict().items()}
     step = executable_step(example.model, example.inputs)
     first, second = (run_to_the_end(step) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["blocks.0.0.weight"], before["blocks.0.0.weight"])
-    after = example.model.state_dict()
-    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert not torch.equal(first["blocks.0.0.weight"], initial["blocks.0.0.weight"])
+    final = example.model.state_dict()
+    assert all(torch.equal(final[name], value) for name, value in initial.items())
 
 
 def test_a_run_that_was_broken_off_leaves_nothing_behind() -> None:
@@ -165,19 +165,19 @@ def test_a_device_sets_back_what_it_sets() -> None:
 
 def test_what_is_not_there_is_said_in_one_line() -> None:
     step, count = small_step(), torch.cuda.device_count()
-    for number, names, line in (
+    for index, names, line in (
         (0, [f"cuda:{count}"], f"one of {count} CUDA devices that .* here, got 'cuda:{count}'$"),
         (1, ["cpu:0", "tpu:0"], "cpu:NUMBER or cuda:NUMBER"),
     ):
-        with pytest.raises(CaptureError, match=rf"^devices\[{number}\]: expected {line}"):
+        with pytest.raises(CaptureError, match=rf"^devices\[{index}\]: expected {line}"):
             step.check_devices(names)
-    for how, line in (
+    for options, line in (
         ({"results": ["gain"]}, "results: expected names of this step, got 'gain'"),
         ({"values": {"gain": torch.ones(1)}}, "values: expected names of this step, got 'gain'"),
         ({"threads_per_device": 0}, "threads_per_device: expected at least 1, got 0"),
     ):
         with pytest.raises(CaptureError, match=f"^{line}$"):
-            executable_step(nn.Linear(2, 2), torch.ones(1, 2), **how)
+            executable_step(nn.Linear(2, 2), torch.ones(1, 2), **options)
 
 
 @pytest.mark.parametrize("make", [executable_step, executable_training])

@@ -20,10 +20,10 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 def in_groups(weights: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """Return Adam with a learning rate of matrices."""
-    given = list(weights)
+    parameters = list(weights)
     groups: list[dict[str, Any]] = [
-        {"params": [weight for weight in given if weight.dim() == 2], "lr": 0.1},
-        {"params": [weight for weight in given if weight.dim() != 2]},
+        {"params": [weight for weight in parameters if weight.dim() == 2], "lr": 0.1},
+        {"params": [weight for weight in parameters if weight.dim() != 2]},
     ]
     return torch.optim.Adam(groups, lr=0.03)
 
@@ -55,9 +55,9 @@ def model(*, has_vectors: bool = True) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         sizes = {"first": (4, 4), "last": (4, 3), "tied": (3, 4), "untied": (3, 4)}
-        parts = {name: nn.Linear(*size, bias=has_vectors) for name, size in sizes.items()}
-        parts["untied"].weight = parts["tied"].weight
-        return Net(forward, **parts, norm=nn.BatchNorm1d(4, affine=has_vectors))
+        layers = {name: nn.Linear(*size, bias=has_vectors) for name, size in sizes.items()}
+        layers["untied"].weight = layers["tied"].weight
+        return Net(forward, **layers, norm=nn.BatchNorm1d(4, affine=has_vectors))
 
 
 def batches(count: int) -> torch.Tensor:
@@ -86,16 +86,16 @@ def test_many_steps_follow_eager_ones(name: str) -> None:
     step = executable_training(eager, batches(1)[0], optimizer=factory, target="cpu")
     optimizer = factory(eager.parameters())
     schedules = [
-        torch.optim.lr_scheduler.LambdaLR(each, lambda number: 0.9**number)
-        for each in (optimizer, step.optimizer)
+        torch.optim.lr_scheduler.LambdaLR(scheduled, lambda epoch: 0.9**epoch)
+        for scheduled in (optimizer, step.optimizer)
     ]
-    for number, batch in enumerate(batches(40)):
+    for index, batch in enumerate(batches(40)):
         optimizer.zero_grad()
         loss = eager(batch)
         loss.backward()
         optimizer.step()
         # Weights move to wherever the next run wants them.
-        devices = random_devices(step.graph, 2, number // 10)
+        devices = random_devices(step.graph, 2, index // 10)
         assert train_on(step, batch, devices) == pytest.approx(loss.item(), rel=1e-3, abs=1e-6)
         for schedule in schedules:
             schedule.step()
@@ -124,28 +124,28 @@ def test_masks_are_others_in_each_step_and_the_same_for_a_seed() -> None:
 
 def test_the_state_can_be_kept_and_put_back() -> None:
     batch = batches(1)[0]
-    step, other = (executable_training(model(), batch, target="cpu") for _ in range(2))
+    step, resumed = (executable_training(model(), batch, target="cpu") for _ in range(2))
     everything = on_one_device(step.graph)
     for _ in range(3):
         train_on(step, batch, everything)
-    kept = step.state()
-    other.load_state(kept)
+    state = step.state()
+    resumed.load_state(state)
     for _ in range(3):  # the second loss is of the weights that the first update gave
-        assert train_on(other, batch, everything) == train_on(step, batch, everything)
-    assert not torch.equal(step.state()["last.weight"], kept["last.weight"])
+        assert train_on(resumed, batch, everything) == train_on(step, batch, everything)
+    assert not torch.equal(step.state()["last.weight"], state["last.weight"])
 
 
 def test_after_a_step_that_failed_the_weights_are_not_trusted() -> None:
     batch = batches(1)[0]
     step = executable_training(model(), batch, target="cpu")
-    before = step.state()
+    state = step.state()
     step.load(batch)
     step.feed()  # and nothing runs
     with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step has left"):
         step.load(batch)
     with pytest.raises(CaptureError, match=r"^weights: expected those that a whole step has left"):
         step.state()
-    step.load_state(before)
+    step.load_state(state)
     train_on(step, batch, on_one_device(step.graph))
 
 
@@ -162,13 +162,13 @@ def test_bad_batches_are_said_in_one_line() -> None:
         with pytest.raises(CaptureError, match=f"^{line}"):
             step.load(wrong)
     state = step.state()
-    for kept, line in (
+    for bad_state, line in (
         ({"gain": batch}, "state: expected names of this step, got 'gain'$"),
         ({}, "state: expected a tensor for 'first.weight', got"),
         ({**state, "last.bias": batch[0, :1]}, r"last\.bias: expected shape \(3,\), got \(1,\)$"),
     ):
         with pytest.raises(CaptureError, match=f"^{line}"):
-            step.load_state(kept)
+            step.load_state(bad_state)
 
 
 class Clipping(torch.optim.SGD):

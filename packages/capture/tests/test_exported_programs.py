@@ -102,12 +102,12 @@ class Picks(nn.Linear):
 
 class Repeats(nn.Linear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        found: tuple[Any, torch.Tensor] = while_loop(  # type: ignore[no-untyped-call]
+        last: tuple[Any, torch.Tensor] = while_loop(  # type: ignore[no-untyped-call]
             lambda count, _: count < 3,
             lambda count, rows: (count + 1, super(Repeats, self).forward(rows)),
             (torch.tensor(0), rows),
         )
-        return found[1]
+        return last[1]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def written(path: Path, model: nn.Module, inputs: tuple[torch.Tensor, ...], **op
     return path
 
 
-def made(
+def written_graph(
     path: Path,
     nodes: Sequence[Any],
     inputs: Mapping[str, tuple[int | str | None, ...] | None],
@@ -106,15 +106,15 @@ def test_open_dimensions_are_asked_for_and_given(tmp_path: Path) -> None:
 def test_the_batch_is_the_first_dimension_and_given_once(tmp_path: Path) -> None:
     weight = numpy_helper.from_array(np.ones((6, 6), np.float32), "weight")
     product = [helper.make_node("MatMul", ["rows", "weight"], ["scores"])]
-    both = made(tmp_path / "both.onnx", product, {"rows": ("N", "S", 6)}, [weight])
+    both = written_graph(tmp_path / "both.onnx", product, {"rows": ("N", "S", 6)}, [weight])
     (rows,) = program_step(both, batch_size=7, S=3).example_inputs
     assert rows.shape == (7, 3, 6)
     with pytest.raises(CaptureError, match=r"leaves open \(N, S\), got 'batch_size'$"):
         program_step(both, batch_size=7, N=4, S=3)
-    words = made(tmp_path / "words.onnx", product, {"rows": (1, "S", 6)}, [weight])
+    words = written_graph(tmp_path / "words.onnx", product, {"rows": (1, "S", 6)}, [weight])
     with pytest.raises(CaptureError, match=r"leaves open \(S\), got 'batch_size'$"):
         program_step(words, batch_size=7)
-    named = made(tmp_path / "named.onnx", product, {"rows": ("path", 6)}, [weight])
+    named = written_graph(tmp_path / "named.onnx", product, {"rows": ("path", 6)}, [weight])
     assert program_step(named, path=2).example_inputs[0].shape == (2, 6)
 
 
@@ -134,7 +134,8 @@ def test_scales_of_images_are_no_weights(tmp_path: Path) -> None:
 def as_initializers(path: Path) -> None:
     """Write constants as initializers, as the exporter of torch.export does."""
     model = onnx.load(path)
-    for node in [each for each in model.graph.node if each.op_type == "Constant"]:
+    constants = [node for node in model.graph.node if node.op_type == "Constant"]
+    for node in constants:
         value = node.attribute[0].t
         value.name = node.output[0]
         model.graph.initializer.append(value)
@@ -151,14 +152,14 @@ def test_weights_may_be_constants_of_nodes(tmp_path: Path) -> None:
         file.graph.node.insert(0, helper.make_node("Constant", [], [value.name], value=value))
     del file.graph.initializer[:]
     onnx.save(file, path)
-    found = capture(*program_step(path))
-    assert found.parameter_bytes.sum() == expected.parameter_bytes.sum() > 0
-    assert without_names(found) == without_names(expected)
+    graph = capture(*program_step(path))
+    assert graph.parameter_bytes.sum() == expected.parameter_bytes.sum() > 0
+    assert without_names(graph) == without_names(expected)
 
 
 def test_scales_of_old_files_are_an_attribute(tmp_path: Path) -> None:
     node = helper.make_node("Upsample", ["x"], ["y"], mode="nearest", scales=[1.0, 1.0, 2.0, 3.0])
-    path = made(tmp_path / "model.onnx", [node], {"x": (1, 1, 1, 2)}, version=7)
+    path = written_graph(tmp_path / "model.onnx", [node], {"x": (1, 1, 1, 2)}, version=7)
     picture = program_step(path).model(torch.tensor([[[[1.0, 2.0]]]]))
     assert picture.tolist() == [[[[1, 1, 1, 2, 2, 2]] * 2]]
 
@@ -169,16 +170,16 @@ def test_what_was_exported_for_training_trains(tmp_path: Path) -> None:
     path = written(
         tmp_path / "model.onnx", model, inputs, training=training, do_constant_folding=False
     )
-    found, expected = capture(*program_step(path)), capture(model, inputs)
+    graph, expected = capture(*program_step(path)), capture(model, inputs)
     for op_type in ("native_batch_norm", "native_dropout", "native_batch_norm_backward"):
-        assert found.op_types.count(f"aten.{op_type}") == 1
+        assert graph.op_types.count(f"aten.{op_type}") == 1
     # The exported file has no count of batches.
-    assert found.flops.sum() == pytest.approx(expected.flops.sum(), rel=0.01)
-    norm = found.op_names.index(next(n for n in found.op_names if n.endswith("running_mean")))
-    assert found.op_types[norm] == "buffer"
+    assert graph.flops.sum() == pytest.approx(expected.flops.sum(), rel=0.01)
+    norm = graph.op_names.index(next(n for n in graph.op_names if n.endswith("running_mean")))
+    assert graph.op_types[norm] == "buffer"
 
 
-def numbers(name: str, *values: int) -> Any:
+def whole_numbers(name: str, *values: int) -> Any:
     return helper.make_tensor(name, 7, [len(values)], values)
 
 
@@ -201,48 +202,50 @@ COMPUTED = {  # indices that count from the end
 
 @pytest.mark.filterwarnings("ignore")  # of NumPy, about what the cases compute
 def test_every_op_gives_what_the_onnx_library_expects_or_is_refused(tmp_path: Path) -> None:
-    known, shown = {*TRANSLATED, *OF_CONSTANTS}, set()
+    op_types, checked = {*TRANSLATED, *OF_CONSTANTS}, set()
     for example in onnx_cases.collect_testcases(None):
         types = {node.op_type for node in example.model.graph.node}
-        if not types <= known or not example.data_sets or example.name.startswith(NOT_UNIQUE):
+        if not types <= op_types or not example.data_sets or example.name.startswith(NOT_UNIQUE):
             continue
         inputs, expected = example.data_sets[0]
         for are_computed in (False, True) if example.name in COMPUTED else (False,):
-            given = [np.array(value) for value in inputs]
+            arrays = [np.array(value) for value in inputs]
             file = onnx.ModelProto.FromString(example.model.SerializeToString())
-            given = given if are_computed else with_constants(file, given)
+            arrays = arrays if are_computed else with_constants(file, arrays)
             (tmp_path / "model.onnx").write_bytes(file.SerializeToString())
             try:
-                found = program_step(tmp_path / "model.onnx").model(*map(torch.from_numpy, given))
+                outputs = program_step(tmp_path / "model.onnx").model(
+                    *map(torch.from_numpy, arrays)
+                )
             except (ValueError, TypeError, LookupError, RuntimeError):
                 continue
-            found = list(found.values()) if isinstance(found, dict) else [found]
-            for value, right in zip(found, expected, strict=False):
+            outputs = list(outputs.values()) if isinstance(outputs, dict) else [outputs]
+            for value, right in zip(outputs, expected, strict=False):
                 assert value.shape == np.shape(right), example.name
                 if "Resize" not in types:  # which rounds places as PyTorch does
                     np.testing.assert_allclose(value, right, 1e-3, 1e-4, err_msg=example.name)
-            shown |= {example.name} if are_computed else types
-    assert known - shown == NOT_SHOWN
-    assert shown >= COMPUTED
+            checked |= {example.name} if are_computed else types
+    assert op_types - checked == NOT_SHOWN
+    assert checked >= COMPUTED
 
 
 def with_constants(model: Any, values: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Make constants of whole numbers but the first, such as axes; return the other inputs."""
-    left = []
-    for number, (info, value) in enumerate(zip(list(model.graph.input), values, strict=True)):
-        if number and value.dtype.kind == "i":
+    arrays = []
+    for index, (info, value) in enumerate(zip(list(model.graph.input), values, strict=True)):
+        if index and value.dtype.kind == "i":
             model.graph.initializer.append(numpy_helper.from_array(value, info.name))
             model.graph.input.remove(info)
         else:
-            left.append(np.array(value))
-    return left
+            arrays.append(np.array(value))
+    return arrays
 
 
 def test_indices_beyond_the_end_are_refused(tmp_path: Path) -> None:
     rows, indices = torch.ones(3, 2), torch.full((1, 2), 3)
     node = helper.make_node("GatherElements", ["x", "numbers"], ["y"], axis=0)
     shapes = {"x": (3, 2), "numbers": (1, 2)}
-    model = program_step(made(tmp_path / "model.onnx", [node], shapes)).model
+    model = program_step(written_graph(tmp_path / "model.onnx", [node], shapes)).model
     assert model(rows, -indices).tolist() == [[1.0, 1.0]]
     with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
         model(rows, indices)
@@ -257,8 +260,8 @@ def test_shapes_that_are_computed_are_known(tmp_path: Path) -> None:
         helper.make_node("MatMul", ["flat", "w"], ["scores"]),
     ]
     weight = helper.make_tensor("w", 1, [144, 3], np.zeros(432, np.float32))
-    constants = [numbers("first", 0), numbers("rest", -1), weight]
-    path = made(tmp_path / "model.onnx", nodes, {"x": ("batch", 4, 6, 6)}, constants)
+    constants = [whole_numbers("first", 0), whole_numbers("rest", -1), weight]
+    path = written_graph(tmp_path / "model.onnx", nodes, {"x": ("batch", 4, 6, 6)}, constants)
     step = program_step(path, batch_size=5)
     types = Counter(capture(*step).op_types)
     assert types["aten.mm"] == 2  # one there, one back
@@ -271,14 +274,14 @@ def test_no_other_file_is_read(tmp_path: Path) -> None:
     tensor.data_location = 1
     tensor.external_data.add(key="location", value="../../secret")
     add = helper.make_node("Add", ["x", "w"], ["y"])
-    step = program_step(made(tmp_path / "model.onnx", [add], {"x": (2, 4)}, [tensor]))
+    step = program_step(written_graph(tmp_path / "model.onnx", [add], {"x": (2, 4)}, [tensor]))
     assert step.model.get_parameter("w").is_meta
 
 
 @pytest.mark.parametrize(("domain", "op_type"), [("evil", "Run"), ("", "ImageDecoder"), ("", "If")])
 def test_what_is_no_op_on_tensors_is_refused(tmp_path: Path, domain: str, op_type: str) -> None:
     path = tmp_path / "model.onnx"
-    made(path, [helper.make_node(op_type, ["x"], ["y"], domain=domain)], {"x": (2, 3)})
+    written_graph(path, [helper.make_node(op_type, ["x"], ["y"], domain=domain)], {"x": (2, 3)})
     with pytest.raises(CaptureError, match=f"known, got '{domain and 'evil::'}{op_type}'$"):
         program_step(path)
 
@@ -289,7 +292,9 @@ def test_a_constant_that_would_fill_the_memory_is_refused(tmp_path: Path, size: 
         helper.make_node("ConstantOfShape", ["size"], ["many"]),
         helper.make_node("Add", ["x", "many"], ["y"]),
     ]
-    path = made(tmp_path / "model.onnx", nodes, {"x": (2, 3)}, [numbers("size", size)])
+    path = written_graph(
+        tmp_path / "model.onnx", nodes, {"x": (2, 3)}, [whole_numbers("size", size)]
+    )
     step = program_step(path)
     with pytest.raises(CaptureError, match="ConstantOfShape"):
         capture(step.model, step.example_inputs, mode="inference")
@@ -299,7 +304,7 @@ def test_names_in_a_file_are_only_names(tmp_path: Path) -> None:
     name = '0.weight"); open("sprung", "w"); ("'
     weight = helper.make_tensor(name, 1, [3], [0.0] * 3)
     node = helper.make_node("Mul", ["x", name], ["y"], name=f"/{name}/Mul")
-    step = program_step(made(tmp_path / "model.onnx", [node], {"x": (2, 3)}, [weight]))
+    step = program_step(written_graph(tmp_path / "model.onnx", [node], {"x": (2, 3)}, [weight]))
     assert [key for key, _ in step.model.named_parameters()] == ["initializer_0"]
     assert "aten.mul" in capture(*step).op_types
 

@@ -24,8 +24,8 @@ def attention() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         return nn.functional.gelu(hidden)
 
     layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
-    parts = {"embedding": nn.Embedding(20, 8), "layers": layers, "norm": nn.LayerNorm(8)}
-    model = Net(forward, **parts, scale=torch.tensor([0.5]))
+    modules = {"embedding": nn.Embedding(20, 8), "layers": layers, "norm": nn.LayerNorm(8)}
+    model = Net(forward, **modules, scale=torch.tensor([0.5]))
     return model, (torch.randint(20, (2, 5)), torch.ones(5, 5).triu(1).bool())
 
 
@@ -69,8 +69,8 @@ def of_a_gpu(path: Path, *, autocast: bool = False) -> Path:
                 b'{"type": "cpu", "index": null}', b'{"type": "cuda", "index": 0}'
             )
             off, on = (b'"kind": 1}, {"name": "", "arg": {"as_bool": ' + b for b in (b"f", b"t"))
-            wanted = on_gpu.replace(off + b"alse", on + b"rue", 1) if autocast else on_gpu
-            members[name] = wanted
+            rewritten = on_gpu.replace(off + b"alse", on + b"rue", 1) if autocast else on_gpu
+            members[name] = rewritten
         elif name.endswith("sample_inputs/model.pt"):
             inputs = _members(content)
             for key, value in inputs.items():
