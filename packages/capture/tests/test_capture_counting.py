@@ -24,6 +24,7 @@ ROW = WIDTH * FLOAT
 CACHE, SOURCE, PLACES = torch.zeros(ROWS, WIDTH), ONES(2, WIDTH), INDICES(2, WIDTH)
 FIVE, BAGS, PICKED = torch.arange(5), torch.tensor([0, 2]), torch.tensor([3, 5])
 POINTS, IMAGES = (ONES(30, 3), ONES(40, 3)), (2, 16, 8, 8)
+OF_WEIGHTS = "aten._embedding_bag_per_sample_weights_backward"  # counted in a step
 STEPS = ROWS.bit_length()  # halves of halves, until one number is left
 
 
@@ -129,14 +130,28 @@ WORK: dict[str, Work] = {  # a name is that of the op, and what is special
         5 * WIDTH,
         2 * ROW + (5 + 2) * INDEX + 5 * ROW + 2 * 2 * 8,
     ),
+    "_embedding_bag": Work(
+        lambda table: torch.ops.aten._embedding_bag(table, FIVE, BAGS)[0],
+        5 * WIDTH,
+        2 * ROW + (5 + 2) * INDEX + 5 * ROW + 2 * 2 * 8,
+    ),
     "embedding": Work(lambda table: F.embedding(FIVE, table), 0, 10 * ROW + 5 * INDEX),
     "index_select": Work(lambda t: t.index_select(0, FIVE), 0, 10 * ROW + 5 * INDEX),
     "index": Work(lambda table: table[FIVE], 0, 10 * ROW + 5 * INDEX),
+    "_unsafe_index": Work(
+        lambda table: torch.ops.aten._unsafe_index(table, [FIVE]), 0, 10 * ROW + 5 * INDEX
+    ),
     "take": Work(lambda table: table.take(FIVE), 0, 5 * (2 * FLOAT + INDEX)),
     "gather": Work(lambda t: t.gather(0, PLACES), 0, 2 * WIDTH * (2 * FLOAT + INDEX)),
     # The loss and the sum of the weights.
     "nll_loss_forward": Work(
         lambda table: F.nll_loss(table, INDICES(ROWS)), ROWS, ROWS * (FLOAT + INDEX) + 2 * FLOAT
+    ),
+    "nll_loss2d_forward": Work(
+        lambda image: F.nll_loss(image, INDICES(1, 4, 4)),
+        16,
+        16 * (FLOAT + INDEX) + 2 * FLOAT,
+        (ONES(1, 30, 4, 4),),
     ),
     "searchsorted": Work(
         lambda table: torch.searchsorted(table.t()[:2].contiguous(), ONES(2, 1)),
@@ -197,6 +212,11 @@ def test_an_op_has_the_work_that_one_counts_by_hand(name: str) -> None:
     assert moved is None or graph.bytes_accessed[op] == moved
 
 
+def test_each_function_that_picks_is_counted_by_hand() -> None:
+    counted = {f"aten.{name.partition(' ')[0]}" for name in WORK}
+    assert functions.PICKS.keys() - counted == {OF_WEIGHTS}
+
+
 # Groups, and FLOPs: for each output, channel of its group and place of the window; for each input
 # if it is transposed.
 CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...], int, int]] = {
@@ -249,7 +269,7 @@ def test_bags_add_up_rows_and_gradients_of_their_weights_read_those() -> None:
 
     graph = trained(weighted)
     read = 2 * ROW + 5 * ROW + (5 + 2) * INDEX
-    assert bytes_of(graph, "_embedding_bag_per_sample_weights_backward") == read + 5 * FLOAT
+    assert bytes_of(graph, OF_WEIGHTS.removeprefix("aten.")) == read + 5 * FLOAT
     assert graph.flops[op_of(graph, "_embedding_bag_backward")] == 5 * WIDTH
 
 

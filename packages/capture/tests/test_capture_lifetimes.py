@@ -63,6 +63,23 @@ def test_what_is_small_has_no_ops_for_it(rows: int, num_columns: int) -> None:
     assert read_by(graph, free) == {"aten.sin": rows * num_columns * 4}
 
 
+@pytest.mark.parametrize(
+    ("num_kept", "num_frees"),
+    [(16, 0), (54, 0), (66, 1), (300, 1)],  # parts of the peak: 0.5, 1.8, 2.2 and 10 %
+)
+def test_a_variable_has_an_op_if_the_peak_would_be_2_percent_lower(
+    num_kept: int, num_frees: int
+) -> None:
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        kept = inputs[:num_kept].sin()
+        last = inputs.exp().tanh()  # with the inputs three times 1,000 rows
+        del kept
+        return last
+
+    graph = capture(Function(forward), torch.ones(1000, 64), mode="inference")
+    assert len(frees(graph)) == num_frees
+
+
 def test_the_garbage_collector_makes_no_difference() -> None:
     def forward(inputs: torch.Tensor) -> torch.Tensor:
         cycle: list[object] = [inputs.sin()]

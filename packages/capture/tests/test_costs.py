@@ -1,5 +1,6 @@
 """The time of ops on each kind of device."""
 
+import re
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from placeto_capture import CaptureError, CaptureWarning, capture, cost_model, cost_models
-from placeto_capture.costs.op_classes import CLASS_OF_TYPE, NAMES_OF_CLASS, OpClass, op_class
+from placeto_capture.costs.op_classes import (
+    CLASS_OF_TYPE,
+    DENSE_INTENSITY,
+    NAMES_OF_CLASS,
+    RESNEXT_CHANNELS,
+    OpClass,
+    op_class,
+)
+from placeto_capture.costs.roofline import precision_of
 from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph, from_networkx, parse_cluster
 
 KINDS = sorted(DEVICE_KINDS)
@@ -219,6 +228,55 @@ def test_the_class_of_an_op(op_type: str, flops: float, moved: float, expected: 
 def test_the_class_of_a_convolution(groups: int, channels: int, expected: OpClass) -> None:
     for op_type in ("aten.convolution", "aten.convolution_backward"):
         assert op_class(op_type, 1, 1, groups=groups, group_channels=channels) is expected
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_each_stage_of_resnext_counts_as_dense(stage: int) -> None:
+    """Its 32 groups have 4 channels in the first stage, and twice as many in each later one."""
+    channels = 32 * 4 * 2**stage
+    layer = nn.Conv2d(channels, channels, 3, groups=32, device="meta")
+    graph = capture(layer, torch.empty(1, channels, 3, 3, device="meta"), mode="inference")
+    op = graph.op_types.index("aten.convolution")
+    groups, group_channels = int(graph.groups[op]), int(graph.group_channels[op])
+    options = {"groups": groups, "group_channels": group_channels}
+    assert op_class("aten.convolution", 1, 1, **options) is OpClass.CONVOLUTION
+    assert group_channels == RESNEXT_CHANNELS[stage]
+
+
+# Dtypes that a kind of device has a peak for; one element of float4 is two numbers.
+FLOATS = sorted(
+    dtype
+    for dtype in {"float32"}.union(*(kind.peak_flops_in for kind in DEVICE_KINDS.values()))
+    if re.fullmatch(r"b?float\d+(_[a-z0-9]+)?", dtype) and not dtype.endswith("_x2")
+)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_op_of_no_class_is_in_the_same_one_in_every_dtype(dtype: str) -> None:
+    """It moves fewer bytes for as many FLOPs where numbers are narrower."""
+    moved = 1e6 * getattr(torch, dtype).itemsize / torch.float32.itemsize
+    limit = 1e6 * DENSE_INTENSITY
+    product = op_class("mylib.attention", limit * 1.01, moved, dtype=dtype)
+    assert product is OpClass.MATRIX_PRODUCT
+    sum_of_terms = op_class("mylib.attention", limit * 0.99, moved, dtype=dtype)
+    assert sum_of_terms is OpClass.ELEMENTWISE
+
+
+COMPLEX_DTYPES = sorted(
+    {
+        dtype
+        for dtype in vars(torch).values()
+        if isinstance(dtype, torch.dtype) and dtype.is_complex
+    },
+    key=lambda dtype: dtype.itemsize,
+)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX_DTYPES)
+def test_a_product_of_complex_numbers_is_one_of_their_parts(dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    precision = precision_of(name, OpClass.MATRIX_PRODUCT, "never")
+    assert precision == str(dtype.to_real()).removeprefix("torch.")
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("cpu", 4), ("v100", 4), ("v100", 16)])

@@ -37,6 +37,8 @@ WIDTH_OF_DTYPE = {
     "float16": 0.5,
     "float8_e4m3fn": 0.25,
     "float8_e5m2": 0.25,
+    "float8_e4m3fnuz": 0.25,
+    "float8_e5m2fnuz": 0.25,
 }
 
 NAMES_OF_CLASS = {
