@@ -27,8 +27,8 @@ class LogitPolicy(PlacementPolicy):
 
     def forward(self, states: Any) -> torch.Tensor:
         assert isinstance(states, States)
-        each = self.logits.expand(states.graph_features.num_groups)[states.current]
-        return torch.log_softmax(torch.stack([torch.zeros_like(each), each], dim=1), dim=1)
+        logits = self.logits.expand(states.graph_features.num_groups)[states.current]
+        return torch.log_softmax(torch.stack([torch.zeros_like(logits), logits], dim=1), dim=1)
 
     def on_graph(self, _: GraphFeatures) -> Callable[[States], torch.Tensor]:
         return self.forward
@@ -50,7 +50,7 @@ def two_steps() -> CountSeconds:
 
 def gradients_of_update(monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> list[torch.Tensor]:
     """Make an update, and return d(gain)/d(parameters) of its parts before clipping and Adam."""
-    caught: list[torch.Tensor] = []
-    monkeypatch.setattr(trainer.processes, "sum", lambda flat: caught.append(-flat[:-1].clone()))
+    gradients: list[torch.Tensor] = []
+    monkeypatch.setattr(trainer.processes, "sum", lambda flat: gradients.append(-flat[:-1].clone()))
     trainer.update()
-    return caught
+    return gradients

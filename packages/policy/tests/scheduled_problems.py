@@ -28,10 +28,10 @@ QUICK = Settings(message_rounds=2, hidden_units=16, minibatches=2, epochs=1)
 
 def train(trainer: Trainer, checkpoint: Path | None = None) -> list[UpdateSummary]:
     """Make the updates that are left, and write the training to a file."""
-    made = [trainer.update() for _ in range(trainer.updates, trainer.settings.updates)]
+    summaries = [trainer.update() for _ in range(trainer.updates, trainer.settings.updates)]
     if checkpoint:
         save_training(trainer, checkpoint)
-    return made
+    return summaries
 
 
 class ListSchedule:
@@ -72,10 +72,10 @@ class ListSchedule:
         for group in graph.topological_order:
             device = placement[group]
             ready = free[device]
-            for (before, after), size in zip(graph.edges, graph.edge_bytes, strict=True):
-                if after == group:
-                    transfer = size / BANDWIDTH if placement[before] != device else 0.0
-                    ready = max(ready, end[before] + transfer)
+            for (source, reader), size in zip(graph.edges, graph.edge_bytes, strict=True):
+                if reader == group:
+                    transfer = size / BANDWIDTH if placement[source] != device else 0.0
+                    ready = max(ready, end[source] + transfer)
             start[group] = ready
             end[group] = free[device] = ready + graph.compute_time[group, device]
             memory[device] += int(graph.parameter_bytes[group])
@@ -185,12 +185,12 @@ class Given:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         del problem, seed
-        found = evaluator.evaluate(self.placement[None])
+        batch = evaluator.evaluate(self.placement[None])
         return PlacementResult(
             placement=self.placement,
-            runtime=float(found.runtime[0]),
-            peak_memory=found.peak_memory[0],
+            runtime=float(batch.runtime[0]),
+            peak_memory=batch.peak_memory[0],
             evaluations=3,
             seconds=0.0,
-            curve=np.array([[3.0, found.runtime[0]]]),
+            curve=np.array([[3.0, batch.runtime[0]]]),
         )

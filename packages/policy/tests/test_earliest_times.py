@@ -46,7 +46,7 @@ def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
     """Return float64[G], the bytes of each group in one slice."""
     graph = problem.graph
     start, end, _ = earliest_times(problem)
-    kept = np.zeros(problem.num_groups)
+    kept_bytes = np.zeros(problem.num_groups)
     room = graph.parameter_bytes.tolist()  # for the first outputs of each op
     for tensor, producer in enumerate(graph.tensor_producer.tolist()):
         readers = [op for read, op in graph.edges.tolist() if read == tensor]
@@ -58,10 +58,10 @@ def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
         )
         room[producer] -= graph.tensor_bytes[tensor]
         if first_slice <= index <= last_slice and room[producer] < 0:
-            kept[problem.grouping.group_of[producer]] += graph.tensor_bytes[tensor]
+            kept_bytes[problem.grouping.group_of[producer]] += graph.tensor_bytes[tensor]
     for op, size in enumerate(graph.parameter_bytes.tolist()):
-        kept[problem.grouping.group_of[op]] += size
-    return kept
+        kept_bytes[problem.grouping.group_of[op]] += size
+    return kept_bytes
 
 
 @settings(max_examples=10, deadline=None)
@@ -71,10 +71,10 @@ def test_the_memory_of_groups_is_that_of_the_fullest_slice(
 ) -> None:
     problem = problem_with_tensors(seed, num_ops, num_groups)
     slices = [kept_in(problem, index) for index in range(SLICES)]
-    expected = max(slices, key=lambda kept: kept.sum())
-    found = memory_at_peak(problem, earliest_times(problem))
-    assert found.sum() == expected.sum()
-    assert any((found == kept).all() for kept in slices)
+    expected = max(slices, key=lambda kept_bytes: kept_bytes.sum())
+    memory = memory_at_peak(problem, earliest_times(problem))
+    assert memory.sum() == expected.sum()
+    assert any((memory == kept_bytes).all() for kept_bytes in slices)
 
 
 def test_earliest_times_are_parts_of_the_longest_path() -> None:
@@ -83,13 +83,15 @@ def test_earliest_times_are_parts_of_the_longest_path() -> None:
     paths = nx.DiGraph()
     paths.add_nodes_from(range(graph.num_ops))
     edges = zip(graph.edge_producers.tolist(), graph.edge_consumers.tolist(), strict=True)
-    for before, after in [*edges, *graph.waits[:, ::-1].tolist()]:
-        paths.add_edge(before, after, weight=seconds[before])
+    for source, target in [*edges, *graph.waits[:, ::-1].tolist()]:
+        paths.add_edge(source, target, weight=seconds[source])
     start, end, _ = earliest_times(problem)
     assert end.max() == 1.0
     for op in range(graph.num_ops):
-        before = paths.subgraph(nx.ancestors(paths, op) | {op})
-        assert start[op] * (seconds[0] / (end[0] - start[0])) == nx.dag_longest_path_length(before)
+        path_before = paths.subgraph(nx.ancestors(paths, op) | {op})
+        assert start[op] * (seconds[0] / (end[0] - start[0])) == nx.dag_longest_path_length(
+            path_before
+        )
 
 
 def test_parts_of_the_memory_of_each_device() -> None:
@@ -98,9 +100,9 @@ def test_parts_of_the_memory_of_each_device() -> None:
     limits = [device.memory_bytes for device in mixed.cluster.devices]
     assert limits[0] != limits[1]
     for device, limit in enumerate(limits):
-        parts = graph_features_of(mixed).memory[device].numpy()
+        fractions = graph_features_of(mixed).memory[device].numpy()
         np.testing.assert_allclose(
-            parts * limit, memory_at_peak(mixed, earliest_times(mixed)), rtol=1e-6
+            fractions * limit, memory_at_peak(mixed, earliest_times(mixed)), rtol=1e-6
         )
 
 
@@ -119,8 +121,8 @@ def test_concurrency_by_its_definition(seed: int, num_ops: int, num_groups: int)
     expected = np.zeros((len(NEAR), problem.num_groups, problem.num_groups))
     for scale, near in enumerate(NEAR):
         close = np.exp(-np.abs(middle[:, None] - middle) / near)
-        for i, one in enumerate(group_of):
-            for j, other in enumerate(group_of):
-                if one != other:
-                    expected[scale, one, other] += work[i] @ close @ work[j]
+        for i, group in enumerate(group_of):
+            for j, other_group in enumerate(group_of):
+                if group != other_group:
+                    expected[scale, group, other_group] += work[i] @ close @ work[j]
     np.testing.assert_allclose(concurrency(problem, times), expected, rtol=1e-9, atol=1e-12)

@@ -66,24 +66,26 @@ def test_products_of_whole_batches_agree_with_the_formula(
     weights = torch.randn(count, embedding.output_width, generator=torch.Generator().manual_seed(0))
 
     nodes = plain_messages(embedding.message_passing, features, problem.group_graph.edges)
-    own = nodes[:, states.current, torch.arange(count)].T
+    current_nodes = nodes[:, states.current, torch.arange(count)].T
     relations = states.single_graph.relations
     summaries = plain_summaries(embedding.summaries, nodes, relations, states.current)
-    expected = torch.cat([own, summaries], dim=1)
+    expected = torch.cat([current_nodes, summaries], dim=1)
     result = embedding(states)
     parameters = list(embedding.parameters())
     expected_gradients, gradients = (
         torch.autograd.grad(
-            (each * weights).sum(), parameters, allow_unused=True, materialize_grads=True
+            (output * weights).sum(), parameters, allow_unused=True, materialize_grads=True
         )
-        for each in (expected, result)
+        for output in (expected, result)
     )
 
     torch.testing.assert_close(embedding.nodes(states), nodes, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
-    for gradient, wanted in zip(gradients, expected_gradients, strict=True):
-        scale = float(wanted.abs().max()) + 1e-6
-        torch.testing.assert_close(gradient / scale, wanted / scale, rtol=1e-3, atol=1e-4)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        scale = float(expected_gradient.abs().max()) + 1e-6
+        torch.testing.assert_close(
+            gradient / scale, expected_gradient / scale, rtol=1e-3, atol=1e-4
+        )
 
 
 def test_the_simple_aggregator_sums_over_all_groups() -> None:
@@ -136,8 +138,8 @@ def test_parameters_are_as_many_as_section_3_2_says(
 
     chosen = preset(name)
     embedding, partitioner, aggregator = (
-        new_embedding(each, num_devices, rounds=8, node_features=chosen.node_features)
-        for each in NAMES
+        new_embedding(embedding_name, num_devices, rounds=8, node_features=chosen.node_features)
+        for embedding_name in NAMES
     )
     messages, both = 2 * 2 * layer(width, width), layer(2 * width, 2 * width)
     assert count(embedding) == messages + 3 * 2 * both
@@ -189,9 +191,9 @@ def plain_summaries(
     by_state = nodes.permute(2, 1, 0)
     results = []
     for index in range(len(pooled.each_bias)):
-        each = torch.relu(by_state @ pooled.each_weight[index].T + pooled.each_bias[index])
-        inside = (sets[current] == index).to(each.dtype)
-        total = (each * inside[:, :, None]).sum(dim=1)
+        outputs = torch.relu(by_state @ pooled.each_weight[index].T + pooled.each_bias[index])
+        inside = (sets[current] == index).to(outputs.dtype)
+        total = (outputs * inside[:, :, None]).sum(dim=1)
         if pooled.messages == "residual":
             total = total / nodes.shape[1] ** 0.5
         results.append(torch.relu(total @ pooled.whole_weight[index].T + pooled.whole_bias[index]))
@@ -223,21 +225,22 @@ def test_side_by_side_or_one_after_the_other_devices_are_as_probable(
     seed: int,
 ) -> None:
     generator = np.random.default_rng(seed)
-    parts = [
+    states_of_graphs = [
         random_states(random_problem(num_groups, num_devices, generator), count, generator)
         for num_groups, count in sizes
     ]
     network = Settings(embedding=embedding, messages=messages, message_rounds=3, hidden_units=16)
     policy = learned(PlacementPolicy(num_devices, network, seed=1))
     with torch.no_grad():
-        together = policy.side_by_side(
-            [part.single_graph for part in parts], [len(p) for p in parts]
+        policy_on_graphs = policy.side_by_side(
+            [states.single_graph for states in states_of_graphs],
+            [len(states) for states in states_of_graphs],
         )
-        found = together(parts)
-        apart = [policy(part) for part in parts]
-    assert len(found) == len(parts)
-    for one, other in zip(found, apart, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        log_probabilities = policy_on_graphs(states_of_graphs)
+        expected = [policy(states) for states in states_of_graphs]
+    assert len(log_probabilities) == len(states_of_graphs)
+    for together, alone in zip(log_probabilities, expected, strict=True):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("preset_name", ["default", "paper", "general"])
@@ -249,14 +252,16 @@ def test_episodes_of_several_graphs_are_those_of_each_alone(preset_name: str) ->
         PlacementEnvironment.for_policy(ListSchedule(random_problem(size, 2, generator)), network)
         for size in (5, 12, 12, 3)
     ]
-    alone = []
+    episodes_alone = []
     for environment, count in zip(environments, (1, 3, 2, 1), strict=True):
         environment.reset(num_episodes=count)
-        alone.append(run_episodes(policy, environment, greedy))
+        episodes_alone.append(run_episodes(policy, environment, greedy))
         environment.reset(num_episodes=count)
-    together = run_side_by_side(policy, environments, [greedy] * len(environments))
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_array_equal(one.final, other.final)
-        np.testing.assert_array_equal(one.costs, other.costs)
-        np.testing.assert_allclose(one.rewards, other.rewards)
-        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-4)
+    episodes_together = run_side_by_side(policy, environments, [greedy] * len(environments))
+    for episodes, expected in zip(episodes_together, episodes_alone, strict=True):
+        np.testing.assert_array_equal(episodes.final, expected.final)
+        np.testing.assert_array_equal(episodes.costs, expected.costs)
+        np.testing.assert_allclose(episodes.rewards, expected.rewards)
+        np.testing.assert_allclose(
+            episodes.log_probabilities, expected.log_probabilities, atol=1e-4
+        )

@@ -53,7 +53,7 @@ def test_of_what_others_place_that_is_kept_which_fits_and_then_the_cheapest(
     evaluator = TightMemory(lacks_everywhere=lacks_everywhere)
     placer = PlacetoPlacer(
         policy=PlacementPolicy(2, QUICK),
-        starts=[Given(np.array(each, np.int32)) for each in starts],
+        starts=[Given(np.array(placement, np.int32)) for placement in starts],
     )
     result = placer.place(evaluator.problem, evaluator)
     assert result.fits(evaluator.problem.cluster) == (not lacks_everywhere)

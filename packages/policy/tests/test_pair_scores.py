@@ -22,7 +22,7 @@ from placeto_graphs import (
 )
 from placeto_policy import PlacementPolicy, PolicyError, Settings, States, graph_features_of, preset
 from placeto_policy.device_costs import traffic
-from placeto_policy.embedding.pairs import groups_there, pair_numbers
+from placeto_policy.embedding.pairs import groups_on_devices, pair_features
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
 from placeto_policy.states import NOWHERE
@@ -100,15 +100,20 @@ def test_devices_that_are_relabelled_get_their_probabilities_relabelled(
     states = partial_states(problem, 4, generator)
     order = generator.permutation(num_devices)
     new_number = torch.from_numpy(np.append(np.argsort(order), NOWHERE))  # NOWHERE is the last
-    other = replace(
+    relabelled_states = replace(
         states,
         graph_features=graph_features_of(relabelled(problem, order)),
         placement=new_number[states.placement],
     )
     policy = decided_policy(seed % 100)
     with torch.no_grad():
-        before, after = policy(states).exp(), policy(other).exp()
-    torch.testing.assert_close(after, before[:, order], rtol=1e-3, atol=1e-5)
+        probabilities, relabelled_probabilities = (
+            policy(states).exp(),
+            policy(relabelled_states).exp(),
+        )
+    torch.testing.assert_close(
+        relabelled_probabilities, probabilities[:, order], rtol=1e-3, atol=1e-5
+    )
 
 
 @settings(deadline=None, max_examples=20)
@@ -117,8 +122,8 @@ def test_numbers_of_pairs_are_what_loops_over_groups_say(seed: int, num_devices:
     generator = np.random.default_rng(seed)
     problem = mixed_problem(6, num_devices, generator)
     states = partial_states(problem, 3, generator)
-    there = groups_there(states)
-    found = pair_numbers(states, there, (there * states.single_graph.memory).sum(dim=2))
+    on_device = groups_on_devices(states)
+    features = pair_features(states, on_device, (on_device * states.single_graph.memory).sum(dim=2))
     for state in range(3):
         for device in range(num_devices):
             expected = np.concatenate(
@@ -129,7 +134,7 @@ def test_numbers_of_pairs_are_what_loops_over_groups_say(seed: int, num_devices:
                     plain_left(problem, states, state),
                 ]
             )
-            np.testing.assert_allclose(found[state, device], expected, rtol=2e-4, atol=1e-5)
+            np.testing.assert_allclose(features[state, device], expected, rtol=2e-4, atol=1e-5)
 
 
 def partial_states(problem: PlacementProblem, count: int, generator: np.random.Generator) -> States:
@@ -147,9 +152,9 @@ def partial_states(problem: PlacementProblem, count: int, generator: np.random.G
 
 def places(states: States, state: int) -> dict[int, int]:
     """Return the device of each group that is placed; the current one is not."""
-    found = dict(enumerate(states.placement[state].tolist()))
-    del found[int(states.current[state])]
-    return {group: device for group, device in found.items() if device != NOWHERE}
+    device_of_group = dict(enumerate(states.placement[state].tolist()))
+    del device_of_group[int(states.current[state])]
+    return {group: device for group, device in device_of_group.items() if device != NOWHERE}
 
 
 def seconds_of_groups(problem: PlacementProblem) -> NDArray[np.float64]:
@@ -157,8 +162,10 @@ def seconds_of_groups(problem: PlacementProblem) -> NDArray[np.float64]:
     seconds = np.zeros((problem.num_groups, problem.num_devices))
     for op, group in enumerate(problem.grouping.group_of):
         for device, kind in enumerate(problem.cluster.devices):
-            own = problem.compute_time[op, device]
-            seconds[group, device] += own + (kind.op_overhead if own > 0 else 0.0)
+            seconds_of_op = problem.compute_time[op, device]
+            seconds[group, device] += seconds_of_op + (
+                kind.op_overhead if seconds_of_op > 0 else 0.0
+            )
     return seconds
 
 
@@ -177,23 +184,23 @@ def transfers(
         sender = int(group_of[graph.tensor_producer[tensor]])
         if sender == receiver or sender not in place or receiver not in place:
             continue
-        one, two = place[sender], place[receiver]
-        if one != two:
+        source, target = place[sender], place[receiver]
+        if source != target:
             size = int(graph.tensor_bytes[tensor])
-            seconds = size / cluster.bandwidth[one, two] + cluster.latency[one, two]
-            seconds += cluster.devices[one].transfer_overhead
-            yield sender, receiver, int(cluster.link[one, two]), size, seconds
+            seconds = size / cluster.bandwidth[source, target] + cluster.latency[source, target]
+            seconds += cluster.devices[source].transfer_overhead
+            yield sender, receiver, int(cluster.link[source, target]), size, seconds
 
 
 def plain_loads(problem: PlacementProblem, states: States, state: int, device: int) -> list[float]:
-    there = [group for group, place in places(states, state).items() if place == device]
-    own, current = states.single_graph, int(states.current[state])
+    groups = [group for group, place in places(states, state).items() if place == device]
+    graph, current = states.single_graph, int(states.current[state])
     work = seconds_of_groups(problem)[:, device] / (mean_group(problem) * problem.num_groups)
     return [
-        sum(float(own.affinity[current, group]) for group in there),
-        *(sum(float(near[current, group]) for group in there) for near in own.vicinity),
-        sum(work[group] for group in there if np.isfinite(work[group])),
-        sum(float(own.memory[device, group]) for group in there),
+        sum(float(graph.affinity[current, group]) for group in groups),
+        *(sum(float(near[current, group]) for group in groups) for near in graph.vicinity),
+        sum(work[group] for group in groups if np.isfinite(work[group])),
+        sum(float(graph.memory[device, group]) for group in groups),
     ]
 
 
@@ -218,29 +225,29 @@ def plain_transfers(
     neighbours = [
         int(a + b - current) for a, b in problem.group_graph.edges.tolist() if current in (a, b)
     ]
-    near = sum(placed.get(group) == device for group in neighbours)
+    num_neighbours_there = sum(placed.get(group) == device for group in neighbours)
     share = count / problem.num_groups
-    taken = sum(added.values())
+    total = sum(added.values())
     return [
-        np.log1p(taken),
+        np.log1p(total),
         np.log1p(sent),
-        near / max(1, len(neighbours)),
+        num_neighbours_there / max(1, len(neighbours)),
         np.log1p(share * max((busy[link] + added[link] for link in added), default=0.0)),
-        np.log1p(share * sum(added[link] * busy[link] for link in added) / max(taken, 1e-30)),
+        np.log1p(share * sum(added[link] * busy[link] for link in added) / max(total, 1e-30)),
     ]
 
 
 def plain_left(problem: PlacementProblem, states: States, state: int) -> list[float]:
     placed = places(states, state)
     memory, shares = states.single_graph.memory.double().numpy(), states.single_graph.shares.numpy()
-    left = [group for group in range(problem.num_groups) if group not in placed]
-    free = sum(
+    unplaced = [group for group in range(problem.num_groups) if group not in placed]
+    free_bytes = sum(
         limit * max(0.0, 1.0 - sum(memory[device, g] for g in placed if placed[g] == device))
         for device, limit in enumerate(problem.cluster.memory_bytes)
     )
-    needed = sum(memory[0, group] for group in left) * problem.cluster.memory_bytes[0]
-    most = 4.0 if needed >= 4 * free else needed / free
-    return [float(sum(shares[group] for group in left)), most]
+    needed_bytes = sum(memory[0, group] for group in unplaced) * problem.cluster.memory_bytes[0]
+    needed_fraction = 4.0 if needed_bytes >= 4 * free_bytes else needed_bytes / free_bytes
+    return [float(sum(shares[group] for group in unplaced)), needed_fraction]
 
 
 def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:
@@ -257,9 +264,9 @@ def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:
 def plain_pair(problem: PlacementProblem, states: States, state: int, device: int) -> list[float]:
     current = int(states.current[state])
     times = seconds_of_groups(problem)[current]
-    there = [group for group, place in places(states, state).items() if place == device]
+    groups = [group for group, place in places(states, state).items() if place == device]
     memory = states.single_graph.memory[device]
-    full = float(memory[current]) + sum(float(memory[group]) for group in there)
+    full = float(memory[current]) + sum(float(memory[group]) for group in groups)
     possible = np.isfinite(times[device])
     return [
         float(states.placement[state, current] == device),
@@ -338,14 +345,14 @@ def test_a_device_is_less_likely_the_more_its_memory_would_overflow() -> None:
     policy = PlacementPolicy(settings=GENERAL)
     memory, allowed = torch.zeros(4, 4), states.single_graph.allowed.clone()
     memory[0, environment.order[0, 0]] = 0.6  # of the first device, which holds it
-    for needed, can_run, likely in (
+    for memory_of_group, can_run, likely in (
         ([0.6, 0.9, 1.5, 1.5], [True, True, True, True], [1]),
         ([0.3, 0.9, 1.5, 1.5], [True, True, True, True], [0, 1]),
         ([0.6, 1.1, 1.3, 1.2], [True, True, True, True], [1]),
         ([0.6, 0.9, 1.5, 1.4], [False, False, True, True], [3]),
         ([0.6, 2.0, 30.0, 50.0], [True, False, True, True], [0]),
     ):
-        memory[:, current], allowed[current] = torch.tensor(needed), torch.tensor(can_run)
+        memory[:, current], allowed[current] = torch.tensor(memory_of_group), torch.tensor(can_run)
         graph_features = replace(states.single_graph, memory=memory, allowed=allowed)
         chances = policy(replace(states, graph_features=graph_features))[0].exp().detach()
         assert chances.sum() == pytest.approx(1.0)

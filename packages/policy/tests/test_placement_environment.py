@@ -65,11 +65,11 @@ def test_intermediate_rewards_add_up_to_the_improvement(seed: int, order: str) -
     first = environment.placement.copy()
     rewards = np.zeros(4)
     while not environment.is_over:
-        before = environment.placement.copy()
+        placement = environment.placement.copy()
         reward = environment.step(generator.integers(0, 3, 4))
-        after = environment.placement
-        assert ((before != after).sum(axis=1) <= 1).all()
-        improvement = penalised(evaluator, before) - penalised(evaluator, after)
+        next_placement = environment.placement
+        assert ((placement != next_placement).sum(axis=1) <= 1).all()
+        improvement = penalised(evaluator, placement) - penalised(evaluator, next_placement)
         np.testing.assert_allclose(reward, improvement, atol=1e-12)
         rewards += reward
     total = penalised(evaluator, first) - penalised(evaluator, environment.placement)
@@ -115,11 +115,13 @@ def test_steps_that_look_ahead_see_what_each_device_would_cost(
         placements[np.arange(3 * count), np.repeat(groups, 3)] = np.tile(np.arange(3), count)
         expected = penalised(evaluator, placements).reshape(count, 3)
         mean_seconds = environment.seconds_of_work / 5
-        shown = np.log1p((expected - expected.min(axis=1, keepdims=True)) / mean_seconds)
+        expected_features = np.log1p(
+            (expected - expected.min(axis=1, keepdims=True)) / mean_seconds
+        )
         np.testing.assert_allclose(environment.costs_of_devices(), expected)
         lookahead = environment.states().lookahead
         assert lookahead is not None
-        np.testing.assert_allclose(lookahead, shown, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(lookahead, expected_features, rtol=1e-5, atol=1e-6)
         actions = generator.integers(0, 3, count)
         environment.step(actions)
         np.testing.assert_allclose(environment.costs, expected[np.arange(count), actions])
@@ -256,27 +258,27 @@ def test_rewards_and_the_best_placement_by_brute_force(
     seed: int, num_groups: int, num_devices: int
 ) -> None:
     evaluator = ListSchedule(random_problem(num_groups, num_devices, np.random.default_rng(seed)))
-    seen = Settings(node_features="costs-and-times", device_features="loads")
-    policy = PlacementPolicy(num_devices, seen, seed=seed)
-    environment, before = sampled(evaluator, policy, 3, seed)
-    after, counterfactuals = run_counterfactuals(environment, before, generators(3, seed + 1))
-    np.testing.assert_array_equal(after.final, before.final)
-    least = []
+    network = Settings(node_features="costs-and-times", device_features="loads")
+    policy = PlacementPolicy(num_devices, network, seed=seed)
+    environment, episodes = sampled(evaluator, policy, 3, seed)
+    rewarded, counterfactuals = run_counterfactuals(environment, episodes, generators(3, seed + 1))
+    np.testing.assert_array_equal(rewarded.final, episodes.final)
+    least_costs = []
     for row in range(3):
-        tried = [after.final[row]]
+        placements = [rewarded.final[row]]
         for step in range(num_groups):
-            other = after.final[row].copy()
-            other[after.order[row, step]] = counterfactuals.devices[row, step]
-            gain = penalised(evaluator, other[None])[0] - after.costs[row]
-            assert after.rewards[row, step] == pytest.approx(gain)
-            if counterfactuals.devices[row, step] == after.actions()[row, step]:
-                assert after.rewards[row, step] == 0
+            placement = rewarded.final[row].copy()
+            placement[rewarded.order[row, step]] = counterfactuals.devices[row, step]
+            gain = penalised(evaluator, placement[None])[0] - rewarded.costs[row]
+            assert rewarded.rewards[row, step] == pytest.approx(gain)
+            if counterfactuals.devices[row, step] == rewarded.actions()[row, step]:
+                assert rewarded.rewards[row, step] == 0
             else:
-                tried.append(other)
-        assert counterfactuals.evaluations[row] == len(tried) - 1
-        least.append(penalised(evaluator, np.array(tried)).min())
+                placements.append(placement)
+        assert counterfactuals.evaluations[row] == len(placements) - 1
+        least_costs.append(penalised(evaluator, np.array(placements)).min())
     best = environment.best
-    assert best.cost == min(least) == penalised(evaluator, best.placement[None])[0]
+    assert best.cost == min(least_costs) == penalised(evaluator, best.placement[None])[0]
 
 
 @given(st.lists(st.floats(-12, 0), min_size=2, max_size=5), st.integers(0, 10**6))
@@ -286,22 +288,22 @@ def test_comparisons_weigh_as_much_as_those_of_independent_draws(
     """On the mean over all pairs, for what is the same for a pair whichever was drawn first."""
     size = len(logits)
     p = np.exp(logits) / np.exp(logits).sum()
-    worth = np.random.default_rng(seed).normal(size=(size, size))
-    worth = worth + worth.T
-    independent = sum(p[a] * p[b] * worth[a, b] for a in range(size) for b in range(size) if a != b)
+    gains = np.random.default_rng(seed).normal(size=(size, size))
+    gains = gains + gains.T
+    independent = sum(p[a] * p[b] * gains[a, b] for a in range(size) for b in range(size) if a != b)
     mean = 0.0
     for action in range(size):
         cumulative = 0.0
         rest = 1 - p[action] if p[action] < 0.9 else np.delete(p, action).sum()
-        for other in range(size):
-            if other == action:
+        for device in range(size):
+            if device == action:
                 continue
-            draw = np.array([cumulative + p[other] / rest / 2])
-            cumulative += p[other] / rest
-            known = np.log(p)[None].astype(np.float32)
-            device, weight = other_devices(known, np.array([action]), draw)
-            assert device == [other]
-            mean += p[action] * p[other] / rest * weight[0] * worth[action, other]
+            draw = np.array([cumulative + p[device] / rest / 2])
+            cumulative += p[device] / rest
+            log_probabilities = np.log(p)[None].astype(np.float32)
+            drawn, weight = other_devices(log_probabilities, np.array([action]), draw)
+            assert drawn == [device]
+            mean += p[action] * p[device] / rest * weight[0] * gains[action, device]
     assert mean == pytest.approx(independent, rel=1e-4, abs=1e-9)
 
 

@@ -55,7 +55,7 @@ def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "seen", "features", "each", "pass_"),
+    ("reward", "node_features", "device_features", "per_episode", "per_rollout"),
     [
         ("intermediate", "costs-and-times", "none", 6, 1),
         ("terminal", "costs-and-times", "none", 1, 1),
@@ -69,23 +69,33 @@ def test_optimized_finds_the_best_placement_and_keeps_to_its_budget() -> None:
     ],
 )
 def test_the_evaluations_are_enough_for_the_updates_at_their_most(
-    reward: RewardName, seen: NodeFeaturesName, features: DeviceFeaturesName, each: int, pass_: int
+    reward: RewardName,
+    node_features: NodeFeaturesName,
+    device_features: DeviceFeaturesName,
+    per_episode: int,
+    per_rollout: int,
 ) -> None:
     evaluator = ListSchedule(two_chains())
     settings = replace(
-        QUICK, reward=reward, node_features=seen, device_features=features, workers=3
+        QUICK,
+        reward=reward,
+        node_features=node_features,
+        device_features=device_features,
+        workers=3,
     )
     for updates, validations in ((1, 1), (11, 2)):
-        for spare in (0, 3 * each - 1):
-            needed = 3 * each * updates + pass_ * validations
-            budget = needed + spare
-            placer = PlacetoPlacer(max_evaluations=budget, settings=settings)
+        for spare in (0, 3 * per_episode - 1):
+            training_evaluations = 3 * per_episode * updates + per_rollout * validations
+            max_evaluations = training_evaluations + spare
+            placer = PlacetoPlacer(max_evaluations=max_evaluations, settings=settings)
             result = placer.place(evaluator.problem, evaluator)
             assert len(result.curve) == updates + 1
-            assert result.evaluations == needed + pass_
-    least = 3 * each + pass_
-    with pytest.raises(PolicyError, match=f"at least {least}, one update of 3 episodes, got"):
-        PlacetoPlacer(max_evaluations=least - 1, settings=settings).place(
+            assert result.evaluations == training_evaluations + per_rollout
+    min_evaluations = 3 * per_episode + per_rollout
+    with pytest.raises(
+        PolicyError, match=f"at least {min_evaluations}, one update of 3 episodes, got"
+    ):
+        PlacetoPlacer(max_evaluations=min_evaluations - 1, settings=settings).place(
             evaluator.problem, evaluator
         )
 
@@ -154,18 +164,18 @@ def test_sampled_rollouts_can_only_help_and_follow_from_the_seed() -> None:
     sampled = placer.place(evaluator.problem, evaluator)
     assert sampled.runtime <= greedy.runtime
     assert sampled.evaluations == 41 * 7
-    evaluated = []
+    evaluated_placements = []
     for seed in (0, 1):
         recorded = Recorded(two_chains())
         PlacetoPlacer(policy=policy, num_rollouts=3).place(recorded.problem, recorded, seed=seed)
-        evaluated.append(np.concatenate(recorded.placements).tolist())
-    assert evaluated[0] != evaluated[1]
+        evaluated_placements.append(np.concatenate(recorded.placements).tolist())
+    assert evaluated_placements[0] != evaluated_placements[1]
 
 
 def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     evaluator = ListSchedule(heavy_chain())
     policy = PlacementPolicy(2, QUICK, seed=9)
-    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
     placer = PlacetoPlacer(policy=policy, max_evaluations=8 * 13 * 2 + 7)
     result = placer.place(evaluator.problem, evaluator)
     assert 8 * 7 * 2 < result.evaluations <= 8 * 13 * 2 + 3 * 7
@@ -173,7 +183,7 @@ def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:
     assert result.curve[0].tolist() == zero_shot.curve[0].tolist()
     assert result.runtime <= zero_shot.runtime
     for name, tensor in policy.state_dict().items():
-        assert torch.equal(tensor, before[name])
+        assert torch.equal(tensor, weights[name])
 
 
 def test_a_policy_for_another_number_of_devices() -> None:

@@ -39,25 +39,25 @@ def resumed(path: Path) -> Trainer:
     return resume_training(path, [ListSchedule(two_chains()), ListSchedule(partly_possible())])
 
 
-def assert_same(left: PlacementPolicy, right: PlacementPolicy) -> None:
-    tensors = right.state_dict()
-    for name, tensor in left.state_dict().items():
+def assert_same(policy: PlacementPolicy, expected: PlacementPolicy) -> None:
+    tensors = expected.state_dict()
+    for name, tensor in policy.state_dict().items():
         assert torch.equal(tensor, tensors[name]), name
 
 
-def assert_equal(left: Trainer, right: Trainer) -> None:
-    assert_same(left.policy, right.policy)
-    assert_same(left.trained_policy, right.trained_policy)
-    for one, other in zip(left.baselines, right.baselines, strict=True):
-        np.testing.assert_array_equal(one.means, other.means)
-        np.testing.assert_array_equal(one.sizes, other.sizes)
-    for best, same in zip(left.best, right.best, strict=True):
+def assert_equal(trainer: Trainer, expected: Trainer) -> None:
+    assert_same(trainer.policy, expected.policy)
+    assert_same(trainer.trained_policy, expected.trained_policy)
+    for baseline, expected_baseline in zip(trainer.baselines, expected.baselines, strict=True):
+        np.testing.assert_array_equal(baseline.means, expected_baseline.means)
+        np.testing.assert_array_equal(baseline.spreads, expected_baseline.spreads)
+    for best, expected_best in zip(trainer.best, expected.best, strict=True):
         assert best is not None
-        assert same is not None
-        assert (best.lacks_memory, best.cost) == (same.lacks_memory, same.cost)
-        np.testing.assert_array_equal(best.placement, same.placement)
-    assert (left.updates, left.evaluations) == (right.updates, right.evaluations)
-    assert left.best_policy.cost == right.best_policy.cost
+        assert expected_best is not None
+        assert (best.lacks_memory, best.cost) == (expected_best.lacks_memory, expected_best.cost)
+        np.testing.assert_array_equal(best.placement, expected_best.placement)
+    assert (trainer.updates, trainer.evaluations) == (expected.updates, expected.evaluations)
+    assert trainer.best_policy.cost == expected.best_policy.cost
 
 
 @pytest.mark.parametrize("stop_after", [1, 11])
@@ -81,23 +81,25 @@ def test_a_resumed_training_comes_to_the_same_weights(
         interrupted.update()
     save_training(interrupted, path)
     interrupted.update()  # what comes after the last checkpoint is lost
-    again = resumed(path)
-    assert (again.updates, again.settings) == (stop_after, settings)
+    resumed_training = resumed(path)
+    assert (resumed_training.updates, resumed_training.settings) == (stop_after, settings)
     states = zip(
-        again.optimizer.state_dict()["state"].values(),
+        resumed_training.optimizer.state_dict()["state"].values(),
         resumed(path).optimizer.state_dict()["state"].values(),
         strict=True,
     )
-    steps = {(float(left["step"]), float(right["step"])) for left, right in states}
+    steps = {
+        (float(state["step"]), float(expected_state["step"])) for state, expected_state in states
+    }
     assert steps == {(stop_after * settings.minibatches * settings.epochs,) * 2}
-    train(again, checkpoint=path)
-    assert_equal(again, uninterrupted)
+    train(resumed_training, checkpoint=path)
+    assert_equal(resumed_training, uninterrupted)
     assert_equal(resumed(path), uninterrupted)
     assert_same(load_policy(path), uninterrupted.trained_policy)
 
 
 def test_the_number_of_threads_changes_nothing() -> None:
-    before = torch.get_num_threads()
+    num_threads = torch.get_num_threads()
     trainers = []
     try:
         for threads in (1, 3):
@@ -107,7 +109,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
             train(trainers[-1])
             assert torch.get_num_threads() == threads
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
     assert_equal(*trainers)
 
 

@@ -77,14 +77,14 @@ def longest_paths(graph: GroupGraph) -> NDArray[np.float64]:
     network.add_edges_from(graph.edges.tolist())
     paths = np.zeros((graph.num_groups, 2))
     for group in network:
-        before = network.subgraph(nx.ancestors(network, group) | {group}).copy()
-        for source, target in before.edges:
-            before[source][target]["weight"] = seconds[source]
-        behind = network.subgraph(nx.descendants(network, group) | {group}).copy()
-        for source, target in behind.edges:
-            behind[source][target]["weight"] = seconds[target]
-        paths[group, 0] = nx.dag_longest_path_length(before)
-        paths[group, 1] = seconds[group] + nx.dag_longest_path_length(behind)
+        path_before = network.subgraph(nx.ancestors(network, group) | {group}).copy()
+        for source, target in path_before.edges:
+            path_before[source][target]["weight"] = seconds[source]
+        path_from = network.subgraph(nx.descendants(network, group) | {group}).copy()
+        for source, target in path_from.edges:
+            path_from[source][target]["weight"] = seconds[target]
+        paths[group, 0] = nx.dag_longest_path_length(path_before)
+        paths[group, 1] = seconds[group] + nx.dag_longest_path_length(path_from)
     return paths
 
 
@@ -136,14 +136,14 @@ def test_shares_affinity_and_vicinity_by_their_definitions(seed: int, num_groups
         for edge, sent in zip(graph.edges.tolist(), graph.edge_bytes.tolist(), strict=True)
     }
     for v in range(num_groups):
-        own_traffic = [float(traffic.get(frozenset((v, u)), 0)) for u in range(num_groups)]
-        rows = [(graph_features.affinity[v], own_traffic)]
+        traffic_of_group = [float(traffic.get(frozenset((v, u)), 0)) for u in range(num_groups)]
+        rows = [(graph_features.affinity[v], traffic_of_group)]
         rows += [
             (graph_features.vicinity[scale, v], near[scale, v].tolist())
             for scale in range(len(NEAR))
         ]
-        for row, parts in rows:
-            expected = np.array(parts) / (sum(parts) or 1.0)
+        for row, amounts in rows:
+            expected = np.array(amounts) / (sum(amounts) or 1.0)
             np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -169,16 +169,16 @@ def test_loads_are_sums_over_the_other_groups_of_a_device(
         for u in range(num_groups):
             if u == v:
                 continue
-            parts = (
+            fractions = (
                 graph_features.shares[u],
                 graph_features.memory[placement[state, u], u],
                 graph_features.affinity[v, u],
                 *graph_features.vicinity[:, v, u],
             )
-            for index, part in enumerate(parts):
+            for index, fraction in enumerate(fractions):
                 column = 2 * (LOADS * placement[state, u] + index)
-                expected[state, column] += part
-                expected[state, column + 1] += part * visited[state, u]
+                expected[state, column] += fraction
+                expected[state, column + 1] += fraction * visited[state, u]
     np.testing.assert_allclose(states.loads(), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -221,9 +221,9 @@ class Scheduled(BusiestDevice):
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         batch = super().evaluate(placements)
-        here = placements[:, :, None] == np.arange(self.problem.num_devices)
+        on_device = placements[:, :, None] == np.arange(self.problem.num_devices)
         gigabytes = np.arange(1, self.problem.num_groups + 1)
-        memory = (here * gigabytes[:, None]).sum(axis=1) * 10**9
+        memory = (on_device * gigabytes[:, None]).sum(axis=1) * 10**9
         return EvaluationBatch(runtime=batch.runtime, peak_memory=memory)
 
 
@@ -262,9 +262,13 @@ def test_what_is_learned_from_is_what_the_steps_saw(
     generators = [np.random.default_rng((seed, episode)) for episode in range(4)]
     environment.reset(num_episodes=4, order="random", start="random", generators=generators)
     episodes = run_episodes(policy, environment, sampling(generators, num_groups))
-    for some, states in episodes.states(np.arange(num_groups)):
-        known = torch.from_numpy(episodes.log_probabilities[:, some].swapaxes(0, 1).copy())
-        torch.testing.assert_close(policy(states), known.flatten(0, 1), rtol=1e-4, atol=1e-5)
+    for steps, states in episodes.states(np.arange(num_groups)):
+        log_probabilities = torch.from_numpy(
+            episodes.log_probabilities[:, steps].swapaxes(0, 1).copy()
+        )
+        torch.testing.assert_close(
+            policy(states), log_probabilities.flatten(0, 1), rtol=1e-4, atol=1e-5
+        )
 
 
 class OnlyEvaluates:
@@ -295,9 +299,9 @@ def test_an_evaluator_without_a_schedule_is_refused() -> None:
 def test_a_wrong_schedule_is_named(field: str, value: Any, message: str) -> None:
     class Wrong(Scheduled):
         def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
-            right = super().schedule(placements)
-            object.__setattr__(right, field, value)
-            return right
+            schedule = super().schedule(placements)
+            object.__setattr__(schedule, field, value)
+            return schedule
 
     environment = PlacementEnvironment(Wrong(two_chains()), node_features=SCHEDULE)
     environment.reset(num_episodes=1)

@@ -91,10 +91,10 @@ def assert_same(policy: PlacementPolicy, weights: Weights) -> None:
         assert torch.equal(tensor, weights[name]), name
 
 
-def mean_greedy_cost(policy: PlacementPolicy, on: list[ListSchedule]) -> float:
+def mean_greedy_cost(policy: PlacementPolicy, evaluators: list[ListSchedule]) -> float:
     """What the policy's greedy placements cost, in parts of the work, as a placer finds them."""
     costs = []
-    for evaluator in on:
+    for evaluator in evaluators:
         environment = PlacementEnvironment.for_policy(evaluator, policy.settings)
         environment.reset(num_episodes=1)
         while not environment.is_over:
@@ -103,9 +103,9 @@ def mean_greedy_cost(policy: PlacementPolicy, on: list[ListSchedule]) -> float:
     return float(np.mean(costs))
 
 
-@pytest.mark.parametrize(("num_graphs", "others", "seed"), [(1, False, 4), (3, True, 0)])
+@pytest.mark.parametrize(("num_graphs", "has_validation", "seed"), [(1, False, 4), (3, True, 0)])
 def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
-    num_graphs: int, others: bool, seed: int
+    num_graphs: int, has_validation: bool, seed: int
 ) -> None:
     settings = replace(
         UNSTEADY,
@@ -114,9 +114,9 @@ def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
         learning_rate_start=0.01,
         learning_rate_end=0.01,
     )
-    drawn = [ListSchedule(random_problem(9, 2, np.random.default_rng(n))) for n in range(5)]
-    graphs, on = drawn[:num_graphs], drawn[3:] if others else []
-    trainer = Trainer(graphs, settings, seed=seed, validation=on)
+    evaluators = [ListSchedule(random_problem(9, 2, np.random.default_rng(n))) for n in range(5)]
+    graphs, validation = evaluators[:num_graphs], evaluators[3:] if has_validation else []
+    trainer = Trainer(graphs, settings, seed=seed, validation=validation)
     validated = []
     for update in range(1, settings.updates + 1):
         trainer.update()
@@ -128,7 +128,7 @@ def test_a_training_leaves_the_policy_whose_greedy_placements_are_best(
     for weights in validated:
         policy = PlacementPolicy(2, settings)
         policy.load_state_dict(weights)
-        costs.append(mean_greedy_cost(policy, on or graphs))
+        costs.append(mean_greedy_cost(policy, validation or graphs))
     best = int(np.argmin(costs))
     assert best < len(costs) - 1
     assert costs[best] < min(costs[:best] + costs[best + 1 :])
@@ -207,9 +207,9 @@ def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
     curves.Reload()
     assert set(curves.Tags()["scalars"]) == set(asdict(summaries[0])) - {"update"}
     for name in ("runtime", "entropy", "gradient_norm", "learning_rate"):
-        shown = {event.step: event.value for event in curves.Scalars(name)}
+        points = {event.step: event.value for event in curves.Scalars(name)}
         expected = {summary.update: getattr(summary, name) for summary in summaries}
-        assert shown == pytest.approx(expected, rel=1e-6)
+        assert points == pytest.approx(expected, rel=1e-6)
 
 
 def test_presets_that_there_are_not() -> None:

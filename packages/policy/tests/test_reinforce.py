@@ -54,7 +54,7 @@ def test_advantages_are_parts_of_their_mean_size_and_limited(
     settings = replace(
         PLAIN, workers=99, advantage_scale="spread", entropy_weight_start=0.0, discount=1e-9
     )
-    alone = problem_of(nx.path_graph(1, create_using=nx.DiGraph), seconds=10.0)
+    problem = problem_of(nx.path_graph(1, create_using=nx.DiGraph), seconds=10.0)
 
     class Gain(ListSchedule):
         def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
@@ -63,7 +63,7 @@ def test_advantages_are_parts_of_their_mean_size_and_limited(
                 runtime=runtime, peak_memory=np.zeros((len(placements), 2), np.int64)
             )
 
-    trainer = Trainer([Gain(alone)], settings, policy=LogitPolicy([0.0], settings))
+    trainer = Trainer([Gain(problem)], settings, policy=LogitPolicy([0.0], settings))
     draws = [np.random.default_rng((0, worker, 0)).random() for worker in range(99)]
     rarest = 1 - (np.sort(draws)[-1] + np.sort(draws)[-2]) / 2
     logit = float(np.log(rarest / (1 - rarest)))
@@ -87,8 +87,8 @@ def test_workers_take_one_graph_after_the_other() -> None:
     settings = replace(PLAIN, workers=2, hidden_units=2, updates=3)
     trainer = Trainer(evaluators, settings)
     for expected in ([0, 1], [0, 2], [1, 2]):
-        runs = trainer._run_own_workers()
-        assert sorted(run.graph for run in runs) == expected
+        rollouts = trainer._run_workers()
+        assert sorted(rollout.graph for rollout in rollouts) == expected
         trainer.updates += 1
 
 
@@ -115,12 +115,12 @@ def test_a_gradient_that_is_not_finite_leaves_the_policy_as_it_was(
 ) -> None:
     trainer = Trainer([ListSchedule(heavy_chain())])
     trainer.update()
-    before = {name: tensor.clone() for name, tensor in trainer.policy.state_dict().items()}
+    weights = {name: tensor.clone() for name, tensor in trainer.policy.state_dict().items()}
     monkeypatch.setattr(trainer.processes, "sum", lambda flat: flat.fill_(float("nan")))
     with pytest.raises(PolicyError, match="gradient: expected finite numbers at update 2, got"):
         trainer.update()
     for name, tensor in trainer.policy.state_dict().items():
-        assert torch.equal(tensor, before[name])
+        assert torch.equal(tensor, weights[name])
 
 
 def test_a_policy_with_nan_ends_the_training() -> None:
@@ -150,8 +150,8 @@ class OneOf(Processes):
     def __init__(self, rank: int = 0, count: int = 2) -> None:
         self.rank, self.count, self.sent = rank, count, [b""]
 
-    def gather(self, own: Sequence[Any]) -> list[Any]:
-        self.sent = list(own)
+    def gather(self, items: Sequence[Any]) -> list[Any]:
+        self.sent = list(items)
         return self.sent
 
 
@@ -162,20 +162,22 @@ def new_trainer(settings: Settings, *, seed: int = 0, rank: int | None = None) -
 
 
 def division(trainer: Trainer) -> list[list[list[int]]]:
-    return [[steps.tolist() for steps in part] for part in trainer._parts()]
+    return [[steps.tolist() for steps in minibatch] for minibatch in trainer._minibatches()]
 
 
 @given(st.integers(0, 1000), st.integers(1, 8), st.integers(1, 3))
 def test_each_step_is_in_one_part_of_each_epoch(seed: int, minibatches: int, epochs: int) -> None:
     settings = Settings(minibatches=minibatches, epochs=epochs, hidden_units=2)
-    parts = division(new_trainer(settings, seed=seed))
-    assert len(parts) == minibatches * epochs
+    minibatches_of_epochs = division(new_trainer(settings, seed=seed))
+    assert len(minibatches_of_epochs) == minibatches * epochs
     for epoch in range(epochs):
-        own = parts[epoch * minibatches : (epoch + 1) * minibatches]
+        minibatches_of_epoch = minibatches_of_epochs[
+            epoch * minibatches : (epoch + 1) * minibatches
+        ]
         for graph, num_groups in enumerate((6, 3)):
-            steps = [part[graph] for part in own]
+            steps = [minibatch[graph] for minibatch in minibatches_of_epoch]
             assert sorted(itertools.chain.from_iterable(steps)) == list(range(num_groups))
-            sizes = [len(part) for part in steps]
+            sizes = [len(minibatch) for minibatch in steps]
             assert max(sizes) - min(sizes) <= 1
 
 
@@ -199,18 +201,18 @@ def test_the_parts_of_a_policy_that_stays_add_up_to_the_whole(
         Settings(learning_rate_start=STILL, learning_rate_end=STILL, workers=4), reward=reward
     )
     gradients, entropies = [], []
-    for parts in (
+    for chosen_settings in (
         replace(settings, minibatches=1, epochs=1),
         replace(settings, minibatches=minibatches, epochs=epochs),
     ):
-        trainer = new_trainer(parts)
+        trainer = new_trainer(chosen_settings)
         with monkeypatch.context() as patch:
             gradients.append(torch.stack(gradients_of_update(patch, trainer)))
         entropies.append(trainer.update().entropy)
-    assert [len(each) for each in gradients] == [1, minibatches * epochs]
-    whole, parted = (each.sum(dim=0) for each in gradients)
+    assert [len(gradient) for gradient in gradients] == [1, minibatches * epochs]
+    whole, sum_of_minibatches = (gradient.sum(dim=0) for gradient in gradients)
     torch.testing.assert_close(
-        parted, epochs * whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max())
+        sum_of_minibatches, epochs * whole, rtol=1e-3, atol=1e-5 * float(whole.abs().max())
     )
     assert entropies[1] == pytest.approx(entropies[0], rel=1e-5)
 
@@ -220,7 +222,7 @@ def test_processes_with_different_trainings_refuse_to_continue() -> None:
     settings = replace(QUICK, workers=2)
     policy = PlacementPolicy(2, settings)
 
-    def told(graph: int = 0, updates: int = 0, **changes: Any) -> bytes:
+    def digest_of(graph: int = 0, updates: int = 0, **changes: Any) -> bytes:
         processes = OneOf()
         chosen: dict[str, Any] = {"settings": settings, "seed": 7, "policy": policy} | changes
         evaluator = ListSchedule((two_chains(), partly_possible())[graph])
@@ -229,19 +231,19 @@ def test_processes_with_different_trainings_refuse_to_continue() -> None:
         trainer._check_processes()
         return bytes(processes.sent[0])
 
-    others = [
-        told(seed=8),
-        told(updates=1),
-        told(policy=PlacementPolicy(2, settings, seed=1)),
-        told(settings=replace(settings, discount=0.5)),
-        told(graph=1),
+    changed_digests = [
+        digest_of(seed=8),
+        digest_of(updates=1),
+        digest_of(policy=PlacementPolicy(2, settings, seed=1)),
+        digest_of(settings=replace(settings, discount=0.5)),
+        digest_of(graph=1),
     ]
-    assert told() == told()
-    assert len({told(), *others}) == 6
+    assert digest_of() == digest_of()
+    assert len({digest_of(), *changed_digests}) == 6
 
     class Other(OneOf):
-        def gather(self, own: Sequence[Any]) -> list[Any]:
-            return [*own, b"other"]
+        def gather(self, items: Sequence[Any]) -> list[Any]:
+            return [*items, b"other"]
 
     trainer = Trainer([ListSchedule(two_chains())], settings, processes=Other())
     with pytest.raises(PolicyError, match="policy, settings or graphs in process 1 than in"):
@@ -266,7 +268,7 @@ class Step:
 
     states: States
     action: int
-    other: int
+    other_device: int
     weight: float
     placement: NDArray[np.int32]
 
@@ -282,19 +284,21 @@ def replayed(
     )
     start = environment.placement[0].copy()
     num_groups = evaluator.problem.num_groups
-    draws, other_draws = generator.random(num_groups), generator.random(num_groups)
+    draws, draws_of_others = generator.random(num_groups), generator.random(num_groups)
     steps = []
     for time in range(num_groups):
         states = environment.states()
         with torch.no_grad():
             probabilities = policy(states)[0].exp()
         action = drawn(probabilities, draws[time])
-        without = probabilities * (torch.arange(len(probabilities)) != action)
-        other = drawn(without, other_draws[time])
-        parts = [float(probabilities[device].double()) for device in (action, other)]
-        weight = 2 / sum(1 / (1 - part) for part in parts)
+        other_probabilities = probabilities * (torch.arange(len(probabilities)) != action)
+        other_device = drawn(other_probabilities, draws_of_others[time])
+        pair_probabilities = [
+            float(probabilities[device].double()) for device in (action, other_device)
+        ]
+        weight = 2 / sum(1 / (1 - probability) for probability in pair_probabilities)
         environment.step(np.array([action]))
-        steps.append(Step(states, action, other, weight, environment.placement[0].copy()))
+        steps.append(Step(states, action, other_device, weight, environment.placement[0].copy()))
     return start, steps
 
 
@@ -302,15 +306,19 @@ def eager_gain(
     policy: PlacementPolicy, evaluator: ListSchedule, workers: int, settings: Settings
 ) -> torch.Tensor:
     """Return ``sum of log p A + w H`` of the first round: its mean is the baseline, if any is."""
-    parts = [eager_parts(policy, evaluator, worker, settings) for worker in range(workers)]
-    returns = np.array([earned for _, _, earned in parts])
+    terms_of_episodes = [
+        eager_terms(policy, evaluator, worker, settings) for worker in range(workers)
+    ]
+    returns = np.array([returns_of_episode for _, _, returns_of_episode in terms_of_episodes])
     if settings.reward != "counterfactual":
         returns = returns - returns.mean(axis=0)
-    scores = torch.stack([torch.stack(of_episode) for _, of_episode, _ in parts])
-    return sum((entropy for entropy, _, _ in parts), (scores * torch.from_numpy(returns)).sum())
+    scores = torch.stack([torch.stack(of_episode) for _, of_episode, _ in terms_of_episodes])
+    return sum(
+        (entropy for entropy, _, _ in terms_of_episodes), (scores * torch.from_numpy(returns)).sum()
+    )
 
 
-def eager_parts(
+def eager_terms(
     policy: PlacementPolicy, evaluator: ListSchedule, worker: int, settings: Settings
 ) -> tuple[torch.Tensor, list[torch.Tensor], list[float]]:
     """Return ``w H`` of one episode, and the ``log p`` and the return of each of its steps."""
@@ -323,9 +331,9 @@ def eager_parts(
         bonus = bonus + settings.entropy_weight_start * entropy
         if settings.reward == "counterfactual":
             changed = steps[-1].placement.copy()
-            changed[int(step.states.current)] = step.other
+            changed[int(step.states.current)] = step.other_device
             advantage = float(penalised(evaluator, changed[None])[0]) - costs[-1]
-            pair = log_probabilities[step.action] - log_probabilities[step.other]
+            pair = log_probabilities[step.action] - log_probabilities[step.other_device]
             score = step.weight * pair / 2
         elif settings.reward == "terminal":
             advantage = -float(costs[-1])
@@ -360,8 +368,8 @@ def test_one_part_is_plain_reinforce(monkeypatch: pytest.MonkeyPatch, settings: 
     (gradient,) = gradients_of_update(monkeypatch, trainer)
 
     gain = eager_gain(first, evaluator, 4, settings)
-    parts = torch.autograd.grad(gain, list(first.parameters()))
-    expected = torch.cat([part.flatten() for part in parts])
+    gradients = torch.autograd.grad(gain, list(first.parameters()))
+    expected = torch.cat([gradient_of_parameter.flatten() for gradient_of_parameter in gradients])
     scale = expected.abs().max()
     assert scale > 0
     torch.testing.assert_close(gradient / scale, expected / scale, rtol=1e-3, atol=1e-4)
@@ -375,27 +383,27 @@ def episodes_of(policy: LogitPolicy, devices: NDArray[np.int64]) -> Episodes:
 
 
 @pytest.mark.parametrize("has_others", [False, True])
-@pytest.mark.parametrize("after", [-0.6, 0.15, 0.55, 0.9])
+@pytest.mark.parametrize("logit", [-0.6, 0.15, 0.55, 0.9])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
-    after: float, sign: int, has_others: bool
+    logit: float, sign: int, has_others: bool
 ) -> None:
     """Of the logit x, equation 7 of Schulman et al. 2017 has the derivative ``A r (a - p)``."""
-    before, clip_ratio = 0.2, 0.1
+    old_logit, clip_ratio = 0.2, 0.1
     devices, weights = np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), np.linspace(0, 1, 8)
     advantages = sign * np.array([[1.0, 2.0], [3.0, -1.5], [-2.5, 0.5], [4.0, 0.1]])
-    second, second_before = (1 / (1 + np.exp(-x)) for x in (after, before))
-    ratios = np.array([(1 - second) / (1 - second_before), second / second_before])
-    policy, counterfactuals = LogitPolicy([after]), None
-    taken = [(devices, advantages)]
+    probability, old_probability = (1 / (1 + np.exp(-x)) for x in (logit, old_logit))
+    ratios = np.array([(1 - probability) / (1 - old_probability), probability / old_probability])
+    policy, counterfactuals = LogitPolicy([logit]), None
+    surrogates = [(devices, advantages)]
     if has_others:
         halves = weights.reshape(4, 2) * advantages / 2
-        taken = [(devices, halves), (1 - devices, -halves)]
-        known = weights.reshape(4, 2).astype(np.float32)
-        counterfactuals = Counterfactuals(1 - devices, known, np.full(4, 2))
+        surrogates = [(devices, halves), (1 - devices, -halves)]
+        comparison_weights = weights.reshape(4, 2).astype(np.float32)
+        counterfactuals = Counterfactuals(1 - devices, comparison_weights, np.full(4, 2))
     add_gradient(
         policy,
-        episodes_of(LogitPolicy([before]), devices),
+        episodes_of(LogitPolicy([old_logit]), devices),
         counterfactuals,
         advantages.astype(np.float32),
         np.array([0, 1]),
@@ -403,9 +411,11 @@ def test_the_gradient_is_zero_beyond_the_clip_in_the_direction_of_gain(
         entropy_weight=0.0,
     )
     expected = 0.0
-    for chosen, worth in taken:
-        ratio = ratios[chosen]
-        beyond = np.where(worth > 0, ratio > 1 + clip_ratio, ratio < 1 - clip_ratio)
-        expected += float(np.where(beyond, 0.0, worth * ratio * (chosen - second)).sum())
+    for actions, advantage in surrogates:
+        ratio = ratios[actions]
+        is_clipped = np.where(advantage > 0, ratio > 1 + clip_ratio, ratio < 1 - clip_ratio)
+        expected += float(
+            np.where(is_clipped, 0.0, advantage * ratio * (actions - probability)).sum()
+        )
     assert policy.logits.grad is not None
     assert -policy.logits.grad.item() == pytest.approx(expected, rel=1e-3, abs=1e-4)

@@ -7,7 +7,7 @@ import torch
 from placeto_graphs import PlacementProblem
 from placeto_policy import PlacementPolicy, PlacetoPlacer, load_pretrained, preset
 from placeto_policy.checkpoint import FEATURES_OF_PAIRS
-from placeto_policy.embedding.pairs import groups_there, pair_numbers
+from placeto_policy.embedding.pairs import groups_on_devices, pair_features
 from placeto_policy.environment import PlacementEnvironment
 from random_states import random_problem
 from scheduled_problems import ListSchedule, two_chains, two_speeds, with_room
@@ -25,16 +25,16 @@ def test_the_features_are_those_of_their_version() -> None:
         environment.step(np.array([device]))
     states, graph_features = environment.states(), environment.graph_features
     assert graph_features.device_costs is not None
-    there = groups_there(states)
-    seen = [
+    on_device = groups_on_devices(states)
+    features = [
         graph_features.cost_features,
         graph_features.path_features,
         graph_features.device_costs.group_features,
-        pair_numbers(states, there, (there * graph_features.memory).sum(dim=2)),
+        pair_features(states, on_device, (on_device * graph_features.memory).sum(dim=2)),
     ]
-    numbers = torch.cat([each.double().flatten() for each in seen])
-    weights = torch.cos(torch.arange(len(numbers), dtype=torch.float64))
-    assert float(numbers @ weights) == pytest.approx(FINGERPRINTS[FEATURES_OF_PAIRS], rel=1e-5)
+    all_features = torch.cat([feature.double().flatten() for feature in features])
+    weights = torch.cos(torch.arange(len(all_features), dtype=torch.float64))
+    assert float(all_features @ weights) == pytest.approx(FINGERPRINTS[FEATURES_OF_PAIRS], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_the_shipped_policy_places_as_it_did_when_it_was_trained(
 ) -> None:
     problem, policy = with_room(problem), load_pretrained()
     untrained = PlacementPolicy(settings=policy.settings)
-    found, plain = (
-        PlacetoPlacer(policy=each).place(problem, ListSchedule(problem)).runtime
-        for each in (policy, untrained)
+    runtime, untrained_runtime = (
+        PlacetoPlacer(policy=placing_policy).place(problem, ListSchedule(problem)).runtime
+        for placing_policy in (policy, untrained)
     )
-    assert found == pytest.approx(seconds, rel=1e-6)
-    assert found < plain
+    assert runtime == pytest.approx(seconds, rel=1e-6)
+    assert runtime < untrained_runtime

@@ -59,6 +59,13 @@ class _Description(msgspec.Struct, forbid_unknown_fields=True):
 def save_policy(policy: PlacementPolicy, path: Path) -> None:
     """Write a policy to a file, which is replaced as a whole.
 
+    Parameters
+    ----------
+    policy
+        Policy to write.
+    path
+        File of safetensors.
+
     Examples
     --------
     >>> save_policy(PlacementPolicy(num_devices=2), "policy.safetensors")
@@ -75,6 +82,11 @@ def load_policy(path: Path) -> PlacementPolicy:
     For a training it is the policy that the training leaves if it ends now; see
     `Settings.selection`.
 
+    Parameters
+    ----------
+    path
+        File to read.
+
     Raises
     ------
     PolicyError
@@ -85,14 +97,21 @@ def load_policy(path: Path) -> PlacementPolicy:
     with named(path):
         description, tensors = _read(path)
         progress = description.training
-        best = progress and progress.least_cost is not None
-        return _restored_policy(description, tensors, BEST_POLICY if best else POLICY)
+        has_best = progress is not None and progress.least_cost is not None
+        return _restored_policy(description, tensors, BEST_POLICY if has_best else POLICY)
 
 
 def save_training(trainer: Trainer, path: Path) -> None:
     """Write the state of a training to a file, which is replaced as a whole.
 
     `resume_training` resumes it. All its processes have the same state; the first one writes.
+
+    Parameters
+    ----------
+    trainer
+        Training to write.
+    path
+        File of safetensors.
 
     Examples
     --------
@@ -126,13 +145,13 @@ def save_training(trainer: Trainer, path: Path) -> None:
         trainer.policy.num_devices, trainer.policy.settings, progress, _features(trainer.policy)
     )
     tensors = _policy_tensors(trainer.policy)
-    tensors |= {BEST_POLICY + name: value for name, value in trainer.best_policy.weights.items()}
+    tensors |= {BEST_POLICY + name: weight for name, weight in trainer.best_policy.weights.items()}
     for name, parameter in trainer.policy.named_parameters():
         for average in AVERAGES if parameter in trainer.optimizer.state else ():
             tensors[f"adam.{average}.{name}"] = trainer.optimizer.state[parameter][average]
     for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
         tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
-        tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.sizes)
+        tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.spreads)
         if best:
             tensors[f"best.{index}"] = torch.from_numpy(best.placement)
     _write(path, description, tensors)
@@ -149,7 +168,17 @@ def resume_training(
 
     With the same number of processes it reaches the same weights as without an interruption, to the
     last bit. All random streams begin in each update, from the seed, the update and the worker.
-    The evaluators are those of the training, in the same order.
+
+    Parameters
+    ----------
+    path
+        File to read.
+    evaluators
+        Evaluators of the training, in the same order.
+    processes
+        Processes that train together; see `join_processes`.
+    validation
+        Evaluators of the graphs for validation; see `Trainer`.
 
     Raises
     ------
@@ -163,10 +192,13 @@ def resume_training(
         progress = description.training
         if progress is None:
             raise PolicyError("expected a training, got a policy alone")
-        groups = [graph.num_groups for graph in progress.graphs]
-        given = [evaluator.problem.num_groups for evaluator in evaluators]
-        if given != groups:
-            raise PolicyError(f"expected evaluators of graphs of {groups} groups, got {given}")
+        expected_group_counts = [graph.num_groups for graph in progress.graphs]
+        group_counts = [evaluator.problem.num_groups for evaluator in evaluators]
+        if group_counts != expected_group_counts:
+            raise PolicyError(
+                f"expected evaluators of graphs of {expected_group_counts} groups, "
+                f"got {group_counts}"
+            )
         trainer = Trainer(
             evaluators,
             progress.settings,
@@ -195,7 +227,7 @@ def _restore(trainer: Trainer, progress: _Progress, tensors: Tensors) -> None:
         rounds = min(tensors.get(f"{name}.sizes", torch.empty(0)).numel(), settings.baseline_window)
         means = torch.empty(rounds, graph.num_groups, dtype=torch.float64)
         baseline.means = _tensor(tensors, f"{name}.means", means).numpy()
-        baseline.sizes = _tensor(tensors, f"{name}.sizes", means[:, 0]).numpy()
+        baseline.spreads = _tensor(tensors, f"{name}.sizes", means[:, 0]).numpy()
         if graph.best_cost is not None:
             like = torch.empty(graph.num_groups, dtype=torch.int32)
             placement = _tensor(tensors, f"best.{index}", like).numpy()
@@ -267,8 +299,8 @@ def _restored_policy(description: _Description, tensors: Tensors, prefix: str) -
 def weights_like(network: torch.nn.Module, tensors: Tensors, prefix: str) -> Tensors:
     """Return the tensors of a file that are all of a network; others of this prefix are refused."""
     state = network.state_dict()
-    given = [name for name in tensors if name.startswith(prefix)]
-    unknown = [name for name in given if name.removeprefix(prefix) not in state]
+    names = [name for name in tensors if name.startswith(prefix)]
+    unknown = [name for name in names if name.removeprefix(prefix) not in state]
     if unknown:
         raise PolicyError(f"expected no tensor {unknown[0]!r} in such a policy")
     return {name: _tensor(tensors, prefix + name, like) for name, like in state.items()}

@@ -82,22 +82,21 @@ def device_costs(
     sent_bytes, tensors = traffic(problem)
     sent = sent_bytes * (typical / mean_group)
     size = len(seconds)
-    own = [
+    features_of_groups = [
         np.log1p(seconds / mean_group),
         np.log1p(sent.sum(axis=1) + sent.sum(axis=0)),
         memory.max(axis=0),
     ]
-    whole = [
+    features_of_problem = [
         math.log(size) / 5,
         problem.num_devices / 8,
         math.log1p(2 * float(sent.sum()) / size),
         *_paths(problem, seconds, longest_path),
         float(problem.cluster.queue == "backward-first"),
     ]
+    columns = [*features_of_groups, *(np.full(size, feature) for feature in features_of_problem)]
     return DeviceCosts(
-        group_features=floats(
-            np.concatenate([np.stack(own, axis=1), np.tile(whole, (size, 1))], axis=1)
-        ),
+        group_features=floats(np.stack(columns, axis=1)),
         slower=floats(np.log(np.clip(ratio, 1.0, MOST_TIMES_SLOWER))),
         work=floats(np.where(possible, times, 0.0) / (mean_group * size)),
         sent=floats(sent),
@@ -114,7 +113,8 @@ def device_costs(
 def busy_time(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[G, D], the seconds of each group on each device, overheads included."""
     group_of, size = problem.grouping.group_of, problem.num_groups
-    return np.stack([np.bincount(group_of, each, size) for each in problem.busy_time.T], axis=1)
+    columns = [np.bincount(group_of, seconds, size) for seconds in problem.busy_time.T]
+    return np.stack(columns, axis=1)
 
 
 def traffic(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -156,14 +156,16 @@ def _links(cluster: Cluster) -> tuple[NDArray[np.float64], NDArray[np.float64], 
 
 def _nearness(link: NDArray[np.int32], *seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     pairs = np.bincount(link[link >= 0], minlength=1)[link]
-    both_ways = [each * pairs + (each * pairs).T for each in seconds]
-    distance = np.sum([each / max(each.max(), MIN_SECONDS) for each in both_ways], axis=0)
+    distance = np.zeros(link.shape)
+    for link_seconds in seconds:
+        both_ways = link_seconds * pairs + (link_seconds * pairs).T
+        distance += both_ways / max(both_ways.max(), MIN_SECONDS)
     farthest = distance.max()
     nearness: NDArray[np.float64] = (farthest - distance) / max(farthest, MIN_SECONDS)
     np.fill_diagonal(nearness, 0.0)
     return nearness
 
 
-def floats(values: NDArray[np.float64]) -> torch.Tensor:
+def floats(array: NDArray[np.float64]) -> torch.Tensor:
     """Return a float32 tensor of the same shape."""
-    return torch.from_numpy(values.astype(np.float32))
+    return torch.from_numpy(array.astype(np.float32))

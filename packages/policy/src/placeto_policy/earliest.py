@@ -41,10 +41,10 @@ def earliest_starts(
     edges: NDArray[np.int32], topological_index: NDArray[np.integer], seconds: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return float64[N], the longest path to each of N nodes, of edges int32[E, 2]."""
-    before, after = edges.T
-    in_order = np.argsort(topological_index[before], kind="stable")
+    sources, targets = edges.T
+    in_order = np.argsort(topological_index[sources], kind="stable")
     start = np.zeros(len(seconds))
-    push_starts(before[in_order], after[in_order], seconds, start)
+    push_starts(sources[in_order], targets[in_order], seconds, start)
     return start
 
 
@@ -64,15 +64,15 @@ def slice_of(times: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @compiled
 def push_starts(
-    before: NDArray[np.int32],
-    after: NDArray[np.int32],
+    sources: NDArray[np.int32],
+    targets: NDArray[np.int32],
     seconds: NDArray[np.float64],
     start: NDArray[np.float64],
 ) -> None:
     """Raise each start[V] to the longest path; rows come in the order of the ops before."""
-    for row in range(len(before)):
-        end = start[before[row]] + seconds[before[row]]
-        start[after[row]] = max(start[after[row]], end)
+    for row in range(len(sources)):
+        end = start[sources[row]] + seconds[sources[row]]
+        start[targets[row]] = max(start[targets[row]], end)
 
 
 def concurrency(problem: PlacementProblem, times: EarliestTimes) -> NDArray[np.float64]:
@@ -117,9 +117,9 @@ def memory_at_peak(problem: PlacementProblem, times: EarliestTimes) -> NDArray[n
     in them. The sum over groups on a device estimates
     their memory there, without workspaces and copies of tensors of other devices.
     """
-    kept = _tensors_in_slices(problem, times)
-    peak = int(kept.sum(axis=0).argmax())
-    memory: NDArray[np.float64] = kept[:, peak] + problem.group_graph.parameter_bytes
+    tensor_bytes = _tensors_in_slices(problem, times)
+    peak = int(tensor_bytes.sum(axis=0).argmax())
+    memory: NDArray[np.float64] = tensor_bytes[:, peak] + problem.group_graph.parameter_bytes
     return memory
 
 
@@ -135,5 +135,5 @@ def _tensors_in_slices(problem: PlacementProblem, times: EarliestTimes) -> NDArr
     changes = np.zeros((problem.num_groups, SLICES + 1))
     np.add.at(changes, (group, slice_of(times.start[producer])), size)
     np.add.at(changes, (group, slice_of(last_use) + 1), -size)
-    kept: NDArray[np.float64] = changes.cumsum(axis=1)[:, :SLICES]
-    return kept
+    tensor_bytes: NDArray[np.float64] = changes.cumsum(axis=1)[:, :SLICES]
+    return tensor_bytes

@@ -17,7 +17,7 @@ from placeto_graphs import (
     memory_penalised_runtime,
     placement_ranks,
 )
-from placeto_policy.errors import PolicyError, check_field, shown
+from placeto_policy.errors import PolicyError, check_field, short_repr
 from placeto_policy.graph_features import GraphFeatures, graph_features_of
 from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import (
@@ -66,7 +66,7 @@ class PlacementCosts:
         self._evaluator = evaluator
         self._penalty, self._memory = memory_penalty, evaluator.problem.cluster.memory_bytes
         self._unrunnable = UNRUNNABLE_STEPS * seconds_of_work(evaluator.problem)
-        self._known: dict[bytes, float] = {}
+        self._costs: dict[bytes, float] = {}
 
     def of_devices(
         self, placements: NDArray[np.int32], groups: NDArray[np.int64]
@@ -85,21 +85,21 @@ class PlacementCosts:
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return float64[N], the memory-penalised runtimes of placements int32[N, G]."""
         keys = [row.tobytes() for row in placements]
-        unknown = {key: row for row, key in enumerate(keys) if key not in self._known}
-        if unknown:
-            rows = placements[list(unknown.values())]
+        row_of_new_key = {key: row for row, key in enumerate(keys) if key not in self._costs}
+        if row_of_new_key:
+            rows = placements[list(row_of_new_key.values())]
             batch = self._evaluated(rows)
             ranks = placement_ranks(batch, self._memory)
-            first = ranks.index(min(ranks))
-            best = Best(*ranks[first], rows[first].copy())
+            best_row = ranks.index(min(ranks))
+            best = Best(*ranks[best_row], rows[best_row].copy())
             if best.is_better_than(self.best):
                 self.best = best
-            if len(self._known) + len(rows) > MAX_REMEMBERED:
-                self._known = {key: self._known[key] for key in keys if key in self._known}
+            if len(self._costs) + len(rows) > MAX_REMEMBERED:
+                self._costs = {key: self._costs[key] for key in keys if key in self._costs}
             costs = memory_penalised_runtime(batch, self._memory, self._penalty)
             costs[np.isinf(costs)] = self._unrunnable
-            self._known.update(zip(unknown, costs.tolist(), strict=True))
-        return np.array([self._known[key] for key in keys])
+            self._costs.update(zip(row_of_new_key, costs.tolist(), strict=True))
+        return np.array([self._costs[key] for key in keys])
 
     def _evaluated(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the costs of placements, after a check of the evaluator's result."""
@@ -272,16 +272,21 @@ class PlacementEnvironment:
             self.shown_start[:] = NOWHERE
         self.time = 0
         self._position = np.argsort(self.order, axis=1)
-        self._looked: tuple[int, NDArray[np.float64]] | None = None
+        self._lookahead_costs: NDArray[np.float64] | None = None
         if self._follows_costs:
             self.costs = self.costs_of(self.placement)
         else:
             self.costs = np.full(num_episodes, np.nan)
 
     @property
+    def num_groups(self) -> int:
+        """Number of groups, G."""
+        return self.graph_features.num_groups
+
+    @property
     def is_over(self) -> bool:
         """True if every group was visited."""
-        return self.time == self.graph_features.num_groups
+        return self.time == self.num_groups
 
     def states(self) -> States:
         """Return the states before the next actions."""
@@ -289,7 +294,7 @@ class PlacementEnvironment:
         placement = np.where(visited, self.placement, self.shown_start)
         lookahead = None
         if self.looks_ahead:
-            seconds = self.seconds_of_work / self.graph_features.num_groups
+            seconds = self.seconds_of_work / self.num_groups
             lookahead = torch.from_numpy(lookahead_features(self.costs_of_devices(), seconds))
         return States(
             graph_features=self.graph_features,
@@ -306,14 +311,23 @@ class PlacementEnvironment:
 
     def costs_of_devices(self) -> NDArray[np.float64]:
         """Return float64[B, D], R with the current groups on each device, in seconds."""
-        if self._looked is None or self._looked[0] != self.time:
+        if self._lookahead_costs is None:
             groups = self.order[:, self.time]
-            costs = self._placement_costs.of_devices(self.placement, groups)
-            self._looked = (self.time, costs)
-        return self._looked[1]
+            self._lookahead_costs = self._placement_costs.of_devices(self.placement, groups)
+        return self._lookahead_costs
 
     def step(self, actions: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-        """Move the current groups to devices, int[B]; return float64[B], the rewards in seconds.
+        """Move the current groups to devices.
+
+        Parameters
+        ----------
+        actions : int[B]
+            Device of the current group of each episode.
+
+        Returns
+        -------
+        float64[B]
+            Rewards, seconds.
 
         Raises
         ------
@@ -327,12 +341,13 @@ class PlacementEnvironment:
         self._check_actions(groups, actions)
         self.placement[episodes, groups] = actions
         self.time += 1
-        before = self.costs
-        at_end = self.time == self.graph_features.num_groups
+        self._lookahead_costs = None
+        previous_costs = self.costs
+        at_end = self.time == self.num_groups
         if self._follows_costs or at_end:
             self.costs = self.costs_of(self.placement)
         if self.reward == "intermediate":
-            return before - self.costs
+            return previous_costs - self.costs
         return -self.costs if at_end else np.zeros(len(episodes))
 
     def costs_of(self, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -341,7 +356,13 @@ class PlacementEnvironment:
 
     @property
     def best(self) -> Best:
-        """Best placement of all that were evaluated, in all episodes so far."""
+        """Best placement of all that were evaluated, in all episodes so far.
+
+        Raises
+        ------
+        PolicyError
+            When no placement was evaluated yet.
+        """
         if self._placement_costs.best is None:
             raise PolicyError("best: expected an evaluated placement, got none")
         return self._placement_costs.best
@@ -351,7 +372,7 @@ class PlacementEnvironment:
         if actions.shape != groups.shape or actions.min() < 0 or actions.max() >= num_devices:
             raise PolicyError(
                 f"actions: expected {len(groups)} devices from 0 to {num_devices - 1}, "
-                f"got {shown(actions.tolist())}"
+                f"got {short_repr(actions.tolist())}"
             )
         impossible = ~self.graph_features.allowed.numpy()[groups, actions]
         if impossible.any():
@@ -376,7 +397,7 @@ class PlacementEnvironment:
         orders = _rows("order", order, num_episodes, num_groups).astype(np.int64)
         if (np.sort(orders, axis=1) != np.arange(num_groups)).any():
             raise PolicyError(
-                f"order: expected each of {num_groups} groups once, got {shown(order)}"
+                f"order: expected each of {num_groups} groups once, got {short_repr(order)}"
             )
         return orders
 
@@ -391,12 +412,8 @@ class PlacementEnvironment:
             _check_choice("start", start, get_args(StartName))
             if start == "random":
                 keys = np.stack([generator.random(allowed.shape) for generator in generators])
-                anywhere: NDArray[np.int32] = (
-                    np.where(allowed, keys, -1.0).argmax(axis=2).astype(np.int32)
-                )
-                return anywhere
-            single: NDArray[np.int32] = np.tile(_single_device(allowed), (num_episodes, 1))
-            return single
+                return np.asarray(np.where(allowed, keys, -1.0).argmax(axis=2), np.int32)
+            return np.tile(_single_device(allowed), (num_episodes, 1))
         problem = self.evaluator.problem
         rows = _rows("start", start, num_episodes, problem.num_groups)
         try:
@@ -407,24 +424,23 @@ class PlacementEnvironment:
 
 def _single_device(allowed: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Return int32[G]: the first device that can run all groups, or the first for each group."""
-    everywhere = allowed.all(axis=0)
-    if everywhere.any():
-        return np.full(len(allowed), np.argmax(everywhere), np.int32)
-    first: NDArray[np.int32] = allowed.argmax(axis=1).astype(np.int32)
-    return first
+    runs_all = allowed.all(axis=0)
+    if runs_all.any():
+        return np.full(len(allowed), np.argmax(runs_all), np.int32)
+    return np.asarray(allowed.argmax(axis=1), np.int32)
 
 
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
+def _check_choice(name: str, choice: str, choices: Sequence[str]) -> None:
+    if choice not in choices:
         raise PolicyError(
-            f"{name}: expected one of {', '.join(map(repr, choices))} or an array, got {value!r}"
+            f"{name}: expected one of {', '.join(map(repr, choices))} or an array, got {choice!r}"
         )
 
 
 def _rows(
-    name: str, values: NDArray[np.integer[Any]], num_rows: int, length: int
+    name: str, rows: NDArray[np.integer[Any]], num_rows: int, length: int
 ) -> NDArray[np.integer[Any]]:
-    array = np.asarray(values)
+    array = np.asarray(rows)
     if array.dtype.kind not in "iu" or array.shape not in {(length,), (num_rows, length)}:
         raise PolicyError(
             f"{name}: expected integers of shape ({length},) or ({num_rows}, {length}), "
@@ -434,9 +450,16 @@ def _rows(
 
 
 def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Settings) -> int:
-    """Return the largest number of evaluations of an episode with a reward of `Settings`.
+    """Return the largest number of evaluations of an episode.
 
-    The features of the policy, by its settings, may take evaluations, too.
+    Parameters
+    ----------
+    problem
+        Problem of G groups and D devices.
+    reward
+        Reward of `Settings`.
+    policy
+        Hyperparameters of the policy, whose features may take evaluations, too.
 
     Examples
     --------
@@ -451,8 +474,8 @@ def most_evaluations(problem: PlacementProblem, reward: RewardName, policy: Sett
     if policy.sees_lookahead:
         # The placement after a step is one of those that the lookahead evaluated.
         return lookahead_evaluations(problem) + 1 + counterfactuals
-    each_step = reward == "intermediate" or policy.sees_schedule
-    return (problem.num_groups if each_step else 1) + counterfactuals
+    follows_costs = reward == "intermediate" or policy.sees_schedule
+    return (problem.num_groups if follows_costs else 1) + counterfactuals
 
 
 def training_evaluations(problem: PlacementProblem, settings: Settings, policy: Settings) -> int:
@@ -462,8 +485,8 @@ def training_evaluations(problem: PlacementProblem, settings: Settings, policy: 
     """
     episodes = settings.updates * settings.workers
     validations = sum(map(settings.validates_after, range(1, settings.updates + 1)))
-    each = most_evaluations(problem, settings.reward, policy)
-    return episodes * each + validations * most_evaluations(problem, "terminal", policy)
+    evaluations = episodes * most_evaluations(problem, settings.reward, policy)
+    return evaluations + validations * most_evaluations(problem, "terminal", policy)
 
 
 def lookahead_evaluations(problem: PlacementProblem) -> int:

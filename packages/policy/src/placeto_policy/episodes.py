@@ -45,26 +45,28 @@ class Episodes:
         position = torch.argsort(order, dim=1)
         steps_at_once = max(1, NODES_PER_BATCH // (count * num_groups))
         for first in range(0, len(steps), steps_at_once):
-            some = steps[first : first + steps_at_once]
-            visited = position < torch.from_numpy(some)[:, None, None]
+            batch_steps = steps[first : first + steps_at_once]
+            visited = position < torch.from_numpy(batch_steps)[:, None, None]
             yield (
-                some,
+                batch_steps,
                 States(
                     graph_features=self.graph_features,
                     placement=torch.where(visited, final, start).flatten(0, 1),
-                    current=order[:, some].T.flatten(),
+                    current=order[:, batch_steps].T.flatten(),
                     visited=visited.flatten(0, 1),
-                    lookahead=_of_steps(self.lookahead, some),
-                    schedule=_of_steps(self.schedule, some),
+                    lookahead=_of_steps(self.lookahead, batch_steps),
+                    schedule=_of_steps(self.schedule, batch_steps),
                 ),
             )
 
 
-def _of_steps(shown: NDArray[np.float32] | None, steps: NDArray[np.int64]) -> torch.Tensor | None:
+def _of_steps(
+    features: NDArray[np.float32] | None, steps: NDArray[np.int64]
+) -> torch.Tensor | None:
     """Return [S B, ...] for some steps of [B, G, ...]: states come step by step."""
-    if shown is None:
+    if features is None:
         return None
-    return torch.from_numpy(shown[:, steps].swapaxes(0, 1)).flatten(0, 1)
+    return torch.from_numpy(features[:, steps].swapaxes(0, 1)).flatten(0, 1)
 
 
 Choice = Callable[[int, NDArray[np.float32]], NDArray[np.int64]]
@@ -115,23 +117,28 @@ def run_side_by_side(
     choices: Sequence[Choice],
 ) -> list[Episodes]:
     """Run the episodes of environments that were reset to their end, all in lockstep."""
-    runs = [_Run(*each) for each in zip(environments, choices, strict=True)]
-    under_way: list[_Run] = []
-    while left := [run for run in runs if not run.environment.is_over]:
-        if len(left) != len(under_way):
-            under_way = left
+    rollouts = [
+        _Rollout(environment, choice)
+        for environment, choice in zip(environments, choices, strict=True)
+    ]
+    running: list[_Rollout] = []
+    while unfinished := [rollout for rollout in rollouts if not rollout.environment.is_over]:
+        if len(unfinished) != len(running):
+            running = unfinished
             policy_on_graphs = policy.side_by_side(
-                [run.environment.graph_features for run in left],
-                [len(run.environment.order) for run in left],
+                [rollout.environment.graph_features for rollout in unfinished],
+                [len(rollout.environment.order) for rollout in unfinished],
             )
-        states = [run.environment.states() for run in under_way]
-        found = policy_on_graphs(states)
-        for run, seen, log_probabilities in zip(under_way, states, found, strict=True):
-            run.step(seen, log_probabilities.numpy())
-    return [run.episodes() for run in runs]
+        states_of_graphs = [rollout.environment.states() for rollout in running]
+        log_probabilities_of_graphs = policy_on_graphs(states_of_graphs)
+        for rollout, states, log_probabilities in zip(
+            running, states_of_graphs, log_probabilities_of_graphs, strict=True
+        ):
+            rollout.step(states, log_probabilities.numpy())
+    return [rollout.episodes() for rollout in rollouts]
 
 
-class _Run:
+class _Rollout:
     """The episodes of an environment, while they run."""
 
     def __init__(self, environment: PlacementEnvironment, choice: Choice) -> None:
@@ -140,7 +147,8 @@ class _Run:
         shape = environment.order.shape
         self._start = environment.shown_start
         self._rewards = np.empty(shape)
-        self._known = np.empty((*shape, environment.graph_features.num_devices), np.float32)
+        num_devices = environment.graph_features.num_devices
+        self._log_probabilities = np.empty((*shape, num_devices), np.float32)
         self._lookahead: list[NDArray[np.float32]] = []
         self._schedule: list[NDArray[np.float32]] = []
 
@@ -149,7 +157,7 @@ class _Run:
         if np.isnan(log_probabilities).any():
             raise PolicyError("policy: expected finite probabilities, got NaN: check its weights")
         environment, time = self.environment, self.environment.time
-        self._known[:, time] = log_probabilities
+        self._log_probabilities[:, time] = log_probabilities
         if states.lookahead is not None:
             self._lookahead.append(states.lookahead.numpy())
         if states.schedule is not None:
@@ -166,7 +174,7 @@ class _Run:
             final=environment.placement.copy(),
             rewards=self._rewards,
             costs=environment.costs,
-            log_probabilities=self._known,
+            log_probabilities=self._log_probabilities,
             lookahead=np.stack(self._lookahead, axis=1) if self._lookahead else None,
             schedule=np.stack(self._schedule, axis=1) if self._schedule else None,
         )
@@ -197,9 +205,10 @@ def run_counterfactuals(
     devices, weights = other_devices(episodes.log_probabilities, episodes.actions(), draws)
     rows, steps = np.nonzero(weights)
     rewards = np.zeros(episodes.rewards.shape)
-    size = max(1, NUMBERS_PER_BATCH // episodes.order.shape[1])
-    for first in range(0, len(rows), size):
-        row, step = rows[first : first + size], steps[first : first + size]
+    batch_size = max(1, NUMBERS_PER_BATCH // episodes.order.shape[1])
+    for first in range(0, len(rows), batch_size):
+        batch = slice(first, first + batch_size)
+        row, step = rows[batch], steps[batch]
         placements = episodes.final[row]
         placements[np.arange(len(row)), episodes.order[row, step]] = devices[row, step]
         rewards[row, step] = environment.costs_of(placements) - episodes.costs[row]
@@ -220,16 +229,20 @@ def other_devices(
     the probabilities p and q. The mean is that of independent draws, with much less noise.
     """
     probabilities = np.exp(log_probabilities.astype(np.float64))
-    chosen = actions[..., None]
-    others = probabilities.copy()
-    np.put_along_axis(others, chosen, 0.0, axis=-1)
-    possible = others.any(axis=-1)
+    without_action = _without(probabilities, actions)
+    has_other = without_action.any(axis=-1)
     with np.errstate(divide="ignore"):
-        devices = np.where(possible, drawn_devices(np.log(others), draws), actions)
-    apart = probabilities.copy()
-    np.put_along_axis(apart, devices[..., None], 0.0, axis=-1)
+        devices = np.where(has_other, drawn_devices(np.log(without_action), draws), actions)
     # Sums of the others: 1 minus a probability near 1 has few digits.
-    without_chosen, without_other = others.sum(axis=-1), apart.sum(axis=-1)
-    product, total = without_chosen * without_other, without_chosen + without_other
-    weights = np.where(possible, 2 * product / np.where(possible, total, 1.0), 0.0)
+    not_action = without_action.sum(axis=-1)
+    not_device = _without(probabilities, devices).sum(axis=-1)
+    product, total = not_action * not_device, not_action + not_device
+    weights = np.where(has_other, 2 * product / np.where(has_other, total, 1.0), 0.0)
     return devices, weights.astype(np.float32)
+
+
+def _without(probabilities: NDArray[np.float64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return float64[..., D], the probabilities with 0 for one device of each state."""
+    probabilities = probabilities.copy()
+    np.put_along_axis(probabilities, devices[..., None], 0.0, axis=-1)
+    return probabilities

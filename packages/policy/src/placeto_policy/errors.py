@@ -26,7 +26,7 @@ class PolicyError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value as text for an error message, on one line of at most 80 characters."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 4]} ..."
@@ -34,8 +34,8 @@ def shown(value: Any) -> str:
 
 def check_field(batch: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return an array of a result of an evaluator, or raise an error if its shape is wrong."""
-    values = getattr(batch, name, None)
-    if not isinstance(values, np.ndarray) or values.shape != shape:
-        got = getattr(values, "shape", shown(values))
+    array = getattr(batch, name, None)
+    if not isinstance(array, np.ndarray) or array.shape != shape:
+        got = getattr(array, "shape", short_repr(array))
         raise PolicyError(f"evaluator: expected {name} of shape {shape}, got {got}")
-    return values
+    return array

@@ -26,8 +26,8 @@ class BusiestDevice:
         """Return the work of the busiest device for each placement int32[B, G]."""
         seconds = self.problem.group_graph.compute_time
         rows = self.problem.check_placements(placements)
-        here = rows[:, :, None] == np.arange(self.problem.num_devices)
-        busy = np.where(here, seconds, 0.0).sum(axis=1)
+        on_device = rows[:, :, None] == np.arange(self.problem.num_devices)
+        busy = np.where(on_device, seconds, 0.0).sum(axis=1)
         return EvaluationBatch(runtime=busy.max(axis=1), peak_memory=np.zeros(busy.shape, np.int64))
 
     def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:

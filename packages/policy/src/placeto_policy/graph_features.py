@@ -87,14 +87,34 @@ class GraphFeatures:
         return torch.tensor([float(self.num_groups)])
 
     def constant_features(self, *, with_paths: bool) -> torch.Tensor:
-        """Return float32[2 or 4, G, 1], the features of groups that are equal in all states."""
-        features = [self.cost_features, self.path_features][: 1 + with_paths]
-        return torch.cat(features, dim=1).T[:, :, None]
+        """Return the features of groups that are equal in all states.
+
+        Parameters
+        ----------
+        with_paths
+            True for `path_features`, too.
+
+        Returns
+        -------
+        float32[2 or 4, G, 1]
+        """
+        features = self.cost_features
+        if with_paths:
+            features = torch.cat([features, self.path_features], dim=1)
+        return features.T[:, :, None]
 
     def directions(self, *, scaled: bool) -> list[torch.Tensor]:
-        """Return float32[G, G] for each direction, from sender (row) to receiver (column).
+        """Return the edges of each direction of messages, from sender (row) to receiver (column).
 
-        Scaled ones are multiplied by `message_scale`.
+        Parameters
+        ----------
+        scaled
+            True to multiply them by `message_scale`.
+
+        Returns
+        -------
+        list of float32[G, G]
+            Edges to later groups, and to earlier ones.
         """
         incoming = self.incoming * self.message_scale if scaled else self.incoming
         return [incoming.T.contiguous(), incoming.contiguous()]
@@ -108,7 +128,7 @@ class GraphFeatures:
         vicinity = self.vicinity[:, current].swapaxes(0, 1)
         return torch.cat([self.affinity[current, None], vicinity], dim=1)
 
-    def held_by(self, device: int) -> torch.Tensor:
+    def work_and_memory(self, device: int) -> torch.Tensor:
         """Return float32[1, 2, G], each group's fraction of all work and of memory."""
         return torch.stack([self.shares, self.memory[device]])[None]
 
@@ -136,29 +156,39 @@ def graph_features_of(problem: PlacementProblem) -> GraphFeatures:
 
 def graph_features_of_groups(
     graph: GroupGraph,
-    near: NDArray[np.float64],
+    concurrent_work: NDArray[np.float64],
     memory: NDArray[np.float64],
 ) -> GraphFeatures:
-    """Return the features of groups, their work float64[S, G, G] near in time and memory [D, G]."""
+    """Return the features of groups.
+
+    Parameters
+    ----------
+    graph
+        Graph of G groups.
+    concurrent_work : float64[S, G, G]
+        Work of pairs of groups near in time, as `concurrency` returns it.
+    memory : float64[D, G]
+        Bytes of each group as a fraction of the memory of each device.
+    """
     seconds = mean_seconds(graph.compute_time)
-    features = np.stack([_share_of_largest(seconds), _share_of_largest(graph.output_bytes)], axis=1)
-    paths = _path_features(graph, seconds)
+    costs = [_share_of_largest(seconds), _share_of_largest(graph.output_bytes)]
     incoming = np.zeros((graph.num_groups, graph.num_groups))
     incoming[graph.edges[:, 1], graph.edges[:, 0]] = 1.0
-    related = reachability(graph)
+    reachable = reachability(graph)
     relations = np.full((graph.num_groups, graph.num_groups), ITSELF, np.int8)
-    for relation, members in enumerate((related.ancestors, related.descendants, related.parallel)):
-        relations[members] = relation
+    relations[reachable.ancestors] = 0
+    relations[reachable.descendants] = 1
+    relations[reachable.parallel] = 2
     return GraphFeatures(
-        cost_features=floats(features),
-        path_features=floats(paths),
+        cost_features=floats(np.stack(costs, axis=1)),
+        path_features=floats(_path_features(graph, seconds)),
         incoming=floats(incoming),
         message_scale=min(1.0, graph.num_groups / max(1, graph.num_edges)),
         relations=torch.from_numpy(relations),
-        shares=floats(_parts(seconds)),
+        shares=floats(_fractions(seconds)),
         memory=floats(memory),
-        affinity=floats(_parts(_traffic_between(graph))),
-        vicinity=floats(_parts(near)),
+        affinity=floats(_fractions(_traffic_between(graph))),
+        vicinity=floats(_fractions(concurrent_work)),
         allowed=torch.from_numpy(np.isfinite(graph.compute_time)),
         order=graph.topological_order.astype(np.int64),
     )
@@ -174,21 +204,21 @@ def _traffic_between(graph: GroupGraph) -> NDArray[np.float64]:
 
 def _path_features(graph: GroupGraph, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     index = np.argsort(graph.topological_order)
-    before = earliest_starts(graph.edges, index, seconds)
-    behind = earliest_starts(graph.edges[:, ::-1], -index, seconds) + seconds
-    longest = (before + behind).max()
-    return np.stack([before, behind], axis=1) / (longest if longest > 0 else 1.0)
+    path_before = earliest_starts(graph.edges, index, seconds)
+    path_from = earliest_starts(graph.edges[:, ::-1], -index, seconds) + seconds
+    longest = (path_before + path_from).max()
+    return np.stack([path_before, path_from], axis=1) / (longest if longest > 0 else 1.0)
 
 
-def _parts(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+def _fractions(amounts: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each row as fractions of its sum."""
-    total = values.sum(axis=-1, keepdims=True)
-    parts: NDArray[np.float64] = np.divide(
-        values, total, out=np.zeros(values.shape), where=total > 0
+    total = amounts.sum(axis=-1, keepdims=True)
+    fractions: NDArray[np.float64] = np.divide(
+        amounts, total, out=np.zeros(amounts.shape), where=total > 0
     )
-    return parts
+    return fractions
 
 
-def _share_of_largest(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
-    largest = values.max()
-    return values / largest if largest > 0 else np.zeros(len(values))
+def _share_of_largest(amounts: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+    largest = amounts.max()
+    return amounts / largest if largest > 0 else np.zeros(len(amounts))

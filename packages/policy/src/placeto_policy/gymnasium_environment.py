@@ -92,7 +92,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         can_run = bool(self._last["action_mask"][action])
         device = int(action) if can_run else int(environment.placement[0, current])
         reward = float(environment.step(np.array([device]))[0]) / self._cost_at_start
-        is_over = environment.time == environment.graph_features.num_groups
+        is_over = environment.time == environment.num_groups
         if not is_over:
             self._last = self._observation()
         else:

@@ -40,7 +40,7 @@ class JsonLinesLog:
             _keep_updates(self._path, updates)
 
     def write(self, summary: UpdateSummary) -> None:
-        """Append a line."""
+        """Append a line with the numbers of ``summary``."""
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(summary)) + "\n")
 
@@ -86,18 +86,18 @@ class TensorBoardLog:
         self._writer.close()
 
     def write(self, summary: UpdateSummary) -> None:
-        """Add a point to each curve."""
-        for name, value in asdict(summary).items():
+        """Add a point to each curve, with the numbers of ``summary``."""
+        for name, scalar in asdict(summary).items():
             if name != "update":
-                self._writer.add_scalar(name, value, summary.update)
+                self._writer.add_scalar(name, scalar, summary.update)
 
 
 def _keep_updates(path: Path, updates: int) -> None:
-    kept = []
+    lines = []
     for line in path.read_text().splitlines(keepends=True):
         try:
             if line.endswith("\n") and json.loads(line)["update"] <= updates:
-                kept.append(line)
+                lines.append(line)
         except (ValueError, KeyError, TypeError):
             raise PolicyError(f"{path}: expected a log of updates, got {line[:40]!r}") from None
-    write_atomically(path, "".join(kept).encode())
+    write_atomically(path, "".join(lines).encode())

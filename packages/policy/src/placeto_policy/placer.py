@@ -59,8 +59,7 @@ class PlacetoPlacer:
     Raises
     ------
     PolicyError
-        When there is neither a policy nor training; in `place`, when the policy is for another
-        number of devices, or the evaluations are not enough for one update.
+        When there is neither a policy nor training, or a number is negative.
 
     Examples
     --------
@@ -90,99 +89,125 @@ class PlacetoPlacer:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best placement of all that were evaluated."""
+        """Return the best placement of all that were evaluated.
+
+        Parameters
+        ----------
+        problem
+            Problem to place.
+        evaluator
+            Evaluator of the problem.
+        seed
+            Seed of the first weights, of the training and of the sampled rollouts.
+
+        Raises
+        ------
+        PolicyError
+            When the policy is for another number of devices, or the evaluations are not enough for
+            one update.
+        """
         began = time.perf_counter()
         if self.policy:
             self.policy.check_devices(problem.num_devices)
-        chosen = self.settings or (self.policy.settings if self.policy else Settings())
+        settings, network_settings = self._settings()
         environment = PlacementEnvironment.for_policy(
             evaluator,
-            self.policy.settings if self.policy else chosen,
+            network_settings,
             reward="terminal",
-            memory_penalty=chosen.memory_penalty,
+            memory_penalty=settings.memory_penalty,
         )
         search = _Search(environment)
         self._start(search, seed)
         if self.policy:
             self._roll_out(self.policy, search, seed)
         if self.max_evaluations:
-            self._roll_out(self._train(search, chosen, seed), search, seed)
+            self._roll_out(self._train(search, seed), search, seed)
         self._refine(search)
         return search.result(time.perf_counter() - began)
 
     def most_evaluations(self, problem: PlacementProblem) -> int:
         """Return the largest number of evaluations of `place`, without those of ``starts``."""
-        settings = self.policy.settings if self.policy else self.settings or Settings()
-        each = most_evaluations(problem, "terminal", settings)
-        rounds = 2 if self.policy and self.max_evaluations else 1
-        evaluations = self.max_evaluations + rounds * (1 + self.num_rollouts) * each
-        return evaluations + self.refinement_rounds * lookahead_evaluations(problem)
+        _, network_settings = self._settings()
+        rollouts = 1 + self.num_rollouts
+        if self.policy and self.max_evaluations:
+            rollouts *= 2  # before the training and after it
+        evaluations = rollouts * most_evaluations(problem, "terminal", network_settings)
+        evaluations += self.refinement_rounds * lookahead_evaluations(problem)
+        return self.max_evaluations + evaluations
+
+    def _settings(self) -> tuple[Settings, Settings]:
+        """Return the hyperparameters of the training and those of the network."""
+        policy_settings = self.policy.settings if self.policy else None
+        settings = self.settings or policy_settings or Settings()
+        return settings, policy_settings or settings
 
     def _start(self, search: "_Search", seed: int) -> None:
         """Evaluate the placements of other placers."""
         evaluator = search.environment.evaluator
         for placer in self.starts:
-            found = placer.place(evaluator.problem, evaluator, seed=seed)
-            search.take(found.placement, found.evaluations)
+            start = placer.place(evaluator.problem, evaluator, seed=seed)
+            search.take(start.placement, start.evaluations)
 
-    def _train(self, search: "_Search", settings: Settings, seed: int) -> PlacementPolicy:
+    def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         evaluator = search.environment.evaluator
-        shown = self.policy.settings if self.policy else settings
-        settings = self._with_updates(evaluator.problem, settings, shown)
+        settings = self._with_updates(evaluator.problem)
         trainer = Trainer([evaluator], settings, seed=seed, policy=self.policy)
-        before = search.evaluations
+        evaluations_before = search.evaluations
         for _ in range(settings.updates):
             summary = trainer.update()
-            if best := trainer.best[0]:
-                evaluations = before + summary.evaluations - search.evaluations
+            best = trainer.best[0]
+            if best:
+                evaluations = evaluations_before + summary.evaluations - search.evaluations
                 search.take(best.placement, evaluations)
             if self.on_update:
                 self.on_update(summary, settings.updates)
         return trainer.trained_policy
 
-    def _with_updates(
-        self, problem: PlacementProblem, settings: Settings, shown: Settings
-    ) -> Settings:
-        """Return settings with as many updates as the evaluations allow."""
-        least = training_evaluations(problem, replace(settings, updates=1), shown)
-        if self.max_evaluations < least:
+    def _with_updates(self, problem: PlacementProblem) -> Settings:
+        """Return the settings of the training with as many updates as the evaluations allow."""
+        settings, network_settings = self._settings()
+        settings = replace(settings, updates=1)
+        min_evaluations = training_evaluations(problem, settings, network_settings)
+        if self.max_evaluations < min_evaluations:
             raise PolicyError(
-                f"max_evaluations: expected at least {least}, one update of "
+                f"max_evaluations: expected at least {min_evaluations}, one update of "
                 f"{settings.workers} episodes, got {self.max_evaluations}"
             )
-        each = settings.workers * most_evaluations(problem, settings.reward, shown)
-        settings = replace(settings, updates=self.max_evaluations // each)
-        while training_evaluations(problem, settings, shown) > self.max_evaluations:
+        evaluations_of_episode = most_evaluations(problem, settings.reward, network_settings)
+        max_episodes = self.max_evaluations // evaluations_of_episode
+        settings = replace(settings, updates=max_episodes // settings.workers)
+        while training_evaluations(problem, settings, network_settings) > self.max_evaluations:
             settings = replace(settings, updates=settings.updates - 1)
         return settings
 
     def _roll_out(self, policy: PlacementPolicy, search: "_Search", seed: int) -> None:
         """Run the greedy rollout and the sampled ones."""
         environment = search.environment
-        each = most_evaluations(environment.evaluator.problem, "terminal", policy.settings)
+        problem = environment.evaluator.problem
+        evaluations_of_rollout = most_evaluations(problem, "terminal", policy.settings)
         environment.reset(num_episodes=1)
         with one_thread_of_torch():
             run_episodes(policy, environment, greedy)
-            search.count(each)
+            search.count(evaluations_of_rollout)
             for first in range(0, self.num_rollouts, ROLLOUTS_AT_ONCE):
                 generators = [
                     np.random.default_rng((seed, SAMPLING_STREAM, sample))
                     for sample in range(first, min(first + ROLLOUTS_AT_ONCE, self.num_rollouts))
                 ]
                 environment.reset(num_episodes=len(generators))
-                choice = sampling(generators, environment.graph_features.num_groups)
+                choice = sampling(generators, environment.num_groups)
                 run_episodes(policy, environment, choice)
-                search.count(len(generators) * each)
+                search.count(len(generators) * evaluations_of_rollout)
 
     def _refine(self, search: "_Search") -> None:
         """Descend from the best placement, until a round moves nothing."""
         environment = search.environment
         for _ in range(self.refinement_rounds):
-            before = environment.best
-            environment.reset(num_episodes=1, start=before.placement)
+            best = environment.best
+            environment.reset(num_episodes=1, start=best.placement)
             descend(environment)
             search.count(lookahead_evaluations(environment.evaluator.problem))
-            if environment.best is before:
+            if environment.best is best:
                 return
 
 
@@ -207,11 +232,11 @@ class _Search:
     def result(self, seconds: float) -> PlacementResult:
         """Return the best placement and the curve."""
         placement = self.environment.best.placement
-        found = self.environment.evaluator.evaluate(placement[None])
+        batch = self.environment.evaluator.evaluate(placement[None])
         return PlacementResult(
             placement=placement,
-            runtime=float(found.runtime[0]),
-            peak_memory=found.peak_memory[0],
+            runtime=float(batch.runtime[0]),
+            peak_memory=batch.peak_memory[0],
             evaluations=self.evaluations,
             seconds=seconds,
             curve=np.array(self._curve, np.float64),
@@ -225,7 +250,7 @@ def descend(environment: PlacementEnvironment) -> None:
     """
     episodes = np.arange(len(environment.order))
     while not environment.is_over:
-        here = environment.placement[episodes, environment.order[:, environment.time]]
+        devices = environment.placement[episodes, environment.order[:, environment.time]]
         costs = environment.costs_of_devices()
-        better = costs.min(axis=1) < costs[episodes, here]
-        environment.step(np.where(better, costs.argmin(axis=1), here))
+        has_better = costs.min(axis=1) < costs[episodes, devices]
+        environment.step(np.where(has_better, costs.argmin(axis=1), devices))

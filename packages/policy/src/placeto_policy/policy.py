@@ -66,11 +66,27 @@ class PlacementPolicy(nn.Module):
         A device that cannot run the current group has probability 0. States are of one graph, or of
         several in sequence. A problem with another number of devices raises a `PolicyError`.
         """
-        parts = [states] if isinstance(states, States) else states
-        return torch.cat([self.on_graph(part.single_graph)(part) for part in parts])
+        batches = [states] if isinstance(states, States) else states
+        return torch.cat([self.on_graph(batch.single_graph)(batch) for batch in batches])
 
     def on_graph(self, graph: GraphFeatures) -> Callable[[States], torch.Tensor]:
-        """Return the policy for many states of one graph, which computes common parts once."""
+        """Return the policy for many states of one graph, which computes common parts once.
+
+        Parameters
+        ----------
+        graph
+            Features of the graph, of D devices.
+
+        Returns
+        -------
+        callable
+            Function from N states of the graph to float32[N, D], as `forward` has it.
+
+        Raises
+        ------
+        PolicyError
+            When the policy is for another number of devices.
+        """
         self.check_devices(graph.num_devices)
         scores = self.scores.on_graph(graph)
 
@@ -83,14 +99,42 @@ class PlacementPolicy(nn.Module):
     def side_by_side(
         self, graphs: Sequence[GraphFeatures], counts: Sequence[int]
     ) -> Callable[[Sequence[States]], Sequence[torch.Tensor]]:
-        """Return the policy for so many states of each of several graphs at once."""
+        """Return the policy for states of several graphs, which pass the network at once if small.
+
+        Parameters
+        ----------
+        graphs
+            Features of K graphs.
+        counts
+            Number of states of each graph, K numbers.
+
+        Returns
+        -------
+        callable
+            Function from the states of each graph to K tensors float32[N, D], one for each graph.
+
+        Raises
+        ------
+        PolicyError
+            When the policy is for another number of devices.
+        """
         if GraphBatch.suits(graphs, counts) and isinstance(self.scores, DeviceScores):
             for graph in graphs:
                 self.check_devices(graph.num_devices)
-            together, several = self.on_graph(graphs[0]), GraphBatch(graphs, counts)
-            return lambda parts: torch.split(together(several.join(parts)), list(counts))
-        each = [self.on_graph(graph) for graph in graphs]
-        return lambda parts: [one(states) for one, states in zip(each, parts, strict=True)]
+            policy_on_batch, graph_batch = self.on_graph(graphs[0]), GraphBatch(graphs, counts)
+
+            def on_batch(states_of_graphs: Sequence[States]) -> Sequence[torch.Tensor]:
+                log_probabilities = policy_on_batch(graph_batch.join(states_of_graphs))
+                return torch.split(log_probabilities, list(counts))
+
+            return on_batch
+        policies = [self.on_graph(graph) for graph in graphs]
+
+        def one_by_one(states_of_graphs: Sequence[States]) -> Sequence[torch.Tensor]:
+            pairs = zip(policies, states_of_graphs, strict=True)
+            return [policy(states) for policy, states in pairs]
+
+        return one_by_one
 
     def check_devices(self, num_devices: int) -> None:
         """Refuse a problem with another number of devices."""
@@ -116,8 +160,8 @@ class DeviceScores(nn.Module):
 
     def forward(self, states: States) -> torch.Tensor:
         """Return float32[N, D], the scores of the devices in each state."""
-        seen = torch.cat([self.embedding(states), states.devices(self.device_features)], dim=1)
-        scores: torch.Tensor = self.output(torch.relu(self.hidden(seen)))
+        features = torch.cat([self.embedding(states), states.devices(self.device_features)], dim=1)
+        scores: torch.Tensor = self.output(torch.relu(self.hidden(features)))
         return scores
 
     def on_graph(self, _: GraphFeatures) -> Callable[[States], torch.Tensor]:

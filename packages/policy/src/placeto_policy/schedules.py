@@ -51,14 +51,14 @@ class GroupSchedules:
         end = _checked("end", schedule, placements.shape)
         memory = _checked("peak_memory", schedule, (len(placements), len(self._limits)))
         runtime = _checked("runtime", schedule, (len(placements),))[:, None]
-        full = np.take_along_axis(memory / self._limits, placements.astype(np.int64), axis=1)
+        used_memory = np.take_along_axis(memory / self._limits, placements.astype(np.int64), axis=1)
         seconds = np.maximum(runtime, MIN_SECONDS)
-        features: NDArray[np.float32] = np.stack([start / seconds, end / seconds, full], axis=2)
+        features = np.stack([start / seconds, end / seconds, used_memory], axis=2)
         return features.astype(np.float32)
 
 
 def _checked(name: str, schedule: ScheduleBatch, shape: tuple[int, ...]) -> NDArray[Any]:
-    values = check_field(schedule, name, shape)
-    if not np.isfinite(values).all():
+    times_or_bytes = check_field(schedule, name, shape)
+    if not np.isfinite(times_or_bytes).all():
         raise PolicyError(f"evaluator: expected a schedule of finite numbers, got others in {name}")
-    return values
+    return times_or_bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
 from placeto_graphs import SECONDS_PER_BYTE
-from placeto_policy.errors import PolicyError, shown
+from placeto_policy.errors import PolicyError, short_repr
 
 EmbeddingName = Literal["pairs", "message-passing", "simple-partitioner", "simple-aggregator"]
 RewardName = Literal["counterfactual", "intermediate", "terminal"]
@@ -188,16 +188,16 @@ def _check(name: str, kind: Any, value: Any) -> None:
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             choices = ", ".join(map(repr, get_args(kind)))
-            raise PolicyError(f"{name}: expected one of {choices}, got {shown(value)}")
+            raise PolicyError(f"{name}: expected one of {choices}, got {short_repr(value)}")
     elif kind is int:
         minimum = 0 if name in MAY_BE_ZERO else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise PolicyError(f"{name}: expected an integer >= {minimum}, got {shown(value)}")
+            raise PolicyError(f"{name}: expected an integer >= {minimum}, got {short_repr(value)}")
     else:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         sign = ">=" if name in MAY_BE_ZERO else ">"
         if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and sign == ">"):
-            raise PolicyError(f"{name}: expected a finite number {sign} 0, got {shown(value)}")
+            raise PolicyError(f"{name}: expected a finite number {sign} 0, got {short_repr(value)}")
 
 
 GENERAL = Settings(
@@ -239,6 +239,11 @@ def preset(name: str) -> Settings:
     steps and less exploration. ``"paper"``: the method of Addanki et al. 2019, with the messages of
     its published code.
 
+    Parameters
+    ----------
+    name
+        Name of the preset.
+
     Raises
     ------
     PolicyError
@@ -251,5 +256,5 @@ def preset(name: str) -> Settings:
     """
     if name not in PRESETS:
         choices = ", ".join(map(repr, PRESETS))
-        raise PolicyError(f"preset: expected one of {choices}, got {shown(name)}")
+        raise PolicyError(f"preset: expected one of {choices}, got {short_repr(name)}")
     return PRESETS[name]

@@ -84,8 +84,25 @@ class States:
         return self.graph_features
 
     def features(self, node_features: NodeFeaturesName = "costs") -> torch.Tensor:
-        """Return float32[F, G, N], the features of the nodes of each state.
+        """Return the features of the nodes of each state.
 
+        Parameters
+        ----------
+        node_features
+            Features of `Settings`.
+
+        Returns
+        -------
+        float32[F, G, N]
+            F features of G groups in N states.
+
+        Raises
+        ------
+        PolicyError
+            When the states have no schedule, and the features need one.
+
+        Notes
+        -----
         The features are total compute time, total output bytes, one-hot device, current flag and
         visited flag, as in section 3.1 of Addanki et al. 2019. Longest paths come after the costs,
         and the schedule comes last. States are the last axis, so that loops over them are the
@@ -104,8 +121,8 @@ class States:
         features[first + num_devices, self.current, torch.arange(count)] = 1.0
         features[first + num_devices + 1] = self.visited.T
         if node_features == "costs-times-and-schedule":
-            shown = required(self.schedule, "node_features", node_features)
-            features[first + num_devices + FLAGS :] = shown.permute(2, 1, 0)
+            schedule = required(self.schedule, "node_features", node_features)
+            features[first + num_devices + FLAGS :] = schedule.permute(2, 1, 0)
         return features
 
     def loads(self) -> torch.Tensor:
@@ -118,34 +135,52 @@ class States:
         graph = self.graph_features
         count = len(self)
         near = graph.near_to(self.current)
-        others = torch.ones(count, graph.num_groups)
-        others[torch.arange(count), self.current] = 0.0
+        is_other = torch.ones(count, graph.num_groups)
+        is_other[torch.arange(count), self.current] = 0.0
         loads = []
         for device in range(graph.num_devices):
-            there = others * (self.placement == device)
-            both = torch.stack([there, there * self.visited], dim=2)
-            parts = torch.cat([graph.held_by(device).expand(count, -1, -1), near], dim=1)
-            loads.append(torch.bmm(parts, both).flatten(1))
+            on_device = is_other * (self.placement == device)
+            masks = torch.stack([on_device, on_device * self.visited], dim=2)
+            quantities = torch.cat(
+                [graph.work_and_memory(device).expand(count, -1, -1), near], dim=1
+            )
+            loads.append(torch.bmm(quantities, masks).flatten(1))
         return torch.cat(loads, dim=1)
 
     def devices(self, device_features: DeviceFeaturesName) -> torch.Tensor:
-        """Return float32[N, ...], the features of the devices, besides the embedding."""
+        """Return the features of the devices, besides the embedding.
+
+        Parameters
+        ----------
+        device_features
+            Features of `Settings`.
+
+        Returns
+        -------
+        float32[N, `device_width`]
+            Features of all D devices in N states.
+
+        Raises
+        ------
+        PolicyError
+            When the states have no lookahead, and the features need one.
+        """
         if device_features == "none":
             return torch.empty(len(self), 0)
         if device_features == "loads":
             return self.loads()
-        shown = required(self.lookahead, "device_features", device_features)
-        return torch.cat([self.loads(), shown], dim=1)
+        lookahead = required(self.lookahead, "device_features", device_features)
+        return torch.cat([self.loads(), lookahead], dim=1)
 
 
-def required(shown: torch.Tensor | None, name: str, value: str) -> torch.Tensor:
+def required(features: torch.Tensor | None, name: str, features_name: str) -> torch.Tensor:
     """Return features that need an evaluator, or raise an error if the states have none."""
-    if shown is None:
+    if features is None:
         raise PolicyError(
-            f"states: expected those of an environment with the policy's {name} {value!r}, "
+            f"states: expected those of an environment with the policy's {name} {features_name!r}, "
             "got none with what that shows"
         )
-    return shown
+    return features
 
 
 def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np.float32]:
@@ -156,8 +191,8 @@ def lookahead_features(costs: NDArray[np.float64], seconds: float) -> NDArray[np
     is infinite, has the feature of the worst one that can.
     """
     worst = np.where(np.isinf(costs), 0.0, costs).max(axis=1, keepdims=True)
-    more = np.minimum(costs, worst) - costs.min(axis=1, keepdims=True)
-    features: NDArray[np.float32] = np.log1p(more / max(seconds, MIN_SECONDS)).astype(np.float32)
+    losses = np.minimum(costs, worst) - costs.min(axis=1, keepdims=True)
+    features: NDArray[np.float32] = np.log1p(losses / max(seconds, MIN_SECONDS)).astype(np.float32)
     return features
 
 
@@ -172,16 +207,16 @@ class GraphBatch:
         self.num_devices = graphs[0].num_devices
         self.num_groups = max(graph.num_groups for graph in graphs)
         self._graphs = graphs
-        self._of_state = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        every = [(each, torch.arange(each.num_groups)) for each in graphs]
-        self._relations = _stacked([each.relations_of(all_) for each, all_ in every], NO_RELATION)
-        self._near = _stacked([each.near_to(all_) for each, all_ in every])
-        self._allowed = _stacked([each.allowed_of(all_) for each, all_ in every])
-        self._held = [
-            _stacked([each.held_by(device)[0] for each in graphs])[self._of_state]
-            for device in range(self.num_devices)
-        ]
-        self.group_counts = torch.cat([each.group_counts for each in graphs])[self._of_state]
+        self._graph_of_state = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        self._relations = _stacked([graph.relations for graph in graphs], NO_RELATION)
+        self._near = _stacked([graph.near_to(torch.arange(graph.num_groups)) for graph in graphs])
+        self._allowed = _stacked([graph.allowed for graph in graphs])
+        self._work_and_memory = []
+        for device in range(self.num_devices):
+            fractions = _stacked([graph.work_and_memory(device)[0] for graph in graphs])
+            self._work_and_memory.append(fractions[self._graph_of_state])
+        group_counts = torch.cat([graph.group_counts for graph in graphs])
+        self.group_counts = group_counts[self._graph_of_state]
         self._directions: dict[bool, list[torch.Tensor]] = {}
         self._constants: dict[bool, torch.Tensor] = {}
 
@@ -191,66 +226,71 @@ class GraphBatch:
         largest = max(graph.num_groups for graph in graphs)
         return len(graphs) > 1 and sum(counts) * largest**2 <= MOST_NUMBERS
 
-    def join(self, parts: Sequence[States]) -> States:
+    def join(self, states_of_graphs: Sequence[States]) -> States:
         """Return the states of all graphs as one batch."""
-        lookaheads = [part.lookahead for part in parts if part.lookahead is not None]
-        schedules = [part.schedule for part in parts if part.schedule is not None]
+        lookaheads = [
+            states.lookahead for states in states_of_graphs if states.lookahead is not None
+        ]
+        schedules = [states.schedule for states in states_of_graphs if states.schedule is not None]
         return States(
             graph_features=self,
-            placement=self._joined([part.placement for part in parts], -1),
-            current=torch.cat([part.current for part in parts]),
-            visited=self._joined([part.visited for part in parts]),
+            placement=self._join([states.placement for states in states_of_graphs], NOWHERE),
+            current=torch.cat([states.current for states in states_of_graphs]),
+            visited=self._join([states.visited for states in states_of_graphs]),
             lookahead=torch.cat(lookaheads) if lookaheads else None,
-            schedule=self._joined(schedules) if schedules else None,
+            schedule=self._join(schedules) if schedules else None,
         )
 
     def constant_features(self, *, with_paths: bool) -> torch.Tensor:
         """Return float32[..., G, N]; see `GraphFeatures.constant_features`."""
         if with_paths not in self._constants:
-            every = [each.constant_features(with_paths=with_paths) for each in self._graphs]
-            stacked = _stacked(every)[self._of_state]
+            constants = [graph.constant_features(with_paths=with_paths) for graph in self._graphs]
+            stacked = _stacked(constants)[self._graph_of_state]
             self._constants[with_paths] = stacked.squeeze(3).permute(1, 2, 0).contiguous()
         return self._constants[with_paths]
 
     def directions(self, *, scaled: bool) -> list[torch.Tensor]:
         """Return float32[N, G, G] for each direction; see `GraphFeatures.directions`."""
         if scaled not in self._directions:
-            every = [each.directions(scaled=scaled) for each in self._graphs]
-            directions = zip(*every, strict=True)
-            self._directions[scaled] = [_stacked(each)[self._of_state] for each in directions]
+            directions_of_graphs = [graph.directions(scaled=scaled) for graph in self._graphs]
+            self._directions[scaled] = [
+                _stacked(adjacencies)[self._graph_of_state]
+                for adjacencies in zip(*directions_of_graphs, strict=True)
+            ]
         return self._directions[scaled]
 
     def relations_of(self, current: torch.Tensor) -> torch.Tensor:
         """Return int8[N, G]; see `GraphFeatures.relations_of`."""
-        return self._relations[self._of_state, current]
+        return self._relations[self._graph_of_state, current]
 
     def near_to(self, current: torch.Tensor) -> torch.Tensor:
         """Return float32[N, 1 + S, G]; see `GraphFeatures.near_to`."""
-        return self._near[self._of_state, current]
+        return self._near[self._graph_of_state, current]
 
-    def held_by(self, device: int) -> torch.Tensor:
-        """Return float32[N, 2, G]; see `GraphFeatures.held_by`."""
-        return self._held[device]
+    def work_and_memory(self, device: int) -> torch.Tensor:
+        """Return float32[N, 2, G]; see `GraphFeatures.work_and_memory`."""
+        return self._work_and_memory[device]
 
     def allowed_of(self, current: torch.Tensor) -> torch.Tensor:
         """Return bool[N, D]; see `GraphFeatures.allowed_of`."""
-        return self._allowed[self._of_state, current]
+        return self._allowed[self._graph_of_state, current]
 
-    def _joined(self, parts: Sequence[torch.Tensor], nothing: int = 0) -> torch.Tensor:
-        """Return [N, G, ...] of parts with fewer groups."""
-        count = len(self._of_state)
-        joined = parts[0].new_full((count, self.num_groups, *parts[0].shape[2:]), nothing)
+    def _join(self, tensors: Sequence[torch.Tensor], padding: int = 0) -> torch.Tensor:
+        """Return [N, G, ...] of tensors with fewer groups."""
+        count = len(self._graph_of_state)
+        joined = tensors[0].new_full((count, self.num_groups, *tensors[0].shape[2:]), padding)
         first = 0
-        for part in parts:
-            joined[first : first + len(part), : part.shape[1]] = part
-            first += len(part)
+        for tensor in tensors:
+            joined[first : first + len(tensor), : tensor.shape[1]] = tensor
+            first += len(tensor)
         return joined
 
 
-def _stacked(parts: Sequence[torch.Tensor], nothing: int = 0) -> torch.Tensor:
+def _stacked(tensors: Sequence[torch.Tensor], padding: int = 0) -> torch.Tensor:
     """Return tensors of several sizes as one, each filled up to the largest."""
-    shape = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]
-    stacked = parts[0].new_full((len(parts), *shape), nothing)
-    for whole, part in zip(stacked, parts, strict=True):
-        whole[tuple(map(slice, part.shape))] = part
+    shapes = [tensor.shape for tensor in tensors]
+    shape = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    stacked = tensors[0].new_full((len(tensors), *shape), padding)
+    for padded, tensor in zip(stacked, tensors, strict=True):
+        padded[tuple(map(slice, tensor.shape))] = tensor
     return stacked

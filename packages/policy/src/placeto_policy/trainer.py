@@ -31,8 +31,8 @@ from placeto_policy.workers import Processes, check_same, one_thread_of_torch
 SMALLEST_SPREAD = 1e-6
 # In mean absolute values: moves into too small a memory cost tens of times as much as others.
 LARGEST_ADVANTAGE = 4.0
-# Stream of the generators that divide an update into parts: no worker has this index.
-PARTS_STREAM = 2**32 - 2
+# Stream of the generators that divide an update into minibatches: no worker has this index.
+MINIBATCH_STREAM = 2**32 - 2
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Trainer:
     """Trains a policy by REINFORCE as in appendix A of Addanki et al. 2019.
 
     In each update, every worker runs an episode on its graph. The steps of all episodes are divided
-    into parts. For each part the gradients of all workers are summed, and Adam makes a step. With
-    one part this is REINFORCE, with several the surrogate of proximal policy optimization (Schulman
-    et al. 2017).
+    into minibatches. For each minibatch the gradients of all workers are summed, and Adam makes a
+    step. With one minibatch this is REINFORCE, with several the surrogate of proximal policy
+    optimization (Schulman et al. 2017).
 
     Workers take the graphs in turn, and are divided among the processes. An update depends on the
     seed, its number and the index of each worker alone. Interruptions therefore do not change a
@@ -142,11 +142,13 @@ class Trainer:
         validation: Sequence[Evaluator] = (),
     ) -> None:
         self.settings = settings or (policy.settings if policy else Settings())
-        shown = policy.settings if policy else self.settings
+        network_settings = policy.settings if policy else self.settings
         if not evaluators:
             raise PolicyError("evaluators: expected at least one, got none")
-        num_devices = (policy and policy.num_devices) or evaluators[0].problem.num_devices
-        if shown.embedding != "pairs":
+        num_devices = evaluators[0].problem.num_devices
+        if policy and policy.num_devices:
+            num_devices = policy.num_devices
+        if network_settings.embedding != "pairs":
             _check_devices("evaluators", evaluators, num_devices)
             _check_devices("validation", validation, num_devices)
         self.seed = seed
@@ -162,10 +164,12 @@ class Trainer:
             else PlacementPolicy(num_devices, self.settings, seed=seed)
         )
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=1.0)
-        self.environments = [self._environment(each, self.settings.reward) for each in evaluators]
+        self.environments = [
+            self._environment(evaluator, self.settings.reward) for evaluator in evaluators
+        ]
         self.baselines = [
             TimeStepBaseline(
-                environment.graph_features.num_groups,
+                environment.num_groups,
                 self.settings.baseline_window,
                 is_zero=self.settings.reward == "counterfactual",
             )
@@ -173,8 +177,10 @@ class Trainer:
         ]
         self.best: list[Best | None] = [None] * len(self.environments)
         self.best_policy = BestPolicy()
-        self._validates_on_others = bool(validation)
-        self._validated = [self._environment(each, "terminal") for each in validation or evaluators]
+        self._has_validation_graphs = bool(validation)
+        self._validation_environments = [
+            self._environment(evaluator, "terminal") for evaluator in validation or evaluators
+        ]
         self.updates = 0
         self.evaluations = 0
         self._is_checked = False
@@ -190,20 +196,20 @@ class Trainer:
     @property
     def trained_policy(self) -> PlacementPolicy:
         """Copy of the policy that the training leaves if it ends now (`Settings.selection`)."""
-        found = copy.deepcopy(self.policy)
+        policy = copy.deepcopy(self.policy)
         if self.best_policy.weights:
-            found.load_state_dict(self.best_policy.weights)
-        return found
+            policy.load_state_dict(self.best_policy.weights)
+        return policy
 
     def update(self) -> UpdateSummary:
-        """Run an episode of every worker, and improve the policy part by part.
+        """Run an episode of every worker, and improve the policy by each minibatch of steps.
 
         Raises
         ------
         PolicyError
             When an evaluator returns an invalid result, another process failed or has another
-            training, or the gradient of a part is not finite. The policy then stays as it was
-            before that part.
+            training, or the gradient of a minibatch is not finite. The policy then stays as it was
+            before that minibatch.
         """
         began = time.perf_counter()
         settings = self.settings
@@ -211,36 +217,36 @@ class Trainer:
         learning_rate = self._decayed(settings.learning_rate_start, settings.learning_rate_end)
         entropy_weight = self._decayed(settings.entropy_weight_start, settings.entropy_weight_end)
         with one_thread_of_torch():
-            runs = self._run_own_workers()
-            own = [report for run in runs for report in run.reports]
-            reports = sorted(self.processes.gather(own), key=lambda report: report.worker)
+            rollouts = self._run_workers()
+            reports_of_process = [report for rollout in rollouts for report in rollout.reports]
+            reports = self.processes.gather(reports_of_process)
+            reports.sort(key=lambda report: report.worker)
             advantages = self._advantages(reports)
             entropy = 0.0
-            for steps_of_graphs in self._parts():
-                added = sum(
-                    add_gradient(
+            for steps_of_graphs in self._minibatches():
+                entropy_of_process = 0.0
+                for rollout in rollouts:
+                    entropy_of_process += add_gradient(
                         self.policy,
-                        run.episodes,
-                        run.counterfactuals,
-                        np.stack([advantages[worker] for worker in run.workers]),
-                        steps_of_graphs[run.graph],
+                        rollout.episodes,
+                        rollout.counterfactuals,
+                        np.stack([advantages[worker] for worker in rollout.workers]),
+                        steps_of_graphs[rollout.graph],
                         clip_ratio=settings.clip_ratio,
                         entropy_weight=entropy_weight,
                     )
-                    for run in runs
-                )
-                summed, gradient_norm = take_step(
+                entropy_of_minibatch, gradient_norm = take_step(
                     self.optimizer,
-                    added,
+                    entropy_of_process,
                     self.processes,
                     learning_rate=learning_rate,
                     max_norm=settings.max_gradient_norm,
                     when=f"update {self.updates + 1}",
                 )
-                entropy += summed / settings.epochs
+                entropy += entropy_of_minibatch / settings.epochs
             self.updates += 1
             for report in reports:
-                self._keep(report.graph, report.best)
+                self._offer_best(report.graph, report.best)
             evaluations = sum(report.evaluations for report in reports)
             if settings.validates_after(self.updates):
                 evaluations += self._validate()
@@ -259,39 +265,42 @@ class Trainer:
 
     def _check_processes(self) -> None:
         if not self._is_checked:
-            groups = [environment.graph_features.num_groups for environment in self.environments]
-            so_far = (self.seed, self.updates, self.evaluations, groups)
-            check_same(self.processes, f"{so_far} {self.settings}", self.policy)
+            group_counts = [environment.num_groups for environment in self.environments]
+            progress = (self.seed, self.updates, self.evaluations, group_counts)
+            check_same(self.processes, f"{progress} {self.settings}", self.policy)
             self._is_checked = True
 
     def _decayed(self, start: float, end: float) -> float:
         progress = min(1.0, self.updates / max(1, self.settings.updates - 1))
         return start + (end - start) * progress
 
-    def _run_own_workers(self) -> list["_Run"]:
+    def _run_workers(self) -> list["_Rollouts"]:
         """Run the episodes of this process, in lockstep."""
         workers_of_graph: dict[int, list[int]] = {}
         for worker in range(self.processes.rank, self.settings.workers, self.processes.count):
             graph = (self.updates * self.settings.workers + worker) % len(self.environments)
             workers_of_graph.setdefault(graph, []).append(worker)
-        generators = {
-            graph: [np.random.default_rng((self.seed, worker, self.updates)) for worker in workers]
-            for graph, workers in workers_of_graph.items()
-        }
-        environments = [self.environments[graph] for graph in generators]
-        choices = []
-        for environment, some in zip(environments, generators.values(), strict=True):
+        environments, generators_of_graphs, choices = [], [], []
+        for graph, workers in workers_of_graph.items():
+            environment = self.environments[graph]
+            generators = [
+                np.random.default_rng((self.seed, worker, self.updates)) for worker in workers
+            ]
             environment.reset(
-                num_episodes=len(some),
+                num_episodes=len(workers),
                 order=self.settings.order,
                 start=self.settings.start,
-                generators=some,
+                generators=generators,
             )
-            choices.append(sampling(some, environment.graph_features.num_groups))
-        found = run_side_by_side(self.policy, environments, choices)
+            environments.append(environment)
+            generators_of_graphs.append(generators)
+            choices.append(sampling(generators, environment.num_groups))
+        episodes_of_graphs = run_side_by_side(self.policy, environments, choices)
         return [
-            self._rewarded(graph, workers, generators[graph], episodes)
-            for (graph, workers), episodes in zip(workers_of_graph.items(), found, strict=True)
+            self._rewarded(graph, workers, generators, episodes)
+            for (graph, workers), generators, episodes in zip(
+                workers_of_graph.items(), generators_of_graphs, episodes_of_graphs, strict=True
+            )
         ]
 
     def _rewarded(
@@ -300,17 +309,17 @@ class Trainer:
         workers: list[int],
         generators: list[np.random.Generator],
         episodes: Episodes,
-    ) -> "_Run":
-        """Return the run of some workers, with counterfactual rewards if the settings have them."""
+    ) -> "_Rollouts":
+        """Return the rollouts of some workers, with the rewards and returns of the settings."""
         environment = self.environments[graph]
         counterfactuals = None
-        most = most_evaluations(
+        max_evaluations = most_evaluations(
             environment.evaluator.problem, self.settings.reward, self.policy.settings
         )
-        evaluations = np.full(len(workers), most)
+        evaluations = np.full(len(workers), max_evaluations)
         if self.settings.reward == "counterfactual":
             episodes, counterfactuals = run_counterfactuals(environment, episodes, generators)
-            evaluations -= environment.graph_features.num_groups - counterfactuals.evaluations
+            evaluations -= environment.num_groups - counterfactuals.evaluations
         returns = discounted_returns(episodes.rewards, self.settings.return_discount)
         reports = [
             WorkerReport(
@@ -324,39 +333,39 @@ class Trainer:
             )
             for row, worker in enumerate(workers)
         ]
-        return _Run(graph, workers, episodes, counterfactuals, reports)
+        return _Rollouts(graph, workers, episodes, counterfactuals, reports)
 
     def _advantages(self, reports: Sequence["WorkerReport"]) -> list[NDArray[np.float32]]:
         """Return the advantages of each worker's steps, and add its returns to the baselines."""
-        expected = {}
+        expected_returns = {}
         for graph in sorted({report.graph for report in reports}):
             returns = np.stack([report.returns for report in reports if report.graph == graph])
-            expected[graph] = self.baselines[graph].expected(returns)
+            expected_returns[graph] = self.baselines[graph].expected(returns)
             self.baselines[graph].add(returns)
         advantages = []
         for report in reports:
-            advantage = report.returns - expected[report.graph]
+            advantage = report.returns - expected_returns[report.graph]
             if self.settings.advantage_scale == "spread":
-                least = SMALLEST_SPREAD * self.environments[report.graph].seconds_of_work
-                spread = max(self.baselines[report.graph].spread(), least, MIN_SECONDS)
+                min_spread = SMALLEST_SPREAD * self.environments[report.graph].seconds_of_work
+                spread = max(self.baselines[report.graph].spread(), min_spread, MIN_SECONDS)
                 advantage = np.clip(advantage / spread, -LARGEST_ADVANTAGE, LARGEST_ADVANTAGE)
             advantages.append(advantage.astype(np.float32))
         return advantages
 
-    def _parts(self) -> Iterator[list[NDArray[np.int64]]]:
-        """Yield the steps of each part, for each graph, which are equal in all processes."""
-        count = self.settings.minibatches
+    def _minibatches(self) -> Iterator[list[NDArray[np.int64]]]:
+        """Yield the steps of each minibatch, for each graph, which are equal in all processes."""
+        num_minibatches = self.settings.minibatches
         for epoch in range(self.settings.epochs):
-            generator = np.random.default_rng((self.seed, PARTS_STREAM, self.updates, epoch))
-            shares = [
-                np.array_split(generator.permutation(environment.graph_features.num_groups), count)
-                for environment in self.environments
-            ]
-            for part in range(count):
-                yield [np.sort(share[part]) for share in shares]
+            generator = np.random.default_rng((self.seed, MINIBATCH_STREAM, self.updates, epoch))
+            minibatches_of_graphs = []
+            for environment in self.environments:
+                steps = generator.permutation(environment.num_groups)
+                minibatches_of_graphs.append(np.array_split(steps, num_minibatches))
+            for minibatch in range(num_minibatches):
+                yield [np.sort(minibatches[minibatch]) for minibatches in minibatches_of_graphs]
 
-    def _keep(self, graph: int, best: Best) -> None:
-        """Keep the best placement of a graph."""
+    def _offer_best(self, graph: int, best: Best) -> None:
+        """Make it the best placement of a graph, if it is better than that so far."""
         if best.is_better_than(self.best[graph]):
             self.best[graph] = best
 
@@ -366,20 +375,23 @@ class Trainer:
         The policy is kept if its costs, as fractions of the work of the graphs, are less on average
         than all before.
         """
-        own = []
-        for graph in range(self.processes.rank, len(self._validated), self.processes.count):
-            environment = self._validated[graph]
+        environments, processes = self._validation_environments, self.processes
+        validations = []
+        for graph in range(processes.rank, len(environments), processes.count):
+            environment = environments[graph]
             environment.reset(num_episodes=1)
             episodes = run_episodes(self.policy, environment, greedy)
-            own.append((graph, float(episodes.costs[0]), environment.best))
+            validations.append((graph, float(episodes.costs[0]), environment.best))
         costs, evaluations = [], 0
-        for graph, cost, best in sorted(self.processes.gather(own), key=lambda found: found[0]):
-            environment = self._validated[graph]
+        validations = processes.gather(validations)
+        validations.sort(key=lambda validation: validation[0])
+        for graph, cost, best in validations:
+            environment = environments[graph]
             costs.append(cost / max(environment.seconds_of_work, MIN_SECONDS))
             problem = environment.evaluator.problem
             evaluations += most_evaluations(problem, "terminal", self.policy.settings)
-            if not self._validates_on_others:
-                self._keep(graph, best)
+            if not self._has_validation_graphs:
+                self._offer_best(graph, best)
         self.best_policy.offer(self.policy, float(np.mean(costs)))
         return evaluations
 
@@ -398,8 +410,8 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """The episodes of some workers on one graph."""
+class _Rollouts:
+    """The episodes of some workers on one graph, and what they earned."""
 
     graph: int
     workers: list[int]
@@ -428,7 +440,7 @@ class TimeStepBaseline:
         self.window = window
         self.is_zero = is_zero
         self.means = np.zeros((0, num_steps))  # of the last rounds, the oldest first
-        self.sizes = np.zeros(0)  # mean absolute advantage of each of these rounds
+        self.spreads = np.zeros(0)  # mean absolute advantage of each of these rounds
 
     def expected(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return float64[G], the return that is expected of each step.
@@ -444,13 +456,13 @@ class TimeStepBaseline:
 
     def add(self, returns: NDArray[np.float64]) -> None:
         """Add a round of returns float64[episodes, G]."""
-        size = np.abs(returns - self.expected(returns)).mean()
+        spread = np.abs(returns - self.expected(returns)).mean()
         self.means = np.concatenate([self.means, returns.mean(axis=0)[None]])[-self.window :]
-        self.sizes = np.append(self.sizes, size)[-self.window :]
+        self.spreads = np.append(self.spreads, spread)[-self.window :]
 
     def spread(self) -> float:
         """Return the mean absolute advantage; a few large ones would decide a root mean square."""
-        return float(self.sizes.mean()) if len(self.sizes) else 0.0
+        return float(self.spreads.mean()) if len(self.spreads) else 0.0
 
 
 def add_gradient(
@@ -473,35 +485,38 @@ def add_gradient(
     A counterfactual advantage counts for both devices. Times half the weight of their comparison,
     it counts for the action, and with a minus sign for the other device.
     """
-    taken = [(episodes.actions(), advantages)]
+    actions = episodes.actions()
     if counterfactuals:
-        halves = 0.5 * counterfactuals.weights * advantages
-        taken = [(episodes.actions(), halves), (counterfactuals.devices, -halves)]
-    total = 0.0
-    for some, states in episodes.states(steps):
+        half_advantages = 0.5 * counterfactuals.weights * advantages
+        surrogates = [(actions, half_advantages), (counterfactuals.devices, -half_advantages)]
+    else:
+        surrogates = [(actions, advantages)]
+    entropy_sum = 0.0
+    for batch_steps, states in episodes.states(steps):
         log_probabilities = policy(states)
-        before = _by_state(episodes.log_probabilities[:, some])
+        old_log_probabilities = _by_state(episodes.log_probabilities[:, batch_steps])
         entropy = -(log_probabilities.exp() * log_probabilities).sum()
-        gain = entropy_weight * entropy
-        for devices, worths in taken:
-            chosen = _by_state(devices[:, some])[:, None]
-            worth = _by_state(worths[:, some])
-            ratio = (log_probabilities - before).gather(1, chosen)[:, 0].exp()
-            clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
-            gain = gain + torch.minimum(ratio * worth, clipped * worth).sum()
-        (-gain).backward()
-        total += float(entropy.detach())
-    return total
+        objective = entropy_weight * entropy
+        for devices, device_advantages in surrogates:
+            device = _by_state(devices[:, batch_steps])[:, None]
+            advantage = _by_state(device_advantages[:, batch_steps])
+            ratio = (log_probabilities - old_log_probabilities).gather(1, device)[:, 0].exp()
+            clipped_ratio = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+            surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
+            objective = objective + surrogate.sum()
+        (-objective).backward()
+        entropy_sum += float(entropy.detach())
+    return entropy_sum
 
 
-def _by_state(values: NDArray[np.float32] | NDArray[np.int64]) -> torch.Tensor:
+def _by_state(steps_of_episodes: NDArray[np.float32] | NDArray[np.int64]) -> torch.Tensor:
     """Return [S B, ...] for [B, S, ...]: states come step by step."""
-    return torch.from_numpy(values.swapaxes(0, 1).copy()).flatten(0, 1)
+    return torch.from_numpy(steps_of_episodes.swapaxes(0, 1).copy()).flatten(0, 1)
 
 
 def take_step(
     optimizer: torch.optim.Optimizer,
-    number: float,
+    entropy: float,
     processes: Processes,
     *,
     learning_rate: float,
@@ -510,8 +525,9 @@ def take_step(
 ) -> tuple[float, float]:
     """Sum gradients over the processes, scale the sum down if it is too long, and take a step.
 
-    One parameter without a gradient has zeros. The number is summed with the gradients; the sum and
-    the norm before it was scaled are returned. If the norm is not finite, no step is taken.
+    A parameter without a gradient has zeros. The entropy of this process is summed with the
+    gradients. Return that sum, and the norm of the gradient before it was scaled. If the norm is
+    not finite, no step is taken.
     """
     (group,) = optimizer.param_groups
     gradients = []
@@ -519,19 +535,21 @@ def take_step(
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)
-    flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor([number])])
-    processes.sum(flat)
-    norm = float(flat[:-1].norm())
+    flat_gradients = [gradient.flatten() for gradient in gradients]
+    gradient_and_entropy = torch.cat([*flat_gradients, torch.tensor([entropy])])
+    processes.sum(gradient_and_entropy)
+    whole_gradient = gradient_and_entropy[:-1]
+    norm = float(whole_gradient.norm())
     if not math.isfinite(norm):
         raise PolicyError(f"gradient: expected finite numbers at {when}, got norm {norm}")
-    flat[:-1] *= min(1.0, max_norm / max(norm, 1e-12))
-    parts = torch.split(flat[:-1], [gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+    whole_gradient *= min(1.0, max_norm / max(norm, 1e-12))
+    sizes = [gradient.numel() for gradient in gradients]
+    for gradient, scaled in zip(gradients, torch.split(whole_gradient, sizes), strict=True):
+        gradient.copy_(scaled.view_as(gradient))
     group["lr"] = learning_rate
     optimizer.step()
     optimizer.zero_grad()
-    return float(flat[-1]), norm
+    return float(gradient_and_entropy[-1]), norm
 
 
 class BestPolicy:
@@ -548,7 +566,7 @@ class BestPolicy:
         """Keep the weights of a policy if it costs less than all before."""
         if cost < self.cost:
             self.cost = cost
-            self.weights = {name: value.clone() for name, value in policy.state_dict().items()}
+            self.weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
 
 
 def _check_devices(name: str, evaluators: Sequence[Evaluator], num_devices: int) -> None:

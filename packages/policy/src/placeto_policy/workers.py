@@ -32,20 +32,20 @@ class Processes:
         self.rank = torch.distributed.get_rank() if is_joined else 0
         self.count = torch.distributed.get_world_size() if is_joined else 1
 
-    def sum(self, values: torch.Tensor) -> None:
+    def sum(self, tensor: torch.Tensor) -> None:
         """Add up a tensor of equal shape over all processes, in place."""
         if self.count > 1:
             with _one_line():
-                torch.distributed.all_reduce(values)
+                torch.distributed.all_reduce(tensor)
 
-    def gather(self, own: Sequence[Item]) -> list[Item]:
+    def gather(self, items: Sequence[Item]) -> list[Item]:
         """Return what all processes have, in the order of their ranks."""
         if self.count == 1:
-            return list(own)
-        parts: list[list[Item]] = [[] for _ in range(self.count)]
+            return list(items)
+        items_of_processes: list[list[Item]] = [[] for _ in range(self.count)]
         with _one_line():
-            torch.distributed.all_gather_object(parts, list(own))
-        return [item for part in parts for item in part]
+            torch.distributed.all_gather_object(items_of_processes, list(items))
+        return [item for items_of_process in items_of_processes for item in items_of_process]
 
 
 @contextmanager
@@ -87,11 +87,11 @@ def check_same(processes: Processes, training: str, policy: torch.nn.Module) -> 
     for tensor in policy.state_dict().values():
         content.update(tensor.numpy().tobytes())
     digests = processes.gather([content.digest()])
-    for other, digest in enumerate(digests):
+    for rank, digest in enumerate(digests):
         if digest != digests[0]:
             raise PolicyError(
                 f"processes: expected the same training in all {len(digests)}, got another seed, "
-                f"number of updates, policy, settings or graphs in process {other} than in "
+                f"number of updates, policy, settings or graphs in process {rank} than in "
                 "process 0"
             )
 

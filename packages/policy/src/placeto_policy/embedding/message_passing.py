@@ -74,7 +74,7 @@ class MessagePassing(nn.Module):
         width, num_groups, count = features.shape
         # Groups as the last axis make each sum one product of matrices for all states.
         first = features.transpose(1, 2).reshape(width, count * num_groups)
-        found = []
+        nodes_of_directions = []
         for direction, adjacency in enumerate(graph.directions(scaled=is_residual)):
             nodes = first
             for _ in range(self.rounds):
@@ -89,8 +89,8 @@ class MessagePassing(nn.Module):
                 ).relu()
                 if is_residual:
                     nodes = first + nodes
-            found.append(nodes)
-        return torch.cat(found).view(-1, count, num_groups).transpose(1, 2)
+            nodes_of_directions.append(nodes)
+        return torch.cat(nodes_of_directions).view(-1, count, num_groups).transpose(1, 2)
 
 
 def _sums(messages: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
@@ -129,17 +129,17 @@ class PooledSummaries(nn.Module):
         set. The number of groups of each state is float32[N] or float32[1].
         """
         width, num_groups, count = nodes.shape
-        each = torch.addmm(
+        outputs = torch.addmm(
             self.each_bias.reshape(-1, 1),
             self.each_weight.reshape(-1, width),
             nodes.reshape(width, -1),
         ).relu()
-        chosen = torch.arange(len(self.each_bias), dtype=sets.dtype)
-        inside = (chosen[:, None, None] == sets.T).to(each.dtype)
-        sums = (each.view(-1, width, num_groups, count) * inside[:, None]).sum(dim=2)
+        set_numbers = torch.arange(len(self.each_bias), dtype=sets.dtype)
+        inside = (set_numbers[:, None, None] == sets.T).to(outputs.dtype)
+        sums = (outputs.view(-1, width, num_groups, count) * inside[:, None]).sum(dim=2)
         scaled = sums / group_counts.sqrt() if self.messages == "residual" else sums
-        whole = torch.baddbmm(self.whole_bias[:, :, None], self.whole_weight, scaled)
-        return torch.relu(whole).flatten(0, 1).T
+        summaries = torch.baddbmm(self.whole_bias[:, :, None], self.whole_weight, scaled)
+        return torch.relu(summaries).flatten(0, 1).T
 
 
 NUM_RELATIONS = 3
@@ -151,8 +151,21 @@ class GraphEmbedding(nn.Module):
     The summaries are of three sets of groups (Addanki et al. 2019, section 3.2): those that can
     reach the current one, those that it can reach, and the others. Section 4.3 has two ablations:
     ``"simple-partitioner"`` has no message passing. ``"simple-aggregator"`` is one summary of all
-    nodes, without edges; the current node is marked by its flag alone. The generator is that of the
-    first weights.
+    nodes, without edges; the current node is marked by its flag alone.
+
+    Parameters
+    ----------
+    num_devices
+        Number of devices, D.
+    settings
+        Hyperparameters of the network.
+    generator
+        Generator of the first weights.
+
+    Attributes
+    ----------
+    output_width : int
+        Number of features of the embedding of a state, W.
 
     Examples
     --------
@@ -176,14 +189,14 @@ class GraphEmbedding(nn.Module):
         self.output_width = (num_sets + self.has_relations) * width
 
     def nodes(self, states: States) -> torch.Tensor:
-        """Return float32[W, G, N], the embedding of each node of each state."""
+        """Return float32[W, G, N], the embedding of each node of N ``states``."""
         nodes = states.features(self.node_features)
         if self.message_passing is not None:
             nodes = self.message_passing(nodes, states.graph_features)
         return nodes
 
     def forward(self, states: States) -> torch.Tensor:
-        """Return float32[N, W], the embedding of each state."""
+        """Return float32[N, W], the embedding of each of N ``states``."""
         nodes = self.nodes(states)
         relations = states.graph_features.relations_of(states.current)
         if not self.has_relations:
@@ -191,5 +204,5 @@ class GraphEmbedding(nn.Module):
         summary: torch.Tensor = self.summaries(nodes, relations, states.graph_features.group_counts)
         if not self.has_relations:
             return summary
-        own = nodes[:, states.current, torch.arange(len(states))].T
-        return torch.cat([own, summary], dim=1)
+        current_nodes = nodes[:, states.current, torch.arange(len(states))].T
+        return torch.cat([current_nodes, summary], dim=1)

@@ -17,10 +17,10 @@ RELATIONS = 3
 GRAPH_FEATURES = 4  # costs and paths
 LOADS = 6  # of a device: traffic with the group, work near it in time, all work and memory
 TRANSFERS = 3  # of the group, if it were there
-OWN = 6  # of the pair alone
+PAIR = 6  # of the pair alone
 LINKS = 2  # of the links that the group would use
-LEFT = 2  # of groups that are not placed yet
-MOST_MEMORY = 4.0  # in times the memory of a device, at which features are clipped
+UNPLACED = 2  # of groups that are not placed yet
+MAX_MEMORY = 4.0  # in times the memory of a device, at which features are clipped
 # Decrease of a score for each time the device's memory by which it would be too full: 5 % too full
 # makes it e^15 times less probable. It is not forbidden: the memory of groups is an estimate.
 OVERFLOW = 300.0
@@ -54,10 +54,10 @@ class PairScores(nn.Module):
         self.first = new_layer(GRAPH_FEATURES + GROUP_FEATURES, WIDTH, generator)
         self.message_passing = MessagePassing(WIDTH, settings.message_rounds, generator)
         self.related = new_layer(embedded, RELATIONS * WIDTH, generator)
-        numbers = LOADS + TRANSFERS + OWN + LINKS + LEFT
-        seen = embedded + numbers + RELATIONS * WIDTH + embedded
+        pair_width = LOADS + TRANSFERS + PAIR + LINKS + UNPLACED
+        width = embedded + pair_width + RELATIONS * WIDTH + embedded
         units = settings.hidden_units
-        self.device = new_layer(seen, units, generator)
+        self.device = new_layer(width, units, generator)
         self.device_again = new_layer(units, units, generator)
         self.compare = new_layer(3 * units, units, generator)
         self.score = new_layer(units, 1, generator)
@@ -79,44 +79,44 @@ class PairScores(nn.Module):
         """Return float32[G, 2 W], both directions of each group."""
         costs = costs_of(graph)
         features = [graph.cost_features, graph.path_features, costs.group_features]
-        own = torch.relu(self.first(torch.cat(features, dim=1)))
-        embedded: torch.Tensor = self.message_passing(own.T[:, :, None], graph)
+        nodes = torch.relu(self.first(torch.cat(features, dim=1)))
+        embedded: torch.Tensor = self.message_passing(nodes.T[:, :, None], graph)
         return embedded[:, :, 0].T
 
     def _scores(
         self, states: States, embedded: torch.Tensor, related: torch.Tensor
     ) -> torch.Tensor:
         """Return float32[N, D] with the embedded groups float32[G, 2 W] and [G, 3, W]."""
-        there = groups_there(states)
+        on_device = groups_on_devices(states)
         allowed = states.single_graph.allowed[states.current]
-        held = (there * states.single_graph.memory).sum(dim=2)
-        seen = self._seen(states, there, held, embedded, related)
-        devices = torch.relu(self.device_again(torch.relu(self.device(seen))))
+        used_memory = (on_device * states.single_graph.memory).sum(dim=2)
+        features = self._device_features(states, on_device, used_memory, embedded, related)
+        devices = torch.relu(self.device_again(torch.relu(self.device(features))))
         devices = devices.masked_fill(~allowed[:, :, None], 0.0)
         mean = devices.sum(dim=1, keepdim=True) / allowed.sum(dim=1)[:, None, None]
-        most = devices.amax(dim=1, keepdim=True)  # of at least 0: they come from a ReLU
-        compared = torch.cat([devices, mean.expand_as(devices), most.expand_as(devices)], dim=2)
+        maximum = devices.amax(dim=1, keepdim=True)  # of at least 0: they come from a ReLU
+        compared = torch.cat([devices, mean.expand_as(devices), maximum.expand_as(devices)], dim=2)
         scores: torch.Tensor = self.score(torch.relu(self.compare(compared))).squeeze(2)
-        too_full = (full_devices(states, held) - 1.0).clamp(min=0.0, max=MOST_MEMORY)
-        return scores + NEAREST * nearness(states, there) - OVERFLOW * too_full
+        excess_memory = (full_devices(states, used_memory) - 1.0).clamp(min=0.0, max=MAX_MEMORY)
+        return scores + NEAREST * nearness(states, on_device) - OVERFLOW * excess_memory
 
-    def _seen(
+    def _device_features(
         self,
         states: States,
-        there: torch.Tensor,
-        held: torch.Tensor,
+        on_device: torch.Tensor,
+        used_memory: torch.Tensor,
         embedded: torch.Tensor,
         related: torch.Tensor,
     ) -> torch.Tensor:
         """Return float32[N, D, ...], the features of each device relative to the current group."""
         graph, current = states.single_graph, states.current
-        seen = [embedded[current][:, None].expand(-1, graph.num_devices, -1)]
-        seen.append(pair_numbers(states, there, held))
+        features = [embedded[current][:, None].expand(-1, graph.num_devices, -1)]
+        features.append(pair_features(states, on_device, used_memory))
         for relation in range(RELATIONS):
             of_relation = (graph.relations[current] == relation).float()
-            seen.append((of_relation[:, None] * there) @ related[:, relation])
-        seen.append((graph.affinity[current][:, None] * there) @ embedded)
-        return torch.cat(seen, dim=2)
+            features.append((of_relation[:, None] * on_device) @ related[:, relation])
+        features.append((graph.affinity[current][:, None] * on_device) @ embedded)
+        return torch.cat(features, dim=2)
 
 
 def costs_of(graph: GraphFeatures) -> DeviceCosts:
@@ -126,7 +126,7 @@ def costs_of(graph: GraphFeatures) -> DeviceCosts:
     return graph.device_costs
 
 
-def groups_there(states: States) -> torch.Tensor:
+def groups_on_devices(states: States) -> torch.Tensor:
     """Return float32[N, D, G], 1 for groups on a device; the current one is on none."""
     devices = torch.arange(states.graph_features.num_devices)
     return (placed_groups(states)[:, None] == devices[:, None]).float()
@@ -137,37 +137,40 @@ def placed_groups(states: States) -> torch.Tensor:
     return states.placement.scatter(1, states.current[:, None], NOWHERE)
 
 
-def full_devices(states: States, held: torch.Tensor) -> torch.Tensor:
+def full_devices(states: States, used_memory: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D], the fraction of the memory that is full with the current group."""
-    return held + states.single_graph.memory[:, states.current].T
+    return used_memory + states.single_graph.memory[:, states.current].T
 
 
-def nearness(states: States, there: torch.Tensor) -> torch.Tensor:
+def nearness(states: States, on_device: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D], the nearness of each device to those in use, and a little to all."""
-    near = costs_of(states.single_graph).nearness
-    used = there.any(dim=2).float()
-    return used @ near / used.sum(dim=1, keepdim=True).clamp(min=1.0) + near.mean(dim=0) / 8
+    device_nearness = costs_of(states.single_graph).nearness
+    used = on_device.any(dim=2).float()
+    to_used = used @ device_nearness / used.sum(dim=1, keepdim=True).clamp(min=1.0)
+    return to_used + device_nearness.mean(dim=0) / 8
 
 
-def pair_numbers(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+def pair_features(
+    states: States, on_device: torch.Tensor, used_memory: torch.Tensor
+) -> torch.Tensor:
     """Return float32[N, D, 19], the features of each pair that need no weights.
 
-    The groups of each device are `groups_there`, and ``held`` float32[N, D] is the fraction of the
-    device's memory that they fill.
+    The groups of each device are `groups_on_devices`, and ``used_memory`` float32[N, D] is the
+    fraction of the device's memory that they fill.
     """
     graph, costs = states.single_graph, costs_of(states.single_graph)
-    near = there @ graph.near_to(states.current).swapaxes(1, 2)
-    work = (there * costs.work.T).sum(dim=2)
-    numbers = [
-        torch.cat([near, work[:, :, None], held[:, :, None]], dim=2),
-        _transfers(states, there),
-        _of_pairs(states, held),
-        _left(states, there, held),
+    nearby_work = on_device @ graph.near_to(states.current).swapaxes(1, 2)
+    work = (on_device * costs.work.T).sum(dim=2)
+    features = [
+        torch.cat([nearby_work, work[:, :, None], used_memory[:, :, None]], dim=2),
+        _transfers(states, on_device),
+        _pair_alone(states, used_memory),
+        _unplaced(states, on_device, used_memory),
     ]
-    return torch.cat(numbers, dim=2)
+    return torch.cat(features, dim=2)
 
 
-def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
+def _transfers(states: States, on_device: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D, 5], the transfers of the current group if it moves to each device.
 
     These are their time, the bytes to and from other devices, and the fraction of the group's
@@ -176,30 +179,40 @@ def _transfers(states: States, there: torch.Tensor) -> torch.Tensor:
     """
     costs, current, graph = costs_of(states.single_graph), states.current, states.single_graph
     num_devices, size = graph.num_devices, graph.num_groups
-    parts = [costs.sent[current], costs.tensors[current]]
-    joined = graph.incoming[current] + graph.incoming.T[current]
-    parts += [costs.sent.T[current], costs.tensors.T[current], joined]
+    is_neighbour = graph.incoming[current] + graph.incoming.T[current]
+    traffic = [
+        costs.sent[current],
+        costs.tensors[current],
+        costs.sent.T[current],
+        costs.tensors.T[current],
+        is_neighbour,
+    ]
     out, out_tensors, into, into_tensors, neighbours = torch.unbind(
-        there @ torch.stack(parts, dim=2), dim=2
+        on_device @ torch.stack(traffic, dim=2), dim=2
     )
     # From each device to where the group would be read, and back: [N, D, D]
     sends = out[:, None] * costs.slowness + out_tensors[:, None] * costs.latency
     reads = into[:, None] * costs.slowness.T + into_tensors[:, None] * costs.latency.T
     apart = ~torch.eye(num_devices, dtype=torch.bool)
-    sent = (out + into) @ (apart & (costs.slowness > 0)).float()
-    connected = joined.sum(dim=1, keepdim=True).clamp(min=1.0)
-    taken = sends.sum(dim=2) + reads.sum(dim=2)
+    sent_bytes = (out + into) @ (apart & (costs.slowness > 0)).float()
+    num_neighbours = is_neighbour.sum(dim=1, keepdim=True).clamp(min=1.0)
+    seconds = sends.sum(dim=2) + reads.sum(dim=2)
     busy = link_seconds(states)
-    added = torch.zeros(len(states), num_devices, costs.num_links)
+    added_seconds = torch.zeros(len(states), num_devices, costs.num_links)
     shape = (len(states), num_devices, num_devices)
-    added.scatter_add_(2, costs.link.expand(shape), sends)
-    added.scatter_add_(2, costs.link.T.expand(shape), reads)
-    fullest = ((busy[:, None] + added) * (added > 0)).amax(dim=2)
-    before = (added * busy[:, None]).sum(dim=2) / taken.clamp(min=1e-30)
+    added_seconds.scatter_add_(2, costs.link.expand(shape), sends)
+    added_seconds.scatter_add_(2, costs.link.T.expand(shape), reads)
+    fullest = ((busy[:, None] + added_seconds) * (added_seconds > 0)).amax(dim=2)
+    mean_busy = (added_seconds * busy[:, None]).sum(dim=2) / seconds.clamp(min=1e-30)
     share = num_devices / size
-    numbers = [torch.log1p(taken), torch.log1p(sent), neighbours / connected]
-    numbers += [torch.log1p(share * fullest), torch.log1p(share * before)]
-    return torch.stack(numbers, dim=2)
+    features = [
+        torch.log1p(seconds),
+        torch.log1p(sent_bytes),
+        neighbours / num_neighbours,
+        torch.log1p(share * fullest),
+        torch.log1p(share * mean_busy),
+    ]
+    return torch.stack(features, dim=2)
 
 
 def link_seconds(states: States) -> torch.Tensor:
@@ -220,7 +233,7 @@ def link_seconds(states: States) -> torch.Tensor:
     return busy.scatter_add_(1, costs.link.flatten()[pairs], seconds * placed)
 
 
-def _of_pairs(states: States, held: torch.Tensor) -> torch.Tensor:
+def _pair_alone(states: States, used_memory: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D, 6], the features of the current group on each device.
 
     Three are 1 if it is there now, how much slower it runs there, and its work. Three more are the
@@ -228,29 +241,29 @@ def _of_pairs(states: States, held: torch.Tensor) -> torch.Tensor:
     """
     graph, current = states.single_graph, states.current
     costs = costs_of(graph)
-    full = full_devices(states, held)
-    now = states.placement[torch.arange(len(states)), current][:, None]
-    own = [
-        (now == torch.arange(graph.num_devices)).float(),
+    full = full_devices(states, used_memory)
+    present_device = states.placement[torch.arange(len(states)), current][:, None]
+    features = [
+        (present_device == torch.arange(graph.num_devices)).float(),
         costs.slower[current],
         torch.log1p(costs.work[current] * graph.num_groups),
-        full.clamp(max=MOST_MEMORY),
-        (full - 1.0).clamp(min=0.0, max=MOST_MEMORY),
+        full.clamp(max=MAX_MEMORY),
+        (full - 1.0).clamp(min=0.0, max=MAX_MEMORY),
         (full > 1.0).float(),
     ]
-    return torch.stack(own, dim=2)
+    return torch.stack(features, dim=2)
 
 
-def _left(states: States, there: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+def _unplaced(states: States, on_device: torch.Tensor, used_memory: torch.Tensor) -> torch.Tensor:
     """Return float32[N, D, 2], features of groups that are not placed, equal for all devices.
 
     These are their fraction of all work, and their memory as a fraction of all free memory. The
     current group is one of them.
     """
     graph = states.single_graph
-    nowhere = 1.0 - there.sum(dim=1)
-    work = nowhere @ graph.shares
-    needs = nowhere @ graph.memory.T  # of each device's memory, if all of it were there
-    free = ((1.0 - held).clamp(min=0.0) / needs.clamp(min=1e-12)).sum(dim=1)
-    memory = (1.0 / free.clamp(min=1.0 / MOST_MEMORY)).clamp(max=MOST_MEMORY)
+    is_unplaced = 1.0 - on_device.sum(dim=1)
+    work = is_unplaced @ graph.shares
+    unplaced_memory = is_unplaced @ graph.memory.T  # in times each device's memory
+    free = ((1.0 - used_memory).clamp(min=0.0) / unplaced_memory.clamp(min=1e-12)).sum(dim=1)
+    memory = (1.0 / free.clamp(min=1.0 / MAX_MEMORY)).clamp(max=MAX_MEMORY)
     return torch.stack([work, memory], dim=1)[:, None].expand(-1, graph.num_devices, -1)
