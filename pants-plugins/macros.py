@@ -25,20 +25,31 @@ def sources(read=()):
     resources(name="data", sources=["**/*", "!**/*.py", "!**/BUILD"])
 
 
-def tests(helpers=True):
+def tests(helpers=True, read=(), alone=()):
     """Declare the tests of a package, and the modules that help them.
 
     They see all libraries, or those of a package without torch a few: Pants installs two sets, and
-    not one for each file. What examples in docstrings import, nothing else tells Pants.
+    not one for each file. What examples in docstrings import, nothing else tells Pants, nor what a
+    file reads, runs by its path, or imports by name: `read` has the targets by the file's name.
+    Files of `alone` take as long as all others together, and run in a process of their own.
     """
     name = build_file_dir().parent.name
     libraries = "without-torch" if name in WITHOUT_TORCH else "python"
+    dependencies = [f"//3rdparty/python:{libraries}", f"{build_file_dir().parent}/src"]
+    of_tests = {file: {"batch_compatibility_tag": None} for file in alone}
+    of_helpers = {}
+    for file, targets in dict(read).items():
+        if file.startswith("test_"):
+            of_tests.setdefault(file, {})["dependencies"] = [*dependencies, *targets]
+        else:
+            of_helpers[file] = {"dependencies": targets}
     python_tests(
         batch_compatibility_tag=name,
-        dependencies=[f"//3rdparty/python:{libraries}", f"{build_file_dir().parent}/src"],
+        dependencies=dependencies,
+        overrides=of_tests,
     )
     if helpers:
-        python_test_utils(name="utilities", sources=["*.py", "!test_*.py"])
+        python_test_utils(name="utilities", sources=["*.py", "!test_*.py"], overrides=of_helpers)
 
 
 def wheel(name):

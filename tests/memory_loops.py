@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from memory_steps import SGD, perceptron, squares
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+
+from memory_steps import SGD, perceptron, squares
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Every line in a block of code that begins with ``placeto`` is parsed with the command's own options,
 so that a page cannot show one that is gone. The lines of the pages of `RUN` are also run, in the
 order of the page and in a folder of its own, with the options of `SHORTER` behind them; where an
-option is given twice the last one counts. Experiments run in tests/test_command_experiment.py.
+option is given twice the last one counts. Experiments run in packages/experiments/tests.
 """
 
 import importlib.util
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 import pytest
-from weight_files import CONFIGS, write_gguf
 
 import experiment_plugin  # noqa: F401
 from command_runs import PROGRAM, blocks, succeed, write_tables
 from placeto_tools.main import placeto
 from placeto_workloads import LIBRARIES
+from weight_files import CONFIGS, write_gguf
 
 SHOWING = ("README.md", "tools/README.md", "packages/*/README.md", "docs/*.md", "lab/notes/*.md")
 PAGES = sorted(page for pattern in SHOWING for page in Path().glob(pattern))

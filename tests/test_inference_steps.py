@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_transformers import DECODER, SMALL
 
-from command_runs import fail, succeed
 from placeto import capture_step
 from placeto_capture import cost_model
 from placeto_graphs import DEVICE_KINDS, Efficiency, OpGraph
 from placeto_workloads import TrainingStep, WorkloadError, inference_step
+from small_transformers import DECODER, SMALL
 
 CONTEXT, SEQUENCES = 24, 3
 WINDOW = 8
@@ -264,19 +263,3 @@ def test_fewer_layers_than_a_configuration_lists(tmp_path: Path) -> None:
     fewer: dict[str, Any] = {"text_config": {"num_hidden_layers": 1}}
     step = inference_step(f"transformers:{file}", mode="decode", context=16, **fewer)
     assert len(step.example_inputs["past_key_values"].layers) == 1
-
-
-def test_the_command_builds_steps_of_inference(tmp_path: Path) -> None:
-    small = [f"--set={name}={value}" for name, value in DECODER.items()]
-    llama = ["transformers:llama", *small, "--context=8"]
-    file = tmp_path / "decode.json"
-    output = ("-o", tmp_path / "no.json")
-    assert "ops in" in succeed("build", *llama, "--mode=decode", "--weight-bits=4", "-o", file)
-    assert "--context: needs --mode prefill or --mode decode" in fail("build", *output, *llama)
-    refused = fail("build", *output, *llama, "--mode=decode", "--micro-batches=2")
-    assert "--micro-batches: expected 1 with --mode decode" in refused
-    refused = fail("build", *output, "timm:resnet18", "--mode=decode")
-    assert "mode: expected a model of transformers for decode" in refused
-    for source in ("nmt-2", str(file)):
-        refused = fail("build", *output, source, "--mode=decode")
-        assert f"--mode: expected training for {source}; name a GGUF or" in refused

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_transformers import DETECTOR
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,6 +16,7 @@ from captured_models import Case
 from placeto_capture import capture
 from placeto_capture.tracing.default_loss import default_loss
 from placeto_workloads import TrainingStep, family, family_names, library_step, training_step
+from small_transformers import DETECTOR
 
 EXPERTS = {
     "d_model": 16,

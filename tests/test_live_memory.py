@@ -10,12 +10,12 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 import torch
-from memory_loops import LOOPS, Loop
-from memory_steps import STEPS, MemoryStep, perceptron
 from torch.optim import AdamW
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memory_loops import LOOPS, Loop
+from memory_steps import STEPS, MemoryStep, perceptron
 from placeto_capture import Target, capture, capture_function
 from placeto_graphs import OpGraph, PlacementProblem, colocate, micro_batched, parse_cluster
 from placeto_simulator import Simulator

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpipe_pipelines import Pipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpipe_pipelines import Pipeline
 from placeto import capture_step, load_model_graph
 from placeto.placing.placers import expert_scopes
 from placeto.problems.making import make_problem

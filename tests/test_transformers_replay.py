@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_transformers import SMALL
 from torch import nn
 
 from capture_checks import check_parameter_bytes, check_replay, compared
@@ -18,6 +17,7 @@ from placeto_execution import Executor
 from placeto_graphs import PlacementProblem, parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import library_step, training_step
+from small_transformers import SMALL
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the library

@@ -4,20 +4,15 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import pytest
-import torch
-from exported_models import Chain, features, problem_of_ops, saved
-from gpipe_pipelines import devices_without_overheads
 from numpy.typing import NDArray
-from pipeline_training import MODELS, model_and_words, run_page, train
 
 from command_runs import blocks, succeed, succeed_json
-from placeto.errors import InputError
+from exported_models import Chain, features, problem_of_ops, saved
+from pipeline_training import MODELS, model_and_words, run_page, train
 from placeto.exporting.formats import FORMATS
-from placeto.exporting.layers import ModelChain, pipeline_stages
-from placeto.exporting.passing import PASSING, passed_on
+from placeto.exporting.layers import ModelChain
 from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
@@ -26,7 +21,6 @@ from placeto_graphs import (
     PlacementProblem,
     colocate,
     colocate_by_id,
-    from_networkx,
     micro_batched_problem,
     parse_cluster,
     scheduled,
@@ -75,39 +69,6 @@ def in_stages(name: str, stages: int) -> tuple[PlacementProblem, NDArray[np.int3
     return problem, problem.placement_of_ops(device_of_layer[chain.labels].astype(np.int32))
 
 
-def test_what_is_read_two_stages_later_crosses_two_links_and_lives_between() -> None:
-    """Each op takes a second, 4 GB take 4 s; the stage between has them until its backward op."""
-    step = nx.DiGraph()
-    for name, phase in (("a", 0), ("b", 0), ("c", 0), ("c'", 1), ("b'", 1)):
-        step.add_node(name, phase=phase)
-    step.add_edge("a", "c", bytes=4 * 10**9)
-    for before, after in (("b", "c"), ("c", "c'"), ("c'", "b'")):
-        step.add_edge(before, after, bytes=10)
-    problem = PlacementProblem(
-        graph=from_networkx(step),
-        cluster=devices_without_overheads(3, 1e9),
-        compute_time=np.ones((5, 3)),
-    )
-    stages = np.array([0, 1, 2, 2, 1])
-    pipeline, stages_with_copies = passed_on(problem, stages)
-    direct, passing = (
-        Simulator(made, num_threads=1).evaluate(
-            made.placement_of_ops(devices.astype(np.int32))[None]
-        )
-        for made, devices in ((problem, stages), (pipeline, stages_with_copies))
-    )
-    assert direct.runtime[0] == pytest.approx(1 + 4 + 3)
-    assert passing.runtime[0] == pytest.approx(1 + 4 + 4 + 3)
-    assert direct.peak_memory[0, 1] < 100
-    assert 4 * 10**9 <= passing.peak_memory[0, 1] <= 8 * 10**9 + 100
-    (copy,) = [op for op, kind in enumerate(pipeline.graph.op_types) if kind == PASSING]
-    (tensor,) = pipeline.graph.tensors_of_op[copy].tolist()
-    readers = pipeline.graph.consumers_of_tensor[tensor].tolist()
-    assert {pipeline.graph.op_names[op] for op in readers} == {"c", "b'"}
-    alone, _ = passed_on(problem, np.zeros(5, np.int64))
-    assert alone.graph == problem.graph
-
-
 def test_a_split_is_priced_with_the_waits_of_its_own_stages(tmp_path: Path) -> None:
     """Blocks in turn on two devices are no stages; what is exported has others."""
     whole = problem_of_ops(Chain(), features(8), "2xv100")
@@ -128,27 +89,3 @@ def test_a_split_is_priced_with_the_waits_of_its_own_stages(tmp_path: Path) -> N
 
     assert report["runtime"] == pytest.approx(runtime(stages), rel=1e-9)
     assert report["runtime"] != pytest.approx(runtime(placement), rel=1e-3)
-
-
-class Hidden(torch.nn.Module):
-    """Layers that return what each of them makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
-
-    def forward(self, values: torch.Tensor) -> list[torch.Tensor]:
-        results = [values]
-        for layer in self.layers:
-            results.append(layer(results[-1]))
-        return results[1:]
-
-
-def test_a_loss_of_an_earlier_stage_is_refused_by_name() -> None:
-    """The loss is the mean of both outputs, as no other is named."""
-    problem = problem_of_ops(Hidden(), features(4), "2xv100")
-    devices = [int(scope in ("layers.1", "loss")) for scope in problem.graph.scopes]
-    placement = problem.placement_of_ops(np.array(devices, np.int32))
-    error = r"expected a loss of what the last stage makes, but it reads layers\.0.* of stage 0: "
-    with pytest.raises(InputError, match=error):
-        pipeline_stages(problem, placement)

@@ -42,6 +42,7 @@ from placeto_graphs import (
     parse_cluster,
 )
 from placeto_workloads import MODELS
+from small_transformers import DECODER
 
 FACTORY = """
 import warnings
@@ -398,3 +399,19 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     (tmp_path / "profile.txt").write_text(profile(4))
     problems = succeed_json("compare", tmp_path, "--placers=single")["problems"]
     assert [one["evaluator"] for one in problems] == ["throughput", "latency"]
+
+
+def test_the_command_builds_steps_of_inference(tmp_path: Path) -> None:
+    small = [f"--set={name}={value}" for name, value in DECODER.items()]
+    llama = ["transformers:llama", *small, "--context=8"]
+    file = tmp_path / "decode.json"
+    output = ("-o", tmp_path / "no.json")
+    assert "ops in" in succeed("build", *llama, "--mode=decode", "--weight-bits=4", "-o", file)
+    assert "--context: needs --mode prefill or --mode decode" in fail("build", *output, *llama)
+    refused = fail("build", *output, *llama, "--mode=decode", "--micro-batches=2")
+    assert "--micro-batches: expected 1 with --mode decode" in refused
+    refused = fail("build", *output, "timm:resnet18", "--mode=decode")
+    assert "mode: expected a model of transformers for decode" in refused
+    for source in ("nmt-2", str(file)):
+        refused = fail("build", *output, source, "--mode=decode")
+        assert f"--mode: expected training for {source}; name a GGUF or" in refused

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +21,6 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-import experiment_plugin  # noqa: F401
-from placeto_graphs import PlacementProblem
 from placeto_tools import screen
 from placeto_tools.main import placeto
 
@@ -212,12 +209,6 @@ def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch, content: str) ->
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     return name
-
-
-def with_memory(problem: PlacementProblem, num_bytes: int) -> PlacementProblem:
-    """Return a problem whose devices have so much memory each."""
-    devices = (replace(each, memory_bytes=num_bytes) for each in problem.cluster.devices)
-    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 
 def legend_of(figure: Figure) -> list[str]:

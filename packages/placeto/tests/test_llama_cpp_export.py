@@ -13,8 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from small_transformers import DECODER, SMALL
-from weight_files import CONFIGS, MIXTRAL, stored_tensors, tiny_model
 
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
@@ -27,6 +25,8 @@ from placeto_capture import StepSpec, capture, capture_step
 from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import inference_step
+from small_transformers import DECODER, SMALL
+from weight_files import CONFIGS, MIXTRAL, stored_tensors, tiny_model
 
 LAYERS = 6
 

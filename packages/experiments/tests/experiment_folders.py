@@ -6,22 +6,10 @@ from typing import Any
 
 from command_runs import check_picture
 from placeto.trials.folder import TRIALS
-from placeto.trials.records import Placed
 from placeto_graphs import load_problem
 from placeto_policy import PlacementPolicy, load_policy
 
 SMOKE = "--scale=smoke"
-
-
-def placed(**values: Any) -> Placed:
-    """Return what a search came to in twenty placements and two seconds, with other values."""
-    usual: dict[str, Any] = {"runtime": 4.0, "cost": 4.0, "fits": True, "seconds": 2.0}
-    usual |= {
-        "evaluations": 20,
-        "evaluations_to_best": 20,
-        "curve": [(1, 9.0), (10, 5.0), (20, 4.0)],
-    }
-    return Placed(**{**usual, "peak_memory": [1], "placement": [0], **values})
 
 
 def trials_of(folder: Path, *, clocks: bool = False) -> dict[str, dict[str, Any]]:

@@ -8,11 +8,11 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from gpipe_pipelines import devices_without_overheads
 from matplotlib.colors import to_rgba_array
 from numpy.typing import NDArray
 
 from command_runs import build_profile, check_picture, profile, succeed, succeed_json
+from gpipe_pipelines import devices_without_overheads
 from placeto.placing.explanation import Wait, waits
 from placeto.texts import bytes_text
 from placeto_baselines import Heft

@@ -174,3 +174,15 @@ def saved(folder: Path, problem: PlacementProblem, placement: NDArray[np.int32])
     save_problem(problem, paths[0])
     save_placement(placement, problem, paths[1])
     return paths
+
+
+def with_memory(problem: PlacementProblem, num_bytes: int) -> PlacementProblem:
+    """Return a problem whose devices have so much memory each."""
+    devices = (replace(each, memory_bytes=num_bytes) for each in problem.cluster.devices)
+    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+
+
+def drawn(problem: PlacementProblem, seed: int) -> NDArray[np.int32]:
+    """Return a placement that a seed draws."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, problem.num_devices, problem.num_groups, np.int32)

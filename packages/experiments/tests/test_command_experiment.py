@@ -9,8 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+import experiment_plugin  # noqa: F401
 from command_runs import build_profile, fail, start_paused, succeed
-from experiment_folders import SMOKE, cell, check_complete, placed, policy_of, trials_of
+from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
+from experiment_tasks import placed
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.progress import clock
 from placeto.trials.comparison import Describe

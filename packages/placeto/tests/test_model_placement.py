@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from accelerate.utils.modeling import check_device_map
-from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
-from exported_models import Chain, Mixed, Residual, features, mean_square
 from numpy.typing import NDArray
 from torch import nn
 
 import placeto
+from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
+from exported_models import Chain, Mixed, Residual, features, mean_square
 from placeto import ModelPlacement
 from placeto.errors import InputError
 from placeto_simulator import Simulator

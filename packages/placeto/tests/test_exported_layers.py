@@ -4,23 +4,19 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise, permutations, product
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from exported_models import Composite, features, problem_of_ops, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from small_transformers import SMALL
-from torch import Tensor, nn
+from torch import nn
 
-from command_runs import invoke, succeed_json
+from exported_models import Composite, features, problem_of_ops
+from layer_models import Block, Decoder, by_layer, decoder, inference, placed
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
 from placeto.exporting.forms import ModuleScopes
@@ -42,52 +38,7 @@ from placeto_graphs import (
 )
 from placeto_simulator import Simulator, ThroughputEvaluator
 from placeto_workloads import library_step
-
-
-class Block(nn.Module):
-    """A layer with layers inside, that adds what it reads."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(8, width) for _ in range(2))
-        self.down = nn.Linear(width, 8)
-
-    def forward(self, features: Tensor) -> Tensor:
-        wide = sum(expert(features) for expert in self.experts)
-        result: Tensor = features + self.down(wide)
-        return result
-
-
-class Decoder(nn.Module):
-    """Embeddings, layers of some widths, a norm and a head."""
-
-    def __init__(self, *widths: int, tied: bool = False) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(20, 8)
-        self.layers = nn.ModuleList(map(Block, widths))
-        self.norm = nn.LayerNorm(8)
-        self.head = nn.Linear(8, 20, bias=False)
-        if tied:
-            self.head.weight = self.embed.weight
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        features = self.embed(tokens) * 2
-        for layer in self.layers:
-            features = torch.tanh(layer(features))
-        logits: Tensor = self.head(self.norm(features))
-        return logits
-
-
-def inference(model: nn.Module, inputs: Tensor, cluster: str) -> PlacementProblem:
-    graph = capture(model.eval(), inputs, mode="inference")
-    problem = make_problem(Source("model", graph), parse_cluster(cluster))
-    return replace(problem, grouping=problem.levels[-1], hierarchy=None)
-
-
-@cache
-def decoder(*widths: int, cluster: str = "3xv100", tied: bool = False) -> PlacementProblem:
-    tokens = torch.zeros(2, 3, dtype=torch.long)
-    return inference(Decoder(*widths, tied=tied), tokens, cluster)
+from small_transformers import SMALL
 
 
 def small(name: str) -> tuple[PlacementProblem, nn.Module]:
@@ -97,24 +48,6 @@ def small(name: str) -> tuple[PlacementProblem, nn.Module]:
     problem = make_problem(Source(name, graph), parse_cluster("2xv100"))
     apart = replace(problem, grouping=colocate(graph, [colocate_by_id]), hierarchy=None)
     return apart, step.model
-
-
-def placed(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np.int32]:
-    """A placement by the longest prefix of each scope."""
-    names = sorted(device_of, key=len)
-    devices = [0] * problem.graph.num_ops
-    for op, scope in enumerate(problem.graph.scopes):
-        for name in names:
-            if f"{scope}.".startswith(f"{name}.") or not name:
-                devices[op] = device_of[name]
-    return problem.placement_of_ops(np.array(devices, np.int32))
-
-
-def by_layer(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int32]:
-    """A placement by the device of each layer, what is before and behind them with these."""
-    of_layer = {f"layers.{number}": device for number, device in enumerate(devices)}
-    ends = {"": devices[0], "embed": devices[0], "norm": devices[-1], "head": devices[-1]}
-    return placed(problem, ends | of_layer)
 
 
 FOUR_LAYERS = decoder(8, 400, 8, 60)
@@ -327,17 +260,6 @@ def test_vllm_reads_the_layers_and_the_gpu_of_each_rank(
     assert "".join(exported.remarks[2:]).replace("CUDA_VISIBLE_DEVICES=", "") == remark
     assert exported.price is not None
     assert exported.price.runtime == exported.price.runtime_as_placed
-
-
-def test_the_command_prints_or_writes_the_line_for_vllm(tmp_path: Path) -> None:
-    problem = decoder(8, 400, 8, 60, cluster=WITH_CPU)
-    export = ["export", *saved(tmp_path, problem, by_layer(problem, [3, 1, 1, 1])), "--to", "vllm"]
-    found = invoke(*export)
-    assert ": as placed\na step takes " in found.stderr
-    report = succeed_json(*export, "-o", tmp_path / "serve.sh", "--objective=throughput")
-    assert (tmp_path / "serve.sh").read_text() == found.stdout
-    assert "remark" not in report
-    assert (report["partition"], report["objective"]) == ([1, 3], "time per sample")
 
 
 def test_layers_on_a_cpu_go_to_gpus() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from gpipe_pipelines import Pipeline
 
 import placeto
-from command_runs import SMALL_NMT, fail, invoke, succeed, succeed_json, with_memory, write_module
+from command_runs import SMALL_NMT, fail, invoke, succeed, succeed_json, write_module
+from exported_models import with_memory
+from gpipe_pipelines import Pipeline
 from placeto.errors import InputError
 from placeto_graphs import (
     PlacementProblem,

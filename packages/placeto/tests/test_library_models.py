@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import constants
-from small_transformers import DECODER, DETECTOR, MORE, SMALL, WIDTHS
 from torch import nn
 
 from placeto import capture_step
@@ -19,6 +18,7 @@ from placeto.problems.options import SourceOptions
 from placeto.problems.sources import load_source
 from placeto_capture import CaptureError
 from placeto_workloads import LIBRARIES, WorkloadError, library_step
+from small_transformers import DECODER, DETECTOR, MORE, SMALL, WIDTHS
 
 SMALL_GPT2 = {"model_type": "gpt2", **SMALL["gpt2"]}
 TINY = {**WIDTHS, "num_hidden_layers": 1, "image_size": 8, "patch_size": 4}

@@ -1,7 +1,6 @@
 """Lets the command find ``placeto experiment`` where its package runs from its sources.
 
 What an installed package says of itself is written into a folder for this process and its children.
-To be imported before `placeto_tools.main`.
 """
 
 import atexit
@@ -12,7 +11,9 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-PYPROJECT = Path(__file__).resolve().parent.parent / "packages/experiments/pyproject.toml"
+from placeto_tools.main import all_commands, placeto
+
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
 try:
@@ -34,3 +35,4 @@ except PackageNotFoundError:
         )
     )
     sys.path.append(str(folder))
+    placeto.commands |= all_commands()

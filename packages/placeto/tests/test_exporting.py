@@ -1,9 +1,7 @@
 """``placeto export``: other libraries take what it writes, and run a step with it."""
 
-import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -11,6 +9,12 @@ import numpy as np
 import pydot
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
+
 from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
 from exported_models import (
     RECIPES,
@@ -18,19 +22,12 @@ from exported_models import (
     Mixed,
     Recipe,
     Residual,
+    drawn,
     features,
-    mean_square,
     model_of,
     problem_of_ops,
-    saved,
+    with_memory,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
-
-from command_runs import build_profile, fail, succeed, with_memory
 from placeto.errors import InputError
 from placeto.exporting.device_map import device_map, whole_modules
 from placeto.exporting.formats import FORMATS, dot_text, graphml_text
@@ -48,11 +45,6 @@ from placeto_graphs import (
 from placeto_simulator import Simulator
 
 
-def drawn(problem: PlacementProblem, seed: int) -> NDArray[np.int32]:
-    generator = np.random.default_rng(seed)
-    return generator.integers(0, problem.num_devices, problem.num_groups, np.int32)
-
-
 def by_scope(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np.int32]:
     """A placement by the first part of each scope; of others, by that of ``""``."""
     devices = [
@@ -61,29 +53,6 @@ def by_scope(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np
     ]
     everywhere = [device_of[""] if device < 0 else device for device in devices]
     return problem.placement_of_ops(np.array(everywhere, np.int32))
-
-
-def test_accelerate_dispatches_a_model_which_trains(tmp_path: Path) -> None:
-    model, inputs = Mixed(), features(4, 3)
-    problem = problem_of_ops(Mixed(), inputs, "3xv100")
-    paths, output = saved(tmp_path, problem, drawn(problem, 0)), tmp_path / "map.json"
-    text = succeed("export", *paths, "--to", "accelerate", "-o", output)
-    modules = json.loads(output.read_text())
-    main_device = int(text.split("main_device=")[1].split(")")[0])
-    assert set(modules.values()) == {0, 1, 2}
-    expected = model(inputs)
-    mean_square(expected).backward()  # type: ignore[no-untyped-call]
-    gradients = {name: weight.grad for name, weight in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
-    dispatch_on_cpu(model, modules)
-    found = model(inputs)
-    torch.testing.assert_close(found, expected)
-    mean_square(found).backward()  # type: ignore[no-untyped-call]
-    for name, weight in model.named_parameters():
-        torch.testing.assert_close(weight.grad, gradients[name])
-    model = Mixed().eval()
-    dispatch_on_cpu(model, modules)
-    forward_on_fake_gpus(model, modules, main_device, [inputs])
 
 
 @settings(max_examples=25, deadline=None)
@@ -178,15 +147,6 @@ def test_devices_of_two_machines_are_refused(form: str) -> None:
         FORMATS[form].export(problem, np.zeros(problem.num_groups, np.int32), STEP)
 
 
-@pytest.mark.parametrize("form", ["vllm", "llama.cpp"])
-def test_a_step_of_training_is_no_server(tmp_path: Path, form: str) -> None:
-    problem = problem_of_ops(Chain(), features(4), "2xv100")
-    files = saved(tmp_path, problem, np.zeros(problem.num_groups, np.int32))
-    error = fail("export", *files, "--to", form)
-    assert "PROBLEM: expected a step of inference, as " in error
-    assert "got one of training; build the model with --mode decode or " in error
-
-
 def test_a_file_of_stages_names_where_each_begins_and_its_device() -> None:
     problem = problem_of_ops(Chain(), features(4), "3xv100")
     devices = {"": 0, "blocks.0": 0, "blocks.1": 2, "blocks.2": 2, "last": 1}
@@ -248,17 +208,3 @@ def test_names_that_xml_cannot_hold_are_refused() -> None:
     assert list(read) == ["<&>\"'", "\U0001f600 é"]
     with pytest.raises(InputError, match=r"expected names that XML can hold, got 'a\\x1f'$"):
         graphml_text(problem_of_names("a\x1f", "b"), everywhere)
-
-
-def test_wrong_input_is_one_line(tmp_path: Path) -> None:
-    profile, output = build_profile(tmp_path), tmp_path / "map.json"
-    for options, error in (
-        (["acelerate", "-o", output], "expected accelerate, or another of torch, vllm, "),
-        (["dot", "-o", output], "expected a name that ends in .dot or .gv"),
-        (["accelerate", "--force"], "--force: needs -o"),
-        (["dot", "--objective=throughput"], "--objective: excludes --to dot"),
-        (["torch", "-o", output], "expected a name that ends in .py"),
-        (["torch"], "expected ops whose scopes are names of modules"),
-    ):
-        assert error in fail("export", profile, "v100:0", "--to", *options)
-    assert not output.exists()

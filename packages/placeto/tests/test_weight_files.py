@@ -17,6 +17,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from placeto.problems.options import SourceOptions
+from placeto.problems.sources import load_source
+from placeto_workloads import WorkloadError
+from placeto_workloads.libraries.gguf_files import GgufModel, read_gguf
+from placeto_workloads.libraries.weight_files import SafetensorsModel, StoredTensor
 from weight_files import (
     CONFIGS,
     MIXTRAL,
@@ -26,12 +32,6 @@ from weight_files import (
     write_gguf,
     write_safetensors,
 )
-
-from placeto.problems.options import SourceOptions
-from placeto.problems.sources import load_source
-from placeto_workloads import WorkloadError
-from placeto_workloads.libraries.gguf_files import GgufModel, read_gguf
-from placeto_workloads.libraries.weight_files import SafetensorsModel, StoredTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*too high for a server")
 

@@ -1,0 +1,176 @@
+"""Trials of the experiments of the paper: what makes one another, what they run, their page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiment_tasks import Count, place, placed
+from placeto.trials import folder as folder_module
+from placeto.trials.folder import (
+    content_digest,
+    files_digest,
+    trial_keys,
+)
+from placeto.trials.records import Placed
+from placeto.trials.trials import (
+    Graph,
+    Results,
+    Task,
+    Trial,
+    placing,
+)
+from placeto_baselines import RnnSettings
+from placeto_experiments.paper import tasks
+from placeto_experiments.paper.pages import Summary
+from placeto_experiments.paper.tasks import (
+    Bound,
+    FixedOrders,
+    PlaceAtRandom,
+    PlaceInOrder,
+    problem_in_order,
+    random_order,
+)
+from placeto_graphs import PlacementProblem
+from placeto_graphs.testing import example_problem
+from placeto_policy import PlacementPolicy, Settings
+from placeto_simulator import Simulator
+
+GRAPH = Graph("x")
+PROBLEM = example_problem(kinds=("k80", "k80"))
+
+# What makes a trial another one.
+
+
+def key(problem: PlacementProblem, task: Task | None = None, *needs: Task) -> str:
+    needed = [Trial(f"{number}", other) for number, other in enumerate(needs)]
+    trial = Trial("place", task or place(), tuple(other.name for other in needed))
+    return trial_keys([*needed, trial], {"x": content_digest(problem)})["place"]
+
+
+def test_settings_and_what_is_needed_make_another_trial() -> None:
+    others = [
+        place(settings=Settings()),
+        place(settings=replace(Settings(), discount=0.5)),
+        place(settings=RnnSettings()),
+        place(budget=11),
+        place(seed=1),
+        place(graph=Graph("x", order=1)),
+        place("rnn"),
+        *(task(label="a", graph=GRAPH, seed=0, budget=10) for task in (Bound, PlaceAtRandom)),
+    ]
+    first, *devices = PROBLEM.cluster.devices
+    cluster = replace(PROBLEM.cluster, devices=(replace(first, memory_bytes=1), *devices))
+    problems = [
+        replace(PROBLEM, cluster=cluster),
+        replace(PROBLEM, compute_time=2 * PROBLEM.compute_time),
+        replace(PROBLEM, graph=replace(PROBLEM.graph, tensor_bytes=PROBLEM.graph.tensor_bytes + 1)),
+    ]
+    found = [key(PROBLEM), *map(key, problems), *(key(PROBLEM, other) for other in others)]
+    found += [key(PROBLEM, place(), Count(number)) for number in (1, 2)]
+    assert key(example_problem(kinds=("k80", "k80"))) == key(PROBLEM)
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("placeto_policy", {"placeto", "bound"}),
+        ("placeto_capture", {"placeto", "bound"}),  # CPU only is placed by its times
+        ("placeto_experiments", {"bound"}),  # those that have a task of this package
+        ("placeto_execution", set()),
+        ("torch", {"placeto", "bound"}),
+    ],
+)
+def test_a_change_of_what_runs_a_trial_makes_another_one(
+    changed: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = Bound(label="no", graph=GRAPH, seed=0)
+    trials = [Trial("placeto", place()), Trial("bound", bound)]
+    before = trial_keys(trials, {"x": "problem"})
+    for known in (files_digest, folder_module._version):
+        monkeypatch.setattr(
+            folder_module,
+            known.__name__,
+            lambda name, known=known: "" if name == changed else known(name),
+        )
+    after = trial_keys(trials, {"x": "problem"})
+    assert {name for name in before if before[name] != after[name]} == expected
+
+
+# What a page tells of them.
+
+
+def summary(
+    placers: Mapping[str, Mapping[str, Placed | Sequence[Placed]]], *graphs: str
+) -> Summary:
+    """Return the summary of records by placer and graph: one for each seed, or one of all seeds."""
+    records = {
+        placing(Count(0), placer, Graph(graph), seed).name: record
+        for placer, of_graphs in placers.items()
+        for graph, found in of_graphs.items()
+        for seed, record in ([(None, found)] if isinstance(found, Placed) else enumerate(found))
+    }
+    seeds = {name[4] for name in records if name.startswith("seed")}
+    return Summary(Results(records), graphs or ["x", "y"], sorted(map(int, seeds)))
+
+
+def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
+    costs = {"x": (2.0, 4.0), "y": (6.0, 2.0)}
+    found = summary(
+        {
+            "a": {graph: [placed(cost=cost) for cost in of] for graph, of in costs.items()},
+            "b": {"x": [placed(cost=1.0), placed(cost=2.0)], "y": placed(cost=4.0)},
+            "c": {"x": [placed(fits=False), placed()], "y": placed(cost=None, fits=False)},
+        }
+    )
+    assert [*map(found.mean_cost, "ac")] == [[4.0, 3.0], [np.inf, np.inf]]  # it cannot run
+    assert found.mean_ratio("a", "b") == [(2 + 1.5) / 2, (2 + 0.5) / 2]
+    assert found.all_values("b").tolist() == [1.0, 4.0, 2.0, 4.0]
+    assert found.where_some_fit(["c"]).graphs == ["x"]
+    assert found.where_some_fit(["c", "b"]).graphs == ["x", "y"]
+
+
+def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
+    goals = {"x": [placed(cost=5.5)], "y": [placed(cost=3.0)], "z": [placed(cost=9.5)]}
+    placers = {"search": {name: [placed()] for name in goals}, "goal": goals}
+    for graphs, expected in (("x", (1.0, 10.0, 1.0)), ("xz", (1.0, 5.5, 0.55))):
+        assert summary(placers, *graphs).reached("search", "goal") == expected
+    # One is never, and counts.
+    assert summary(placers, *"xyz").reached("search", "goal") == (2 / 3, 10.0, 1.0)
+
+
+def test_episodes_draw_from_the_fixed_orders_alone() -> None:
+    simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
+    groups = simulator.problem.num_groups
+    environment = FixedOrders.for_policy(simulator, Settings())
+    environment.order_indices = [3, 7]
+    drawn = set()
+    for seed in range(5):
+        generators = [np.random.default_rng((seed, worker)) for worker in range(4)]
+        environment.reset(num_episodes=4, generators=generators)
+        drawn |= {tuple(order) for order in environment.order.tolist()}
+    assert drawn == {tuple(random_order(groups, number).tolist()) for number in (3, 7)}
+
+
+def test_the_rnn_reads_the_groups_in_the_order_that_placeto_visits_them() -> None:
+    problem = example_problem(kinds=("k80", "k80"))
+    other = problem_in_order(problem, 5)
+    order = random_order(problem.num_groups, 5)
+    names = [problem.grouping.group_names[group] for group in order.tolist()]
+    assert list(other.grouping.group_names) == names
+    assert other.group_graph.topological_order.tolist() == list(range(problem.num_groups))
+    placement = np.random.default_rng(0).integers(0, 2, (1, problem.num_groups)).astype(np.int32)
+    runtime = Simulator(problem, 1).runtimes(placement)
+    assert Simulator(other, 1).runtimes(placement[:, order]) == runtime
+
+
+def test_a_policy_places_by_the_number_of_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
+    policy = PlacementPolicy(2, Settings(hidden_units=8, message_rounds=1))
+    seen: list[list[int]] = []
+    monkeypatch.setattr(tasks, "run_greedily", lambda _, run: seen.append(run.order[0].tolist()))
+    result = PlaceInOrder(policy, 5).place(simulator.problem, simulator)
+    assert result.runtime == simulator.runtimes(result.placement[None])[0]
+    assert seen == [random_order(simulator.problem.num_groups, 5).tolist()]
