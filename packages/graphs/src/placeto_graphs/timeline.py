@@ -21,22 +21,46 @@ PROCESS = 1
 class StepTimeline:
     """One step, simulated or measured: V ops and K transfers on D devices and L links.
 
-    Transfers stand in the order in which they were done. All times are in seconds.
+    Transfers stand in the order in which they were done.
+
+    Attributes
+    ----------
+    problem : `PlacementProblem`
+        The problem that the step belongs to.
+    op_device : int32[V]
+        The device of each op.
+    op_start, op_end : float64[V]
+        Seconds at which each op starts and ends.
+    transfer_tensor : int32[K]
+        The tensor that each transfer carries.
+    transfer_source, transfer_destination : int32[K]
+        The device that it comes from, and the one that it goes to.
+    transfer_link : int32[K]
+        The link that carries it.
+    transfer_start, transfer_end : float64[K]
+        Seconds at which it starts, and at which it has arrived.
+    memory_time : float64[N]
+        Seconds of each change of memory, in any order.
+    memory_device : int32[N]
+        The device whose memory changes.
+    memory_bytes : int64[N]
+        Bytes that it holds more from that time on, or fewer (below 0). Parameters are not among
+        them.
     """
 
     problem: PlacementProblem
-    op_device: NDArray[np.int32]  # [V]
+    op_device: NDArray[np.int32]
     op_start: NDArray[np.float64]
     op_end: NDArray[np.float64]
-    transfer_tensor: NDArray[np.int32]  # [K]
-    transfer_source: NDArray[np.int32]  # device that it comes from
+    transfer_tensor: NDArray[np.int32]
+    transfer_source: NDArray[np.int32]
     transfer_destination: NDArray[np.int32]
     transfer_link: NDArray[np.int32]
     transfer_start: NDArray[np.float64]
-    transfer_end: NDArray[np.float64]  # when it has arrived
-    memory_time: NDArray[np.float64]  # [N], from which on ...
-    memory_device: NDArray[np.int32]  # ... a device holds ...
-    memory_bytes: NDArray[np.int64]  # ... so many bytes more, or fewer, besides its parameters
+    transfer_end: NDArray[np.float64]
+    memory_time: NDArray[np.float64]
+    memory_device: NDArray[np.int32]
+    memory_bytes: NDArray[np.int64]
 
     def __repr__(self) -> str:
         return (

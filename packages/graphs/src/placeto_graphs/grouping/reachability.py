@@ -17,13 +17,22 @@ MAX_GROUPS = 32_768  # three matrices of a gigabyte each
 class Reachability:
     """For each of G groups, which others can reach it, which it can reach, and which neither.
 
-    Row ``v`` of each bool[G, G] describes group ``v``. A group is in none of its own three sets;
-    every other group is in exactly one.
+    Row ``v`` of each array describes group ``v``. A group is in none of its own three sets; every
+    other group is in exactly one.
+
+    Attributes
+    ----------
+    ancestors : bool[G, G]
+        The groups from which a path leads to ``v``.
+    descendants : bool[G, G]
+        The groups to which a path leads from ``v``.
+    parallel : bool[G, G]
+        All other groups.
     """
 
-    ancestors: NDArray[np.bool_]  # from which a path leads to v
-    descendants: NDArray[np.bool_]  # to which a path leads from v
-    parallel: NDArray[np.bool_]  # all others
+    ancestors: NDArray[np.bool_]
+    descendants: NDArray[np.bool_]
+    parallel: NDArray[np.bool_]
 
 
 def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachability:
@@ -42,6 +51,18 @@ def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachabi
     ------
     GraphError
         When the graph has more than ``max_groups`` groups.
+
+    Examples
+    --------
+    >>> chain = GroupGraph(
+    ...     compute_time=np.ones((3, 1)),
+    ...     output_bytes=[8, 8, 0],
+    ...     parameter_bytes=[0, 0, 0],
+    ...     edges=[[0, 1], [1, 2]],
+    ...     edge_bytes=[8, 8],
+    ... )
+    >>> reachability(chain).ancestors[2]
+    array([ True,  True, False])
     """
     num_groups = graph.num_groups
     if num_groups > max_groups:

@@ -33,8 +33,33 @@ class Moves(Record):
     group is critical (`CriticalEvaluator`) and whose second group is on another device. It takes
     the set with the first group to the device of the second.
 
-    ``set_of`` of a critical move is a level of ``set_with``. By default no move is critical, and
-    memory that a device lacks costs what it does in `placement_ranks`.
+    By default no move is critical, and memory that a device lacks costs what it does in
+    `placement_ranks`.
+
+    Attributes
+    ----------
+    set_of : int32[C, N]
+        The set of groups that each move takes, from 0 to S - 1. Of a critical move it is a level of
+        ``set_with``.
+    device : int32[C, N]
+        The device that each move takes them to. That of a critical move does not count.
+    allowance : float64[C, N]
+        Increase of the cost up to which each move is accepted, in the unit of the runtime, at least
+        0; infinity accepts any.
+    first_member : int32[S + 1]
+        Start of each of the S sets in ``members``; the last entry is the end.
+    members : int32[K]
+        The groups of the sets, one set after the other, each at most once in a set.
+    pick : float64[C, N]
+        Position of the pair of neighbours that a critical move picks, as a fraction of all that it
+        may pick: from 0 to below 1. Infinity, the default, for any other move.
+    neighbours : int32[P, 2]
+        Pairs of groups that critical moves pick; none unless given.
+    set_with : int32[L, G]
+        The set with each of the G groups at each of L levels; none unless given.
+    memory_penalty : float
+        Factor of the memory that a device lacks, as `placement_ranks` has it. A search raises it
+        where nothing fits.
 
     Raises
     ------
@@ -53,17 +78,15 @@ class Moves(Record):
     (1, 2, 2)
     """
 
-    set_of: NDArray[np.int32]  # [C, N], of groups that each move takes
-    device: NDArray[np.int32]  # [C, N], that it takes them to
-    allowance: NDArray[np.float64]  # [C, N], in the unit of the runtime, at least 0
-    first_member: NDArray[np.int32]  # [S + 1], start of each of the S sets in `members`
-    members: NDArray[np.int32]  # [K], the groups of the sets, each at most once in a set
-    # [C, N], position of the neighbours that a critical move picks, as a fraction of all that it
-    # may pick: from 0 to below 1; infinity for any other move.
+    set_of: NDArray[np.int32]
+    device: NDArray[np.int32]
+    allowance: NDArray[np.float64]
+    first_member: NDArray[np.int32]
+    members: NDArray[np.int32]
     pick: NDArray[np.float64] = _DEFAULT
-    neighbours: NDArray[np.int32] = _DEFAULT  # [P, 2], pairs of groups that critical moves pick
-    set_with: NDArray[np.int32] = _DEFAULT  # [L, G], the set with each group at each of L levels
-    memory_penalty: float = MEMORY_PENALTY  # a search raises it where nothing fits
+    neighbours: NDArray[np.int32] = _DEFAULT
+    set_with: NDArray[np.int32] = _DEFAULT
+    memory_penalty: float = MEMORY_PENALTY
 
     def __post_init__(self) -> None:
         self._check("members", int_array, np.int32, (None,))
@@ -119,18 +142,31 @@ class Moves(Record):
 class Walks(Record):
     """Results of C walks of N moves through placements of G groups on D devices.
 
-    A cost is that of the start or of what a move led to, as `placement_ranks` has it.
-    It is infinite where it costs more than is allowed, and how much is not known; NaN where a move
-    was not tried, as it changes nothing, or a group cannot run there. The best placement is the
-    first of the lowest cost of the start and all that was accepted; one that fits the memory of its
-    devices comes before all that do not.
+    The best placement is the first of the lowest cost of the start and all that was accepted. One
+    that fits the memory of its devices comes before all that do not.
+
+    Attributes
+    ----------
+    placement : int32[C, G]
+        The device of each group at the end of each walk.
+    cost : float64[C, 1 + N]
+        Cost of the start, and of the placement that each move led to, as `placement_ranks` has it,
+        in the unit of the runtime. It is infinite where it is more than is allowed, and how much is
+        not known. It is NaN where a move was not tried, as it changes nothing, or a group cannot
+        run there.
+    best_placement : int32[C, G]
+        The device of each group in the best placement of each walk.
+    best_runtime : float64[C]
+        Runtime of the best placements in seconds.
+    best_peak_memory : int64[C, D]
+        The most bytes that each device holds with the best placements.
     """
 
-    placement: NDArray[np.int32]  # [C, G], the end of each walk
-    cost: NDArray[np.float64]  # [C, 1 + N]
-    best_placement: NDArray[np.int32]  # [C, G]
-    best_runtime: NDArray[np.float64]  # [C] seconds
-    best_peak_memory: NDArray[np.int64]  # [C, D] bytes
+    placement: NDArray[np.int32]
+    cost: NDArray[np.float64]
+    best_placement: NDArray[np.int32]
+    best_runtime: NDArray[np.float64]
+    best_peak_memory: NDArray[np.int64]
 
     @property
     def evaluations(self) -> int:

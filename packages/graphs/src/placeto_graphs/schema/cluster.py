@@ -97,7 +97,22 @@ def is_cpu(kind: str) -> bool:
 class Efficiency:
     """The part of a device's peak FLOP/s and memory bandwidth that each class of op reaches.
 
-    All are above 0 and at most 1.
+    All are above 0 and at most 1; another value raises a `GraphError`.
+
+    Attributes
+    ----------
+    convolution, grouped_convolution, depthwise_convolution : float
+        Parts of convolutions without groups, in groups of several channels, and in groups of few.
+    matrix_product : float
+        Part of products of matrices.
+    normalisation : float
+        Part of normalisations, such as those of batches and layers, and of softmax.
+    elementwise : float
+        Part of ops that compute each number from those at its place.
+    reduction : float
+        Part of sums, maxima and the like.
+    copy : float
+        Part of ops that only move bytes.
     """
 
     convolution: float
