@@ -14,6 +14,7 @@ from example_graphs import diamond, diamond_problem, plain_graph, refused
 from graph_strategies import op_graphs
 from placeto_graphs import (
     DEFAULT_RULES,
+    FREE_TYPE,
     GraphError,
     GroupGraph,
     Grouping,
@@ -90,6 +91,7 @@ PERCEPTRON = """
 
 
 SINGLE = colocate_single_consumers
+KEEPS = ("op", "op", FREE_TYPE, "op")
 OF_CAST_WEIGHTS = INPUT_GRADIENT.replace("< w gradient", "< cast gradient")
 
 
@@ -103,6 +105,8 @@ OF_CAST_WEIGHTS = INPUT_GRADIENT.replace("< w gradient", "< cast gradient")
         # An op with two outputs joins only when one op reads both.
         (SINGLE, diamond(edges=[[0, 1], [1, 1]]), "split left, right, join"),
         (SINGLE, diamond(edges=[[0, 1], [1, 2]]), "split, left, right, join"),
+        # An op that only keeps what it reads is no reader.
+        (SINGLE, diamond(edges=[[0, 1], [1, 2]], op_types=KEEPS), "split left, right, join"),
         # The gradient of an input joins no other layer, also where weights are cast.
         (SINGLE, INPUT_GRADIENT, "w, cast, gradient, of_input, of_weight update, before"),
         (SINGLE, OF_CAST_WEIGHTS, "w, cast of_input, gradient, of_weight update, before"),

@@ -62,14 +62,14 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
         if is_backward[op] and (tensor, scopes[op]) in last_position:
             candidate = is_activation[tensor], last_position[tensor, scopes[op]]
             owner[op] = max(candidate, owner.get(op, candidate))
-    of_id: dict[int, int] = {}
+    position_of_id: dict[int, int] = {}
     for op in graph.topological_order.tolist():
         if is_forward[op]:
-            of_id[graph.colocation[op]] = position[op]
-    of_id.pop(FREE, None)
+            position_of_id[graph.colocation[op]] = position[op]
+    position_of_id.pop(FREE, None)
     for op in np.flatnonzero(is_backward).tolist():
-        if graph.colocation[op] in of_id:
-            owner[op] = True, of_id[graph.colocation[op]]
+        if graph.colocation[op] in position_of_id:
+            owner[op] = True, position_of_id[graph.colocation[op]]
     owners = graph.topological_order[[index for _, index in owner.values()]]
     return _joined(graph, np.array([*owner], int), owners)
 

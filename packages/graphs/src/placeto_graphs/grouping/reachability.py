@@ -85,7 +85,7 @@ def reachability(graph: GroupGraph, *, max_groups: int = MAX_GROUPS) -> Reachabi
 
 def reached(
     graph: OpGraph,
-    begins: NDArray[np.bool_],
+    is_source: NDArray[np.bool_],
     passes_on: NDArray[np.bool_] | None = None,
     waits: NDArray[np.int32] | None = None,
     *,
@@ -96,15 +96,15 @@ def reached(
     By default all pass it on. Some waits of the graph may lead on as edges do. Backwards, each edge
     leads from its consumer to its producer.
     """
-    is_reached = begins.tolist()
-    follows = [True] * graph.num_ops if passes_on is None else passes_on.tolist()
+    is_reached = is_source.tolist()
+    passes = [True] * graph.num_ops if passes_on is None else passes_on.tolist()
     rows = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
     if waits is not None:
         rows = np.concatenate([rows, waits[:, ::-1]])
-    begin, end = rows.T[::-1] if backwards else rows.T
-    places = graph.topological_index[begin]
+    sources, targets = rows.T[::-1] if backwards else rows.T
+    places = graph.topological_index[sources]
     in_order = np.argsort(-places if backwards else places, kind="stable")
-    for first, then in zip(begin[in_order].tolist(), end[in_order].tolist(), strict=True):
-        if is_reached[first] and follows[then]:
-            is_reached[then] = True
+    for source, target in zip(sources[in_order].tolist(), targets[in_order].tolist(), strict=True):
+        if is_reached[source] and passes[target]:
+            is_reached[target] = True
     return np.array(is_reached, np.bool_)

@@ -241,42 +241,42 @@ def plain_walk(evaluator: Evaluator, placements: NDArray[np.int32], moves: Moves
     penalty = moves.memory_penalty
     placement = np.array(placements, np.int32)
     cost = np.full((moves.num_walks, 1 + moves.num_moves), np.nan)
-    best = placement.copy()
+    best_placement = placement.copy()
     best_runtime = np.empty(moves.num_walks)
     best_peak_memory = np.empty((moves.num_walks, problem.num_devices), np.int64)
     for walk in range(moves.num_walks):
         batch = evaluator.evaluate(placement[walk][None])
         best_rank = placement_ranks(batch, limits, penalty)[0]
-        now = cost[walk, 0] = best_rank[1]
+        present_cost = cost[walk, 0] = best_rank[1]
         best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
         pairs = None
         for move in range(moves.num_moves):
-            chosen, device = moves.set_of[walk, move], moves.device[walk, move]
+            chosen_set, device = moves.set_of[walk, move], moves.device[walk, move]
             if moves.is_critical[walk, move]:
                 if pairs is None:
                     pairs = _pairs_to_pick(evaluator, placement[walk], moves.neighbours)
                 if not len(pairs):
                     continue
                 group, neighbour = pairs[int(moves.pick[walk, move] * len(pairs))]
-                chosen, device = moves.set_with[chosen, group], placement[walk, neighbour]
-            start, end = moves.first_member[chosen], moves.first_member[chosen + 1]
-            moved = placement[walk].copy()
-            moved[moves.members[start:end]] = device
-            if cannot_run[chosen, device] or np.array_equal(moved, placement[walk]):
+                chosen_set, device = moves.set_with[chosen_set, group], placement[walk, neighbour]
+            start, end = moves.first_member[chosen_set], moves.first_member[chosen_set + 1]
+            tried = placement[walk].copy()
+            tried[moves.members[start:end]] = device
+            if cannot_run[chosen_set, device] or np.array_equal(tried, placement[walk]):
                 continue
-            batch = evaluator.evaluate(moved[None])
+            batch = evaluator.evaluate(tried[None])
             rank = placement_ranks(batch, limits, penalty)[0]
-            then = cost[walk, 1 + move] = rank[1]
-            if then > now + moves.allowance[walk, move]:
+            new_cost = cost[walk, 1 + move] = rank[1]
+            if new_cost > present_cost + moves.allowance[walk, move]:
                 continue
-            placement[walk], now, pairs = moved, then, None
+            placement[walk], present_cost, pairs = tried, new_cost, None
             if rank < best_rank:
-                best_rank, best[walk] = rank, moved
+                best_rank, best_placement[walk] = rank, tried
                 best_runtime[walk], best_peak_memory[walk] = batch.runtime[0], batch.peak_memory[0]
     return Walks(
         placement=placement,
         cost=cost,
-        best_placement=best,
+        best_placement=best_placement,
         best_runtime=best_runtime,
         best_peak_memory=best_peak_memory,
     )
