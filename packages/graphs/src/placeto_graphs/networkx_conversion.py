@@ -355,4 +355,5 @@ def _measured_time(graph: nx.DiGraph) -> dict[str, list[Any]]:
                 f"node {short_repr(node)}: measured_time: expected times for the kinds of every "
                 f"other node, got {short_repr(time)}"
             )
-    return {kind: [time[kind] for time in times] for kind in (times[0] if times else ())}
+    kinds = list(times[0]) if times else []
+    return {kind: [time[kind] for time in times] for kind in kinds}

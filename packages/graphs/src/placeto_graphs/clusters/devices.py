@@ -17,10 +17,16 @@ from placeto_graphs.schema.cluster import Device, DeviceKind, Efficiency
 
 _TABLES = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text("utf-8"))
 
-UNITS = {"kB": 1000} | {
-    f"{prefix}{end}B": base**power
-    for power, prefix in enumerate("KMGT", start=1)
-    for end, base in (("", 1000), ("i", 1024))
+UNITS = {
+    "kB": 1000,
+    "KB": 1000,
+    "KiB": 1024,
+    "MB": 1000**2,
+    "MiB": 1024**2,
+    "GB": 1000**3,
+    "GiB": 1024**3,
+    "TB": 1000**4,
+    "TiB": 1024**4,
 }
 _SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(UNITS)})")
 

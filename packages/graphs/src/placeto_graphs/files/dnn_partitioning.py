@@ -99,17 +99,14 @@ def _seconds(nodes: list[_Node], field: str) -> NDArray[np.float64]:
 
 def _cluster(file: _File) -> Cluster:
     memory = _whole_bytes("maxSizePerFPGA", file.maxSizePerFPGA)
-    for field, count in (("maxFPGAs", file.maxFPGAs), ("maxCPUs", file.maxCPUs)):
+    devices: list[Device] = []
+    for field, count, kind, size in (
+        ("maxFPGAs", file.maxFPGAs, ACCELERATOR, memory),
+        ("maxCPUs", file.maxCPUs, HOST, HOST_MEMORY),
+    ):
         if not 0 <= count <= MAX_DEVICES:
             raise GraphError(f"{field}: expected a number from 0 to {MAX_DEVICES}, got {count}")
-    devices = [
-        Device(f"{kind}:{index}", kind, size, 0.0, 0.0)
-        for kind, count, size in (
-            (ACCELERATOR, file.maxFPGAs, memory),
-            (HOST, file.maxCPUs, HOST_MEMORY),
-        )
-        for index in range(count)
-    ]
+        devices += [Device(f"{kind}:{index}", kind, size, 0.0, 0.0) for index in range(count)]
     if not devices:
         raise GraphError("maxFPGAs, maxCPUs: expected at least one device, got none")
     shape = (len(devices), len(devices))

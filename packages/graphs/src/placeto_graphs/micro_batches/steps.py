@@ -268,22 +268,21 @@ def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     from_each = ~to_copies & of_batch[graph.edge_producers] & (in_sum[tensors] == tensors)
     from_one = ~to_copies & ~from_each
     add = layout.op[1:, graph.num_ops :]
-    pieces = [
-        (layout.tensor[:, tensors[among]], layout.op[:, consumers[among]], rows[among])
-        for among in (to_copies, from_each)
-    ]
-    pieces += [
-        (
-            layout.tensor[-1:, in_sum[tensors[from_one]]],
-            layout.op[-1:, consumers[from_one]],
-            rows[from_one],
-        ),
-        (layout.tensor[:-1, sums], add, graph.num_edges + sums),  # the sum so far
-        (layout.tensor[1:, layout.gradients], add, graph.num_edges + sums),  # and what is new
-    ]
-    read = np.concatenate([piece[0].ravel() for piece in pieces])
-    reader = np.concatenate([piece[1].ravel() for piece in pieces])
-    row = np.concatenate([np.broadcast_to(piece[2], piece[0].shape).ravel() for piece in pieces])
+    edges: list[NDArray[np.int64]] = []
+
+    def add_edges(
+        read: NDArray[np.int64], reader: NDArray[np.int64], row: NDArray[np.int64]
+    ) -> None:
+        """Add edges [m, N], from tensors to ops of m micro-batches, in the order of rows [N]."""
+        edges.append(np.stack([read, reader, np.broadcast_to(row, read.shape)]).reshape(3, -1))
+
+    for among in (to_copies, from_each):
+        add_edges(layout.tensor[:, tensors[among]], layout.op[:, consumers[among]], rows[among])
+    last_tensors = layout.tensor[-1:, in_sum[tensors[from_one]]]
+    add_edges(last_tensors, layout.op[-1:, consumers[from_one]], rows[from_one])
+    add_edges(layout.tensor[:-1, sums], add, graph.num_edges + sums)  # the sum so far
+    add_edges(layout.tensor[1:, layout.gradients], add, graph.num_edges + sums)  # and what is new
+    read, reader, row = np.concatenate(edges, axis=1)
     phases = np.append(graph.phases, np.full(len(sums), Phase.BACKWARD))[layout.source_op]
     order = np.lexsort([read, row, layout.micro_batch[reader], phases[reader]])
     return np.stack([read, reader], axis=1)[order].astype(np.int32)
@@ -305,13 +304,12 @@ def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     An op that waits for the maker of a gradient of all micro-batches also waits for their sum. A
     backward op that runs once runs with the first micro-batch, and does not wait for the others.
     """
-    sums = [
-        (op, graph.num_ops + gradient_index)
-        for gradient_index, maker in enumerate(graph.tensor_producer[layout.gradients].tolist())
-        for op in graph.waiters_of_op[maker].tolist()
-        if not layout.of_batch[op]
-    ]
-    rows = np.concatenate([graph.waits, np.array(sums, np.int32).reshape(-1, 2)])
+    waits_for_sums: list[tuple[int, int]] = []
+    for gradient_index, maker in enumerate(graph.tensor_producer[layout.gradients].tolist()):
+        waiters = graph.waiters_of_op[maker]
+        waiters = waiters[~layout.of_batch[waiters]]
+        waits_for_sums += [(op, graph.num_ops + gradient_index) for op in waiters.tolist()]
+    rows = np.concatenate([graph.waits, np.array(waits_for_sums, np.int32).reshape(-1, 2)])
     ops, awaited = layout.op[:, rows[:, 0]], layout.op[:, rows[:, 1]]
     of_first = ~layout.of_batch[rows[:, 0]] & (graph.phases[rows[:, 0]] == Phase.BACKWARD)
     exists = (ops >= 0) & (awaited >= 0)
