@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from placeto_graphs import ExecutableStep, PlacementProblem, StepTimeline
 from placeto_simulator import Simulator
 
 SHARES = (None, 0.4)  # None: real links
-SINGLE = "single"
+SINGLE = "single"  # the placement on one device
 # Models in sizes of which a step takes some tenths of a second on one core.
 MODELS: Mapping[str, Mapping[str, int]] = {
     "inception-v3": {"batch_size": 1},
@@ -74,33 +74,33 @@ class RunnableModel:
     """A model whose steps run on two devices of this machine."""
 
     source: str
-    sizes: tuple[tuple[str, Any], ...]
+    sizes: Mapping[str, int]
     num_groups: int | None = None
     devices: RealDevices = TWO_CPUS
 
-    def _found(self) -> SourceModel:
+    def _model(self) -> SourceModel:
         return runnable_source(self.source, SourceOptions(dict(self.sizes)))
 
     def step(self) -> ExecutableStep:
         """Return the step."""
-        return step_on(self._found(), self.devices)
+        return step_on(self._model(), self.devices)
 
     def profiled(self) -> PlacementProblem:
         """Measure the seconds of ops and transfers; return the problem with them."""
-        found, step = self._found(), self.step()
-        one, other = names = self.devices.names
+        model, step = self._model(), self.step()
+        first, second = names = self.devices.names
         profiles: dict[str, StepProfile] = {}
         for kind, name in zip(self.devices.kinds, names, strict=True):
             if kind not in profiles:
                 profiles[kind] = profile_in_place(step, name, PROFILE_RUNS)
         measured = {kind: profile.seconds for kind, profile in profiles.items()}
         if self.devices.are_cpus:
-            beside = profile_beside(step, one, other, PROFILE_RUNS, np.random.default_rng(0))
+            beside = profile_beside(step, first, second, PROFILE_RUNS, np.random.default_rng(0))
             measured[BESIDE] = beside.seconds
         calibration = Calibration(names, executable_step, PROFILE_RUNS, self.devices.threads)
         cluster = calibration.cluster(calibration.links(SIZES), self.devices.kinds)
         graph = replace(step.graph, measured_time=measured)
-        source = Source(found.name, graph, rules=found.rules, num_groups=found.num_groups)
+        source = Source(model.name, graph, rules=model.rules, num_groups=model.num_groups)
         grouping = GroupingOptions(num_groups=self.num_groups)
         return make_problem(source, with_overheads(cluster, profiles), grouping)
 
@@ -138,7 +138,7 @@ def measure_placements(
         emulated_links=emulated,
         schedule=simulator.timeline,
     ) as executor:
-        for name, placement in placements_of(problem):
+        for name, placement in placements_of(problem).items():
             print(f"{model.source}: {name}", file=sys.stderr)
             timelines = executor.measure(placement, runs)
             measured = MeasuredSteps(simulator.timeline(placement), timelines)
@@ -179,43 +179,43 @@ def with_links_of_share(problem: PlacementProblem, share: float) -> PlacementPro
     return replace(problem, cluster=replace(problem.cluster, bandwidth=bandwidth))
 
 
-def halves(problem: PlacementProblem, part: float) -> NDArray[np.int32]:
+def halves(problem: PlacementProblem, share: float) -> NDArray[np.int32]:
     """Return int32[G]: the first groups on one device, the others on the second one."""
-    cut = round(problem.num_groups * part)
+    cut = round(problem.num_groups * share)
     return (np.arange(problem.num_groups) >= cut).astype(np.int32)
 
 
-def placements_of(problem: PlacementProblem) -> list[tuple[str, NDArray[np.int32]]]:
+def placements_of(problem: PlacementProblem) -> dict[str, NDArray[np.int32]]:
     """Return placements of a problem, from bad ones to good ones, by name."""
     generator = np.random.default_rng(0)
     simulator = Simulator(problem, num_threads=1)
-    one, other = (device.kind for device in problem.cluster.devices)
-    found: list[tuple[str, NDArray[np.int32]]] = [
-        ("single", np.zeros(problem.num_groups, np.int32)),
-        *([("CPU only", np.ones(problem.num_groups, np.int32))] if other != one else []),
-        *((f"first {part:.0%}", halves(problem, part)) for part in (0.25, 0.5, 0.75)),
-    ]
-    for number in range(NUM_RANDOM):
-        draw = generator.integers(0, 2, problem.num_groups, np.int32)
-        found.append((f"random {number}", draw))
+    placements = {SINGLE: np.zeros(problem.num_groups, np.int32)}
+    first, second = (device.kind for device in problem.cluster.devices)
+    if second != first:
+        placements["CPU only"] = np.ones(problem.num_groups, np.int32)
+    for share in (0.25, 0.5, 0.75):
+        placements[f"first {share:.0%}"] = halves(problem, share)
+    for index in range(NUM_RANDOM):
+        placements[f"random {index}"] = generator.integers(0, 2, problem.num_groups, np.int32)
     for name in SEARCHES:
         budget = 5000 if name == "local-search" else None
         result = make_placer(name, problem, budget).place(problem, simulator, seed=0)
-        found.append((name, result.placement))
-    _, best = min(found, key=lambda each: float(simulator.runtimes(each[1][None])[0]))
-    for number in range(NUM_NEIGHBOURS):
-        moved = generator.random(problem.num_groups) < NEIGHBOURHOOD
-        found.append((f"neighbour {number}", np.where(moved, 1 - best, best).astype(np.int32)))
-    return found
+        placements[name] = result.placement
+    candidates = np.stack(list(placements.values()))
+    best = candidates[simulator.runtimes(candidates).argmin()]
+    for index in range(NUM_NEIGHBOURS):
+        is_moved = generator.random(problem.num_groups) < NEIGHBOURHOOD
+        placements[f"neighbour {index}"] = np.where(is_moved, 1 - best, best).astype(np.int32)
+    return placements
 
 
 def profile_beside(
-    step: ExecutableStep, device: str, other: str, runs: int, generator: np.random.Generator
+    step: ExecutableStep, device: str, busy_device: str, runs: int, generator: np.random.Generator
 ) -> StepProfile:
     """Run a step with all ops on one device, while another one runs that step again and again."""
     alone = profile_in_place(step, device, 1)
     profiles = []
-    with _busy(step, other):
+    with _busy(step, busy_device):
         for _ in range(runs):
             threading.Event().wait(generator.random() * float(alone.runtimes[0]))
             profiles.append(profile_in_place(step, device, 1))
@@ -270,14 +270,16 @@ def overlaps(timeline: StepTimeline) -> NDArray[np.float64]:
     """Return float64[V], for how many seconds of each op the other one of two devices is busy."""
     shared = np.zeros(len(timeline.op_start))
     for device in range(2):
-        here = timeline.op_device == device
-        starts, ends = np.sort(timeline.op_start[~here]), np.sort(timeline.op_end[~here])
+        is_on_device = timeline.op_device == device
+        starts = np.sort(timeline.op_start[~is_on_device])
+        ends = np.sort(timeline.op_end[~is_on_device])
         if len(starts):  # ops of a device follow each other
-            so_far = np.concatenate([[0.0], np.cumsum(ends - starts)])
             times = np.stack([starts, ends], axis=1).ravel()
-            busy = np.stack([so_far[:-1], so_far[1:]], axis=1).ravel()
-            own = (timeline.op_start[here], timeline.op_end[here])
-            shared[here] = np.diff([np.interp(each, times, busy) for each in own], axis=0)[0]
+            so_far = np.concatenate([[0.0], np.cumsum(ends - starts)])
+            busy = np.repeat(so_far, 2)[1:-1]  # seconds of the other device until each of the times
+            busy_at_start = np.interp(timeline.op_start[is_on_device], times, busy)
+            busy_at_end = np.interp(timeline.op_end[is_on_device], times, busy)
+            shared[is_on_device] = busy_at_end - busy_at_start
     return shared
 
 
@@ -288,10 +290,15 @@ def runnable_models(
 
     For a smoke test it is one tiny model.
     """
-    known = SMOKE_MODELS if smoke else MODELS if devices.are_cpus else GPU_MODELS
+    if smoke:
+        sizes_of_model = SMOKE_MODELS
+    elif devices.are_cpus:
+        sizes_of_model = MODELS
+    else:
+        sizes_of_model = GPU_MODELS
     return [
-        RunnableModel(source, tuple(known[source].items()), 12 if smoke else None, devices)
-        for source in chosen or known
+        RunnableModel(source, sizes_of_model[source], 12 if smoke else None, devices)
+        for source in chosen or sizes_of_model
     ]
 
 
@@ -332,9 +339,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for share in shares:
             measured = measure_placements(model, problem, share, options.runs)
             rows.append(row_of(model.source, share, problem, measured))
-            for each in measured:
-                seconds = map(seconds_text, (each.measured, each.simulated))
-                steps.append([*rows[-1][:2], each.placement, *seconds])
+            for step in measured:
+                seconds = (seconds_text(step.measured), seconds_text(step.simulated))
+                steps.append([*rows[-1][:2], step.placement, *seconds])
     columns = [*("model", "links", ">time of an op", ">error (worst)", ">rank correlation")]
     columns += [">with slowdown", ">with times of the same run", ">chosen placement", ">speed-up"]
     print(TextTable("", columns, rows).markdown())

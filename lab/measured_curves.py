@@ -8,7 +8,7 @@ docs/results/measured-curves.md.
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -86,25 +86,25 @@ def learn(
         )
 
 
-def table(found: dict[str, list[Learned]]) -> TextTable:
-    """Return means over the seeds, with the least and the most in brackets."""
+def table(trainings: dict[str, list[Learned]]) -> TextTable:
+    """Return means over the seeds, with the minimum and the maximum in brackets."""
 
-    def told(value: Callable[[Learned], float], where: str) -> str:
-        return spread(map(value, found[where]), seconds_text)
+    def cell(seconds: Iterable[float]) -> str:
+        return spread(seconds, seconds_text)
 
     columns = ["learned on", ">episodes at the end", ">best seen there"]
     columns += [">its placement, measured", ">one process, measured", ">evaluations", ">learning"]
     rows = [
         [
             where,
-            told(lambda one: one.episodes[-1][1], where),
-            told(lambda one: one.runtime, where),
-            told(lambda one: one.measured, where),
-            told(lambda one: one.single, where),
-            f"{learned[0].evaluations:,}",
-            told(lambda one: one.seconds, where),
+            cell(training.episodes[-1][1] for training in seeds),
+            cell(training.runtime for training in seeds),
+            cell(training.measured for training in seeds),
+            cell(training.single for training in seeds),
+            f"{seeds[0].evaluations:,}",
+            cell(training.seconds for training in seeds),
         ]
-        for where, learned in found.items()
+        for where, seeds in trainings.items()
     ]
     return TextTable("", columns, rows)
 
@@ -123,15 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if is_smoke:
         settings = replace(settings, hidden_units=16, message_rounds=2, workers=4)
     problem, evaluations = model.profiled(), EVALUATIONS[options.scale]
-    found = {
+    trainings = {
         where: [
             learn(model, problem, where, settings, evaluations, seed)
             for seed in range(options.seeds)
         ]
         for where in (SIMULATOR, PROCESSES)
     }
-    print(table(found).markdown())
-    curves = {where: [np.array(one.episodes) for one in its] for where, its in found.items()}
+    print(table(trainings).markdown())
+    curves = {
+        where: [np.array(training.episodes) for training in seeds]
+        for where, seeds in trainings.items()
+    }
     bands_figure(curves, "updates", model.source).savefig(options.picture)
 
 

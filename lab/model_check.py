@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,7 @@ from placeto_simulator import Simulator
 from placeto_workloads import MODELS, library_step, training_step
 
 CLUSTER = "4xv100"
-MEMORY_LIMIT = 12e9  # bytes
-SECONDS_BETWEEN_LOOKS = 0.1
+MEMORY_LIMIT = 12 * 10**9  # bytes of a process; beyond, it fails with a MemoryError
 Report = dict[str, Any]
 
 SMALL_BATCH = 4
@@ -82,11 +80,11 @@ def check_all(models: Sequence[str], *, search_seconds: float, time_limit: float
     """Return the numbers of `check` for each model, or an ``error``; Ctrl-C leaves out the rest."""
     reports: list[Report] = []
     with suppress(KeyboardInterrupt):
-        for number, model in enumerate(models, 1):
+        for count, model in enumerate(models, 1):
             report = _checked(_run(model, search_seconds, time_limit))
             reports.append({"model": model, **report})
             verdict = report.get("error") or f"{report['ops']:,} ops"
-            print(f"{number} of {len(models)}: {model}: {verdict}", file=sys.stderr)
+            print(f"{count} of {len(models)}: {model}: {verdict}", file=sys.stderr)
     return reports
 
 
@@ -102,38 +100,21 @@ def _checked(report: Report) -> Report:
 
 def _run(model: str, search_seconds: float, time_limit: float) -> Report:
     command = [sys.executable, __file__, "--alone", model, "--seconds", f"{search_seconds}"]
-    with subprocess.Popen(  # noqa: S603 (this module)
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        end = time.monotonic() + time_limit
-        try:
-            while process.poll() is None:
-                if time.monotonic() > end:
-                    return {"error": f"expected at most {time_limit:.0f} s, and took longer"}
-                if _memory_of(process.pid) > MEMORY_LIMIT:
-                    return {"error": f"expected at most {MEMORY_LIMIT / 1e9:.0f} GB, and took more"}
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        finally:
-            process.kill()
-        assert process.stdout is not None  # noqa: S101 (it is a pipe)
-        lines = process.stdout.read().splitlines()
     try:
-        report: Report = json.loads(lines[-1])
+        process = subprocess.run(  # noqa: S603 (this module)
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=time_limit,
+            check=False,
+        )
+        report: Report = json.loads(process.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"error": f"expected at most {time_limit:.0f} s, and took longer"}
     except (ValueError, IndexError):
         return {"error": f"the process ended with exit code {process.returncode}"}
     return report
-
-
-def _memory_of(pid: int) -> int:
-    """Return the bytes of memory that a process uses; 0 if the system does not have them."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    for line in text.splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 COLUMNS = (
@@ -185,8 +166,8 @@ def _runtime(report: Report, key: str) -> str:
 def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
     """Return the runtime of the result of multilevel search, and True if it fits the memory."""
     finest = search_problem(problem)
-    found = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
-    return found.runtime, found.fits(problem.cluster)
+    result = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
+    return result.runtime, result.fits(problem.cluster)
 
 
 def check(model: str, seconds: float) -> Report:
@@ -198,7 +179,7 @@ def check(model: str, seconds: float) -> Report:
     rules = DEFAULT_RULES if of_library else MODELS[source].colocation_rules
     began = time.monotonic()
     graph = capture_step(step)
-    taken = time.monotonic() - began
+    capture_seconds = time.monotonic() - began
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     weights = list(step.model.parameters())
     # Without the state of the optimizer, which is no tensor.
@@ -207,7 +188,7 @@ def check(model: str, seconds: float) -> Report:
         "ops": graph.num_ops,
         "parameters": sum(weight.numel() for weight in weights),
         "flops": float(graph.flops.sum()),
-        "seconds": taken,
+        "seconds": capture_seconds,
         "memory": memory,
         "weight_bytes": sum(weight.nbytes for weight in weights),
         "captured_weight_bytes": int(graph.tensor_bytes[is_weight[graph.tensor_producer]].sum()),
@@ -227,6 +208,7 @@ def check(model: str, seconds: float) -> Report:
 def check_alone(model: str, seconds: float) -> None:
     """Check a model; print its numbers or its error as JSON."""
     warnings.simplefilter("ignore")  # of costs that are not known: the table is of models
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     try:
         report = check(model, seconds)
     except Exception as error:

@@ -38,7 +38,7 @@ PROBLEMS: dict[str, tuple[str, dict[str, Any], str, int, float]] = {
 }
 
 
-def made(name: str) -> PlacementProblem:
+def read_pipeline(name: str) -> PlacementProblem:
     """Return a problem at the level where a search ends."""
     source, sizes, cluster, micro_batches, memory = PROBLEMS[name]
     problem = read_problem(source, cluster, micro_batches=micro_batches, sizes=sizes)
@@ -62,7 +62,7 @@ def best_chain(problem: PlacementProblem) -> tuple[bool, float]:
 
     orders = list(itertools.permutations(range(devices)))
     if len(orders) > ORDERS:
-        orders = [orders[each] for each in generator.permutation(len(orders))[:ORDERS]]
+        orders = [orders[index] for index in generator.permutation(len(orders))[:ORDERS]]
     steps = [np.zeros(devices - 1, np.int64)]
     for pair in itertools.product(range(devices - 1), repeat=2):
         for step in itertools.product((-1, 1), repeat=2):
@@ -70,12 +70,16 @@ def best_chain(problem: PlacementProblem) -> tuple[bool, float]:
             np.add.at(steps[-1], list(pair), step)
     best = (True, np.inf)
     for order in orders:
-        near = np.sort(generator.integers(0, count + 1, (SPLITS, devices - 1)), axis=1)
-        least = (True, np.inf)
-        while min(found := ranks(order, near)) < least:
-            least = min(found)
-            near = np.sort(np.clip(near[found.index(least)] + np.stack(steps), 0, count), axis=1)
-        best = min(best, least)
+        cuts = np.sort(generator.integers(0, count + 1, (SPLITS, devices - 1)), axis=1)
+        rank = (True, np.inf)
+        while True:
+            ranks_of_cuts = ranks(order, cuts)
+            if min(ranks_of_cuts) >= rank:
+                break
+            rank = min(ranks_of_cuts)
+            best_cuts = cuts[ranks_of_cuts.index(rank)]
+            cuts = np.sort(np.clip(best_cuts + np.stack(steps), 0, count), axis=1)
+        best = min(best, rank)
     return best
 
 
@@ -85,18 +89,18 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(PROBLEMS))
     parser.add_argument("--evaluations", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
-    for name in given.names:
-        problem = made(name)
+    options = parser.parse_args()
+    for name in options.names:
+        problem = read_pipeline(name)
         lacks, chain = best_chain(problem)
         costs = []
-        for seed in range(given.seeds):
-            settings = PlaceSettings(max_evaluations=given.evaluations, seed=seed)
+        for seed in range(options.seeds):
+            settings = PlaceSettings(max_evaluations=options.evaluations, seed=seed)
             placed = place_problem(problem, settings, PlainProgress(None))
-            ours = next((each for each in placed.choices if each.how == "chain"), None)
+            chains = [choice for choice in placed.choices if choice.how == "chain"]
             costs.append(placed.result.runtime if placed.result.fits(problem.cluster) else np.inf)
         row = f"{name}: chain {chain:.4g} s{' lacks memory' if lacks else ''}, own chain "
-        row += f"{ours.result.runtime:.4g} s, " if ours else "none, "
+        row += f"{chains[0].result.runtime:.4g} s, " if chains else "none, "
         relative = ", ".join(f"{cost / chain:.3f}" for cost in costs)
         print(row + f"search {relative} of the chain", flush=True)
 

@@ -75,7 +75,7 @@ def write_problems(folder: str) -> list[str]:
         save_problem(search_problem(read_problem(source, cluster)), paths[-1])
     for name in pipelines.PROBLEMS:
         paths.append(f"{folder}/{name}.json.gz".replace(", ", "-"))
-        save_problem(pipelines.made(name), paths[-1])
+        save_problem(pipelines.read_pipeline(name), paths[-1])
     return paths
 
 

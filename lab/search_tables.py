@@ -28,9 +28,9 @@ OF_TABLE_1 = (
     *("nmt-4/4xk80", "nmt-2/2xk80"),
 )
 OF_FAMILIES = tuple(
-    f"{family}:{number}/2xk80"
-    for family, numbers in (("cifar10", (3, 18, 24)), ("ptb", (3, 11, 22)), ("nmt", (20, 6, 29)))
-    for number in numbers
+    f"{family}:{member}/2xk80"
+    for family, members in (("cifar10", (3, 18, 24)), ("ptb", (3, 11, 22)), ("nmt", (20, 6, 29)))
+    for member in members
 )
 
 
@@ -73,22 +73,21 @@ def print_bounds(options: argparse.Namespace) -> None:
         problem = search_problem(_read(name))
         bound_parts(problem)  # compiles
         began = time.process_time()
-        parts = bound_parts(problem)
-        taken = time.process_time() - began
-        *others, last = parts
+        bounds = bound_parts(problem)
+        seconds = time.process_time() - began
+        bound = max(bounds.values())
+        last_name = list(bounds)[-1]
+        bound_without_last = max(bounds[name] for name in bounds if name != last_name)
         if index == 0:
-            columns = ["problem", *parts, "seconds", "best known", f"over the bound without {last}"]
-            _print_head([*columns, "over the bound"])
+            columns = ["problem", *bounds, "seconds", "best known"]
+            _print_head([*columns, f"over the bound without {last_name}", "over the bound"])
         simulator = Simulator(problem)
-        placer = MultilevelSearch(
-            options.seconds, bound=max(parts.values()), clock=time.process_time
-        )
-        found = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
-        best = min(cost_of_result(problem, result) for result in found)
-        without = max(parts[part] for part in others)
-        numbers = [*(f"{bound:.3f}" for bound in parts.values()), f"{taken:.1f}", f"{best:.3f}"]
-        over = [f"{best / bound - 1:.1%}" for bound in (without, max(parts.values()))]
-        _print_row([name, *numbers, *over])
+        placer = MultilevelSearch(options.seconds, bound=bound, clock=time.process_time)
+        results = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
+        best = min(cost_of_result(problem, result) for result in results)
+        cells = [name, *(f"{value:.3f}" for value in bounds.values())]
+        cells += [f"{seconds:.1f}", f"{best:.3f}"]
+        _print_row([*cells, f"{best / bound_without_last - 1:.1%}", f"{best / bound - 1:.1%}"])
 
 
 def _exact_row(name: str) -> list[str]:
@@ -102,9 +101,9 @@ def _exact_row(name: str) -> list[str]:
     best = cost_of_result(problem, exhaustive_search(problem, simulator))
     bound = lower_bound(problem)
     search = MultilevelSearch(evaluations=EVALUATIONS_OF_SEARCH)
-    found = cost_of_result(problem, search.place(problem, simulator))
-    numbers = [str(problem.num_groups), f"{bound:.3f}", f"{best:.3f}"]
-    return [name, *numbers, f"{best / bound - 1:.1%}", f"{found / best - 1:.1%}"]
+    searched = cost_of_result(problem, search.place(problem, simulator))
+    cells = [name, str(problem.num_groups), f"{bound:.3f}", f"{best:.3f}"]
+    return [*cells, f"{best / bound - 1:.1%}", f"{searched / best - 1:.1%}"]
 
 
 # The search of `placeto place`
@@ -113,21 +112,22 @@ def _exact_row(name: str) -> list[str]:
 def print_search(options: argparse.Namespace) -> None:
     """Print the costs of searches with equal evaluations, as means of some seeds."""
     _print_versions()
-    searches = [f"{most:,} evaluations" for most in options.evaluations]
+    searches = [f"{max_evaluations:,} evaluations" for max_evaluations in options.evaluations]
     _print_head(["problem", "lower bound", *searches, "over the bound", "seconds"])
     for name in options.problems:
         problem = search_problem(_read(name))
         bound, simulator = lower_bound(problem), Simulator(problem, num_threads=1)
         MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
-        cells, best, taken = [], math.inf, 0.0
-        for most in options.evaluations:
-            placer, began = PortfolioSearch(limits=Limits(most), bound=bound), time.process_time()
-            found = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
-            taken = (time.process_time() - began) / options.seeds
-            costs = [cost_of_result(problem, result) for result in found]
+        cells, best, seconds = [], math.inf, 0.0
+        for max_evaluations in options.evaluations:
+            placer = PortfolioSearch(limits=Limits(max_evaluations), bound=bound)
+            began = time.process_time()
+            results = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
+            seconds = (time.process_time() - began) / options.seeds
+            costs = [cost_of_result(problem, result) for result in results]
             best = min(best, *costs)
             cells.append(f"{np.mean(costs):.4f} ({min(costs):.4f} to {max(costs):.4f})")
-        _print_row([name, f"{bound:.4f}", *cells, f"{best / bound - 1:.1%}", f"{taken:.0f}"])
+        _print_row([name, f"{bound:.4f}", *cells, f"{best / bound - 1:.1%}", f"{seconds:.0f}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,10 +1,8 @@
-"""Speed of the simulator, how much faster than its definition it is, and of moves: three tables."""
+"""Speed of the simulator, and how much faster than its definition it is: two tables."""
 
 import argparse
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
-    Moves,
     PlacementProblem,
     colocate,
     colocate_by_id,
@@ -24,23 +21,10 @@ from placeto_graphs import (
     merge_and_colocate,
     parse_cluster,
 )
-from placeto_simulator import Simulator, ThroughputEvaluator, reference
+from placeto_simulator import Simulator, reference
 from simulated_problems import layered_problem
 
 OPS_PER_BATCH = 4_000_000
-MOVED_GROUPS, MOVES = 200, 200_000
-FIRST_EVALUATION = """
-import time
-start = time.perf_counter()
-import placeto_simulator
-imported = time.perf_counter()
-import numpy as np
-from simulated_problems import layered_problem
-problem = layered_problem(3_000, 2, 128, np.random.default_rng(0))
-made = time.perf_counter()
-placeto_simulator.Simulator(problem).evaluate(np.zeros((1, 128), np.int32))
-print(imported - start, time.perf_counter() - made)
-"""
 
 
 def random_profile(num_layers: int, generator: np.random.Generator) -> str:
@@ -107,34 +91,23 @@ def median_seconds(actions: Sequence[Callable[[], object]], repeats: int) -> lis
     """Return the median seconds of each of several actions, which take turns."""
     seconds: list[list[float]] = [[] for _ in actions]
     for _ in range(repeats):
-        for action, taken in zip(actions, seconds, strict=True):
+        for action, durations in zip(actions, seconds, strict=True):
             start = time.perf_counter()
             action()
-            taken.append(time.perf_counter() - start)
-    return [statistics.median(taken) for taken in seconds]
-
-
-def print_start(repeats: int) -> None:
-    """Print the median seconds of importing the package, and of the first evaluation after it."""
-    rows = []
-    for _ in range(repeats + 1):  # the first one compiles, or loads what is compiled
-        run = subprocess.run(  # noqa: S603 (its own text)
-            [sys.executable, "-c", FIRST_EVALUATION], capture_output=True, text=True, check=True
-        )
-        rows.append([float(seconds) for seconds in run.stdout.split()])
-    imported, evaluated = map(statistics.median, zip(*rows[1:], strict=True))
-    print(f"import {imported:.2f} s, first evaluation {evaluated:.2f} s\n")
+            durations.append(time.perf_counter() - start)
+    return [statistics.median(durations) for durations in seconds]
 
 
 def print_batches(num_ops: int, num_devices: int, repeats: int) -> None:
     """Print the seconds per placement of batches, with and without memory and a second thread."""
     count = max(2, OPS_PER_BATCH // num_ops)
     for graph, problem, placement, placements in cases(num_ops, num_devices, count):
-        one, two = (Simulator(problem, num_threads=threads) for threads in (1, 2))
-        actions = [partial(call, placements) for call in (one.runtimes, one.evaluate, two.evaluate)]
+        single, threaded = (Simulator(problem, num_threads=threads) for threads in (1, 2))
+        methods = (single.runtimes, single.evaluate, threaded.evaluate)
+        actions = [partial(method, placements) for method in methods]
         for action in actions:
-            action()
-        plain, memory, threads = (taken / count for taken in median_seconds(actions, repeats))
+            action()  # compiles
+        plain, memory, threads = (seconds / count for seconds in median_seconds(actions, repeats))
         print(
             f"| {graph} | {num_ops:,} | {placement} | {plain * 1e3:.3f} ms "
             f"| {plain / num_ops * 1e9:.0f} ns | {1 / plain:,.0f} "
@@ -161,44 +134,15 @@ def print_reference(num_ops: int, repeats: int) -> None:
         )
 
 
-def print_moves(num_ops: int, num_devices: int, repeats: int) -> None:
-    """Print how many moves a second the throughput objective tries in 200 groups."""
-    generator = np.random.default_rng(0)
-    problem = layered_problem(num_ops, num_devices, MOVED_GROUPS, generator)
-    evaluator, edges = ThroughputEvaluator(problem), problem.group_graph.edges
-    start = generator.integers(0, num_devices, (1, MOVED_GROUPS)).astype(np.int32)
-    cost = evaluator.evaluate(start).runtime[0]
-    groups, shape = np.arange(MOVED_GROUPS + 1, dtype=np.int32), (1, MOVES)
-    seconds = []
-    for share in (0.0, 0.6):
-        is_critical = generator.random(shape) < share
-        moves = Moves(
-            set_of=generator.integers(0, MOVED_GROUPS, shape, np.int32) * ~is_critical,
-            device=generator.integers(0, num_devices, shape, np.int32),
-            allowance=0.003 * cost * generator.exponential(size=shape),
-            first_member=groups,
-            members=groups[:-1],
-            pick=np.where(is_critical, generator.random(shape), np.inf),
-            neighbours=np.concatenate([edges, edges[:, ::-1]]),
-            set_with=groups[None, :-1],
-        )
-        evaluator.walk(start, moves)  # compiled by then
-        seconds += median_seconds([partial(evaluator.walk, start, moves)], repeats)
-    rates = " | ".join(f"{MOVES / taken:,.0f}" for taken in seconds)
-    print(f"| {num_ops:,} | {MOVED_GROUPS} | {len(edges):,} | {num_devices} | {rates} |")
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=(3_000, 100_000, 1_000_000))
     parser.add_argument("--devices", type=int, nargs="+", default=(2, 8))
     parser.add_argument("--reference-ops", type=int, nargs="*", default=(3_000, 13_000))
-    parser.add_argument("--move-ops", type=int, nargs="*", default=(MOVED_GROUPS, 3_000))
     parser.add_argument("--repeats", type=int, default=5, help="timed batches per case")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}")
-    print_start(options.repeats)
     for num_devices in options.devices:
         print(
             f"\n{num_devices} devices:\n\n| graph | ops | placement | runtime only "
@@ -211,11 +155,6 @@ def main() -> None:
     print("|---|---:|---|---:|---:|---:|")
     for num_ops in options.reference_ops:
         print_reference(num_ops, options.repeats)
-    print("\n| ops | groups | edges | devices | random groups | 60 % critical groups |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    for num_ops in options.move_ops:
-        for num_devices in options.devices:
-            print_moves(num_ops, num_devices, options.repeats)
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ def test_ops_take_what_their_overlaps_say(seed: int) -> None:
     timeline = Simulator(problem, num_threads=1).timeline(placement)
     start, end = timeline.op_start, timeline.op_end
     for op, shared in enumerate(fidelity.overlaps(timeline)):
-        others = timeline.op_device != timeline.op_device[op]
-        pairs = np.minimum(end[others], end[op]) - np.maximum(start[others], start[op])
+        is_elsewhere = timeline.op_device != timeline.op_device[op]
+        pairs = np.minimum(end[is_elsewhere], end[op]) - np.maximum(start[is_elsewhere], start[op])
         assert shared == pytest.approx(np.maximum(pairs, 0.0).sum(), abs=1e-9)
     alone = problem.compute_time[:, 0]
     slowed = fidelity.contended_timeline(problem, 1.25 * alone, placement)

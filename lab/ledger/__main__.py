@@ -5,6 +5,7 @@
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -63,11 +64,11 @@ def compared(entry: Entry) -> list[Compared]:
     ]
 
 
-def summary(found: dict[str, list[Compared]]) -> str:
+def summary(rows_of_entries: Sequence[Sequence[Compared]]) -> str:
     """Return the summary of all entries; their bases count in pairs alone."""
-    errors = np.array([abs(row.error) for rows in found.values() for row in rows[1:]])
-    right, pairs = np.sum([orderings(rows) for rows in found.values()], axis=0)
-    of_seconds = np.abs([row.error_of_seconds for rows in found.values() for row in rows])
+    errors = np.array([abs(row.error) for rows in rows_of_entries for row in rows[1:]])
+    right, pairs = np.sum([orderings(rows) for rows in rows_of_entries], axis=0)
+    of_seconds = np.abs([row.error_of_seconds for rows in rows_of_entries for row in rows])
     of_seconds = of_seconds[np.isfinite(of_seconds)]
     return (
         f"Mean error of {len(errors)} ratios: {share_text(errors.mean())} "
@@ -78,10 +79,10 @@ def summary(found: dict[str, list[Compared]]) -> str:
     )
 
 
-def lines(entry: Entry, found: Sequence[Compared]) -> list[list[str]]:
+def lines(entry: Entry, compared_rows: Sequence[Compared]) -> list[list[str]]:
     """Return the lines of an entry in its table."""
-    base, *rows = found
-    right, pairs = orderings(found)
+    base, *rows = compared_rows
+    right, pairs = orderings(compared_rows)
     first = [f"**{entry.name}**: {base.text}", "1", "1", f"orderings {right} of {pairs}"]
     return [
         [*first, _signed(base.error_of_seconds)],
@@ -107,14 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="ledger", description=__doc__)
     parser.add_argument("--only", default="", help="text in the names of the entries")
     only = parser.parse_args(arguments).only
-    found = {entry: compared(entry) for entry in entries() if only in entry.name}
-    if not found:
+    rows_of_entry = {entry: compared(entry) for entry in entries() if only in entry.name}
+    if not rows_of_entry:
         raise SystemExit(f"--only: expected a part of a name of an entry, got {only}")
-    print(summary({entry.name: rows for entry, rows in found.items()}))
+    print(summary(list(rows_of_entry.values())))
     columns = ["entry and row", ">measured ratio", ">simulated ratio", ">error", ">of seconds"]
-    for part in dict.fromkeys(entry.part for entry in found):
-        rows = [line for one in found if one.part == part for line in lines(one, found[one])]
-        print(f"\n{TextTable(f'## {part}', columns, rows).markdown()}")
+    sections: dict[str, list[list[str]]] = defaultdict(list)
+    for entry, rows in rows_of_entry.items():
+        sections[entry.section] += lines(entry, rows)
+    for section, section_lines in sections.items():
+        print(f"\n{TextTable(f'## {section}', columns, section_lines).markdown()}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.models import Transformer
-from ledger.settings import MODES, Setting
+from ledger.settings import MODES, InStages, Setting
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Entry:
     """Measurements of one source that compare with each other; the first row is the base."""
 
     name: str
-    part: str  # of the page
+    section: str  # of the page
     source: str
     seconds: float  # what a measured 1 is per sample; 0 where the source does not tell
     rows: tuple[Row, ...]
@@ -39,13 +39,13 @@ def entries() -> tuple[Entry, ...]:
     def setting(values: dict[str, Any]) -> Setting:
         values |= document["links"].get(values.get("link"), {})
         if "model" in values:
-            values = document["models"][values["model"]] | values
+            values = document["models"][values.pop("model")] | values
         return setting_of(values)
 
     return tuple(
         Entry(
             entry["name"],
-            entry["part"],
+            entry["section"],
             entry["source"],
             float(entry.get("seconds", 0)),
             tuple(
@@ -63,17 +63,11 @@ def entries() -> tuple[Entry, ...]:
 
 def setting_of(values: Mapping[str, Any]) -> Setting:
     """Return a setting of its fields and those of its model, by name."""
-    mode = MODES[values["mode"]]
-    own = {one.name for one in fields(mode)}
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
-    settings = {name: value for name, value in given.items() if name in own}
-    if "model" in own:
-        sizes = {one.name for one in fields(Transformer)}
-        settings["model"] = Transformer(**{k: v for k, v in given.items() if k in sizes})
-        own |= sizes
-    unknown = given.keys() - own - {"mode", "model"}
-    if unknown:
-        raise ValueError(f"{values}: no field of {mode.__name__} is called {unknown}")
-    return mode(**settings)
+    mode = MODES[arguments.pop("mode")]
+    if issubclass(mode, InStages):
+        sizes = {size.name for size in fields(Transformer)} & arguments.keys()
+        arguments["model"] = Transformer(**{name: arguments.pop(name) for name in sizes})
+    return mode(**arguments)  # which refuses a name that is no field of it

@@ -99,14 +99,15 @@ class _Layer(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         outside = self.sizes.normalises_outside
-        for norm, part in zip(self.norms, (self.attention, self.perceptron), strict=True):
+        for norm, block in zip(self.norms, (self.attention, self.perceptron), strict=True):
             features = norm(features) if outside else features
-            own = None if outside else norm
+            inner_norm = None if outside else norm
             if self.sizes.checkpointing:
                 with set_checkpoint_early_stop(False):  # which PyTorch had not when it was measured
-                    features = features + checkpoint(part, features, own, use_reentrant=False)
+                    change = checkpoint(block, features, inner_norm, use_reentrant=False)
             else:
-                features = features + part(features, own)
+                change = block(features, inner_norm)
+            features = features + change
         return features
 
     def attention(self, features: Tensor, norm: nn.Module | None) -> Tensor:
@@ -174,13 +175,13 @@ class _Stack(nn.Module):
         return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
-def translation_step(layers: int, asking_layer: int) -> TrainingStep:
+def translation_step(layers: int, query_layer: int) -> TrainingStep:
     """Return a step of gradient descent of an LSTM translator, as of TensorFlow NMT.
 
-    Sentences have 25 words, in batches of 128. ``asking_layer`` is the decoder layer that queries
+    Sentences have 25 words, in batches of 128. ``query_layer`` is the decoder layer that queries
     the attention. With 0, the bottom one, layers work on different words at once. With -1, the top
     one, they cannot.
     """
-    made = nmt(layers=layers, steps=25, batch_size=128, units=1024, vocabulary_size=32_000)
-    cast(TranslationModel, made.model).query_layer = asking_layer
-    return made._replace(optimizer=partial(torch.optim.SGD, lr=1.0))
+    step = nmt(layers=layers, steps=25, batch_size=128, units=1024, vocabulary_size=32_000)
+    cast(TranslationModel, step.model).query_layer = query_layer
+    return step._replace(optimizer=partial(torch.optim.SGD, lr=1.0))

@@ -66,7 +66,9 @@ class Setting:
         shape = cluster.bandwidth.shape
         return replace(
             cluster,
-            devices=tuple(replace(one, transfer_overhead=self.overhead) for one in cluster.devices),
+            devices=tuple(
+                replace(device, transfer_overhead=self.overhead) for device in cluster.devices
+            ),
             bandwidth=np.full(shape, self.bandwidth),
             latency=np.full(shape, self.latency),
         )
@@ -77,7 +79,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _InStages(Setting):
+class InStages(Setting):
     """A Transformer in stages, one on each device.
 
     Attributes
@@ -112,7 +114,7 @@ class _InStages(Setting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(_InStages):
+class Training(InStages):
     """A training step in micro-batches.
 
     By default devices run backward ops first, as 1F1B does. With ``gpipe`` the backward pass begins
@@ -125,12 +127,12 @@ class Training(_InStages):
     def problem(self) -> PlacementProblem:
         """Return the problem of the step, whose groups are the stages in order."""
         graph = _captured(self.model, "training", self.optimizer)
-        part = self.problem_of(graph, self.layers_of_stages)
-        whole = repeat_micro_batch_problem(part, self.micro_batches)
-        whole = replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
+        micro_batch = self.problem_of(graph, self.layers_of_stages)
+        step = repeat_micro_batch_problem(micro_batch, self.micro_batches)
+        step = replace(step, compute_time=compute_times(step.graph, step.cluster))
         if not self.gpipe or self.micro_batches == 1:
-            return whole
-        return scheduled(whole, "gpipe", np.arange(whole.num_groups, dtype=np.int32))
+            return step
+        return scheduled(step, "gpipe", np.arange(step.num_groups, dtype=np.int32))
 
     def seconds(self) -> float:
         """Return the simulated seconds per sequence."""
@@ -138,7 +140,7 @@ class Training(_InStages):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inference(_InStages):
+class Inference(InStages):
     """Forward passes in micro-batches, for several words one after the other.
 
     The next word of a micro-batch begins when the last stage has made the one before. A stage is
@@ -164,25 +166,25 @@ class Inference(_InStages):
         stages = problem.grouping.group_of
         is_of_layer = [LAYER.match(scope) is not None for scope in graph.scopes]
         times = np.where(is_of_layer, np.array(layers)[stages], 1)
-        own = problem.busy_time[np.arange(len(stages)), stages]
-        return np.bincount(stages, times * own).astype(np.float64)
+        busy_time = problem.busy_time[np.arange(len(stages)), stages]
+        return np.bincount(stages, times * busy_time).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt(Inference):
-    """The forward pass of a prompt, whole or in parts; a part attends to those before it."""
+    """The forward pass of a prompt, whole or in chunks; a chunk attends to those before it."""
 
     prompt: int  # number of words
-    part: int = 0  # number of words of a part; 0 for all
+    chunk: int = 0  # number of words of a chunk; 0 for all
 
     def seconds(self) -> float:
         """Return the simulated seconds per word."""
-        length = self.part or self.prompt
-        parts = [
+        length = self.chunk or self.prompt
+        chunks = [
             replace(self.model, length=length, past=past) for past in range(0, self.prompt, length)
         ]
-        seconds = np.stack([self.seconds_of_stages(part) for part in parts])
-        problem = chain_problem(seconds, parts[0].boundary_bytes, 1, self.cluster)
+        seconds = np.stack([self.seconds_of_stages(chunk) for chunk in chunks])
+        problem = chain_problem(seconds, chunks[0].boundary_bytes, 1, self.cluster)
         return runtime(problem) / self.prompt
 
 
@@ -194,11 +196,11 @@ class Translation(Setting):
     """
 
     layers: int
-    asking_layer: int = -1
+    query_layer: int = -1
 
     def seconds(self) -> float:
         """Return the simulated seconds of a step; all have the same batch."""
-        graph = _captured_translator(self.layers, self.asking_layer)
+        graph = _captured_translator(self.layers, self.query_layer)
         cluster = self.cluster
         last = cluster.num_devices - 1
         device_of_layer = np.minimum(np.arange(self.layers), last)
@@ -235,15 +237,15 @@ def _captured(model: Transformer, mode: str, optimizer: str = "Adam") -> OpGraph
 
 
 @cache
-def _captured_translator(layers: int, asking_layer: int) -> OpGraph:
-    return capture_step(translation_step(layers, asking_layer))
+def _captured_translator(layers: int, query_layer: int) -> OpGraph:
+    return capture_step(translation_step(layers, query_layer))
 
 
 @cache
 def _captured_inception(batch: int) -> OpGraph:
-    made = training_step("inception-v3", batch_size=batch)
+    step = training_step("inception-v3", batch_size=batch)
     optimizer = partial(torch.optim.SGD, lr=0.1)
-    return capture_step(made._replace(optimizer=optimizer, updates="after-backward"))
+    return capture_step(step._replace(optimizer=optimizer, updates="after-backward"))
 
 
 def _problem_in_stages(
@@ -271,7 +273,7 @@ def _problem_in_stages(
 
 
 def _stages(stage_of_op: NDArray[np.int32], count: int) -> Grouping:
-    names = tuple(f"stage {number}" for number in range(count))
+    names = tuple(f"stage {stage}" for stage in range(count))
     return Grouping(group_of=stage_of_op, group_names=names)
 
 
@@ -281,12 +283,12 @@ def chain_problem(
     """Return the problem of stages that work on micro-batches, whose groups are the stages."""
     count, stages = seconds.shape
     chain = nx.DiGraph()
-    for word, part, stage in np.ndindex(rounds, count, stages):
-        chain.add_node((word, part, stage))
+    for word, batch, stage in np.ndindex(rounds, count, stages):
+        chain.add_node((word, batch, stage))
         if stage:
-            chain.add_edge((word, part, stage - 1), (word, part, stage), bytes=boundary_bytes)
+            chain.add_edge((word, batch, stage - 1), (word, batch, stage), bytes=boundary_bytes)
         elif word:
-            chain.add_edge((word - 1, part, stages - 1), (word, part, stage), bytes=WORD_BYTES)
+            chain.add_edge((word - 1, batch, stages - 1), (word, batch, stage), bytes=WORD_BYTES)
     # Each stage has one device, so that it does not matter what its ops take on the others.
     of_op = np.broadcast_to(seconds, (rounds, count, stages)).reshape(-1, 1)
     return PlacementProblem(
