@@ -36,26 +36,26 @@ def located(text: str) -> str:
 
 
 def variables(settings: Dict[str, List[str]]) -> Dict[str, str]:
-    """Return what says the same to uv and to Pants."""
-    told = {}
+    """Return environment variables that say the same to uv and to Pants."""
+    environment = {}
     if "cert" in settings:
-        told["SSL_CERT_FILE"] = told["PANTS_CA_CERTS_PATH"] = settings["cert"][0]
+        environment["SSL_CERT_FILE"] = environment["PANTS_CA_CERTS_PATH"] = settings["cert"][0]
     if "find-links" in settings:
-        told["UV_FIND_LINKS"] = ",".join(settings["find-links"])
-        told["PANTS_PYTHON_REPOS_FIND_LINKS"] = repr(settings["find-links"])
+        environment["UV_FIND_LINKS"] = ",".join(settings["find-links"])
+        environment["PANTS_PYTHON_REPOS_FIND_LINKS"] = repr(settings["find-links"])
     main, extra = settings.get("index-url", []), settings.get("extra-index-url", [])
     if settings.get("no-index", ["no"])[0].lower() in {"1", "true", "yes", "on", "y", "t"}:
-        told["UV_OFFLINE"] = "1"
-        told["PANTS_PYTHON_REPOS_INDEXES"] = "[]"
+        environment["UV_OFFLINE"] = "1"
+        environment["PANTS_PYTHON_REPOS_INDEXES"] = "[]"
     elif main or extra:
-        told["UV_INDEX"] = " ".join(extra)
-        told["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # pip's
-        told["PANTS_PYTHON_REPOS_INDEXES"] = ("" if main else "+") + repr(main + extra)
+        environment["UV_INDEX"] = " ".join(extra)
+        environment["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # pip's
+        environment["PANTS_PYTHON_REPOS_INDEXES"] = ("" if main else "+") + repr(main + extra)
     if main:
-        told["UV_DEFAULT_INDEX"] = main[0]
+        environment["UV_DEFAULT_INDEX"] = main[0]
     if "trusted-host" in settings:
-        told["UV_INSECURE_HOST"] = " ".join(settings["trusted-host"])
-    return {name: text for name, text in told.items() if name not in os.environ}
+        environment["UV_INSECURE_HOST"] = " ".join(settings["trusted-host"])
+    return {name: text for name, text in environment.items() if name not in os.environ}
 
 
 if __name__ == "__main__":

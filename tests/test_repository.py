@@ -106,7 +106,7 @@ A sentence of a few words: it ends here. Why? Code such as `for member in scheme
 def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the package of the checks, which Pants imports from its folder of plug-ins."""
     monkeypatch.syspath_prepend(Path("pants-plugins").resolve())
-    for check in ("pages", "sizes"):
+    for check in ("pages", "reference", "sizes"):
         importlib.import_module(f"repository.{check}")
     return sys.modules["repository"]
 
@@ -168,6 +168,70 @@ def test_a_table_that_is_written_anew_leaves_three_percent(checks: Any) -> None:
     files = {"one/a.py": b"a\n" * 100, "two/b.py": b"b\n"}
     table = checks.sizes.write_table("# Rooms\none 4\nempty 7\n", files)
     assert table == "# Rooms\none 103\nempty 0\n"
+
+
+MODULE = """
+def place(problem, seed):
+    {docstring!r}
+    raise ValueError
+
+class Search:
+    "A search of ``max_evaluations``."
+
+    def __init__(self, max_evaluations): ...
+
+    def run(self, seed):
+        "Run it with a ``seed``."
+
+    def _step(self, level): ...
+
+def helper(level): ...
+"""
+SECTIONS = """Place.
+
+Parameters
+----------
+problem, seed : int
+{description}
+Raises
+------
+ValueError
+"""
+
+
+@pytest.mark.parametrize(
+    ("docstring", "undocumented"),
+    [
+        ("Place a problem by a seed; ValueError if it cannot.", []),
+        ("Place a problem; ValueError if it cannot.", ["no docstring describes seed"]),
+        ("Place a problem by a seed.", ["raises an error that no docstring names"]),
+        (SECTIONS.format(description="    The problem."), []),
+        (
+            SECTIONS.format(description=""),
+            ["no docstring describes problem", "no docstring describes seed"],
+        ),
+    ],
+)
+def test_docstrings_describe_parameters_and_errors(
+    checks: Any, docstring: str, undocumented: list[str]
+) -> None:
+    files = {
+        "packages/new/src/new/__init__.py": b'__all__ = ["Search", "place"]',
+        "packages/new/src/new/places.py": MODULE.format(docstring=docstring).encode(),
+    }
+    assert checks.reference.findings(files) == [
+        f"packages/new/src/new/places.py:2: place: {finding}" for finding in undocumented
+    ]
+
+
+def test_methods_are_described_by_their_class_or_themselves(checks: Any) -> None:
+    module = 'class Search:\n    "A search."\n    def run(self, seed): ...\n'
+    files = {
+        "packages/new/src/new/__init__.py": b'__all__ = ["Search"]',
+        "packages/new/src/new/search.py": module.encode(),
+    }
+    (line,) = checks.reference.findings(files)
+    assert line.endswith("search.py:3: Search.run: no docstring describes seed")
 
 
 PACKAGES = ("graphs", "simulator", "policy", "baselines", "capture", "workloads", "execution")

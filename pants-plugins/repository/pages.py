@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 PAGE = re.compile(r"(docs/[^/]+|((packages/[^/]+|tools)/)?README)\.md")
-MOST_WORDS = 25  # of a sentence; a colon or semicolon ends one, too
-MOST_CHARACTERS = 60  # of a heading
-MOST_LINES = 200  # of a page
-MOST_COLUMNS, MOST_ROWS = 8, 20  # of a table
+MAX_WORDS = 25  # of a sentence; a colon or semicolon ends one, too
+MAX_CHARACTERS = 60  # of a heading
+MAX_LINES = 200  # of a page
+MAX_COLUMNS, MAX_ROWS = 8, 20  # of a table
+Problem = tuple[int, str, str]  # its line, its kind, and what is wrong
 
 # Words that pages do not use, as regular expressions, and words to write instead.
 GLOSSARY = {
@@ -65,21 +66,22 @@ def findings(name: str, text: str) -> list[str]:
     """Return a line ``file:line: what is wrong`` for each finding on a page."""
     words = _without_code(text)
     lines = words.splitlines()
-    found = [] if len(lines) <= MOST_LINES else [(len(lines), "lines", f"more than {MOST_LINES}")]
+    problems: list[Problem] = []
+    if len(lines) > MAX_LINES:
+        problems.append((len(lines), "lines", f"more than {MAX_LINES}"))
     for first, block in _blocks(lines):
         if block[0].startswith("|"):
-            found += _table(first, block)
-        elif block[0].startswith("#"):
-            long = len(block[0].lstrip("# ")) > MOST_CHARACTERS
-            found += [(first, "heading", f"more than {MOST_CHARACTERS} characters")] * long
-        else:
-            found += _sentences(first, block)
+            problems += _table(first, block)
+        elif not block[0].startswith("#"):
+            problems += _sentences(first, block)
+        elif len(block[0].lstrip("# ")) > MAX_CHARACTERS:
+            problems.append((first, "heading", f"more than {MAX_CHARACTERS} characters"))
     for term, instead in GLOSSARY.items():
         pattern = rf"\b({term})\b".replace(" ", r"\s+")  # a line may end within a term
         for match in re.finditer(pattern, words, re.IGNORECASE):
-            number = words.count("\n", 0, match.start()) + 1
-            found.append((number, "term", f"{' '.join(match[0].split())!r}; write: {instead}"))
-    return [f"{name}:{number}: {what}: {said}" for number, what, said in sorted(found)]
+            line = words.count("\n", 0, match.start()) + 1
+            problems.append((line, "term", f"{' '.join(match[0].split())!r}; write: {instead}"))
+    return [f"{name}:{line}: {kind}: {message}" for line, kind, message in sorted(problems)]
 
 
 def _without_code(text: str) -> str:
@@ -93,43 +95,46 @@ def _blocks(lines: list[str]) -> list[tuple[int, list[str]]]:
     """Return paragraphs, items of lists, headings and tables, each with its first line's number."""
     blocks: list[tuple[int, list[str]]] = []
     previous = ""
-    for number, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         text = line.strip()
         in_table = text.startswith("|") and previous.startswith("|")
         begins = re.match(r"#|!|\||[-*] |\d+\. ", text) or not previous or previous[0] in "#|"
         if text and (in_table or not begins):
             blocks[-1][1].append(text)
         elif text:
-            blocks.append((number, [text]))
+            blocks.append((line_number, [text]))
         previous = text
     return blocks
 
 
-def _table(first: int, rows: list[str]) -> list[tuple[int, str, str]]:
-    columns = rows[0].count("|") - 1
-    wide = [(first, "columns", f"{columns}, more than {MOST_COLUMNS}")] * (columns > MOST_COLUMNS)
-    count = len(rows) - 2
-    return wide + [(first, "rows", f"{count}, more than {MOST_ROWS}")] * (count > MOST_ROWS)
+def _table(first: int, lines: list[str]) -> list[Problem]:
+    problems = []
+    columns, rows = lines[0].count("|") - 1, len(lines) - 2
+    if columns > MAX_COLUMNS:
+        problems.append((first, "columns", f"{columns}, more than {MAX_COLUMNS}"))
+    if rows > MAX_ROWS:
+        problems.append((first, "rows", f"{rows}, more than {MAX_ROWS}"))
+    return problems
 
 
-def _sentences(first: int, block: list[str]) -> list[tuple[int, str, str]]:
-    found = []
+def _sentences(first: int, block: list[str]) -> list[Problem]:
+    problems = []
     text = ABBREVIATION.sub(r"\1", "\n".join(block))
     begins = 0
     for sentence in END_OF_SENTENCE.split(text):
         begins = text.index(sentence, begins)
-        number = first + text.count("\n", 0, begins)
+        line = first + text.count("\n", 0, begins)
         begins += len(sentence)
         words = len(WORD.findall(sentence))
-        shown = " ".join(sentence.split())[:60]
-        if words > MOST_WORDS:
-            found.append((number, "sentence", f"{words} words, more than {MOST_WORDS}: {shown}"))
+        excerpt = " ".join(sentence.split())[:60]
+        if words > MAX_WORDS:
+            problems.append((line, "sentence", f"{words} words, more than {MAX_WORDS}: {excerpt}"))
         if re.match(r"(\d+\. |[-*] )?What\b[^?]*$", sentence):
-            found.append((number, "sentence", f"begins with What: {shown}"))
-    return found
+            problems.append((line, "sentence", f"begins with What: {excerpt}"))
+    return problems
 
 
 if __name__ == "__main__":
-    every = [line for file in sys.argv[1:] for line in findings(file, Path(file).read_text())]
-    print("\n".join(every))
-    sys.exit(bool(every))
+    lines = [line for file in sys.argv[1:] for line in findings(file, Path(file).read_text())]
+    if lines:
+        sys.exit("\n".join(lines))

@@ -9,7 +9,6 @@ import re
 import sys
 import tokenize
 from pathlib import Path
-from typing import Dict, List
 
 TABLE = "pants-plugins/repository/sizes.txt"
 COUNTED = re.compile(r"\.(py|js)$")
@@ -30,7 +29,7 @@ def count_tokens(name: str, text: str) -> int:
     if name.endswith(".js"):
         return sum(match["comment"] is None for match in JAVASCRIPT.finditer(text))
     count = 0
-    statement: List[int] = []  # kinds of its tokens
+    statement: list[int] = []  # kinds of its tokens
     open_strings = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NEWLINE:
@@ -47,13 +46,13 @@ def count_tokens(name: str, text: str) -> int:
     return count
 
 
-def read_table(table: str) -> Dict[str, int]:
+def read_table(table: str) -> dict[str, int]:
     """Return the limit of each folder of a table ``FOLDER TOKENS``."""
     rows = (line.split() for line in table.splitlines() if line and not line.startswith("#"))
     return {folder: int(limit) for folder, limit in rows}
 
 
-def write_table(table: str, files: Dict[str, bytes]) -> str:
+def write_table(table: str, files: dict[str, bytes]) -> str:
     """Return a table of the same folders with limits a little above what stands."""
     comments = [line for line in table.splitlines() if line.startswith("#")]
     sizes = {folder: size_of_folder(files, folder) for folder in read_table(table)}
@@ -61,7 +60,7 @@ def write_table(table: str, files: Dict[str, bytes]) -> str:
     return "\n".join([*comments, *rows, ""])
 
 
-def size_of_folder(files: Dict[str, bytes], folder: str) -> int:
+def size_of_folder(files: dict[str, bytes], folder: str) -> int:
     """Return the tokens of the code below a folder."""
     size = 0
     for name, content in files.items():
@@ -70,7 +69,7 @@ def size_of_folder(files: Dict[str, bytes], folder: str) -> int:
     return size
 
 
-def too_large(table: str, files: Dict[str, bytes]) -> List[str]:
+def too_large(table: str, files: dict[str, bytes]) -> list[str]:
     """Return a line for each folder with more tokens than its limit."""
     lines = []
     for folder, limit in read_table(table).items():
