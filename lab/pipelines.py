@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto import read_problem
-from placeto.exporting.layers import layers_of_groups
 from placeto.placing.placements import PlaceSettings, place_problem, search_problem
 from placeto.progress import PlainProgress
+from placeto_baselines.search.layers import layers_of_groups
 from placeto_graphs import PlacementProblem, placement_ranks
 from placeto_simulator import Simulator
 

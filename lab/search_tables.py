@@ -15,10 +15,15 @@ import numpy as np
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.placements import search_problem
-from placeto.placing.searching import Limits, PortfolioSearch
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions
-from placeto_baselines import MultilevelSearch, bound_parts, exhaustive_search, lower_bound
+from placeto_baselines import (
+    MultilevelSearch,
+    PortfolioSearch,
+    bound_parts,
+    exhaustive_search,
+    lower_bound,
+)
 from placeto_graphs import PlacementProblem
 from placeto_simulator import Simulator
 
@@ -120,7 +125,7 @@ def print_search(options: argparse.Namespace) -> None:
         MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
         cells, best, seconds = [], math.inf, 0.0
         for max_evaluations in options.evaluations:
-            placer = PortfolioSearch(limits=Limits(max_evaluations), bound=bound)
+            placer = PortfolioSearch(max_evaluations=max_evaluations, bound=bound)
             began = time.process_time()
             results = [placer.place(problem, simulator, seed=seed) for seed in range(options.seeds)]
             seconds = (time.process_time() - began) / options.seeds

@@ -15,13 +15,13 @@ import torch
 import placeto
 from command_runs import fail, invoke, succeed, succeed_json, write_module
 from placeto.errors import InputError
-from placeto.placing import searching
 from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.own import checked_evaluator, checked_placer
 from placeto.placing.placers import Budget, placer_spec
 from placeto.trials.folder import files_digest, imports_digest
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
+from placeto_baselines import trials
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
@@ -391,7 +391,7 @@ def test_python_takes_placers_and_evaluators(own: str) -> None:
 def test_a_search_that_is_stopped_did_not_fail(
     name: str, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)
     Path("problems").mkdir()
     times = np.random.default_rng(0).random(40).tolist()
     save_problem(independent_ops(*times), "problems/ops.json.gz")

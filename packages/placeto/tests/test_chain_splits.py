@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto.placing.choices import ALONE, CHAIN, SEARCHED, Choice, choices_table, worth_telling
+from placeto.placing.choices import choices_table, worth_telling
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.placing.placements import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
-from placeto_baselines import LayerChain, MultilevelSearch
+from placeto_baselines import Choice, LayerChain, MultilevelSearch
 from placeto_baselines.bounds import fork_join
 from placeto_baselines.search.chains import proposed_stages
+from placeto_baselines.search.subsets import ALONE, CHAIN, SEARCHED
 from placeto_graphs import Cluster, Device, PlacementProblem, PlacementResult, from_networkx
 from placeto_simulator import Simulator
 

@@ -20,7 +20,7 @@ from layer_models import Block, Decoder, by_layer, decoder, inference, placed
 from placeto.errors import InputError
 from placeto.exporting.formats import FORMATS
 from placeto.exporting.forms import ModuleScopes
-from placeto.exporting.layers import ModelChain, layer_split, layer_stacks, pipeline_stages
+from placeto.exporting.layers import ModelChain, layer_split, pipeline_stages
 from placeto.placing.costs import costs
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.problems.making import make_problem
@@ -28,6 +28,7 @@ from placeto.problems.sources import Source
 from placeto_baselines import Stages
 from placeto_baselines.search import chains
 from placeto_baselines.search.chains import fastest_stages
+from placeto_baselines.search.layers import layer_stacks
 from placeto_capture import capture
 from placeto_graphs import (
     EvaluationBatch,

@@ -12,22 +12,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto.placing import placements, searching
-from placeto.placing.choices import evaluated
+from placeto.placing import placements
 from placeto.placing.evaluators import STEP
 from placeto.placing.placements import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
-from placeto.placing.searching import Limits, PortfolioSearch, SpentError, WatchedEvaluator
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
 from placeto_baselines import (
     BaselineError,
+    Limits,
     LocalSearch,
     MultilevelSearch,
+    PortfolioSearch,
     RandomPlacer,
     SingleDevice,
     StoppedSearchError,
+    trials,
 )
+from placeto_baselines.trials import SpentError, WatchedEvaluator, evaluated
 from placeto_graphs import (
     EvaluationBatch,
     Evaluator,
@@ -60,7 +62,7 @@ class FullThenRoomy:
 
 def test_the_best_until_a_limit_is_one_that_fits_whatever_it_costs() -> None:
     evaluator = FullThenRoomy()
-    watched = WatchedEvaluator(evaluator, lambda _best: None, Limits(evaluations=3))
+    watched = WatchedEvaluator(evaluator, lambda _best: None, Limits(max_evaluations=3))
     both = np.zeros((4, evaluator.problem.num_groups), np.int32)
     both[1] = 1
     with pytest.raises(SpentError):
@@ -131,7 +133,7 @@ def test_an_evaluator_that_fails_ends_every_part_of_the_search_alike() -> None:
 
         evaluator = SimpleNamespace(problem=simulator.problem, evaluate=evaluate)
         with pytest.raises(BaselineError, match=r"^(evaluator: )?the device is gone") as caught:
-            PortfolioSearch(limits=Limits(50_000)).place(evaluator.problem, evaluator)
+            PortfolioSearch(max_evaluations=50_000).place(evaluator.problem, evaluator)
         assert isinstance(caught.value, StoppedSearchError) == (last > 0)
         if isinstance(caught.value, StoppedSearchError):
             result = caught.value.result
@@ -154,7 +156,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
     problem = ladder()
     reports: list[tuple[int, float]] = []
     now = [0.0]
-    monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     watched = WatchedEvaluator(
         Simulator(problem), lambda best: reports.append((best.evaluations, best.runtime))
     )
@@ -167,7 +169,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
 
 def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(searching, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
     found = run_placer(placer_spec("placeto"), problem, lines.append, budget=budget)
@@ -223,7 +225,7 @@ def test_progress_tells_the_runtime_that_the_result_has(
         cluster=replace(problem.cluster, devices=devices),
         graph=replace(problem.graph, parameter_bytes=large),
     )
-    monkeypatch.setattr(searching, "SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)
     progress = PlainProgress(None)
     monkeypatch.setattr(progress, "update", lines.append)
     result = place_problem(

@@ -16,23 +16,29 @@ from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Hef
 from placeto_baselines.search.chains import LayerChain, Stages, best_chain, steepest_descent
 from placeto_baselines.search.local_search import LocalSearch, exhaustive_search
 from placeto_baselines.search.multilevel_search import MultilevelSearch
+from placeto_baselines.search.portfolio import PortfolioSearch
+from placeto_baselines.search.subsets import Choice
+from placeto_baselines.trials import Limits
 
 __version__ = "0.3.0"
 
 __all__ = [
     "BaselineError",
+    "Choice",
     "CpuOnly",
     "CriticalPathPlacer",
     "ExpertPlacer",
     "ExpertScopes",
     "Heft",
     "LayerChain",
+    "Limits",
     "LocalSearch",
     "MEtf",
     "MSct",
     "MTopo",
     "MetisPlacer",
     "MultilevelSearch",
+    "PortfolioSearch",
     "RandomPlacer",
     "RnnPlacer",
     "RnnSettings",

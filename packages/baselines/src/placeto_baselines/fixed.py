@@ -95,5 +95,5 @@ class RandomPlacer:
         generator = np.random.default_rng(seed)
         for start in range(0, self.samples, BATCH):
             count = min(BATCH, self.samples - start)
-            trials.evaluate(random_placements(problem, count, generator))
+            trials.costs(random_placements(problem, count, generator))
         return trials.result()

@@ -77,7 +77,7 @@ class Partitioner:
             graph = group_graph(problem.graph, each_alone, problem.compute_time[:, devices])
         for parts in self.parts(graph, problem.cluster, devices, seed):
             of_group = parts if self.nodes == "groups" else majority(problem, parts, devices)
-            trials.evaluate(repaired(problem, devices[of_group])[None])
+            trials.costs(repaired(problem, devices[of_group])[None])
         return trials.result()
 
 

@@ -1,5 +1,6 @@
 """Errors: wrong input, work that failed or was stopped; and the line that says so."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -74,6 +75,12 @@ def _names_a_file(error: BaseException) -> bool:
 
 def _is_of_a_package(error: BaseException) -> bool:
     return re.match(r"placeto(_\w+)?\.", type(error).__module__) is not None
+
+
+def check_seconds(seconds: float | None) -> None:
+    """Refuse seconds that are not finite and above 0; None is no limit."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InputError(f"seconds: expected a finite number above 0, got {seconds}")
 
 
 def check_count(name: str, count: int | None) -> None:

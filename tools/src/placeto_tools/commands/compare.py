@@ -18,7 +18,6 @@ from placeto.errors import InputError, RunError, StoppedRunError, writing
 from placeto.outputs import check_folder, file_name, write_json, write_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
-from placeto.placing.searching import Limits
 from placeto.problems.making import kinds_text, problem_of
 from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions, Target
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
@@ -41,6 +40,7 @@ from placeto.trials.tables import (
     search_table,
 )
 from placeto.trials.trials import Graph, Page, Results
+from placeto_baselines import Limits
 from placeto_graphs import GraphError, PlacementProblem, save_placement
 from placeto_tools.options import (
     PLACER_LIST,

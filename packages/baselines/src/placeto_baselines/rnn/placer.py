@@ -171,7 +171,7 @@ class TrainedRnnPlacer:
     ) -> PlacementResult:
         """Return the best of the policy's placements, without further training."""
         trials = Trials(problem, evaluator)
-        trials.evaluate(self.policy.placements(problem, self.samples, seed))
+        trials.costs(self.policy.placements(problem, self.samples, seed))
         return trials.result()
 
     def save(self, path: str | os.PathLike[str]) -> None:

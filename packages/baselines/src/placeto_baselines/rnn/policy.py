@@ -201,7 +201,7 @@ class Trainer:
         counts = np.zeros(advantages.shape, np.bool_)  # those that can run
         for position, row in enumerate(rows):
             problem = self.trials[row].problem
-            batch = self.trials[row].batch(placements_of(problem, written.devices[position]))
+            batch = self.trials[row].evaluate(placements_of(problem, written.devices[position]))
             rewards = np.sqrt(memory_penalised_runtime(batch, problem.cluster.memory_bytes))
             counts[position] = np.isfinite(rewards)
             if counts[position].any():

@@ -144,6 +144,14 @@ def best_chain(
     return steepest_descent([each for each in ends if each], ranks, lambda _: [], 1)
 
 
+def chain_placement(
+    chain: LayerChain, devices: Sequence[int], evaluations: float
+) -> NDArray[np.int32] | None:
+    """Return int32[G], the best chain of layers on some devices, if there is one."""
+    stages = best_chain(chain, devices, evaluations=int(min(evaluations, MOST_EVALUATIONS)))
+    return None if stages is None else stages.device_of_layer()[chain.layer_of_group]
+
+
 def steepest_descent(
     candidates: Sequence[Candidate],
     ranks: Callable[[Sequence[Candidate]], Sequence[Any]],

@@ -48,7 +48,7 @@ def exhaustive_search(
         )
     trials = Trials(problem, evaluator)
     for placements in all_placements(problem):
-        trials.evaluate(placements)
+        trials.costs(placements)
     return trials.result()
 
 
@@ -157,13 +157,13 @@ class _Climber:
 
     @property
     def budget_left(self) -> int:
-        return self.budget - self.trials.count
+        return self.budget - self.trials.evaluations
 
     def start(self) -> None:
         """Go to a random placement, if the budget allows it."""
         if self.budget_left:
             placements = random_placements(self.trials.problem, 1, self.generator)
-            self.cost = float(self.trials.evaluate(placements)[0])
+            self.cost = float(self.trials.costs(placements)[0])
             self.placement = placements[0]
 
     def anneal(self, steps: int, first: float, last: float) -> None:
@@ -199,7 +199,7 @@ class _Climber:
         """Return what the placement costs with one group on each of some devices in turn."""
         placements = np.tile(self.placement, (len(devices), 1))
         placements[:, group] = devices
-        return self.trials.evaluate(placements)
+        return self.trials.costs(placements)
 
     def _other_devices(self, group: int) -> list[int]:
         devices: list[int] = np.flatnonzero(self.allowed[group]).tolist()

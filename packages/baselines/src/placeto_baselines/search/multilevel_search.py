@@ -150,13 +150,13 @@ class MultilevelSearch:
             if starts is not None:
                 search.compare(starts)
             search.start_on_one_device()
-            search.pace(search.settings.clock() - search.began, trials.count)
+            search.pace(search.settings.clock() - search.began, trials.evaluations)
             if num_placements(problem) <= min(MAX_PLACEMENTS, search.affordable):
                 search.try_all()
             else:
                 self._search(search)
         except KeyboardInterrupt:
-            if not trials.count:
+            if not trials.evaluations:
                 raise
         return trials.result()
 
@@ -230,7 +230,7 @@ class _Search:
     @property
     def share(self) -> float:  # of the budget that is spent
         elapsed = self.settings.clock() - self.began if self.seconds < math.inf else 0.0
-        return min(1.0, max(elapsed / self.seconds, self.trials.count / self.evaluations))
+        return min(1.0, max(elapsed / self.seconds, self.trials.evaluations / self.evaluations))
 
     @property
     def is_spent(self) -> bool:
@@ -239,14 +239,14 @@ class _Search:
 
     @property
     def evaluations_left(self) -> float:
-        return self.evaluations - self.trials.count
+        return self.evaluations - self.trials.evaluations
 
     @property
     def affordable(self) -> float:
         """The number of evaluations that are left, as fast as they were so far."""
         elapsed = self.settings.clock() - self.began
-        rate = self.trials.count * self.settings.chains / elapsed if elapsed > 0 else math.inf
-        in_seconds = self.seconds * rate if self.trials.count else math.inf
+        rate = self.trials.evaluations * self.settings.chains / elapsed if elapsed > 0 else math.inf
+        in_seconds = self.seconds * rate if self.trials.evaluations else math.inf
         return min(self.evaluations_left, in_seconds)
 
     @property
@@ -259,7 +259,7 @@ class _Search:
         devices = np.flatnonzero(allowed_devices(problem).all(axis=0)).astype(np.int32)
         devices = devices[: int(min(self.evaluations_left, problem.num_devices))]
         if len(devices):
-            self.trials.evaluate(np.repeat(devices[:, None], problem.num_groups, axis=1))
+            self.trials.costs(np.repeat(devices[:, None], problem.num_groups, axis=1))
 
     def try_all(self) -> None:
         """Evaluate all placements, as far as the budget goes."""
@@ -267,7 +267,7 @@ class _Search:
         for placements in all_placements(self.trials.problem, lambda: self.num_moves):
             if self.is_spent:
                 break
-            self.trials.evaluate(placements)
+            self.trials.costs(placements)
             self.pace(self.settings.clock() - began, len(placements))
             began = self.settings.clock()
 
@@ -285,7 +285,7 @@ class _Search:
         num_affordable = min(MOVES_OF_FIRST_ROUND, self.affordable * SHARE_OF_MEASURING)
         num_moves = int(min(max(num_affordable, FEWEST_OF_WALK), self.evaluations_left - 1))
         moves = self._moves(level, np.full((1, num_moves), np.inf))
-        costs = self.trials.walk(self.placements[:1], moves).cost[0]
+        costs = self.trials.try_moves(self.placements[:1], moves).cost[0]
         costs = costs[np.isfinite(costs)]
         steps = np.diff(costs)
         if (steps > 0).any():
@@ -328,7 +328,7 @@ class _Search:
             progress = np.minimum(shares / (until - first_share), 1.0)
             temperatures = hottest * (coldest / hottest) ** progress
             moves = self._moves(level, np.tile(temperatures, (chains, 1)))
-            walks = self.trials.walk(self.placements[:chains], moves)
+            walks = self.trials.try_moves(self.placements[:chains], moves)
             self.best.add_walks(walks, moves)
             self.placements[:chains] = walks.placement
             self.pace(self.settings.clock() - round_start, chains * num_moves)

@@ -13,7 +13,6 @@ from placeto.outputs import decode_json
 from placeto.placing.evaluators import STEP
 from placeto.placing.placements import best_text
 from placeto.placing.placers import fitting, warm_up
-from placeto.placing.searching import WatchedEvaluator
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text
 from placeto.training.loop import run_training
@@ -22,6 +21,7 @@ from placeto.trials.records import Episode, Outcome, Trained, TrialRecord
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_baselines.devices import random_placements
+from placeto_baselines.trials import WatchedEvaluator
 from placeto_graphs import (
     BestSoFar,
     Evaluator,

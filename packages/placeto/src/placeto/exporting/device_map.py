@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.forms import (
-    ROOT,
-    UNKNOWN,
     ModuleScopes,
     Price,
     check_one_machine,
     is_within,
     labels_of_step,
-    path_of,
     price,
     problem_of_labels,
 )
 from placeto.exporting.layers import layer_split
 from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto_baselines.search.layers import ROOT, UNKNOWN, path_of
 from placeto_graphs import Cluster, Evaluator, PlacementProblem, placement_ranks
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """A placement in the form of another library: modules by the scopes of a graph, and its costs."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.placing.costs import fits, overflow_text
 from placeto.placing.evaluators import EvaluatorSpec
+from placeto_baselines.search.layers import LOSS, ROOT, UNKNOWN, GraphModules, path_of
 from placeto_graphs import (
-    FREE_TYPE,
     Cluster,
     EvaluationBatch,
     OpGraph,
-    Phase,
     PlacementProblem,
     colocate,
     colocate_by_id,
@@ -28,25 +27,13 @@ from placeto_graphs import (
 Value = TypeVar("Value", bound=Hashable)
 Placement = NDArray[np.int32]  # [G], the device of each group
 
-UNKNOWN = -1
-ROOT = ""
-WEIGHTS = ("parameter", "buffer")  # the types of ops that hold what a module owns
-INPUT = "input"
-LOSS = "loss"  # the scope of what runs behind the model, see `placeto_capture.capture`
-
 
 def is_within(scope: str, module: str) -> bool:
     """Return whether a scope is a module or something inside it."""
     return module in (ROOT, scope) or scope.startswith(f"{module}.")
 
 
-def path_of(scope: str) -> tuple[str, ...]:
-    """Return the modules around a scope, from the whole model inwards, and the scope itself."""
-    names = scope.split(".") if scope else []
-    return tuple(".".join(names[:depth]) for depth in range(len(names) + 1))
-
-
-class ModuleScopes:
+class ModuleScopes(GraphModules):
     """Modules of a model by the scopes of the V ops of a graph; no scopes are an `InputError`."""
 
     def __init__(self, graph: OpGraph) -> None:
@@ -55,32 +42,7 @@ class ModuleScopes:
                 "PROBLEM: expected ops whose scopes are names of modules, as a PyTorch model has "
                 "them, got none"
             )
-        self.graph = graph
-
-    @cached_property
-    def is_forward(self) -> NDArray[np.bool_]:
-        """bool[V], ops of the model's forward pass, and what is there before it."""
-        forward: NDArray[np.bool_] = self.graph.phases == Phase.FORWARD
-        loss = np.array([scope == LOSS for scope in self.graph.scopes])
-        # The loss reads no inputs of the model and has no weights; a module of this name may.
-        is_input = np.array([kind == INPUT for kind in self.graph.op_types])
-        producers, consumers = self.graph.edge_producers, self.graph.edge_consumers
-        reads = (is_input[producers] & ~loss[producers] & loss[consumers]).any()
-        return forward if reads or (self.is_weight & loss).any() else forward & ~loss
-
-    @cached_property
-    def is_weight(self) -> NDArray[np.bool_]:
-        """bool[V], ops that hold a parameter or a buffer of the model."""
-        return np.array([kind in WEIGHTS for kind in self.graph.op_types])
-
-    @cached_property
-    def computing(self) -> list[int]:
-        """The ops of the forward pass that compute something, in the order in which they run."""
-        order = self.graph.topological_order
-        computes = np.array([kind != FREE_TYPE for kind in self.graph.op_types])
-        computes &= self.is_forward & np.isin(np.arange(self.graph.num_ops), self.graph.edges[:, 1])
-        ops: list[int] = order[computes[order]].tolist()
-        return ops
+        super().__init__(graph)
 
     @cached_property
     def indivisible(self) -> frozenset[str]:
@@ -98,17 +60,6 @@ class ModuleScopes:
             for module in path_of(scope):
                 values_of_module.setdefault(module, set()).add(values[op])
         return values_of_module
-
-    def outermost(self, modules: Iterable[str]) -> list[str | None]:
-        """Return for each op the outermost of some modules that it is in; None if it is in none."""
-        chosen = frozenset(modules)
-        module_of_scope: dict[str, str | None] = {}
-        for scope in self.graph.scopes:
-            if scope not in module_of_scope:
-                module_of_scope[scope] = next(
-                    (module for module in path_of(scope) if module in chosen), None
-                )
-        return [module_of_scope[scope] for scope in self.graph.scopes]
 
 
 @dataclass(frozen=True)

@@ -1,63 +1,31 @@
 """The layers of a model, and some of them on each device, one after another, as pipelines have it.
 
-`layer_stacks` finds the blocks that a model repeats, as the scopes of a graph tell them.
 `ModelChain` is a step of which each device has some layers. `layer_split` returns the split that is
 the placement, or else the fastest one that is found (`best_chain`).
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.exporting.forms import (
-    INPUT,
-    ROOT,
-    UNKNOWN,
-    ModuleScopes,
-    Price,
-    labels_of_step,
-    path_of,
-    price,
-)
+from placeto.exporting.forms import ModuleScopes, Price, labels_of_step, price
 from placeto.exporting.passing import passed_on
 from placeto.placing.costs import fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto_baselines import LayerChain, Stages, best_chain
+from placeto_baselines.search.layers import INPUT, NO_TIME, UNKNOWN, all_layers, layer_stacks
 from placeto_graphs import (
     EvaluationBatch,
-    Grouping,
     OpGraph,
     Phase,
     PlacementProblem,
     grouping_of_labels,
 )
 
-PARAMETER = "parameter"
 WORDS, POSITION_BYTES = "input.input_ids", 8  # int64, as positions in a cache
-FEWEST_LAYERS = 2  # of each device
-MOST_COARSE = 64
-NO_TIME = 1e-15  # seconds, so that ops without any count at all
-
-
-def layer_stacks(scopes: ModuleScopes) -> dict[str, tuple[str, ...]]:
-    """Return the stacks of layers of a model: the module that holds them, and its layers.
-
-    A stack is a module with two or more numbered parts that run in the forward pass, such as a
-    ``ModuleList``, outside the layers of other stacks. All are in the order in which they begin.
-    """
-    layers_of_stack: dict[str, dict[str, None]] = {}
-    for op in scopes.computing:
-        for module in path_of(scopes.graph.scopes[op])[1:]:
-            around, _, name = module.rpartition(".")
-            if name.isdecimal():
-                layers_of_stack.setdefault(around, {})[module] = None
-    stacks = {name: tuple(layers) for name, layers in layers_of_stack.items() if len(layers) > 1}
-    every_layer = {layer for stack in stacks.values() for layer in stack}
-    return {name: stack for name, stack in stacks.items() if every_layer.isdisjoint(path_of(name))}
 
 
 def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
@@ -74,27 +42,12 @@ def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
     return next(iter(stacks.values()))
 
 
-def all_layers(scopes: ModuleScopes) -> tuple[str, ...]:
-    """Return the layers of all stacks, and the modules before and behind that read parameters.
-
-    Modules are as large as they can be without a stack inside, in the order in which they begin.
-    """
-    layers = {layer for stack in layer_stacks(scopes).values() for layer in stack}
-    around_layers = {parent for layer in layers for parent in path_of(layer)[:-1]} | {ROOT}
-    graph = scopes.graph
-    is_parameter = np.array([kind == PARAMETER for kind in graph.op_types])
-    reading = graph.edge_consumers[is_parameter[graph.edge_producers]]
-    with_parameters = {graph.scopes[op] for op in reading[scopes.is_forward[reading]].tolist()}
-    outer = {
-        next(module for module in path_of(scope) if module not in around_layers)
-        for scope in with_parameters - around_layers
-    }
-    of_op = scopes.outermost(layers | outer)
-    running = dict.fromkeys(of_op[op] for op in scopes.computing)
-    modules = tuple(module for module in running if module is not None)
-    if not modules:
+def model_layers(scopes: ModuleScopes) -> tuple[str, ...]:
+    """Return `all_layers` of a model; refuse one without parameters."""
+    layers = all_layers(scopes)
+    if not layers:
         raise InputError("PROBLEM: expected a model whose modules have parameters, got none")
-    return modules
+    return layers
 
 
 class ModelChain(LayerChain):
@@ -111,7 +64,7 @@ class ModelChain(LayerChain):
     ) -> None:
         graph, self.spec = problem.graph, evaluator
         self.scopes = scopes = ModuleScopes(graph)
-        self.layers = one_stack(scopes, library) if library else all_layers(scopes)
+        self.layers = one_stack(scopes, library) if library else model_layers(scopes)
         labels = forward_labels(scopes, self.layers)
         labels[scopes.is_forward & np.array([kind == INPUT for kind in graph.op_types])] = 0
         labels = labels_of_step(graph, labels, otherwise=len(self.layers) - 1)
@@ -277,7 +230,7 @@ def stages_of(device_of_layer: NDArray[np.integer]) -> Stages | None:
 
 def _nearest(chain: ModelChain, op_devices: NDArray[np.int32]) -> tuple[NDArray[np.int64], bool]:
     """Return int64[N], where modules with parameters spend most time; whether they spend all."""
-    of_op = chain.scopes.outermost(all_layers(chain.scopes))
+    of_op = chain.scopes.outermost(model_layers(chain.scopes))
     ops = [op for op in chain.scopes.computing if of_op[op] is not None]
     labels, devices = chain.labels[ops], op_devices[ops]
     share = np.zeros((chain.num_layers, chain.problem.num_devices))
@@ -332,42 +285,3 @@ def context_of(graph: OpGraph) -> tuple[int, int]:
             words = graph.tensor_bytes[graph.tensors_of_op[graph.op_names.index(WORDS)]].sum()
             sequences = int(words // positions)
     return tokens, sequences
-
-
-def order_of_groups(problem: PlacementProblem, grouping: Grouping) -> NDArray[np.int64]:
-    """Return int64[G], groups in the order in which the first op of each that takes time runs."""
-    works = (problem.compute_time > 0).any(axis=1)
-    position = np.asarray(problem.graph.topological_index)[works]
-    first = np.full(grouping.num_groups, problem.graph.num_ops)
-    np.minimum.at(first, grouping.group_of[works], position)
-    return np.argsort(first, kind="stable")
-
-
-def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool]:
-    """Return int64[G], layers of groups by `all_layers`, else coarse groups; whether by modules."""
-    graph, group_of = problem.graph, problem.grouping.group_of
-    modules: tuple[str, ...] = ()
-    with suppress(InputError):
-        scopes = ModuleScopes(graph)
-        modules = all_layers(scopes)
-    are_modules = len(modules) >= FEWEST_LAYERS * problem.num_devices
-    if are_modules:
-        number = {module: place for place, module in enumerate(modules)}
-        labels = np.array([number.get(each or "", UNKNOWN) for each in scopes.outermost(modules)])
-        count = len(modules)
-    else:
-        level = [each for each in problem.levels if each.num_groups <= MOST_COARSE][-1:]
-        coarse = level[0] if level else problem.levels[0]
-        count = coarse.num_groups
-        labels = np.argsort(order_of_groups(problem, coarse))[coarse.group_of]
-    votes = np.zeros((problem.num_groups, count))
-    known = labels != UNKNOWN
-    seconds = NO_TIME + np.where(np.isfinite(problem.compute_time), problem.compute_time, 0)
-    np.add.at(votes, (group_of[known], labels[known]), seconds[known].mean(axis=1))
-    layer = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
-    order = order_of_groups(problem, problem.grouping)
-    last = layer[order][layer[order] != UNKNOWN][0]
-    for group in order.tolist():
-        last = layer[group] = last if layer[group] == UNKNOWN else layer[group]
-    found: NDArray[np.int64] = np.unique(layer, return_inverse=True)[1]
-    return found, are_modules

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.exporting.forms import (
-    ROOT,
     Exported,
     ModuleScopes,
     check_inference,
     check_one_machine,
     is_within,
     labels_of_step,
-    path_of,
     price,
     problem_of_labels,
 )
@@ -29,6 +27,7 @@ from placeto.placing.costs import SIMULATION_ERROR
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
 from placeto_baselines import LayerChain, Stages, best_chain, steepest_descent
+from placeto_baselines.search.layers import ROOT, path_of
 from placeto_graphs import Cluster, EvaluationBatch, PlacementProblem, placement_ranks
 
 # Names of devices in llama.cpp begin with that of the backend; what none of these is runs CUDA.

@@ -1,161 +1,21 @@
-"""Placements on fewer devices: each alone, some of them, and all filled one after the other."""
+"""The choice between a split and fewer devices: the verdict on a search, and its table."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import combinations
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.exporting.layers import order_of_groups
-from placeto.placing.costs import SIMULATION_ERROR, fits, rank_of_result
+from placeto.placing.costs import SIMULATION_ERROR, fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_baselines import Choice
+from placeto_baselines.search.subsets import ALONE, BALANCED, CHAIN, IN_ORDER, SEARCHED
+from placeto_baselines.trials import rank_of_result
+from placeto_graphs import PlacementProblem, PlacementResult
 
-ALONE, IN_ORDER, BALANCED = "alone", "in-order", "balanced"
-CHAIN, SEARCHED = "chain", "searched"
-MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
-MOST_DEVICES = 64  # of more, no subsets are searched
-MOST_SUBSETS = 28  # the pairs of eight devices
 LEAST_GAIN = 0.01  # a split that gains less is not worth it
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """A placement on some of the devices, and what it costs."""
-
-    devices: tuple[int, ...]  # that may be used
-    # `ALONE` on one device; filled `IN_ORDER`, or `BALANCED`; the best `CHAIN`; or `SEARCHED`
-    how: str
-    result: PlacementResult
-
-
-def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return each device alone, of equal ones the first, and all filled in order, GPUs equally."""
-    if problem.num_devices == 1:
-        return []
-    runs = np.isfinite(problem.group_graph.compute_time)
-    alone = [
-        Choice((device,), ALONE, evaluated(evaluator, np.full(problem.num_groups, device)))
-        for (device,) in unlike_subsets(problem, 1)
-        if runs[:, device].all()
-    ]
-    hows = (IN_ORDER, BALANCED) if len(problem.cluster.accelerators) > 1 else (IN_ORDER,)
-    return [*alone, *(_filled(problem, evaluator, how) for how in hows)]
-
-
-def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice:
-    """Return a placement that fills the devices one after the other, accelerators first.
-
-    Groups go in the order in which they run, as accelerate places models that fit no device:
-    ``device_map="sequential"`` is `IN_ORDER`. ``"auto"`` is `BALANCED`: no accelerator but the last
-    has more than an equal part of the weights. A group that a device cannot run goes to the
-    fastest.
-    """
-    devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
-    order = order_of_groups(problem, problem.grouping)
-    weights = np.bincount(
-        problem.grouping.group_of, problem.graph.parameter_bytes, problem.num_groups
-    )
-    held = np.append(0.0, np.cumsum(weights[order]))
-    num_balanced = len(problem.cluster.accelerators) - 1 if how == BALANCED else 0
-    seconds = problem.group_graph.compute_time
-    fastest = seconds.argmin(axis=1).astype(np.int32)
-
-    def filled(before: NDArray[np.int32], first: int, end: int, device: int) -> NDArray[np.int32]:
-        row = before.copy()
-        row[order[first:end]] = device
-        runs = np.isfinite(seconds[np.arange(len(row)), row])
-        return np.where(runs, row, fastest)
-
-    placement = filled(fastest, 0, len(order), devices[-1])
-    first = 0
-    for number, device in enumerate(devices[:-1]):
-        least, most = first, len(order)  # so many groups fit; more than so many do not
-        if number < num_balanced:  # the group at the limit is where most of it belongs
-            limit = held[first] + held[-1] / (num_balanced + 1)
-            most = int(np.searchsorted((held[1:] + held[:-1]) / 2, limit, side="right"))
-        tried = most  # all of them, in most cases
-        while least < most:
-            row = filled(placement, first, tried, device)
-            peak = evaluator.evaluate(row[None]).peak_memory[0, device]
-            if peak <= problem.cluster.devices[device].memory_bytes:
-                least = tried
-            else:
-                most = tried - 1
-            tried = (least + most + 1) // 2
-        placement = filled(placement, first, least, device)
-        first = least
-    return Choice(tuple(devices), how, evaluated(evaluator, placement))
-
-
-def evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> PlacementResult:
-    """Return a placement and its costs."""
-    batch = evaluator.evaluate(placement[None].astype(np.int32))
-    return PlacementResult(
-        placement=placement.astype(np.int32),
-        runtime=float(batch.runtime[0]),
-        peak_memory=batch.peak_memory[0],
-        evaluations=1,
-        seconds=0.0,
-        curve=np.array([[1.0, float(batch.runtime[0])]]),
-    )
-
-
-def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
-    """Yield subsets of ``size`` devices, without those that are like an earlier one."""
-    cluster, seen = problem.cluster, set()
-    described = attrgetter("kind", "memory_bytes", "op_overhead", "transfer_overhead")
-    alike = [  # measured times differ between equal devices
-        (*described(device), problem.compute_time[:, index].tobytes())
-        for index, device in enumerate(cluster.devices)
-    ]
-    for devices in combinations(range(cluster.num_devices), size):
-        ordered = sorted(devices, key=lambda device: alike[device])
-        inside = np.ix_(ordered, ordered)
-        links = cluster.link[inside].ravel().tolist()
-        looks = (
-            tuple(alike[device] for device in ordered),
-            cluster.bandwidth[inside].tobytes(),
-            cluster.latency[inside].tobytes(),
-            tuple(links.index(link) for link in links),
-        )
-        if looks not in seen:
-            seen.add(looks)
-            yield devices
-
-
-def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
-    """Return the subsets of several devices, but not all, that can run and hold all groups.
-
-    All of up to four devices, of more devices pairs; none of very many unlike devices.
-    """
-    if problem.num_devices > MOST_DEVICES:
-        return []
-    few = problem.num_devices <= MOST_DEVICES_OF_ALL_SUBSETS
-    sizes = range(2, problem.num_devices if few else 3)
-    memory, needed = problem.cluster.memory_bytes, int(problem.graph.parameter_bytes.sum())
-    runs = np.isfinite(problem.group_graph.compute_time)
-    found = [
-        devices
-        for size in sizes
-        if size < problem.num_devices
-        for devices in unlike_subsets(problem, size)
-        if sum(memory[list(devices)].tolist()) >= needed
-        and runs[:, list(devices)].any(axis=1).all()
-    ]
-    return found if len(found) <= MOST_SUBSETS else []
-
-
-def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> PlacementProblem:
-    """Return a problem whose ops can run on some of the devices only."""
-    elsewhere = np.ones(problem.num_devices, np.bool_)
-    elsewhere[list(devices)] = False
-    return replace(problem, compute_time=np.where(elsewhere, np.inf, problem.compute_time))
 
 
 def chosen(

@@ -19,7 +19,6 @@ from placeto_graphs import (
     memory_penalised_runtime,
     micro_batched_problem,
     names_of_rules,
-    placement_ranks,
     scheduled,
 )
 from placeto_simulator import Timeline
@@ -47,11 +46,6 @@ def cost_of_result(problem: PlacementProblem, result: PlacementResult | Timeline
     """Return the memory-penalised runtime of a placement, in seconds."""
     memory = problem.cluster.memory_bytes
     return float(memory_penalised_runtime(batch_of_result(result), memory)[0])
-
-
-def rank_of_result(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, float]:
-    """Return the rank of a placement, as `placement_ranks` has it."""
-    return placement_ranks(batch_of_result(result), problem.cluster.memory_bytes)[0]
 
 
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:

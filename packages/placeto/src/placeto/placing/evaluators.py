@@ -11,11 +11,11 @@ from placeto.placing.own import EVALUATOR_PLUGINS, checked_evaluator, is_own, ow
 from placeto.problems.sources import OF_A_PIPELINE, OF_A_STEP
 from placeto.texts import SECONDS, cost_text
 from placeto_baselines import lower_bound
+from placeto_baselines.search.chains import MOST_EVALUATIONS
 from placeto_graphs import SCHEDULES, EvaluationBatch, Evaluator, PlacementProblem, scheduled
 from placeto_graphs.errors import not_among
 
 ONE_F_ONE_B = SCHEDULES[1]  # whose waits depend on the stages
-MOST_CHAINS = 2_000
 # With the waits of each, which take up to twenty times as long as its evaluation: five seconds.
 MOST_SCHEDULED_CHAINS, OPS_OF_SCHEDULED_CHAINS = 400, 1_250_000
 
@@ -58,7 +58,7 @@ class EvaluatorSpec:
     def num_chains(self, problem: PlacementProblem) -> int:
         """Return the number of chains of layers that a search may evaluate with their waits."""
         if self.schedule != ONE_F_ONE_B:
-            return MOST_CHAINS
+            return MOST_EVALUATIONS
         return min(MOST_SCHEDULED_CHAINS, OPS_OF_SCHEDULED_CHAINS // problem.graph.num_ops)
 
     def lower_bound(self, problem: PlacementProblem) -> float:

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.errors import InputError, check_count
-from placeto.exporting.layers import layers_of_groups
-from placeto.placing.choices import CHAIN, SEARCHED, Choice, chosen, evaluated
-from placeto.placing.costs import rank_of_result
+from placeto.errors import InputError, check_count, check_seconds
+from placeto.placing.choices import chosen
 from placeto.placing.evaluators import ONE_F_ONE_B, STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
+    MULTILEVEL,
     PLACERS,
     Budget,
     PlacerSpec,
@@ -33,15 +32,12 @@ from placeto.placing.placers import (
     warm_up,
     warm_up_evaluator,
 )
-from placeto.placing.searching import (
-    Limits,
-    PortfolioSearch,
-    SpentError,
-    WatchedEvaluator,
-    chain_placement,
-)
-from placeto.progress import Progress, StopRequest, how_far, left_text
-from placeto_baselines import LayerChain, bounds_in_turn
+from placeto.progress import Progress, StopRequest, cpu_seconds, how_far, left_text
+from placeto_baselines import Choice, LayerChain, Limits, PortfolioSearch, bounds_in_turn
+from placeto_baselines.search.chains import chain_placement
+from placeto_baselines.search.layers import layers_of_groups
+from placeto_baselines.search.subsets import CHAIN, SEARCHED
+from placeto_baselines.trials import SpentError, WatchedEvaluator, evaluated, rank_of_result
 from placeto_graphs import (
     BestSoFar,
     Evaluator,
@@ -93,6 +89,7 @@ class PlaceSettings:
 
     def __post_init__(self) -> None:
         check_count("max_evaluations", self.max_evaluations)
+        check_seconds(self.seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +114,7 @@ def place_problem(
     A search that has no other start has ``start``, int32[V], the device of each op. Ctrl-C ends it
     with the best placement that was evaluated until then.
     """
-    evaluator, seed, name = settings.evaluator, settings.seed, PortfolioSearch.name
+    evaluator, seed, name = settings.evaluator, settings.seed, MULTILEVEL
     limits = Limits(settings.max_evaluations, settings.seconds)
     run = partial(run_placer, seed=seed, evaluator=evaluator, interruptible=True)
     if settings.placer not in (None, name):
@@ -138,7 +135,7 @@ def place_problem(
     if limits == Limits():
         budget = settings.placer and PLACERS[name].budget
         limits = Limits(budget) if budget else Limits(seconds=DEFAULT_SECONDS)
-    placed, seconds, most = None, limits.seconds, limits.evaluations
+    placed, seconds, most = None, limits.seconds, limits.max_evaluations
     if settings.start == PRETRAINED:
         name = f"{PRETRAINED}, {name}"
         if most is None or most > EVALUATIONS_OF_POLICY:
@@ -181,18 +178,19 @@ def _search(
         seconds = max(seconds - (time.monotonic() - began), seconds / 2)
 
     def report(best: BestSoFar) -> None:
-        far = how_far(best.evaluations, limits.evaluations, time.monotonic() - began)
+        far = how_far(best.evaluations, limits.max_evaluations, time.monotonic() - began)
         progress.update(f"{best_text(best, evaluator)}, evaluated {far}")
 
     # A second core costs no time, but its evaluations count.
     cores = priced.num_threads if isinstance(priced, Simulator) else 1
     with StopRequest(1, (signal.SIGINT,)) as interrupt:  # which the search may swallow
         search = PortfolioSearch(
-            limits=Limits(limits.evaluations, seconds),
+            max_evaluations=limits.max_evaluations,
+            seconds=seconds,
             bound=max(bounds),
             report=report,
             update=progress.update,
-            chains=1 if limits.evaluations else min(CHAINS, cores),
+            chains=1 if limits.max_evaluations else min(CHAINS, cores),
             stopped=lambda: interrupt.requested,
         )
         if placed:
@@ -268,7 +266,7 @@ def run_placer(
     """
     name = label or spec.name
     limits = limits or Limits()
-    budget = budget or limits.evaluations or spec.budget or 0
+    budget = budget or limits.max_evaluations or spec.budget or 0
     most = None if limits.seconds else budget or None
     show(f"{name}: loading; compiling the first time takes about 10 s ...")
     warm_up(spec.warms_as or spec.name, evaluator)
@@ -286,8 +284,8 @@ def run_placer(
 
     show(f"{name} ...")
     priced = priced or evaluator.make(problem, None)
-    placer = spec.make(problem, Budget(budget, limits.seconds, limits.evaluations, on_update))
-    watched = WatchedEvaluator(priced, report, limits)
+    placer = spec.make(problem, Budget(budget, limits.seconds, limits.max_evaluations, on_update))
+    watched = WatchedEvaluator(priced, report, limits, cpu_seconds)
     try:
         result = placer.place(problem, watched, seed=seed)
     except (SpentError, KeyboardInterrupt) as stop:

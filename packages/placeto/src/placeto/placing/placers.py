@@ -11,7 +11,6 @@ import numpy as np
 from placeto.errors import InputError
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, checked_placer, is_own, own_class
-from placeto.placing.searching import Limits, PortfolioSearch
 from placeto.progress import cpu_seconds
 from placeto_baselines import (
     CpuOnly,
@@ -24,6 +23,7 @@ from placeto_baselines import (
     MetisPlacer,
     MSct,
     MTopo,
+    PortfolioSearch,
     RandomPlacer,
     RnnPlacer,
     RnnSettings,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 # quarter of the time (lab/notes/recurrent-policy.md).
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
+MULTILEVEL = "multilevel"  # name of the usual search
 ROLLOUTS_OF_PRETRAINED = 15  # sampled, besides the greedy one
 # Placers whose placements count besides.
 STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
@@ -159,7 +160,7 @@ def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
 
 def _multilevel(_problem: PlacementProblem, budget: Budget) -> Placer:
     evaluations = None if budget.seconds else budget.evaluations
-    return PortfolioSearch(limits=Limits(evaluations, budget.seconds), clock=cpu_seconds)
+    return PortfolioSearch(seconds=budget.seconds, max_evaluations=evaluations, clock=cpu_seconds)
 
 
 def _local_search(_problem: PlacementProblem, budget: Budget) -> Placer:
@@ -193,7 +194,7 @@ _SPECS = (
         budget=10_000,
         random=True,
     ),
-    PlacerSpec("multilevel", "Multilevel search", _multilevel, budget=50_000, random=True),
+    PlacerSpec(MULTILEVEL, "Portfolio search", _multilevel, budget=50_000, random=True),
     PlacerSpec("local-search", "Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     PlacerSpec(

@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from placeto.errors import InputError, RunError, StoppedRunError, check_count
+from placeto.errors import InputError, RunError, StoppedRunError, check_count, check_seconds
 from placeto.outputs import Picture, file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.placers import Budget, PlacerSpec, placer_spec
-from placeto.placing.searching import Limits
 from placeto.problems.making import kinds_text
 from placeto.progress import PlainProgress, Progress, clock
 from placeto.texts import TextTable, counted
@@ -25,7 +24,7 @@ from placeto.trials.records import Failed, Placed, Problem, Runs, TrialRecord
 from placeto.trials.running import conduct
 from placeto.trials.tables import CPU, ComparisonReport, placer_table, profiles, runtime_text
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Watch, Workspace, placing
-from placeto_baselines import RnnSettings, least_excess
+from placeto_baselines import Limits, RnnSettings, least_excess
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
 
@@ -75,6 +74,7 @@ def compare(
     counts = {"problems": len(problems), "placers": len(placers), "seeds": seeds, "jobs": jobs}
     for name, count in {**counts, "max_evaluations": max_evaluations}.items():
         check_count(name, count)
+    check_seconds(seconds)
     specs = {name: placer_spec(name) for name in placers}
     priced_by = evaluator_spec(evaluator)
     stems: dict[str, str] = {}
@@ -273,7 +273,7 @@ class Comparison:
         reports = self.reports(folder.results)
         document = ComparisonReport(
             seeds=len(self.seeds),
-            max_evaluations=self.limits.evaluations,
+            max_evaluations=self.limits.max_evaluations,
             seconds=self.limits.seconds,
             budgets=self.budgets,
             problems=reports,

@@ -8,13 +8,12 @@ from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
 from placeto.placing.placements import run_placer
 from placeto.placing.placers import PlacerSpec, fitting, placer_spec, trained, warm_up
-from placeto.placing.searching import Limits
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds
 from placeto.trials.records import Placed, TrialRecord, evaluations_to_best, finite, short_curve
 from placeto.trials.tables import CPU
 from placeto.trials.trials import Graph, Watch, Workspace
-from placeto_baselines import RnnPlacer, RnnSettings
+from placeto_baselines import Limits, RnnPlacer, RnnSettings
 from placeto_graphs import PlacementProblem, Placer, parse_cluster
 from placeto_policy import Settings
 

@@ -1,0 +1,154 @@
+"""Placements on fewer devices: each alone, some of them, and all filled one after the other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto_baselines.search.layers import order_of_groups
+from placeto_baselines.trials import evaluated
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+
+ALONE, IN_ORDER, BALANCED = "alone", "in-order", "balanced"
+CHAIN, SEARCHED = "chain", "searched"
+MOST_DEVICES_OF_ALL_SUBSETS = 4  # of more, only pairs are searched
+MOST_DEVICES = 64  # of more, no subsets are searched
+MOST_SUBSETS = 28  # the pairs of eight devices
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A placement on some of the devices, and what it costs.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        Devices that may be used.
+    how : str
+        ``"alone"`` on one device; devices filled ``"in-order"`` or ``"balanced"``; the best
+        ``"chain"`` of layers; or ``"searched"``.
+    result : `placeto_graphs.PlacementResult`
+        The placement, and its costs.
+    """
+
+    devices: tuple[int, ...]
+    how: str
+    result: PlacementResult
+
+
+def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
+    """Return each device alone, of equal ones the first, and all filled in order, GPUs equally."""
+    if problem.num_devices == 1:
+        return []
+    runs = np.isfinite(problem.group_graph.compute_time)
+    alone = [
+        Choice((device,), ALONE, evaluated(evaluator, np.full(problem.num_groups, device)))
+        for (device,) in unlike_subsets(problem, 1)
+        if runs[:, device].all()
+    ]
+    hows = (IN_ORDER, BALANCED) if len(problem.cluster.accelerators) > 1 else (IN_ORDER,)
+    return [*alone, *(_filled(problem, evaluator, how) for how in hows)]
+
+
+def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice:
+    """Return a placement that fills the devices one after the other, accelerators first.
+
+    Groups go in the order in which they run, as accelerate places models that fit no device:
+    ``device_map="sequential"`` is `IN_ORDER`. ``"auto"`` is `BALANCED`: no accelerator but the last
+    has more than an equal part of the weights. A group that a device cannot run goes to the
+    fastest.
+    """
+    devices = sorted(range(problem.num_devices), key=lambda d: problem.cluster.devices[d].is_cpu)
+    order = order_of_groups(problem, problem.grouping)
+    weights = np.bincount(
+        problem.grouping.group_of, problem.graph.parameter_bytes, problem.num_groups
+    )
+    bytes_until = np.append(0.0, np.cumsum(weights[order]))  # of the first i groups at [i]
+    num_balanced = len(problem.cluster.accelerators) - 1 if how == BALANCED else 0
+    seconds = problem.group_graph.compute_time
+    fastest = seconds.argmin(axis=1).astype(np.int32)
+
+    def filled(
+        placement: NDArray[np.int32], first: int, end: int, device: int
+    ) -> NDArray[np.int32]:
+        row = placement.copy()
+        row[order[first:end]] = device
+        runs = np.isfinite(seconds[np.arange(len(row)), row])
+        return np.where(runs, row, fastest)
+
+    placement = filled(fastest, 0, len(order), devices[-1])
+    first = 0
+    for position, device in enumerate(devices[:-1]):
+        fitting, limit = first, len(order)  # so many groups fit; more than the limit do not
+        if position < num_balanced:  # the group at the equal part is where most of it belongs
+            equal_part = bytes_until[first] + bytes_until[-1] / (num_balanced + 1)
+            middles = (bytes_until[1:] + bytes_until[:-1]) / 2
+            limit = int(np.searchsorted(middles, equal_part, side="right"))
+        end = limit  # all of them, in most cases
+        while fitting < limit:
+            row = filled(placement, first, end, device)
+            peak = evaluator.evaluate(row[None]).peak_memory[0, device]
+            if peak <= problem.cluster.devices[device].memory_bytes:
+                fitting = end
+            else:
+                limit = end - 1
+            end = (fitting + limit + 1) // 2
+        placement = filled(placement, first, fitting, device)
+        first = fitting
+    return Choice(tuple(devices), how, evaluated(evaluator, placement))
+
+
+def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
+    """Yield subsets of ``size`` devices, without those that are like an earlier one."""
+    cluster, earlier_looks = problem.cluster, set()
+    described = attrgetter("kind", "memory_bytes", "op_overhead", "transfer_overhead")
+    look_of_device = [  # measured times differ between equal devices
+        (*described(device), problem.compute_time[:, index].tobytes())
+        for index, device in enumerate(cluster.devices)
+    ]
+    for devices in combinations(range(cluster.num_devices), size):
+        ordered = sorted(devices, key=lambda device: look_of_device[device])
+        inside = np.ix_(ordered, ordered)
+        links = cluster.link[inside].ravel().tolist()
+        looks = (
+            tuple(look_of_device[device] for device in ordered),
+            cluster.bandwidth[inside].tobytes(),
+            cluster.latency[inside].tobytes(),
+            tuple(links.index(link) for link in links),
+        )
+        if looks not in earlier_looks:
+            earlier_looks.add(looks)
+            yield devices
+
+
+def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
+    """Return the subsets of several devices, but not all, that can run and hold all groups.
+
+    All of up to four devices, of more devices pairs; none of very many unlike devices.
+    """
+    if problem.num_devices > MOST_DEVICES:
+        return []
+    few = problem.num_devices <= MOST_DEVICES_OF_ALL_SUBSETS
+    sizes = range(2, problem.num_devices if few else 3)
+    memory = problem.cluster.memory_bytes
+    weight_bytes = int(problem.graph.parameter_bytes.sum())
+    runs = np.isfinite(problem.group_graph.compute_time)
+    subsets = [
+        devices
+        for size in sizes
+        if size < problem.num_devices
+        for devices in unlike_subsets(problem, size)
+        if sum(memory[list(devices)].tolist()) >= weight_bytes
+        and runs[:, list(devices)].any(axis=1).all()
+    ]
+    return subsets if len(subsets) <= MOST_SUBSETS else []
+
+
+def restricted(problem: PlacementProblem, devices: tuple[int, ...]) -> PlacementProblem:
+    """Return a problem whose ops can run on some of the devices only."""
+    elsewhere = np.ones(problem.num_devices, np.bool_)
+    elsewhere[list(devices)] = False
+    return replace(problem, compute_time=np.where(elsewhere, np.inf, problem.compute_time))
