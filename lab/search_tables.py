@@ -105,7 +105,7 @@ def _exact_row(name: str) -> list[str]:
     simulator = Simulator(problem)
     best = cost_of_result(problem, exhaustive_search(problem, simulator))
     bound = lower_bound(problem)
-    search = MultilevelSearch(evaluations=EVALUATIONS_OF_SEARCH)
+    search = MultilevelSearch(max_evaluations=EVALUATIONS_OF_SEARCH)
     searched = cost_of_result(problem, search.place(problem, simulator))
     cells = [name, str(problem.num_groups), f"{bound:.3f}", f"{best:.3f}"]
     return [*cells, f"{best / bound - 1:.1%}", f"{searched / best - 1:.1%}"]
@@ -122,7 +122,7 @@ def print_search(options: argparse.Namespace) -> None:
     for name in options.problems:
         problem = search_problem(_read(name))
         bound, simulator = lower_bound(problem), Simulator(problem, num_threads=1)
-        MultilevelSearch(evaluations=10).place(problem, simulator)  # compiles
+        MultilevelSearch(max_evaluations=10).place(problem, simulator)  # compiles
         cells, best, seconds = [], math.inf, 0.0
         for max_evaluations in options.evaluations:
             placer = PortfolioSearch(max_evaluations=max_evaluations, bound=bound)

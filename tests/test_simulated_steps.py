@@ -169,6 +169,6 @@ def test_translation_on_one_gpu_or_by_an_expert_runs_out_of_memory() -> None:
     source = Source(model, load_model_graph(model), rules=MODELS[model].colocation_rules)
     problem = make_problem(source, parse_cluster("1xcpu+2xk80"))
     expert = ExpertPlacer(expert_scopes(problem.graph.scopes))
-    placers = SingleDevice(), expert, LocalSearch(budget=300)
+    placers = SingleDevice(), expert, LocalSearch(max_evaluations=300)
     placed = (placer.place(problem, Simulator(problem)) for placer in placers)
     assert [result.fits(problem.cluster) for result in placed] == [False, False, True]

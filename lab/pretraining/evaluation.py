@@ -47,7 +47,7 @@ class Evaluation:
 def evaluate(policy: PlacementPolicy, searched: Searched, seed: int = 0) -> Evaluation:
     """Return the evaluation of a policy on an unseen problem."""
     problem, simulator = searched.problem, Simulator(searched.problem, num_threads=1)
-    MultilevelSearch(evaluations=WARM_UP).place(problem, simulator)  # compiles, or loads
+    MultilevelSearch(max_evaluations=WARM_UP).place(problem, simulator)  # compiles, or loads
     PlacetoPlacer(policy=policy).place(problem, simulator)
     costs: dict[str, float] = {}
     seconds: dict[str, float] = {}

@@ -40,7 +40,7 @@ from plain_evaluator import PlainEvaluator
 PLACERS: list[Placer] = [
     SingleDevice(),
     CpuOnly(),
-    RandomPlacer(samples=20),
+    RandomPlacer(max_evaluations=20),
     ExpertPlacer(),
     ScotchPlacer(),
     MetisPlacer(),
@@ -50,7 +50,7 @@ PLACERS: list[Placer] = [
     MEtf(),
     MSct(),
     CriticalPathPlacer(),
-    LocalSearch(budget=60),
+    LocalSearch(max_evaluations=60),
 ]
 
 
@@ -89,7 +89,7 @@ def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
                 result = placer.place(problem, evaluator, seed=3)
                 assert reported_rank(problem, result) == rank(problem, result) >= best
                 assert result.curve[-1, 0] == result.evaluations
-        searched = LocalSearch(budget=400).place(problem, evaluator)
+        searched = LocalSearch(max_evaluations=400).place(problem, evaluator)
         found += rank(problem, searched) == best
     assert found >= 57
 
@@ -181,7 +181,7 @@ def test_random_placements_are_uniform_over_the_devices_that_can_run_a_group() -
             drawn.append(list(placement))
             return super().look_up(placement)
 
-    result = RandomPlacer(samples=3000).place(problem, Recorder(problem))
+    result = RandomPlacer(max_evaluations=3000).place(problem, Recorder(problem))
     assert result.evaluations == len(drawn) == 3000
     counts = np.array([np.bincount(column, minlength=3) for column in np.array(drawn).T])
     assert counts[0, 1] == 0
@@ -191,5 +191,5 @@ def test_random_placements_are_uniform_over_the_devices_that_can_run_a_group() -
 
 
 def test_random_placement_needs_a_sample() -> None:
-    with pytest.raises(BaselineError, match="samples: expected at least 1, got 0"):
-        RandomPlacer(samples=0)
+    with pytest.raises(BaselineError, match="max_evaluations: expected at least 1, got 0"):
+        RandomPlacer(max_evaluations=0)

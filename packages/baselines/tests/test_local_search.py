@@ -41,7 +41,9 @@ def test_no_more_placements_are_evaluated_than_the_budget(
 ) -> None:
     problem = random_problem(np.random.default_rng(seed))
     evaluator = PlainEvaluator(problem)
-    result = LocalSearch(budget=budget, restarts=restarts).place(problem, evaluator, seed=seed)
+    result = LocalSearch(max_evaluations=budget, restarts=restarts).place(
+        problem, evaluator, seed=seed
+    )
     assert result.evaluations == evaluator.evaluated <= budget
 
 
@@ -64,7 +66,7 @@ def test_a_budget_without_end_does_not_go_through_many_placements_one_by_one(
     monkeypatch.setattr(local_search, "FEW_PLACEMENTS", 8)
     problem = gpus([1, 1], count=3)  # 9 placements
     start_at(monkeypatch, [0, 1])
-    result = LocalSearch(budget=20, annealing=0.0).place(problem, PlainEvaluator(problem))
+    result = LocalSearch(max_evaluations=20, annealing=0.0).place(problem, PlainEvaluator(problem))
     assert result.evaluations == 20
     assert result.curve[0].tolist() == [1, 1.0]
 
@@ -75,7 +77,7 @@ def test_hill_climbing_ends_where_no_single_move_helps(seed: int) -> None:
     edges = sorted({(int(a), int(b)) for a, b in generator.integers(0, 14, (30, 2)) if a < b})
     problem = gpus(generator.random(14) * 5, edges, count=3)
     evaluator = PlainEvaluator(problem)
-    result = LocalSearch(budget=800, restarts=1, annealing=0.0).place(problem, evaluator)
+    result = LocalSearch(max_evaluations=800, restarts=1, annealing=0.0).place(problem, evaluator)
     moves = np.repeat(result.placement[None], 14 * 3, axis=0)
     moves[np.arange(14 * 3), np.repeat(np.arange(14), 3)] = np.tile(np.arange(3), 14)
     assert evaluator.evaluate(moves).runtime.min() == result.runtime
@@ -89,7 +91,7 @@ def test_hill_climbing_tries_each_other_device_and_the_best_once_more(
     measured = Recorder(gpus([1], count=3))
     measured.runtimes = iter([5.0, 3.0, 4.0, 4.5, 5.0, 4.0, 4.0])
     start_at(monkeypatch, [0])
-    LocalSearch(budget=7, restarts=1, annealing=0.0).place(measured.problem, measured)
+    LocalSearch(max_evaluations=7, restarts=1, annealing=0.0).place(measured.problem, measured)
     assert measured.seen == [[[0]], [[1], [2]], [[1]], [[0], [2]], [[2]]]
 
 
@@ -145,7 +147,7 @@ def test_annealing_cools(seed: int) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"budget": 0}, "budget: expected at least 1 evaluation, got 0"),
+        ({"max_evaluations": 0}, "max_evaluations: expected at least 1, got 0"),
         ({"restarts": 0}, "restarts: expected at least 1, got 0"),
         ({"annealing": 1.5}, "annealing: expected a part from 0 to 1, got 1.5"),
         ({"last_temperature": 0.0}, "last_temperature: expected more than 0 and at most"),
@@ -187,7 +189,9 @@ def test_too_many_placements_are_refused() -> None:
 @pytest.mark.usefixtures("tries_moves_alone")
 def test_each_start_anneals_with_its_share_of_the_budget(starts: list[Any]) -> None:
     problem = gpus([1, 1])
-    LocalSearch(budget=400, restarts=4, annealing=0.9).place(problem, PlainEvaluator(problem))
+    LocalSearch(max_evaluations=400, restarts=4, annealing=0.9).place(
+        problem, PlainEvaluator(problem)
+    )
     assert len(starts) == 5  # 1 evaluation, 90 of annealing and about 5 of climbing each
 
 
@@ -197,5 +201,7 @@ def test_annealing_ends_after_so_many_steps_of_each_pair_of_groups(
 ) -> None:
     monkeypatch.setattr(local_search, "MOST_STEPS_OF_PAIR", 50)
     problem = gpus([1, 1])
-    LocalSearch(budget=4000, restarts=1, annealing=1.0).place(problem, PlainEvaluator(problem))
+    LocalSearch(max_evaluations=4000, restarts=1, annealing=1.0).place(
+        problem, PlainEvaluator(problem)
+    )
     assert 18 <= len(starts) <= 20  # 1 evaluation, 200 of annealing, a few of climbing each

@@ -99,7 +99,7 @@ class WalkingFullest(Walking, FullestDevice):
 def test_no_more_placements_are_evaluated_than_allowed(seed: int, evaluations: int) -> None:
     problem = random_problem(np.random.default_rng(seed), max_groups=20)
     evaluator = PlainEvaluator(problem)
-    result = MultilevelSearch(evaluations=evaluations).place(problem, evaluator, seed=seed)
+    result = MultilevelSearch(max_evaluations=evaluations).place(problem, evaluator, seed=seed)
     assert result.evaluations == evaluator.evaluated <= evaluations
     batch = evaluator.evaluate(result.placement[None])
     assert batch.runtime[0] == result.runtime
@@ -112,20 +112,20 @@ def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it(
 ) -> None:
     for problem in random_problems(20, max_groups=4):
         evaluator = PlainEvaluator(problem)
-        MultilevelSearch(evaluations=5000).place(problem, evaluator)
+        MultilevelSearch(max_evaluations=5000).place(problem, evaluator)
         runs = np.isfinite(problem.group_graph.compute_time)
         assert len(evaluator.known) == runs.sum(axis=1).prod()
     few = Walking(gpus([1] * 12), more=0.0)
-    assert MultilevelSearch(evaluations=4098).place(few.problem, few).evaluations == 4098
-    bounded = MultilevelSearch(evaluations=9000, bound=6.0)
+    assert MultilevelSearch(max_evaluations=4098).place(few.problem, few).evaluations == 4098
+    bounded = MultilevelSearch(max_evaluations=9000, bound=6.0)
     assert bounded.place(few.problem, few).evaluations == 2 + 64
     assert not few.rounds
     # The budget does not suffice for all, or they are too many whatever the budget.
-    MultilevelSearch(evaluations=4097).place(few.problem, few)
+    MultilevelSearch(max_evaluations=4097).place(few.problem, few)
     assert few.rounds
     monkeypatch.setattr(multilevel_search, "MAX_PLACEMENTS", 4095)
     many = Walking(few.problem)
-    MultilevelSearch(evaluations=9000).place(many.problem, many)
+    MultilevelSearch(max_evaluations=9000).place(many.problem, many)
     assert many.rounds
 
 
@@ -135,7 +135,7 @@ def test_a_search_does_not_end_at_the_bound_with_what_does_not_fit() -> None:
     slow = replace(slow, latency=np.full((2, 2), 10.0))
     problem = replace(gpus([1, 1], [(0, 1)], parameter_bytes=[6 * 10**9] * 2), cluster=slow)
     assert lower_bound(problem) == pytest.approx(6.0)
-    placer = MultilevelSearch(evaluations=100, bound=lower_bound(problem))
+    placer = MultilevelSearch(max_evaluations=100, bound=lower_bound(problem))
     result = placer.place(problem, PlainEvaluator(problem))
     assert result.fits(problem.cluster)
     assert result.runtime == pytest.approx(12.0)
@@ -148,7 +148,7 @@ def test_an_evaluator_that_walks_decides_what_any_other_one_decides(
     plain: type[BusiestDevice], walking: type[Walking]
 ) -> None:
     evaluators = plain(ladder(40)), walking(ladder(40))
-    placer = MultilevelSearch(evaluations=1000)
+    placer = MultilevelSearch(max_evaluations=1000)
     found = [placer.place(each.problem, each, seed=3) for each in evaluators]
     assert found[0].placement.tolist() == found[1].placement.tolist()
     np.testing.assert_array_equal(found[0].curve, found[1].curve)
@@ -160,7 +160,7 @@ def test_most_moves_are_critical_ones_if_the_evaluator_knows_critical_groups(
     evaluator: type[Walking], share: float
 ) -> None:
     listening = evaluator(ladder(150))
-    MultilevelSearch(evaluations=1000).place(listening.problem, listening)
+    MultilevelSearch(max_evaluations=1000).place(listening.problem, listening)
     is_critical = [each.moves.is_critical.ravel() for each in listening.rounds]
     assert np.concatenate(is_critical).mean() == pytest.approx(share, abs=0.05)
     edges = set(map(tuple, listening.problem.group_graph.edges.tolist()))
@@ -184,7 +184,7 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
             assert (sets.set_with[level][ops] == first + group).all()
             assert sets.allowed[first + group].tolist() == [True, 7 not in ops]
     search = multilevel_search._Search(
-        MultilevelSearch(evaluations=9), Trials(problem, BusiestDevice(problem)), seed=0
+        MultilevelSearch(max_evaluations=9), Trials(problem, BusiestDevice(problem)), seed=0
     )
     placement = search.random_placement(0)
     coarse = problem.at_level(0)
@@ -236,7 +236,7 @@ def searched(chains: int = 1) -> Walking:
     """Return the evaluator after a search of 300 groups."""
     evaluator = Walking(ladder(150))
     assert move_sets(evaluator.problem, coarsest=32).sizes == SIZES
-    search = MultilevelSearch(evaluations=EVALUATIONS, chains=chains)
+    search = MultilevelSearch(max_evaluations=EVALUATIONS, chains=chains)
     search.place(evaluator.problem, evaluator, seed=1)
     return evaluator
 
@@ -286,7 +286,7 @@ def test_each_stage_cools_from_its_first_temperature_to_its_last(stage: int, cha
 def test_temperatures_fall_within_a_round(seed: int) -> None:
     """The random chain of a small budget has a single round."""
     evaluator = Walking(ladder(150))
-    MultilevelSearch(evaluations=300).place(evaluator.problem, evaluator, seed=seed)
+    MultilevelSearch(max_evaluations=300).place(evaluator.problem, evaluator, seed=seed)
     allowance = evaluator.rounds[1].moves.allowance[0]
     assert len(allowance) > 30
     assert allowance[:10].mean() > 10 * allowance[-10:].mean()
@@ -295,7 +295,7 @@ def test_temperatures_fall_within_a_round(seed: int) -> None:
 def test_a_small_budget_goes_through_all_levels_and_a_tenth_of_the_moves_takes_layers() -> None:
     layers = np.arange(600) // 60
     evaluator = Walking(ladder(300))
-    MultilevelSearch(evaluations=1500).place(evaluator.problem, evaluator, layers=layers)
+    MultilevelSearch(max_evaluations=1500).place(evaluator.problem, evaluator, layers=layers)
     used = np.concatenate([each.moves.set_of.ravel() for each in evaluator.rounds[1:]])
     first_set = np.cumsum([0, 32, 64, 128, 256, 512, 600])
     parts = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
@@ -316,7 +316,7 @@ def test_chains_continue_from_the_placements_that_lead_and_then_from_the_best(
 ) -> None:
     """Leaders are the best of the starts and of the ends of the random chains."""
     evaluator = Walking(ladder(150))
-    search = MultilevelSearch(evaluations=evaluations, chains=chains)
+    search = MultilevelSearch(max_evaluations=evaluations, chains=chains)
     search.place(evaluator.problem, evaluator, starts=np.stack(starts) if starts else None)
     assert evaluator.seen[: len(starts)] == [start.tolist() for start in starts]
     stages: list[list[Round]] = [[] for _ in STAGES]
@@ -357,7 +357,7 @@ def test_a_budget_of_several_times_five_evaluations_of_each_pair_of_groups_resta
     monkeypatch.setattr(MultilevelSearch, "evaluations_of_pair", 5)
     start = (np.arange(20) >= 10).astype(np.int32)  # the best of all
     evaluator = Walking(ladder(10))
-    search = MultilevelSearch(evaluations=8100)
+    search = MultilevelSearch(max_evaluations=8100)
     search.place(evaluator.problem, evaluator, starts=start[None])
     restarts = restarts_of(evaluator)
     begins = [rounds[0].evaluated for rounds in restarts]
@@ -372,7 +372,7 @@ def test_a_budget_of_several_times_five_evaluations_of_each_pair_of_groups_resta
         assert (start.tolist() in warm[0].placements.tolist()) == (number == 0)
         assert cost_of(evaluator, cold[0].placements[0]) == best_runtime(hot + warm)
     few = Walking(ladder(10))
-    MultilevelSearch(evaluations=3900).place(few.problem, few)
+    MultilevelSearch(max_evaluations=3900).place(few.problem, few)
     assert len(restarts_of(few)) == 1
     monkeypatch.setattr(multilevel_search, "MOST_RESTARTS", 2)
     capped = Walking(ladder(10))
@@ -390,7 +390,7 @@ def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
             return EvaluationBatch(runtime=200.0 - here, peak_memory=memory)
 
     problem = gpus([1] * 100, memory=50 * 10**6)
-    result = MultilevelSearch(evaluations=4000).place(problem, Scarce(problem))
+    result = MultilevelSearch(max_evaluations=4000).place(problem, Scarce(problem))
     assert result.fits(problem.cluster)
     assert result.runtime == 150
 
@@ -402,7 +402,7 @@ def test_the_penalty_for_memory_rises_while_nothing_fits() -> None:
             return replace(super().evaluate(placements), peak_memory=memory)
 
     evaluator = Heavy(ladder(150))
-    result = MultilevelSearch(evaluations=6000).place(evaluator.problem, evaluator)
+    result = MultilevelSearch(max_evaluations=6000).place(evaluator.problem, evaluator)
     assert not result.fits(evaluator.problem.cluster)
     penalties = [each.moves.memory_penalty for each in evaluator.rounds]
     assert sorted(set(penalties)) == [30, 60, 120, 240]  # of the four stages
@@ -411,7 +411,7 @@ def test_the_penalty_for_memory_rises_while_nothing_fits() -> None:
 
 def test_everything_on_one_device_comes_first() -> None:
     evaluator = BusiestDevice(ladder(40))
-    MultilevelSearch(evaluations=2).place(evaluator.problem, evaluator)
+    MultilevelSearch(max_evaluations=2).place(evaluator.problem, evaluator)
     assert evaluator.seen == [[0] * 80, [1] * 80]
 
 
@@ -477,9 +477,9 @@ def test_what_was_found_is_kept_at_ctrl_c_and_when_the_evaluator_fails(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "seconds, evaluations: expected one of the two, got neither"),
-        ({"evaluations": 0}, "evaluations: expected at least 1, got 0"),
-        ({"evaluations": 9, "chains": 0}, "chains: expected at least 1, got 0"),
+        ({}, "seconds, max_evaluations: expected one of the two, got neither"),
+        ({"max_evaluations": 0}, "max_evaluations: expected at least 1, got 0"),
+        ({"max_evaluations": 9, "chains": 0}, "chains: expected at least 1, got 0"),
         ({"seconds": 0.0}, r"seconds: expected a number above 0, got 0\.0"),
         ({"seconds": float("nan")}, "seconds: expected a number above 0, got nan"),
     ],
@@ -493,13 +493,15 @@ def test_budgets_are_checked(settings: dict[str, Any], message: str) -> None:
 def test_it_finds_the_one_best_way_to_share_work_out(seed: int) -> None:
     # The longest op alone on one of two devices. Of 4,096 placements all would be tried; here not.
     problem = gpus(2.0 ** np.arange(14))
-    result = MultilevelSearch(evaluations=2000).place(problem, PlainEvaluator(problem), seed=seed)
+    result = MultilevelSearch(max_evaluations=2000).place(
+        problem, PlainEvaluator(problem), seed=seed
+    )
     assert result.runtime == 2.0**13
 
 
 @pytest.mark.parametrize(("evaluations", "runtime"), [(500, 70), (1, 74)])
 def test_a_good_start_is_kept_and_improved(evaluations: int, runtime: float) -> None:
     good = (np.arange(120) >= 56).astype(np.int32)
-    placer = MultilevelSearch(evaluations=evaluations)
+    placer = MultilevelSearch(max_evaluations=evaluations)
     result = placer.place(ladder(60), BusiestDevice(ladder(60)), starts=good[None])
     assert result.runtime == runtime

@@ -183,7 +183,9 @@ def test_a_policy_is_trained_on_a_set_and_applied_to_another() -> None:
     other = chains(4)
     evaluator = PlainEvaluator(other)
     assert trained.place(other, evaluator).evaluations == evaluator.evaluated == 1
-    several = TrainedRnnPlacer(trained.policy, samples=9).place(other, PlainEvaluator(other))
+    several = TrainedRnnPlacer(trained.policy, max_evaluations=9).place(
+        other, PlainEvaluator(other)
+    )
     assert several.evaluations == 9
 
 
@@ -205,7 +207,7 @@ def trained() -> TrainedRnnPlacer:
 
 def test_a_saved_policy_places_the_same(trained: TrainedRnnPlacer, tmp_path: Path) -> None:
     trained.save(tmp_path / "policy.safetensors")
-    again = TrainedRnnPlacer.load(tmp_path / "policy.safetensors", samples=5)
+    again = TrainedRnnPlacer.load(tmp_path / "policy.safetensors", max_evaluations=5)
     assert again.policy.settings == trained.policy.settings
     assert again.policy.embedding == trained.policy.embedding
     problem = chains(3)
@@ -242,7 +244,7 @@ def test_what_a_policy_cannot_do_is_named(trained: TrainedRnnPlacer) -> None:
         "expected a name that ends in .safetensors": lambda: trained.save("policy.pt"),
         "one number of devices, got [2, 3]": lambda: RnnPlacer(SMALL).train([small, other]),
         "one number of devices, got none": lambda: RnnPlacer(SMALL).train([]),
-        "samples: expected at least 1, got 0": lambda: TrainedRnnPlacer(trained.policy, 0),
+        "max_evaluations: expected at least 1, got 0": lambda: TrainedRnnPlacer(trained.policy, 0),
     }
     for message, act in refused.items():
         with pytest.raises(BaselineError, match=re.escape(message)):

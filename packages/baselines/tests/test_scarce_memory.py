@@ -70,7 +70,7 @@ def best_that_fits(seed: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("placer", [MultilevelSearch(evaluations=10_000), LocalSearch(10_000)])
+@pytest.mark.parametrize("placer", [MultilevelSearch(max_evaluations=10_000), LocalSearch(10_000)])
 def test_a_search_finds_one_of_few_placements_that_fit_in_any_unit(
     placer: Placer, seed: int
 ) -> None:

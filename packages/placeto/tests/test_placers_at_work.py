@@ -94,7 +94,8 @@ def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "placer", [MultilevelSearch(evaluations=300), LocalSearch(budget=300), RandomPlacer(300)]
+    "placer",
+    [MultilevelSearch(max_evaluations=300), LocalSearch(max_evaluations=300), RandomPlacer(300)],
 )
 def test_a_curve_has_the_evaluations_that_the_search_itself_counts(placer: Placer) -> None:
     """So that a search that is stopped tells after how many it had found its best."""

@@ -67,25 +67,25 @@ class RandomPlacer:
 
     Parameters
     ----------
-    samples
-        Number of placements that are sampled.
+    max_evaluations
+        Number of placements that are sampled and evaluated.
 
     Raises
     ------
     BaselineError
-        When the number of samples is not at least 1.
+        If ``max_evaluations`` is not at least 1.
 
     Examples
     --------
-    >>> RandomPlacer(samples=100).place(problem, evaluator, seed=1).runtime
+    >>> RandomPlacer(max_evaluations=100).place(problem, evaluator, seed=1).runtime
     1.0
     """
 
     name = "random"
 
-    def __init__(self, samples: int = 1000) -> None:
-        check_at_least("samples", samples, 1)
-        self.samples = samples
+    def __init__(self, max_evaluations: int = 1000) -> None:
+        check_at_least("max_evaluations", max_evaluations, 1)
+        self.max_evaluations = max_evaluations
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
@@ -93,7 +93,7 @@ class RandomPlacer:
         """Return the best of the placements that the seed gives."""
         trials = Trials(problem, evaluator)
         generator = np.random.default_rng(seed)
-        for start in range(0, self.samples, BATCH):
-            count = min(BATCH, self.samples - start)
+        for start in range(0, self.max_evaluations, BATCH):
+            count = min(BATCH, self.max_evaluations - start)
             trials.costs(random_placements(problem, count, generator))
         return trials.result()

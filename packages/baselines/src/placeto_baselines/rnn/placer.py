@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from placeto_baselines.errors import BaselineError, check_at_least, import_extra
@@ -95,6 +95,9 @@ class RnnPlacer:
     ----------
     settings
         The hyperparameters; by default the published ones, but those of learning.
+    max_evaluations
+        Number of placements that are sampled and evaluated, of each graph on average; by default
+        ``settings.evaluations``.
 
     Raises
     ------
@@ -104,15 +107,20 @@ class RnnPlacer:
 
     Examples
     --------
-    >>> settings = RnnSettings(hidden_size=16, evaluations=200, learning_rate=0.01)
-    >>> RnnPlacer(settings).place(problem, evaluator).evaluations
+    >>> settings = RnnSettings(hidden_size=16, learning_rate=0.01)
+    >>> RnnPlacer(settings, max_evaluations=200).place(problem, evaluator).evaluations
     200
     """
 
     name = "rnn"
 
-    def __init__(self, settings: RnnSettings | None = None) -> None:
+    def __init__(
+        self, settings: RnnSettings | None = None, max_evaluations: int | None = None
+    ) -> None:
         self.settings = settings or RnnSettings()
+        if max_evaluations is not None:
+            check_at_least("max_evaluations", max_evaluations, 1)
+            self.settings = replace(self.settings, evaluations=max_evaluations)
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
@@ -139,14 +147,14 @@ class TrainedRnnPlacer:
     ----------
     policy
         The policy, as `RnnPlacer.train` and `load` make it.
-    samples
+    max_evaluations
         Number of its placements that are evaluated, of which the best is the result: the likeliest,
-        and ones that are drawn.
+        and ones that are sampled.
 
     Raises
     ------
     BaselineError
-        When the number of samples is not at least 1; by `place`, when the problem has another
+        If ``max_evaluations`` is not at least 1; by `place`, when the problem has another
         number of devices than those of training.
 
     Examples
@@ -161,17 +169,17 @@ class TrainedRnnPlacer:
 
     name = "rnn-zero-shot"
 
-    def __init__(self, policy: "RnnPolicy", samples: int = 1) -> None:
-        check_at_least("samples", samples, 1)
+    def __init__(self, policy: "RnnPolicy", max_evaluations: int = 1) -> None:
+        check_at_least("max_evaluations", max_evaluations, 1)
         self.policy = policy
-        self.samples = samples
+        self.max_evaluations = max_evaluations
 
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best of the policy's placements, without further training."""
         trials = Trials(problem, evaluator)
-        trials.costs(self.policy.placements(problem, self.samples, seed))
+        trials.costs(self.policy.placements(problem, self.max_evaluations, seed))
         return trials.result()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -179,9 +187,9 @@ class TrainedRnnPlacer:
         self.policy.save(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], samples: int = 1) -> "TrainedRnnPlacer":
+    def load(cls, path: str | os.PathLike[str], max_evaluations: int = 1) -> "TrainedRnnPlacer":
         """Return the placer of a policy that `save` wrote; refuse any other files."""
-        return cls(_policy_module().RnnPolicy.load(path), samples)
+        return cls(_policy_module().RnnPolicy.load(path), max_evaluations)
 
 
 def _policy_module() -> Any:

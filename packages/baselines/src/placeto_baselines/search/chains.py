@@ -99,12 +99,12 @@ def best_chain(
     chain: LayerChain,
     devices: Sequence[int],
     starts: Sequence[Stages] = (),
-    evaluations: int = MOST_EVALUATIONS,
+    max_evaluations: int = MOST_EVALUATIONS,
 ) -> Stages | None:
     """Return the best stages that are found on some devices; None if no stages can run there.
 
     What fits the memory comes first. ``starts`` are tried besides the proposed stages, which take a
-    small part of the time of ``evaluations``, about the most that are evaluated.
+    small part of the time of ``max_evaluations``.
 
     Examples
     --------
@@ -124,16 +124,16 @@ def best_chain(
         return [rank_of[each] for each in stages]
 
     def near(stages: Stages) -> list[Stages]:
-        left = evaluations - len(rank_of)
+        left = max_evaluations - len(rank_of)
         if left <= 0:
             return []
         found = [each for each in neighbours(stages, devices) if chain.can_be(each, devices)]
         return found[:: -(-len(found) // left) or 1]
 
-    affordable = evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
+    affordable = max_evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
     beam = int(np.clip(affordable / (chain.num_layers**2 + LEAST_WORK), 1, BEAM))
     proposed = proposed_stages(chain, devices, beam)
-    proposed = proposed[: min(MOST_PROPOSED, max(1, evaluations // 4))]
+    proposed = proposed[: min(MOST_PROPOSED, max(1, max_evaluations // 4))]
     first = [*(each for each in starts if chain.can_be(each, devices)), *proposed]
     if not first:
         return None
@@ -145,10 +145,11 @@ def best_chain(
 
 
 def chain_placement(
-    chain: LayerChain, devices: Sequence[int], evaluations: float
+    chain: LayerChain, devices: Sequence[int], max_evaluations: float
 ) -> NDArray[np.int32] | None:
     """Return int32[G], the best chain of layers on some devices, if there is one."""
-    stages = best_chain(chain, devices, evaluations=int(min(evaluations, MOST_EVALUATIONS)))
+    max_evaluations = min(max_evaluations, MOST_EVALUATIONS)
+    stages = best_chain(chain, devices, max_evaluations=int(max_evaluations))
     return None if stages is None else stages.device_of_layer()[chain.layer_of_group]
 
 

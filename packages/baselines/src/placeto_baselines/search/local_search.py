@@ -77,16 +77,16 @@ class LocalSearch:
     what costs ``x`` seconds more with probability ``exp(-x / T)``; ``T`` falls geometrically, in at
     most 3 G² steps of G groups. Hill climbing then goes through the groups in random order, moves
     each to its best device, and ends when no move of a single group helps. Costs are those of
-    `placement_ranks`. If there are at most 4,096 placements and the budget suffices for all, they
-    are evaluated instead (`exhaustive_search`).
+    `placement_ranks`. If there are at most 4,096 placements and ``max_evaluations`` suffices for
+    all, they are evaluated instead (`exhaustive_search`).
 
     Parameters
     ----------
-    budget
-        Number of placements that are evaluated, at most.
+    max_evaluations
+        Maximum number of evaluations.
     restarts
-        Number of starts among which the budget is shared out. Each anneals with its share; hill
-        climbing takes as much as it needs, so that there may be fewer starts, or more.
+        Number of starts, among which the evaluations are shared out. Each anneals with its share;
+        hill climbing takes as many as it needs, so that there may be fewer starts, or more.
     annealing
         Fraction of each share that is spent on annealing; 0 is hill climbing alone.
     first_temperature, last_temperature
@@ -99,7 +99,7 @@ class LocalSearch:
 
     Examples
     --------
-    >>> result = LocalSearch(budget=50).place(problem, evaluator)
+    >>> result = LocalSearch(max_evaluations=50).place(problem, evaluator)
     >>> result.placement, result.runtime, result.evaluations
     (array([1, 2, 1, 2], dtype=int32), 1.0, 50)
     """
@@ -108,13 +108,13 @@ class LocalSearch:
 
     def __init__(
         self,
-        budget: int = 10_000,
+        max_evaluations: int = 10_000,
         restarts: int = 4,
         annealing: float = 0.75,
         first_temperature: float = 0.1,
         last_temperature: float = 1e-4,
     ) -> None:
-        check_at_least("budget", budget, 1, " evaluation")
+        check_at_least("max_evaluations", max_evaluations, 1)
         check_at_least("restarts", restarts, 1)
         if not 0 <= annealing <= 1:
             raise BaselineError(f"annealing: expected a part from 0 to 1, got {annealing}")
@@ -123,7 +123,7 @@ class LocalSearch:
                 "last_temperature: expected more than 0 and at most first_temperature "
                 f"({first_temperature}), got {last_temperature}"
             )
-        self.budget = budget
+        self.max_evaluations = max_evaluations
         self.restarts = restarts
         self.annealing = annealing
         self.first_temperature = first_temperature
@@ -133,13 +133,13 @@ class LocalSearch:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best placement of all that were evaluated."""
-        if num_placements(problem) <= min(FEW_PLACEMENTS, self.budget):
+        if num_placements(problem) <= min(FEW_PLACEMENTS, self.max_evaluations):
             return exhaustive_search(problem, evaluator)
-        climber = _Climber(Trials(problem, evaluator), self.budget, seed)
-        annealing_steps = int(self.annealing * (self.budget // self.restarts))
+        climber = _Climber(Trials(problem, evaluator), self.max_evaluations, seed)
+        annealing_steps = int(self.annealing * (self.max_evaluations // self.restarts))
         annealing_steps = min(annealing_steps, MOST_STEPS_OF_PAIR * problem.num_groups**2)
         climber.start()
-        while climber.budget_left:
+        while climber.evaluations_left:
             climber.anneal(annealing_steps, self.first_temperature, self.last_temperature)
             climber.climb()
             climber.start()
@@ -147,28 +147,28 @@ class LocalSearch:
 
 
 class _Climber:
-    """One placement that moves, and the budget that its moves are taken from."""
+    """One placement that moves, as long as evaluations are left."""
 
-    def __init__(self, trials: Trials, budget: int, seed: int) -> None:
-        self.trials, self.budget = trials, budget
+    def __init__(self, trials: Trials, max_evaluations: int, seed: int) -> None:
+        self.trials, self.max_evaluations = trials, max_evaluations
         self.generator = np.random.default_rng(seed)
         self.allowed = allowed_devices(trials.problem)
         self.movable = np.flatnonzero(self.allowed.sum(axis=1) > 1)
 
     @property
-    def budget_left(self) -> int:
-        return self.budget - self.trials.evaluations
+    def evaluations_left(self) -> int:
+        return self.max_evaluations - self.trials.evaluations
 
     def start(self) -> None:
-        """Go to a random placement, if the budget allows it."""
-        if self.budget_left:
+        """Go to a random placement, if an evaluation is left."""
+        if self.evaluations_left:
             placements = random_placements(self.trials.problem, 1, self.generator)
             self.cost = float(self.trials.costs(placements)[0])
             self.placement = placements[0]
 
     def anneal(self, steps: int, first: float, last: float) -> None:
         """Try so many random moves, at temperatures in parts of the present cost."""
-        steps = min(steps, self.budget_left)
+        steps = min(steps, self.evaluations_left)
         temperatures = self.cost * np.geomspace(first, last, max(steps, 1))
         for temperature in temperatures[:steps].tolist():
             group = int(self.generator.choice(self.movable))
@@ -184,7 +184,7 @@ class _Climber:
         while improved:
             improved = False
             for group in self.generator.permutation(self.movable).tolist():
-                if self.budget_left < self.allowed[group].sum():  # other devices, the best again
+                if self.evaluations_left < self.allowed[group].sum():
                     return
                 devices = self._other_devices(group)
                 costs = self._costs_on(group, devices)

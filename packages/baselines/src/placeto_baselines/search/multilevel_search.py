@@ -68,9 +68,9 @@ class MultilevelSearch:
     Parameters
     ----------
     seconds
-        Seconds that it searches; None for as long as ``evaluations`` last.
-    evaluations
-        Number of placements that are evaluated, at most; None for as many as ``seconds`` allow.
+        Seconds that it searches; None for as long as ``max_evaluations`` last.
+    max_evaluations
+        Maximum number of evaluations; None for as many as ``seconds`` allow.
         With this alone a seed gives one result.
     bound
         Seconds that no placement beats, such as `lower_bound` says: a placement that fits the
@@ -90,7 +90,7 @@ class MultilevelSearch:
 
     Examples
     --------
-    >>> result = MultilevelSearch(evaluations=200).place(problem, evaluator)
+    >>> result = MultilevelSearch(max_evaluations=200).place(problem, evaluator)
     >>> result.runtime
     1.0
     """
@@ -110,21 +110,21 @@ class MultilevelSearch:
     def __init__(
         self,
         seconds: float | None = None,
-        evaluations: int | None = None,
+        max_evaluations: int | None = None,
         *,
         bound: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
         chains: int = 1,
     ) -> None:
         check_at_least("chains", chains, 1)
-        if seconds is None and evaluations is None:
-            raise BaselineError("seconds, evaluations: expected one of the two, got neither")
-        if evaluations is not None:
-            check_at_least("evaluations", evaluations, 1)
+        if seconds is None and max_evaluations is None:
+            raise BaselineError("seconds, max_evaluations: expected one of the two, got neither")
+        if max_evaluations is not None:
+            check_at_least("max_evaluations", max_evaluations, 1)
         if seconds is not None and not 0 < seconds < math.inf:
             raise BaselineError(f"seconds: expected a number above 0, got {seconds}")
         self.seconds = seconds
-        self.evaluations = evaluations
+        self.max_evaluations = max_evaluations
         self.bound = bound
         self.clock = clock
         self.chains = chains
@@ -205,7 +205,9 @@ class _Search:
         self.settings, self.trials, self.layers = settings, trials, layers
         self.generator = np.random.default_rng(seed)
         self.seconds = math.inf if settings.seconds is None else settings.seconds
-        self.evaluations = math.inf if settings.evaluations is None else settings.evaluations
+        self.max_evaluations = (
+            math.inf if settings.max_evaluations is None else settings.max_evaluations
+        )
         self.num_moves = MOVES_OF_FIRST_ROUND
         self.uphill = USUAL_UPHILL
         self.memory_penalty = MEMORY_PENALTY
@@ -230,7 +232,7 @@ class _Search:
     @property
     def share(self) -> float:  # of the budget that is spent
         elapsed = self.settings.clock() - self.began if self.seconds < math.inf else 0.0
-        return min(1.0, max(elapsed / self.seconds, self.trials.evaluations / self.evaluations))
+        return min(1.0, max(elapsed / self.seconds, self.trials.evaluations / self.max_evaluations))
 
     @property
     def is_spent(self) -> bool:
@@ -239,7 +241,7 @@ class _Search:
 
     @property
     def evaluations_left(self) -> float:
-        return self.evaluations - self.trials.evaluations
+        return self.max_evaluations - self.trials.evaluations
 
     @property
     def affordable(self) -> float:
@@ -318,11 +320,11 @@ class _Search:
         first_share, (hottest, coldest) = self.share, cooling
         while (share := self.share) < until and self.can_walk:
             round_start = self.settings.clock()
-            budget = min(self.evaluations_left, np.ceil((until - share) * self.evaluations))
+            budget = min(self.evaluations_left, np.ceil((until - share) * self.max_evaluations))
             chains = len(self.placements) if budget >= len(self.placements) * FEWEST_OF_WALK else 1
             num_moves = int(min(self.num_moves, max(budget / chains, FEWEST_OF_WALK) - 1))
             share_of_move = max(
-                chains / self.evaluations, SECONDS_OF_ROUND / self.seconds / self.num_moves
+                chains / self.max_evaluations, SECONDS_OF_ROUND / self.seconds / self.num_moves
             )
             shares = share - first_share + share_of_move * np.arange(num_moves)
             progress = np.minimum(shares / (until - first_share), 1.0)

@@ -245,7 +245,7 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
         if arguments:
             raise InputError(
                 f"{given}: expected no arguments of {name}; its class takes them, such as "
-                "placeto_baselines:LocalSearch:budget=5000"
+                "placeto_baselines:LocalSearch:restarts=8"
             )
         return PLACERS[name]
     if not is_own(given, PLACER_PLUGINS):
