@@ -1,10 +1,17 @@
-"""Settings of small models of the transformers library."""
+"""Small models of the transformers library: their settings, and steps of inference with them."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from placeto_workloads import TrainingStep, inference_step
+
 WIDTHS = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
 DECODER = {**WIDTHS, "num_hidden_layers": 2, "num_key_value_heads": 1, "vocab_size": 30}
+# 4 heads of width 4, of which 2 share keys and values
+SHARED_HEADS = {**DECODER, "num_attention_heads": 4, "num_key_value_heads": 2}
+WINDOW = 8
+SLIDING = {**SHARED_HEADS, "sliding_window": WINDOW}
+CONTEXT, SEQUENCES = 24, 3
 SPEECH = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 40}
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 FEED_FORWARD = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
@@ -70,3 +77,12 @@ DETECTOR = {
     "backbone_config": BACKBONE,
     "num_queries": 5,
 }
+
+
+def small_inference_step(
+    name: str, mode: str, settings: Mapping[str, Any], **options: Any
+) -> TrainingStep:
+    """Return a step of inference with `SEQUENCES` sequences; options are of `inference_step`."""
+    return inference_step(
+        f"transformers:{name}", mode=mode, batch_size=SEQUENCES, **options, **settings
+    )

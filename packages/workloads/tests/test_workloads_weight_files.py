@@ -18,8 +18,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from placeto.problems.options import SourceOptions
-from placeto.problems.sources import load_source
 from placeto_workloads import WorkloadError
 from placeto_workloads.libraries.gguf_files import GgufModel, read_gguf
 from placeto_workloads.libraries.weight_files import SafetensorsModel, StoredTensor
@@ -49,32 +47,6 @@ def test_a_gguf_file_has_the_model_that_it_was_written_of(
     step = decoding_step(path)
     assert shapes(step.model) == shapes(tiny_model(config))
     assert step.parameter_bytes == written
-
-
-@pytest.mark.parametrize("config", [CONFIGS["llama"], MIXTRAL], ids=["llama", "mixtral"])
-def test_a_step_of_decoding_reads_the_bytes_of_the_file(
-    config: dict[str, Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "small.gguf"
-    written = write_gguf(path, "llama", config)
-    source = load_source(str(path), SourceOptions(mode="decode", context=200))
-    assert (source.name, source.graph.tokens) == ("small-decode", 1)
-    graph = source.graph
-    held = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
-    assert {name: held[name] for name in written} == written
-    # Keys and values of 2 layers, 2 heads, 200 tokens of 64 / 4 numbers of 16 bits.
-    caches = [count for name, count in held.items() if count and "past_key_values" in name]
-    assert caches == [2 * 200 * 16 * 2] * 4
-    read = dict(zip(graph.op_names, graph.bytes_accessed.tolist(), strict=True))
-    weight = written["model.layers.1.self_attn.q_proj.weight"]
-    # A product reads and writes vectors of 64 numbers of 16 bits, too.
-    assert read["model.layers.1.self_attn.q_proj/aten.mm"] == weight + 2 * 64 * 2
-    with pytest.raises(WorkloadError, match="context: expected at most 256 tokens"):
-        load_source(str(path), SourceOptions(mode="decode", context=257))
-    with pytest.raises(WorkloadError, match=r"weight_bits: expected none for .*small\.gguf, whose"):
-        load_source(str(path), SourceOptions(mode="decode", weight_bits=4))
-    with pytest.warns(UserWarning, match="a training step counts weights in the dtype"):
-        load_source(str(path), SourceOptions({"batch_size": 1, "sequence_length": 4}))
 
 
 def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""Steps of inference with models of transformers: caches as the library has them, and errors."""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from placeto_workloads import WorkloadError, inference_step
+from small_transformers import (
+    CONTEXT,
+    DECODER,
+    SEQUENCES,
+    SHARED_HEADS,
+    SLIDING,
+    SMALL,
+    WINDOW,
+    small_inference_step,
+)
+
+GPT2 = SMALL["gpt2"]  # 2 heads of width 8
+
+
+def test_a_decode_step_says_the_next_word_as_the_whole_text_does() -> None:
+    for name, settings in (("llama", SHARED_HEADS), ("gpt2", GPT2), ("mistral", SLIDING)):
+        step = small_inference_step(
+            name, "decode", settings, context=CONTEXT, device="cpu", dtype="float32"
+        )
+        torch.manual_seed(0)
+        words = torch.randint(30, (SEQUENCES, CONTEXT))
+        with torch.no_grad():
+            expected = step.model(input_ids=words).logits[:, -1]
+            before = step.model(input_ids=words[:, :-1], use_cache=True).past_key_values
+            cache = step.example_inputs["past_key_values"]
+            for layer, kept in zip(cache.layers, before.layers, strict=True):
+                # The library keeps the last tokens of a window in their order.
+                places = torch.arange(CONTEXT - 1)[-kept.keys.shape[2] :] % layer.keys.shape[2]
+                layer.keys[:, :, places] = kept.keys
+                layer.values[:, :, places] = kept.values
+            inputs = {**step.example_inputs, "input_ids": words[:, -1:]}
+            found = step.model(**inputs).logits[:, -1]
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:transformers.mistral. bytes or FLOPs are too high")
+def test_a_prefill_step_says_the_next_word_and_fills_the_cache() -> None:
+    for name, settings in (("llama", SHARED_HEADS), ("mistral", SLIDING)):
+        step = small_inference_step(
+            name, "prefill", settings, context=CONTEXT, device="cpu", dtype="float32"
+        )
+        words = step.example_inputs["input_ids"]
+        assert words.shape == (SEQUENCES, CONTEXT)
+        with torch.no_grad():
+            found = step.model(**step.example_inputs).logits
+            whole = step.model(input_ids=words, use_cache=True)
+        assert found.shape[1] == 1
+        torch.testing.assert_close(found[:, -1], whole.logits[:, -1])
+        layer, kept = (
+            cache.layers[0]
+            for cache in (step.example_inputs["past_key_values"], whole.past_key_values)
+        )
+        last = kept.keys[:, :, -1]
+        torch.testing.assert_close(layer.keys[:, :, (CONTEXT - 1) % layer.keys.shape[2]], last)
+
+
+ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        (
+            *("llama", {**DECODER, "max_position_embeddings": 16, "context": 17}),
+            "^context: expected at most 16 tokens, as max_position_embeddings of .* is 16, got 17",
+        ),
+        ("mpt", {"n_layers": 1, "max_seq_len": 16, "context": 17}, "at most 16 .* max_seq_len of"),
+        ("llama", {**DECODER, "weight_bits": 3}, r"^weight_bits: expected 4, 8 or 16, got 3$"),
+        ("t5", SMALL["t5"], r"expected a decoder .*, got T5\w+, which has an enc"),
+        ("recurrent_gemma", DECODER, "keys and values, got a LinearAttentionLayer in layer"),
+        ("bert", SMALL["bert"], "BertLMHeadModel, .* an encoder; the setting is_decoder=true"),
+        (
+            "llama",
+            {**SHARED_HEADS, "rope_parameters": ROPE},
+            "no values, got rope_type dynamic; the sett",
+        ),
+    ],
+)
+def test_a_step_that_there_is_not_is_refused_in_one_line(
+    name: str, settings: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        inference_step(f"transformers:{name}", **{"mode": "decode", **settings})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "mode", "work"),
+    [
+        ("gemma2", {"head_dim": 4}, "decode", "copies keys and values for each head"),
+        ("llama4_text", {"head_dim": 4, "num_local_experts": 4}, "decode", "computes all experts"),
+        ("llama", {}, "prefill", ""),
+        ("mistral", {"sliding_window": 4}, "decode", ""),
+        ("mistral", {"sliding_window": 8}, "prefill", ""),
+        ("mistral", {"sliding_window": 4}, "prefill", "library computes all pairs of tokens"),
+    ],
+)
+def test_counts_that_are_too_high_are_told(
+    name: str, settings: Mapping[str, Any], mode: str, work: str
+) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        small_inference_step(name, mode, {**SHARED_HEADS, **settings}, context=8)
+    assert len(told) == bool(work)
+    assert all(work in str(each.message) and "\n" not in str(each.message) for each in told)
+
+
+@pytest.mark.filterwarnings("ignore:.*too high for a server")
+def test_fewer_layers_than_a_configuration_lists(tmp_path: Path) -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+    file = tmp_path / "config.json"
+    text = {**SHARED_HEADS, "head_dim": 4, **layers}
+    file.write_text(json.dumps({"model_type": "gpt_oss", **text}))
+    step = inference_step(f"transformers:{file}", mode="decode", context=16, num_hidden_layers=1)
+    (layer,) = step.example_inputs["past_key_values"].layers
+    assert layer.max_cache_len == WINDOW
+    with pytest.raises(WorkloadError, match=r"takes, got ValueError: `num_hidden_layers` \(3\)"):
+        inference_step(f"transformers:{file}", mode="decode", num_hidden_layers=3)
+    file.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    fewer: dict[str, Any] = {"text_config": {"num_hidden_layers": 1}}
+    step = inference_step(f"transformers:{file}", mode="decode", context=16, **fewer)
+    assert len(step.example_inputs["past_key_values"].layers) == 1
