@@ -48,12 +48,12 @@ def test_a_cache_has_the_keys_and_values_of_each_layer(
     mode: str, name: str, settings: Mapping[str, Any], num_heads: int, width: int, length: int
 ) -> None:
     graph = capture_step(small_inference_step(name, mode, settings, context=CONTEXT))
-    found = caches(graph)
+    cache_ops = caches(graph)
     num_layers = 2
     of_one = SEQUENCES * num_heads * length * width * BYTES
-    assert graph.parameter_bytes[found].tolist() == [of_one] * (2 * num_layers)
+    assert graph.parameter_bytes[cache_ops].tolist() == [of_one] * (2 * num_layers)
     num_new = 1 if mode == "decode" else length
-    for cache in found:
+    for cache in cache_ops:
         (tensor,) = graph.tensors_of_op[cache]
         (write,) = [
             op
@@ -76,9 +76,9 @@ def test_attention_reads_the_cache_of_its_layer_and_is_with_it() -> None:
     of_one = SEQUENCES * 2 * CONTEXT * 4 * BYTES
     token = SEQUENCES * 4 * 4 * BYTES  # of 4 heads, of which 2 share keys and values
     sums = SEQUENCES * 4 * 4
-    found = attentions(graph)
-    assert len(found) == 2
-    for attention in found:
+    attention_ops = attentions(graph)
+    assert len(attention_ops) == 2
+    for attention in attention_ops:
         assert graph.bytes_accessed[attention] == 2 * of_one + 2 * token + sums
         together = graph.colocation == graph.colocation[attention]
         assert sum(together[caches(graph)]) == 2
@@ -106,9 +106,9 @@ def test_linear_layers_are_held_in_blocks_of_32_with_a_scale(
     graph = capture_step(step)
     # Queries and outputs are 32 x 32, keys and values 16 x 32, and of the 3 others 64 x 32.
     blocks = 2 * (2 * 32 + 2 * 16 + 3 * 64)
-    others = (2 * 30 * 32 + (2 * 2 + 1) * 32) * BYTES  # words, logits and norms
+    other_bytes = (2 * 30 * 32 + (2 * 2 + 1) * 32) * BYTES  # words, logits and norms
     is_weight = np.array([kind == "parameter" for kind in graph.op_types])
-    assert graph.parameter_bytes[is_weight].sum() == blocks * bytes_of_block + others
+    assert graph.parameter_bytes[is_weight].sum() == blocks * bytes_of_block + other_bytes
     query = graph.op_names.index("model.layers.0.self_attn.q_proj/aten.mm")
     assert graph.bytes_accessed[query] == 32 * bytes_of_block + 2 * SEQUENCES * 32 * BYTES
     assert graph.flops[query] == 2 * SEQUENCES * 32 * 32
@@ -156,5 +156,5 @@ def test_tokens_per_second_are_bandwidth_over_bytes() -> None:
     seconds = (weights + logits + keys_and_values) / (0.5 * 1e12)
     assert cost_model(graph, kind).sum() == pytest.approx(seconds, rel=0.01)
     # Of the table of words a row is read, but all of it is held.
-    held = weights + 2 * logits + keys_and_values
-    assert graph.parameter_bytes.sum() == pytest.approx(held, rel=0.01)
+    held_bytes = weights + 2 * logits + keys_and_values
+    assert graph.parameter_bytes.sum() == pytest.approx(held_bytes, rel=0.01)

@@ -92,10 +92,10 @@ def small_diffusers(name: str, **settings: Any) -> Case:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_loss_of_a_network_with_a_codebook_reaches_all_weights() -> None:
-    given = small_diffusers("VQModel", **PICTURES, **BLOCKS, num_vq_embeddings=6)
-    step = compared(given)
+    network = small_diffusers("VQModel", **PICTURES, **BLOCKS, num_vq_embeddings=6)
+    step = compared(network)
     check_replay(step, num_orders=1)
-    assert all(weights.grad is not None for weights in given.model.parameters())
+    assert all(weights.grad is not None for weights in network.model.parameters())
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -109,9 +109,9 @@ def test_the_loss_of_a_network_with_a_codebook_reaches_all_weights() -> None:
 def test_networks_that_are_told_the_size_of_the_picture(
     name: str, settings: Mapping[str, Any]
 ) -> None:
-    given = small_diffusers(name, **{"sample_size": 8, **settings})
-    assert "added_cond_kwargs" in given.model.keywords  # type: ignore[operator]
-    check_replay(compared(given), num_orders=1)
+    network = small_diffusers(name, **{"sample_size": 8, **settings})
+    assert "added_cond_kwargs" in network.model.keywords  # type: ignore[operator]
+    check_replay(compared(network), num_orders=1)
 
 
 SMALL: dict[str, dict[str, int]] = {
@@ -135,9 +135,9 @@ def test_a_step_of_a_model_or_family_is_what_pytorch_runs(name: str) -> None:
     assert step.loss_fn is None
     # Adam would divide the rounding errors of gradients that are zero by themselves.
     optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    found = compared(Case(step.model, step.example_inputs), optimizer)
-    check_replay(found, num_orders=1)
-    check_tensors(found)
-    check_parameter_bytes(found)
+    step_as_run = compared(Case(step.model, step.example_inputs), optimizer)
+    check_replay(step_as_run, num_orders=1)
+    check_tensors(step_as_run)
+    check_parameter_bytes(step_as_run)
     steps_in_time = {path for path, _ in step.model.named_modules() if "step" in path}
-    assert steps_in_time <= set(found.graph.scopes)
+    assert steps_in_time <= set(step_as_run.graph.scopes)

@@ -38,15 +38,15 @@ def test_a_graph_is_captured_once_unless_a_file_describes_its_model(
         ("transformers:someone/gpt2", SourceOptions(dict(SMALL["gpt2"]), mode="decode")),
         ("transformers:gpt2", SourceOptions(dict(SMALL["gpt2"]), mode="decode", context=9)),
     )
-    kept = [load_source(*choice) for choice in choices[:3]]
-    assert "aten.nll_loss_forward" in kept[0].graph.op_types
+    captured = [load_source(*choice) for choice in choices[:3]]
+    assert "aten.nll_loss_forward" in captured[0].graph.op_types
 
     def fail(*_: object, **_how: object) -> None:
         raise AssertionError("expected no capture")
 
     for module in ("models", "sources"):
         monkeypatch.setattr(f"placeto.problems.{module}.capture_step", fail)
-    for choice, source in zip(choices[:2], kept, strict=False):
+    for choice, source in zip(choices[:2], captured, strict=False):
         again = load_source(*choice)
         assert (again.graph, again.name) == (source.graph, source.name)
     for choice in choices[2:]:
@@ -78,10 +78,10 @@ def test_a_step_of_decoding_reads_the_bytes_of_the_file(
     source = load_source(str(path), SourceOptions(mode="decode", context=200))
     assert (source.name, source.graph.tokens) == ("small-decode", 1)
     graph = source.graph
-    held = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
-    assert {name: held[name] for name in written} == written
+    bytes_of_op = dict(zip(graph.op_names, graph.parameter_bytes.tolist(), strict=True))
+    assert {name: bytes_of_op[name] for name in written} == written
     # Keys and values of 2 layers, 2 heads, 200 tokens of 64 / 4 numbers of 16 bits.
-    caches = [count for name, count in held.items() if count and "past_key_values" in name]
+    caches = [count for name, count in bytes_of_op.items() if count and "past_key_values" in name]
     assert caches == [2 * 200 * 16 * 2] * 4
     read = dict(zip(graph.op_names, graph.bytes_accessed.tolist(), strict=True))
     weight = written["model.layers.1.self_attn.q_proj.weight"]

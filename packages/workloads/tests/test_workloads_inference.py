@@ -33,16 +33,18 @@ def test_a_decode_step_says_the_next_word_as_the_whole_text_does() -> None:
         words = torch.randint(30, (SEQUENCES, CONTEXT))
         with torch.no_grad():
             expected = step.model(input_ids=words).logits[:, -1]
-            before = step.model(input_ids=words[:, :-1], use_cache=True).past_key_values
+            cache_of_library = step.model(input_ids=words[:, :-1], use_cache=True).past_key_values
             cache = step.example_inputs["past_key_values"]
-            for layer, kept in zip(cache.layers, before.layers, strict=True):
+            for layer, library_layer in zip(cache.layers, cache_of_library.layers, strict=True):
                 # The library keeps the last tokens of a window in their order.
-                places = torch.arange(CONTEXT - 1)[-kept.keys.shape[2] :] % layer.keys.shape[2]
-                layer.keys[:, :, places] = kept.keys
-                layer.values[:, :, places] = kept.values
+                positions = (
+                    torch.arange(CONTEXT - 1)[-library_layer.keys.shape[2] :] % layer.keys.shape[2]
+                )
+                layer.keys[:, :, positions] = library_layer.keys
+                layer.values[:, :, positions] = library_layer.values
             inputs = {**step.example_inputs, "input_ids": words[:, -1:]}
-            found = step.model(**inputs).logits[:, -1]
-        torch.testing.assert_close(found, expected)
+            logits = step.model(**inputs).logits[:, -1]
+        torch.testing.assert_close(logits, expected)
 
 
 @pytest.mark.filterwarnings("ignore:transformers.mistral. bytes or FLOPs are too high")
@@ -54,15 +56,15 @@ def test_a_prefill_step_says_the_next_word_and_fills_the_cache() -> None:
         words = step.example_inputs["input_ids"]
         assert words.shape == (SEQUENCES, CONTEXT)
         with torch.no_grad():
-            found = step.model(**step.example_inputs).logits
+            logits = step.model(**step.example_inputs).logits
             whole = step.model(input_ids=words, use_cache=True)
-        assert found.shape[1] == 1
-        torch.testing.assert_close(found[:, -1], whole.logits[:, -1])
-        layer, kept = (
+        assert logits.shape[1] == 1
+        torch.testing.assert_close(logits[:, -1], whole.logits[:, -1])
+        layer, library_layer = (
             cache.layers[0]
             for cache in (step.example_inputs["past_key_values"], whole.past_key_values)
         )
-        last = kept.keys[:, :, -1]
+        last = library_layer.keys[:, :, -1]
         torch.testing.assert_close(layer.keys[:, :, (CONTEXT - 1) % layer.keys.shape[2]], last)
 
 
@@ -109,11 +111,13 @@ def test_a_step_that_there_is_not_is_refused_in_one_line(
 def test_counts_that_are_too_high_are_told(
     name: str, settings: Mapping[str, Any], mode: str, work: str
 ) -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         small_inference_step(name, mode, {**SHARED_HEADS, **settings}, context=8)
-    assert len(told) == bool(work)
-    assert all(work in str(each.message) and "\n" not in str(each.message) for each in told)
+    assert len(warned) == bool(work)
+    assert all(
+        work in str(warning.message) and "\n" not in str(warning.message) for warning in warned
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*too high for a server")

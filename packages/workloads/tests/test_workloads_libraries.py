@@ -141,12 +141,12 @@ def test_a_configuration_comes_from_a_file_without_what_would_run(tmp_path: Path
     assert (model.config.n_layer, model.config.n_embd) == (3, 16)
     assert type(model).__name__ == "GPT2LMHeadModel"
     text = {**WIDTHS, "num_hidden_layers": 1, "vocab_size": 600, "max_position_embeddings": 8}
-    parts = {"text_config": {**text, **bad}, "vision_config": {**TINY, **bad}}
-    clip: Any = library_step(written(tmp_path, model_type="clip", **parts), batch_size=2).model
-    for made in (clip.config.text_config, clip.config.vision_config):
-        assert made.hidden_size == WIDTHS["hidden_size"]
-        assert made._attn_implementation in {"eager", "sdpa"}
-        assert not hasattr(made, "auto_map")
+    configs = {"text_config": {**text, **bad}, "vision_config": {**TINY, **bad}}
+    clip: Any = library_step(written(tmp_path, model_type="clip", **configs), batch_size=2).model
+    for config in (clip.config.text_config, clip.config.vision_config):
+        assert config.hidden_size == WIDTHS["hidden_size"]
+        assert config._attn_implementation in {"eager", "sdpa"}
+        assert not hasattr(config, "auto_map")
     assert not (tmp_path / "sprung").exists()
 
 
@@ -245,15 +245,15 @@ def test_a_wrong_configuration_is_refused(tmp_path: Path, content: str, message:
 
 
 def test_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    offline_states = []
 
     def from_config(_config: object, **_settings: object) -> nn.Module:
-        seen.append(constants.HF_HUB_OFFLINE)
+        offline_states.append(constants.HF_HUB_OFFLINE)
         raise ValueError("enough")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "_from_config", from_config)
     with pytest.raises(WorkloadError, match=r"^transformers:gpt2: ValueError: enough; if"):
         library_step("transformers:gpt2")
-    assert seen == [True]
+    assert offline_states == [True]
     assert constants.HF_HUB_OFFLINE is False

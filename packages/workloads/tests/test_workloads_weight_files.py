@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*too high for a server")
 @pytest.mark.parametrize(
     ("architecture", "config"),
     [*CONFIGS.items(), ("llama", MIXTRAL)],
-    ids=lambda each: str(each)[:9],
+    ids=lambda parameter: str(parameter)[:9],
 )
 def test_a_gguf_file_has_the_model_that_it_was_written_of(
     architecture: str, config: dict[str, Any], tmp_path: Path
@@ -66,11 +66,11 @@ def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path
     experts = "model.layers.1.mlp.experts.gate_up_proj"
     assert dict(step.parameter_bytes or {})[experts] == 2 * 4 * 96 * 64 // 32 * 34
     used = b"llama.expert_used_count" + struct.pack("<I", 4)
-    (many := tmp_path / "many.gguf").write_bytes(
+    (many_experts := tmp_path / "many.gguf").write_bytes(
         path.read_bytes().replace(used + b"\2", used + b"\5")
     )
     with pytest.raises(WorkloadError, match="of at most the num_experts 4, got 5"):
-        decoding_step(many)
+        decoding_step(many_experts)
     # Files of the first months have a tensor for each expert.
     model = GgufModel(path)
     model.tensors = {
@@ -78,14 +78,14 @@ def test_the_tensors_of_mixtral_have_the_names_of_published_files(tmp_path: Path
         for name, (shape, num_bytes) in header.tensors.items()
         for expert in range(4)
         if expert == 0 or "_exps" in name
-    } | {name: each for name, each in header.tensors.items() if "_exps" not in name}
+    } | {name: tensor for name, tensor in header.tensors.items() if "_exps" not in name}
     assert model.parameter_bytes(tiny_model(MIXTRAL)) == step.parameter_bytes
 
 
 def test_headers_of_large_files_alone_are_read(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_token_list([f"word{number}" for number in range(20_000)])
+    writer.add_token_list([f"word{index}" for index in range(20_000)])
     num_bytes = 40 * 10**9
     writer.add_tensor_info("token_embd.weight", (num_bytes // 2,), np.dtype(np.float16), num_bytes)
     writer.write_header_to_file()
@@ -104,21 +104,21 @@ def test_headers_of_large_files_alone_are_read(tmp_path: Path) -> None:
 
 def test_a_model_may_be_in_several_files(tmp_path: Path) -> None:
     config, whole = CONFIGS["qwen2"], tmp_path / "whole.gguf"
-    parts = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
+    part_paths = [tmp_path / f"model-0000{index}-of-00002.gguf" for index in (1, 2)]
     expected = write_gguf(whole, "qwen2", config)
-    for number, part in enumerate(parts):
-        write_gguf(part, "qwen2", config, number, 2)
-    for part in parts:
-        found = GgufModel(part)
-        assert found.config == GgufModel(whole).config
-        assert found.parameter_bytes(tiny_model(config)) == expected
+    for index, part_path in enumerate(part_paths):
+        write_gguf(part_path, "qwen2", config, index, 2)
+    for part_path in part_paths:
+        model = GgufModel(part_path)
+        assert model.config == GgufModel(whole).config
+        assert model.parameter_bytes(tiny_model(config)) == expected
     renamed = tmp_path / "model.gguf"
-    renamed.write_bytes(parts[0].read_bytes())
+    renamed.write_bytes(part_paths[0].read_bytes())
     with pytest.raises(WorkloadError, match="so that the other parts are found beside it"):
         GgufModel(renamed)
-    parts[1].unlink()
+    part_paths[1].unlink()
     with pytest.raises(WorkloadError, match=r"00002-of-00002\.gguf: No such file"):
-        GgufModel(parts[0])
+        GgufModel(part_paths[0])
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +137,11 @@ COUNT = b"llama.block_count"
 Numbers = tuple[int, ...]
 
 
-def put(key: bytes, form: str, before: Numbers, after: Numbers) -> tuple[bytes, bytes]:
+def put(key: bytes, form: str, old_numbers: Numbers, new_numbers: Numbers) -> tuple[bytes, bytes]:
     """Return a key with the numbers behind it in the file, and with others."""
-    packed = [struct.pack(f"<{form}", *numbers) if numbers else b"" for numbers in (before, after)]
+    packed = [
+        struct.pack(f"<{form}", *values) if values else b"" for values in (old_numbers, new_numbers)
+    ]
     return key + packed[0], key + packed[1]
 
 
@@ -167,9 +169,9 @@ def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
     name: str, written: bytes, tmp_path: Path
 ) -> None:
     if name in BAD_BYTES:
-        before, after, words = BAD_BYTES[name]
-        assert before in written
-        data = written.replace(before, after)
+        old_bytes, new_bytes, words = BAD_BYTES[name]
+        assert old_bytes in written
+        data = written.replace(old_bytes, new_bytes)
     else:
         data, words = {
             "empty": (b"", "expected a GGUF file, got one of 0 bytes"),
@@ -187,14 +189,16 @@ def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
 
 def damaged(whole: bytes, end: int, count: int) -> Iterator[bytes]:
     """Yield a file with other bytes before some place, a few times also cut off."""
-    numbers = random.Random(0)  # noqa: S311 (it keeps no secret)
+    generator = random.Random(0)  # noqa: S311 (it keeps no secret)
     for _ in range(count):
         data = bytearray(whole)
-        for _ in range(numbers.choice([1, 1, 2, 8])):
-            place = numbers.randrange(end)
-            data[place] = numbers.choice([0, 255, 0x39, data[place] ^ 1 << numbers.randrange(8)])
-        if numbers.random() < 0.1:
-            del data[numbers.randrange(len(data)) :]
+        for _ in range(generator.choice([1, 1, 2, 8])):
+            position = generator.randrange(end)
+            data[position] = generator.choice(
+                [0, 255, 0x39, data[position] ^ 1 << generator.randrange(8)]
+            )
+        if generator.random() < 0.1:
+            del data[generator.randrange(len(data)) :]
         yield bytes(data)
 
 
@@ -228,8 +232,8 @@ LLAMA = CONFIGS["llama"]
 
 
 def plain_tensors(config: dict[str, Any]) -> dict[str, torch.Tensor]:
-    made = shapes(tiny_model(config)).items()
-    return {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in made}
+    shapes_of_parameters = shapes(tiny_model(config)).items()
+    return {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes_of_parameters}
 
 
 def bytes_in(path: Path, config: dict[str, Any]) -> dict[str, int]:
@@ -247,25 +251,31 @@ def test_a_model_may_be_in_one_or_several_safetensors_files(tmp_path: Path) -> N
     whole = write_safetensors(tmp_path, LLAMA, tensors)
     assert bytes_in(whole, LLAMA) == bytes_in(tmp_path, LLAMA) == expected  # or the folder
     whole.unlink()
-    places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(tensors)}
-    for file in set(places.values()):
+    files_of_tensors = {
+        name: f"model-{index % 2}.safetensors" for index, name in enumerate(tensors)
+    }
+    for file in set(files_of_tensors.values()):
         save_file(
-            {name: tensors[name] for name in tensors if places[name] == file}, tmp_path / file
+            {name: tensors[name] for name in tensors if files_of_tensors[name] == file},
+            tmp_path / file,
         )
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    assert bytes_in(index, LLAMA) == bytes_in(tmp_path, LLAMA) == expected
+    index_file = tmp_path / "model.safetensors.index.json"
+    index_file.write_text(json.dumps({"metadata": {}, "weight_map": files_of_tensors}))
+    assert bytes_in(index_file, LLAMA) == bytes_in(tmp_path, LLAMA) == expected
     (tmp_path / "model-1.safetensors").write_bytes((tmp_path / "model-0.safetensors").read_bytes())
     wrong: list[tuple[Any, str]] = [
         ({}, "expected a weight_map, got {}"),
         ({"a": "../model.safetensors"}, "names of files beside it, got '../model.safetensors'"),
         ({"a": "model-2.safetensors"}, "expected a safetensors file, got none"),
-        ({str(n): f"model-{n}.safetensors" for n in (0, 1)}, "in one file of the model alone"),
+        (
+            {str(index): f"model-{index}.safetensors" for index in (0, 1)},
+            "in one file of the model alone",
+        ),
     ]
     for weight_map, words in wrong:
-        index.write_text(json.dumps({"weight_map": weight_map}))
+        index_file.write_text(json.dumps({"weight_map": weight_map}))
         with pytest.raises(WorkloadError, match=words):
-            SafetensorsModel(index)
+            SafetensorsModel(index_file)
 
 
 # The tensors of a matrix of 64 x 96 in 4 bits, as the libraries write them, and their bytes.
@@ -290,11 +300,11 @@ QUANTIZED = {
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_scales_and_zeros_count_with_quantized_weights(kind: str, tmp_path: Path) -> None:
-    parts, num_bytes = QUANTIZED[kind]
+    layout, num_bytes = QUANTIZED[kind]
     tensors = plain_tensors(LLAMA)
     del tensors[f"{PROJECTION}.weight"]
     expected = {name: tensor.nbytes for name, tensor in tensors.items()}
-    for name, dtype, sizes in map(str.split, parts.split(", ")):
+    for name, dtype, sizes in map(str.split, layout.split(", ")):
         shape = [*map(int, sizes.split("x"))]
         tensors[f"{PROJECTION}.{name}"] = torch.zeros(shape, dtype=getattr(torch, dtype))
     path = write_safetensors(tmp_path, LLAMA, tensors)
@@ -374,7 +384,9 @@ def test_what_is_wrong_with_safetensors_files_is_said_in_a_line(tmp_path: Path) 
             r"expected a tensor of model\.norm\.weight, got none, but net\.norm\.weight, which",
         ),
     ):
-        changed = {name: each for name, each in (tensors | change).items() if each is not None}
+        changed = {
+            name: tensor for name, tensor in (tensors | change).items() if tensor is not None
+        }
         write_safetensors(tmp_path, LLAMA, changed)
         with pytest.raises(WorkloadError, match=words):
             bytes_in(path, LLAMA)

@@ -48,10 +48,10 @@ QUANTIZED = (gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q8_0)
 def tiny_model(config: dict[str, Any]) -> nn.Module:
     """Return a tiny language model, on the meta device."""
     settings = {**SMALL, **config}
-    made = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
+    model_config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
     with torch.device("meta"):
         classes: Any = transformers.AutoModelForCausalLM
-        model: nn.Module = classes.from_config(made)
+        model: nn.Module = classes.from_config(model_config)
     return model
 
 
@@ -66,7 +66,7 @@ def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def write_gguf(
-    path: Path, architecture: str, config: dict[str, Any], part: int = 0, parts: int = 1
+    path: Path, architecture: str, config: dict[str, Any], part_index: int = 0, num_parts: int = 1
 ) -> dict[str, int]:
     """Write the weights of a tiny model, and return the bytes of each of its parameters there.
 
@@ -74,32 +74,32 @@ def write_gguf(
     several parts has every second, third and so on of the parameters.
     """
     model = tiny_model(config)
-    made: Any = model.config
+    model_config: Any = model.config
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(made.num_hidden_layers)
-    writer.add_context_length(made.max_position_embeddings)
-    writer.add_embedding_length(made.hidden_size)
-    writer.add_feed_forward_length(made.intermediate_size)
-    writer.add_head_count(made.num_attention_heads)
-    writer.add_head_count_kv(made.num_key_value_heads)
+    writer.add_block_count(model_config.num_hidden_layers)
+    writer.add_context_length(model_config.max_position_embeddings)
+    writer.add_embedding_length(model_config.hidden_size)
+    writer.add_feed_forward_length(model_config.intermediate_size)
+    writer.add_head_count(model_config.num_attention_heads)
+    writer.add_head_count_kv(model_config.num_key_value_heads)
     if "head_dim" in config:
-        writer.add_key_length(made.head_dim)
+        writer.add_key_length(model_config.head_dim)
     for setting, add in {
         "num_experts": writer.add_expert_count,
         "num_experts_per_tok": writer.add_expert_used_count,
         "moe_intermediate_size": writer.add_expert_feed_forward_length,
         "shared_expert_intermediate_size": writer.add_expert_shared_feed_forward_length,
     }.items():
-        if (value := getattr(made, setting, None)) is not None:
+        if (value := getattr(model_config, setting, None)) is not None:
             add(value)
-    writer.add_token_list([f"word{number}" for number in range(made.vocab_size)])
-    writer.add_array("tokenizer.ggml.scores", [0.5] * made.vocab_size)
-    if parts > 1:
-        writer.add_uint16("split.no", part)
-        writer.add_uint16("split.count", parts)
+    writer.add_token_list([f"word{index}" for index in range(model_config.vocab_size)])
+    writer.add_array("tokenizer.ggml.scores", [0.5] * model_config.vocab_size)
+    if num_parts > 1:
+        writer.add_uint16("split.no", part_index)
+        writer.add_uint16("split.count", num_parts)
     num_bytes = {}
-    for name, parameter in [*model.named_parameters()][part::parts]:
-        tensors = stored_tensors(name, tuple(parameter.shape), architecture, made)
+    for name, parameter in [*model.named_parameters()][part_index::num_parts]:
+        tensors = stored_tensors(name, tuple(parameter.shape), architecture, model_config)
         num_bytes[name] = sum(_add(writer, tensor, shape) for tensor, shape in tensors.items())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -112,18 +112,18 @@ def stored_tensors(
     parameter: str, shape: tuple[int, ...], architecture: str, config: Any
 ) -> dict[str, tuple[int, ...]]:
     """Return the tensors that llama.cpp's converter makes of a parameter, with their shapes."""
-    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(numbers[architecture], config.num_hidden_layers)
-    found = re.fullmatch(r"(.+?)(?:[._](weight|bias))?", parameter)
-    assert found is not None
-    stem, kind = found[1], found[2] or "weight"
+    ids = {name: architecture_id for architecture_id, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(ids[architecture], config.num_hidden_layers)
+    match = re.fullmatch(r"(.+?)(?:[._](weight|bias))?", parameter)
+    assert match is not None
+    stem, kind = match[1], match[2] or "weight"
     if architecture == "gpt-oss" and len(shape) == 3:
         shape = (shape[0], shape[2], shape[1])
     if "experts.gate_up_proj" not in parameter:
         return {f"{names.get_name(stem)}.{kind}": shape}
     halves = [stem.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj")]
     half = (shape[0], shape[1] // 2, *shape[2:])
-    return {f"{names.get_name(each)}.{kind}": half for each in halves}
+    return {f"{names.get_name(stem_half)}.{kind}": half for stem_half in halves}
 
 
 def _add(writer: gguf.GGUFWriter, name: str, shape: tuple[int, ...]) -> int:
@@ -145,7 +145,7 @@ def write_safetensors(
 ) -> Path:
     """Write tensors and the configuration beside them, and return the path of the tensors."""
     settings = {**SMALL, **config}
-    made = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
-    made.save_pretrained(folder)
+    model_config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
+    model_config.save_pretrained(folder)
     save_file(tensors, folder / "model.safetensors")
     return folder / "model.safetensors"
