@@ -14,7 +14,7 @@ from pants.engine.rules import Get, collect_rules, rule
 from pants.option.option_types import SkipOption
 from pants.option.subsystem import Subsystem
 from repository import pages, reference
-from repository.sizes import COUNTED, TABLE, too_large
+from repository.sizes import COUNTED, TABLE, read_table, too_large
 
 
 class PageStyle(Subsystem):
@@ -71,13 +71,15 @@ async def partition_modules(
 async def partition_code(
     request: SizesRequest.PartitionRequest, subsystem: Sizes
 ) -> Partitions[str, Any]:
-    return partitions(request.files, COUNTED.search, subsystem.skip)
+    # Pants divides files into batches, and a room has to be counted whole.
+    is_affected = any(COUNTED.search(file) for file in request.files) and not subsystem.skip
+    return Partitions.single_partition([TABLE]) if is_affected else Partitions()
 
 
 def partitions(
     names: Iterable[str], matches: Callable[[str], Any], skip: bool
 ) -> Partitions[str, Any]:
-    """Return the files that a check reads, all at once."""
+    """Return the files that a check reads."""
     files = [] if skip else [name for name in names if matches(name)]
     return Partitions.single_partition(files) if files else Partitions()
 
@@ -105,9 +107,11 @@ async def check_reference(request: ReferenceRequest.Batch[str, Any]) -> LintResu
 
 @rule(desc="Check the sizes of rooms")
 async def check_sizes(request: SizesRequest.Batch[str, Any]) -> LintResult:
-    contents = await Get(DigestContents, PathGlobs([*request.elements, TABLE]))
-    files = {file.path: file.content for file in contents}
-    return result_of(too_large(files.pop(TABLE).decode(), files), Sizes.options_scope)
+    (table,) = await Get(DigestContents, PathGlobs(request.elements))
+    text = table.content.decode()
+    code = await Get(DigestContents, PathGlobs([f"{room}/**" for room in read_table(text)]))
+    files = {file.path: file.content for file in code if COUNTED.search(file.path)}
+    return result_of(too_large(text, files), Sizes.options_scope)
 
 
 def rules() -> list[Any]:
