@@ -19,7 +19,7 @@ from placeto.trials.trials import (
     Results,
     Task,
     Trial,
-    placing,
+    placing_trial,
 )
 from placeto_baselines import RnnSettings
 from placeto_experiments.paper import tasks
@@ -107,7 +107,7 @@ def summary(
 ) -> Summary:
     """Return the summary of records by placer and graph: one for each seed, or one of all seeds."""
     records = {
-        placing(Count(0), placer, Graph(graph), seed).name: record
+        placing_trial(Count(0), placer, Graph(graph), seed).name: record
         for placer, of_graphs in placers.items()
         for graph, found in of_graphs.items()
         for seed, record in ([(None, found)] if isinstance(found, Placed) else enumerate(found))

@@ -20,7 +20,7 @@ from placeto.trials.records import (
     evaluations_until,
     short_curve,
 )
-from placeto.trials.running import beginning
+from placeto.trials.running import starting_order
 from placeto.trials.tables import (
     NOTHING,
     placer_table,
@@ -263,8 +263,8 @@ def test_trainings_begin_first_where_several_trials_run_at_once_the_longest_befo
     makers = dict.fromkeys("ab", two_chains)
     problems = [Problem(stem=name, source="chains", cluster=name) for name in makers]
     trials = Comparison(problems, makers, PLACERS, [0], dict.fromkeys(PLACERS)).trials
-    assert beginning(trials, 1) == trials
-    begun = [f"{trial.placer} {trial.graph}" for trial in beginning(trials, 2)]
+    assert starting_order(trials, 1) == trials
+    begun = [f"{trial.placer} {trial.graph}" for trial in starting_order(trials, 2)]
     assert begun[:6] == ["rnn b", "rnn a", "placeto b", "placeto a", "paper b", "paper a"]
     assert begun[6:] == [f"{one.placer} {one.graph}" for one in trials if not one.is_long]
 

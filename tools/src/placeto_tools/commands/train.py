@@ -16,7 +16,7 @@ from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import Progress, StopRequest, left_text
 from placeto.texts import counted, seconds_text
 from placeto.training.folder import TrainingFolder, read_policy
-from placeto.training.loop import logs_of, run_training
+from placeto.training.loop import open_logs, run_training
 from placeto.training.settings import parse_settings, restored_settings, with_network_of
 from placeto_graphs import PlacementProblem
 from placeto_policy import (
@@ -141,7 +141,7 @@ def train(
         processes.gather([])  # the folder is there
         trainer = _make_trainer(folder, seed, processes)
         progress.update("first update (compiles the simulator once) ...")
-        with logs_of(folder, trainer) as logs:
+        with open_logs(folder, trainer) as logs:
             done = run_training(
                 trainer,
                 folder.checkpoint,

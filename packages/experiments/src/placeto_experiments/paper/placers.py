@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from placeto.trials.placing_tasks import Place, PlaceByName
-from placeto.trials.trials import Graph, Trial, placing, training_name
+from placeto.trials.trials import Graph, Trial, placing_trial, training_name
 from placeto_baselines import RnnSettings
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.tasks import (
@@ -110,7 +110,7 @@ def trial(
     if policy:
         fields["policy"] = f"{policy}-{seed}"
         needed_policies = [training_name(fields["policy"])]
-    return placing(
+    return placing_trial(
         task(label=label, graph=graph, seed=seed, **fields), label, graph, seed, *needed_policies
     )
 

@@ -50,7 +50,7 @@ def run_training(
 
 
 @contextmanager
-def logs_of(
+def open_logs(
     folder: TrainingFolder, trainer: Trainer
 ) -> Iterator[list[JsonLinesLog | TensorBoardLog]]:
     """Open the logs of a training, which the first process writes."""

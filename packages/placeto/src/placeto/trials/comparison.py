@@ -23,7 +23,16 @@ from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Failed, Placed, Problem, Runs, TrialRecord
 from placeto.trials.running import conduct
 from placeto.trials.tables import CPU, ComparisonReport, placer_table, profiles, runtime_text
-from placeto.trials.trials import Experiment, Graph, Page, Results, Trial, Watch, Workspace, placing
+from placeto.trials.trials import (
+    Experiment,
+    Graph,
+    Page,
+    Results,
+    Trial,
+    Watch,
+    Workspace,
+    placing_trial,
+)
 from placeto_baselines import Limits, RnnSettings, least_excess
 from placeto_graphs import PlacementProblem
 from placeto_policy import Settings
@@ -184,12 +193,12 @@ class Comparison:
     @property
     def trials(self) -> list[Trial]:
         """All trials, the quickest placers first, as in `PLACERS`."""
-        trials = [self._describing(problem) for problem in self.problems]
+        trials = [self._describing_trial(problem) for problem in self.problems]
         for (name, spec), problem in product(self.placers.items(), self.problems):
-            described = self._describing(problem).name  # which `news` shows
+            described = self._describing_trial(problem).name  # which `news` shows
             for seed in self.seeds if spec.random else [None]:
-                task = self._placing(name, problem, seed)
-                trial = placing(task, name, Graph(problem.stem), seed, described)
+                task = self._placing_task(name, problem, seed)
+                trial = placing_trial(task, name, Graph(problem.stem), seed, described)
                 trials.append(
                     replace(
                         trial,
@@ -290,12 +299,12 @@ class Comparison:
             if isinstance(record, Problem)
         ]
 
-    def _describing(self, problem: Problem) -> Trial:
+    def _describing_trial(self, problem: Problem) -> Trial:
         graph, modules = Graph(problem.stem), self.evaluators[problem.evaluator].modules
         task = Describe(problem, graph, modules)
-        return replace(placing(task, CASE, graph, None), title=problem.title)
+        return replace(placing_trial(task, CASE, graph, None), title=problem.title)
 
-    def _placing(self, name: str, problem: Problem, seed: int | None) -> PlaceByName:
+    def _placing_task(self, name: str, problem: Problem, seed: int | None) -> PlaceByName:
         return PlaceByName(
             label=name,
             graph=Graph(problem.stem),

@@ -90,7 +90,7 @@ class ExperimentFolder:
                     path.parent.mkdir(exist_ok=True)
                     save_problem(problem, path)
             self._written[name] = digests[name]
-            Workspace(self.path, {}, digests).hold(name, problem)
+            Workspace(self.path, {}, digests).keep(name, problem)
         self._describe()
         keys = trial_keys(self._experiment.trials, digests)
         self.workspace = Workspace(self.path, keys, digests)

@@ -45,7 +45,7 @@ class Place:
         spec = self.spec(workspace, problem)
         evaluator = evaluator_spec(self.evaluator)
         warm_up(spec.warms_as or spec.name, evaluator)
-        priced = workspace.priced(problem, evaluator)
+        priced = workspace.evaluator(problem, evaluator)
         began = cpu_seconds()
         result = run_placer(
             spec,

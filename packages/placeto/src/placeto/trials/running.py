@@ -119,7 +119,7 @@ def run_trials(
     Those that depend on one that failed do not run. If the run ends early, those that have finished
     meanwhile are yielded first.
     """
-    waiting, finished = beginning(trials, jobs), set(done)
+    waiting, finished = starting_order(trials, jobs), set(done)
     running: dict[Future[TrialRecord], Trial] = {}
     end: BaseException | None = None
     runner = _processes(jobs, workspace) if jobs > 1 else _this_process(workspace, watch)
@@ -157,7 +157,7 @@ def run_trials(
         raise RunError("a process of a trial was killed; the same command resumes") from None
 
 
-def beginning(trials: Sequence[Trial], jobs: int) -> list[Trial]:
+def starting_order(trials: Sequence[Trial], jobs: int) -> list[Trial]:
     """Return trials in the order in which they begin: of several at once, the longest first.
 
     Those that come last of the long ones are the longest. Begun last, one would run on alone.

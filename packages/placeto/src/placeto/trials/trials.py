@@ -51,7 +51,7 @@ class Workspace:
     keys: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)  # of problems
 
-    def hold(self, name: str, problem: PlacementProblem) -> None:
+    def keep(self, name: str, problem: PlacementProblem) -> None:
         """Keep a problem that was made in this process."""
         _loaded[self.problem_file(name), self.digests[name]] = problem, {}
 
@@ -65,7 +65,7 @@ class Workspace:
             _loaded[path, digest] = load_problem(path), {}
         return _loaded[path, digest][0]
 
-    def priced(self, problem: PlacementProblem, spec: EvaluatorSpec) -> Evaluator:
+    def evaluator(self, problem: PlacementProblem, spec: EvaluatorSpec) -> Evaluator:
         """Return an evaluator with one thread, compiled; one a process for what `problem` gave."""
         evaluators: dict[str, Evaluator] = {}
         if not spec.modules:  # one of a user may count
@@ -138,7 +138,9 @@ class Trial:
         return self.title or self.name
 
 
-def placing(task: Task, placer: str, graph: Graph, seed: int | None, *dependencies: str) -> Trial:
+def placing_trial(
+    task: Task, placer: str, graph: Graph, seed: int | None, *dependencies: str
+) -> Trial:
     """Return the trial of a placer on a graph; the seed is None where none changes it."""
     name = _placing_name(placer, graph.label, seed)
     return Trial(name, task, dependencies, placer=placer, graph=graph.label)
