@@ -176,6 +176,16 @@ def dot_text(problem: PlacementProblem, placement: Placement) -> str:
     return drawn.to_string()
 
 
+def _dot(problem: PlacementProblem, placement: Placement, _evaluator: EvaluatorSpec) -> Exported:
+    return Exported(dot_text(problem, placement))
+
+
+def _graphml(
+    problem: PlacementProblem, placement: Placement, _evaluator: EvaluatorSpec
+) -> Exported:
+    return Exported(graphml_text(problem, placement))
+
+
 @dataclass(frozen=True)
 class Format:
     """A form that a placement can be exported in."""
@@ -191,6 +201,6 @@ FORMATS = {
     "vllm": Format((".sh",), _vllm),
     "deepspeed": Format((".py",), _deepspeed),
     "llama.cpp": Format((".sh",), llama_cpp),
-    "dot": Format((".dot", ".gv"), lambda *placed: Exported(dot_text(*placed[:2])), False),
-    "graphml": Format((".graphml",), lambda *placed: Exported(graphml_text(*placed[:2])), False),
+    "dot": Format((".dot", ".gv"), _dot, is_priced=False),
+    "graphml": Format((".graphml",), _graphml, is_priced=False),
 }

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -159,18 +159,18 @@ def source_model(text: str, choice: SourceOptions, micro_batches: int = 1) -> So
     """Return the model of a source, with a micro-batch as its batch."""
     if _is_of_weights(text):
         text = f"transformers:{text}"
-    _, find, no_sizes = next(kind for kind in _KINDS if kind[0].fullmatch(text))
+    kind = next(kind for kind in _KINDS if kind.pattern.fullmatch(text))
     _check_choice(
         text,
         choice,
         micro_batches,
-        has_inference=find is _library_model,
-        has_seed=find is _family_model,
+        has_inference=kind.find_model is _library_model,
+        has_seed=kind.find_model is _family_model,
     )
-    for name in no_sizes:
+    for name in kind.no_sizes:
         if name in choice.sizes:
             raise InputError(f"--set {name}: expected a size of {text}")
-    model = find(text, choice, micro_batches)
+    model = kind.find_model(text, choice, micro_batches)
     if choice.mask_fraction is not None:
         make, fraction = model.make, choice.mask_fraction
         model = replace(
@@ -350,14 +350,20 @@ def _factory_model(text: str, choice: SourceOptions, micro_batches: int) -> Sour
     return SourceModel(text.rpartition(":")[2], lambda _device: make_step(text, factory, values))
 
 
-# Patterns of names, what finds their models, and parameters of what makes a model that say no size
-# of it.
-_KINDS: tuple[tuple[re.Pattern[str], Callable[..., SourceModel], tuple[str, ...]], ...] = (
-    (LIBRARY, _library_model, ("device", "name", "source")),
-    (PROGRAM, _program_model, ("trust",)),
-    (MEMBER, _family_model, ("name", "sampler", "seed")),
-    (FACTORY, _factory_model, ()),
-    (
+class _Kind(NamedTuple):
+    """Kind of sources with a model."""
+
+    pattern: re.Pattern[str]  # of their names
+    find_model: Callable[[str, SourceOptions, int], SourceModel]
+    no_sizes: tuple[str, ...]  # parameters of what makes a model that are no sizes of it
+
+
+_KINDS = (
+    _Kind(LIBRARY, _library_model, ("device", "name", "source")),
+    _Kind(PROGRAM, _program_model, ("trust",)),
+    _Kind(MEMBER, _family_model, ("name", "sampler", "seed")),
+    _Kind(FACTORY, _factory_model, ()),
+    _Kind(
         re.compile(".*", re.DOTALL),
         _registered_model,
         ("autocast", "device", "name", "seed", "target"),
