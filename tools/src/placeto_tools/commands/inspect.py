@@ -27,7 +27,7 @@ SUMS = (
 
 
 @click.command(cls=Command)
-@click.argument("problem")
+@click.argument("problem_name", metavar="PROBLEM")
 @number_option(
     "--scope-depth", default=2, help="Number of parts of a scope by which ops are added up."
 )
@@ -35,7 +35,11 @@ SUMS = (
 @problem_options
 @json_option
 def inspect(
-    problem: str, scope_depth: int, objective: str | None, options: ProblemOptions, as_json: bool
+    problem_name: str,
+    scope_depth: int,
+    objective: str | None,
+    options: ProblemOptions,
+    as_json: bool,
 ) -> None:
     """Show the ops, bytes, groups, memory and lower bound of a problem.
 
@@ -47,13 +51,13 @@ def inspect(
     placeto inspect problem.json.gz
     placeto inspect problem.json.gz --scope-depth 3 --json
     """
-    with showing_progress(problem) as progress:
-        source = read_source(problem, options)
+    with showing_progress(problem_name) as progress:
+        source = read_source(problem_name, options)
         priced_by = evaluator_spec(objective or source.evaluator)
-        read = problem_of(source, options)
-        progress.update(f"{problem}: lower bound, compiled once ...")
-        searched = read if options.grouping.fixes_num_groups else search_problem(read)
-        report = inspect_problem(read, searched, scope_depth, priced_by)
+        problem = problem_of(source, options)
+        progress.update(f"{problem_name}: lower bound, compiled once ...")
+        searched = problem if options.grouping.fixes_num_groups else search_problem(problem)
+        report = inspect_problem(problem, searched, scope_depth, priced_by)
     bound = report["lower_bound"]
     text = bound_text(bound, report["least_excess"], searched.num_groups)
     line = f"\n{text}" if bound else ""

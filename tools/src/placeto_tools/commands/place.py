@@ -54,7 +54,7 @@ from placeto_tools.screen import show, show_json, showing_progress
 
 
 @click.command(cls=Command)
-@click.argument("problem")
+@click.argument("problem_name", metavar="PROBLEM")
 @click.option(
     "--seconds",
     type=Positive(),
@@ -106,7 +106,7 @@ from placeto_tools.screen import show, show_json, showing_progress
 @seed_option
 @result_options("Placement file to write: .json.", ".json")
 def place(
-    problem: str,
+    problem_name: str,
     seconds: float | None,
     placer: str | None,
     objective: str | None,
@@ -150,15 +150,15 @@ def place(
     if placer is not None:
         values = {"max_evaluations": max_evaluations, "seconds": seconds, "seed": seed}
         check_heeded([placer_spec(placer)], "--placer", **values)
-    with showing_progress(problem):
-        source = read_source(problem, options)
-        read = problem_of(source, options)
+    with showing_progress(problem_name):
+        source = read_source(problem_name, options)
+        problem = problem_of(source, options)
     priced_by = evaluator_spec(objective or source.evaluator)
     of_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
     for option, is_given in of_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
-    hint = "" if options.grouping.fixes_num_groups else levels_hint(problem, read)
+    hint = "" if options.grouping.fixes_num_groups else levels_hint(problem_name, problem)
     settings = PlaceSettings(
         seconds=seconds,
         max_evaluations=max_evaluations,
@@ -172,22 +172,19 @@ def place(
         keeps_groups=options.grouping.fixes_num_groups,
     )
     with showing_progress() as progress:
-        placed = place_scheduled(read, schedule, settings, progress)
-    unscheduled = replace(placed.problem, graph=read.graph)  # without the waits of a schedule
-    read, result, bound = placed.problem, placed.result, placed.bound
+        placed = place_scheduled(problem, schedule, settings, progress)
+    unscheduled = replace(placed.problem, graph=problem.graph)  # without the waits of a schedule
+    problem, result, bound = placed.problem, placed.result, placed.bound
     with writing(output):
-        save_placement(result.placement, read, output)
-    fits = result.fits(read.cluster)
+        save_placement(result.placement, problem, output)
+    fits = result.fits(problem.cluster)
     with showing_progress() as progress:
         progress.update("memory that every placement needs ...")
-        excess = least_excess(read) if priced_by.simulates else 0
-        remedy = (
-            ""
-            if fits
-            else remedy_text(
-                unscheduled, result, priced_by, partial(most_micro_batches, problem, options.choice)
-            )
-        )
+        excess = least_excess(problem) if priced_by.simulates else 0
+        remedy = ""
+        if not fits:
+            micro_batches = partial(most_micro_batches, problem_name, options.choice)
+            remedy = remedy_text(unscheduled, result, priced_by, micro_batches)
     report = {
         "output": str(output),
         "placer": placed.placer,
@@ -199,36 +196,37 @@ def place(
         "peak_memory": result.peak_memory.tolist(),
         "evaluations": result.evaluations,
         "seconds": result.seconds,
-        "groups": read.num_groups,
+        "groups": problem.num_groups,
         **({"least_excess": excess} if priced_by.simulates else {}),
         **({"lower_bound": bound} if bound else {}),
-        "devices": used_devices(read, result.placement),
-        "choices": choices_report(read, result, placed.choices),
+        "devices": used_devices(problem, result.placement),
+        "choices": choices_report(problem, result, placed.choices),
     }
     if as_json:
         show_json(report)
     else:
         objective_text = "" if priced_by.simulates else f"{priced_by.objective} "
-        rate = rate_text(read.graph, result.runtime) if priced_by.unit == SECONDS else ""
+        rate = rate_text(problem.graph, result.runtime) if priced_by.unit == SECONDS else ""
         peaks = ", ".join(map(bytes_text, report["peak_memory"]))
         click.echo(
             f"{output}: {placed.placer}, {objective_text}{priced_by.text(result.runtime)}{rate}"
-            f"{overflow_text(read.cluster, result.peak_memory)}; peak memory {peaks}; "
+            f"{overflow_text(problem.cluster, result.peak_memory)}; peak memory {peaks}; "
             f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
         )
         if bound:
-            text = bound_text(bound, excess, read.num_groups)
-            excess_percent = 100 * (cost_of_result(read, result) / bound - 1)
+            text = bound_text(bound, excess, problem.num_groups)
+            excess_percent = 100 * (cost_of_result(problem, result) / bound - 1)
             click.echo(f"{text}; this one takes {excess_percent:.1f} % more")
         if placed.choices:
-            show(choices_table(read, result, placed.choices, priced_by))
+            show(choices_table(problem, result, placed.choices, priced_by))
     if hint and not placer and not policy:
         click.echo(hint, err=True)
-    for line in (
-        sent_back_text(read, result.placement),
-        priced_by.simulates and bottleneck_text(Simulator(read, 1).timeline(result.placement)),
-    ):
-        click.echo(f"{line}\n" if line else "", err=True, nl=False)
+    remarks = [sent_back_text(problem, result.placement)]
+    if priced_by.simulates:
+        remarks.append(bottleneck_text(Simulator(problem, 1).timeline(result.placement)))
+    for remark in remarks:
+        if remark:
+            click.echo(remark, err=True)
     if not fits:
-        click.echo(f"no placement found fits the memory{too_large_text(read)}{remedy}", err=True)
+        click.echo(f"no placement found fits the memory{too_large_text(problem)}{remedy}", err=True)
         sys.exit(DOES_NOT_FIT)

@@ -16,14 +16,14 @@ from placeto_tools.screen import showing_progress
 
 
 @click.command(cls=Command)
-@click.argument("problem")
+@click.argument("problem_name", metavar="PROBLEM")
 @click.argument("placements", nargs=-1, required=True, metavar="PLACEMENT...")
 @schedule_option
 @problem_options
 @output_option("Page to write: .html.", ".html")
 @overwrite_option
 def report(
-    problem: str,
+    problem_name: str,
     placements: tuple[str, ...],
     schedule: str | None,
     options: ProblemOptions,
@@ -37,15 +37,15 @@ def report(
     \b
     placeto report problem.json.gz placement.json k80:0 -o report.html
     """
-    with showing_progress(problem) as progress:
-        read = problem_of(read_source(problem, options), options)
+    with showing_progress(problem_name) as progress:
+        problem = problem_of(read_source(problem_name, options), options)
         reported = []
         for text, title in zip(placements, _titles(placements), strict=True):
-            resolved_problem, placement = resolved(text, read, schedule, progress)
+            resolved_problem, placement = resolved(text, problem, schedule, progress)
             reported.append(ReportedPlacement(title, resolved_problem, placement))
         progress.update(f"{output} ...")
-        name = Path(problem).name
-        page = report_page(f"Placements of {name}", [problem_report(name, read, reported)])
+        name = Path(problem_name).name
+        page = report_page(f"Placements of {name}", [problem_report(name, problem, reported)])
     write_text(output, page)
     click.echo(f"{output}: {counted(len(reported), 'placement')}, {len(page) / 1e6:.1f} MB")
 
