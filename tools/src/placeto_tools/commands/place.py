@@ -17,13 +17,14 @@ from placeto.placing.costs import (
     remedy_text,
     too_large_text,
 )
-from placeto.placing.evaluators import evaluator_spec
+from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
 from placeto.placing.placements import (
     DEFAULT_REFINEMENT_ROUNDS,
     DEFAULT_SECONDS,
     NOTHING,
     PRETRAINED,
     STARTS,
+    PlacedProblem,
     PlaceSettings,
     place_scheduled,
     sent_back_text,
@@ -205,20 +206,7 @@ def place(
     if as_json:
         show_json(report)
     else:
-        objective_text = "" if priced_by.simulates else f"{priced_by.objective} "
-        rate = rate_text(problem.graph, result.runtime) if priced_by.unit == SECONDS else ""
-        peaks = ", ".join(map(bytes_text, report["peak_memory"]))
-        click.echo(
-            f"{output}: {placed.placer}, {objective_text}{priced_by.text(result.runtime)}{rate}"
-            f"{overflow_text(problem.cluster, result.peak_memory)}; peak memory {peaks}; "
-            f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
-        )
-        if bound:
-            text = bound_text(bound, excess, problem.num_groups)
-            excess_percent = 100 * (cost_of_result(problem, result) / bound - 1)
-            click.echo(f"{text}; this one takes {excess_percent:.1f} % more")
-        if placed.choices:
-            show(choices_table(problem, result, placed.choices, priced_by))
+        _show_placement(output, placed, priced_by, excess)
     if hint and not placer and not policy:
         click.echo(hint, err=True)
     remarks = [sent_back_text(problem, result.placement)]
@@ -230,3 +218,24 @@ def place(
     if not fits:
         click.echo(f"no placement found fits the memory{too_large_text(problem)}{remedy}", err=True)
         sys.exit(DOES_NOT_FIT)
+
+
+def _show_placement(
+    output: Path, placed: PlacedProblem, evaluator: EvaluatorSpec, excess: int
+) -> None:
+    """Show the costs of a placement beside the lower bound and placements on fewer devices."""
+    problem, result = placed.problem, placed.result
+    objective = "" if evaluator.simulates else f"{evaluator.objective} "
+    rate = rate_text(problem.graph, result.runtime) if evaluator.unit == SECONDS else ""
+    peaks = ", ".join(bytes_text(peak) for peak in result.peak_memory.tolist())
+    click.echo(
+        f"{output}: {placed.placer}, {objective}{evaluator.text(result.runtime)}{rate}"
+        f"{overflow_text(problem.cluster, result.peak_memory)}; peak memory {peaks}; "
+        f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
+    )
+    if placed.bound:
+        text = bound_text(placed.bound, excess, problem.num_groups)
+        percent_above = 100 * (cost_of_result(problem, result) / placed.bound - 1)
+        click.echo(f"{text}; this one takes {percent_above:.1f} % more")
+    if placed.choices:
+        show(choices_table(problem, result, placed.choices, evaluator))
