@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,17 @@ def test_a_range_admits_the_pin_or_what_is_here_and_nothing_across_a_break(packa
         assert admitted.contains(here), requirement
         later = Version(f"{here.major + 1}.0" if here.major else f"0.{here.minor + 1}")
         assert not admitted.contains(later)
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_changelog_begins_with_the_version_of_its_package_and_a_date(package: str) -> None:
+    newest, *_ = re.findall(r"^## (.+)$", (FOLDERS[package] / "CHANGELOG.md").read_text(), re.M)
+    version, _, released = newest.partition(" - ")
+    assert Version(version) == version_of(package)
+    assert date.fromisoformat(released)
+    if package == "placeto":
+        lines = Path("CITATION.cff").read_text().splitlines()
+        assert {f"version: {version}", f"date-released: {released}"} <= set(lines)
 
 
 def test_packages_meet_in_the_schema_and_few_see_several() -> None:
