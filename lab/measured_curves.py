@@ -19,7 +19,7 @@ from fidelity import RunnableModel, runnable_models
 from numpy.typing import NDArray
 
 from placeto.texts import TextTable, seconds_text
-from placeto_baselines.trials import WatchedEvaluator
+from placeto_baselines.placement_trials import WatchedEvaluator
 from placeto_execution import Executor
 from placeto_experiments.paper.pages import bands_figure, spread
 from placeto_experiments.paper.plan import without_simulated_features

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from baseline_problems import cluster, gpus, random_problem, random_problems
 from placeto_baselines import BaselineError, MultilevelSearch, StoppedSearchError, lower_bound
+from placeto_baselines.placement_trials import PlacementTrials
 from placeto_baselines.search import multilevel_search
 from placeto_baselines.search.multilevel_search import move_sets
-from placeto_baselines.trials import Trials
 from placeto_graphs import (
     EvaluationBatch,
     Moves,
@@ -184,7 +184,9 @@ def test_coarse_moves_take_the_groups_of_a_level_together() -> None:
             assert (sets.set_with[level][ops] == first + group).all()
             assert sets.allowed[first + group].tolist() == [True, 7 not in ops]
     search = multilevel_search._Search(
-        MultilevelSearch(max_evaluations=9), Trials(problem, BusiestDevice(problem)), seed=0
+        MultilevelSearch(max_evaluations=9),
+        PlacementTrials(problem, BusiestDevice(problem)),
+        seed=0,
     )
     placement = search.random_placement(0)
     coarse = problem.at_level(0)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from baseline_problems import cluster, op_graph, problem_of, two_chains
 from placeto_baselines import BaselineError, RnnPlacer, RnnSettings, TrainedRnnPlacer
+from placeto_baselines.placement_trials import PlacementTrials
 from placeto_baselines.rnn import model as rnn_model
 from placeto_baselines.rnn.model import (
     Encoded,
@@ -25,7 +26,6 @@ from placeto_baselines.rnn.model import (
     placements_of,
 )
 from placeto_baselines.rnn.policy import Trainer, train_policy
-from placeto_baselines.trials import Trials
 from placeto_graphs import EvaluationBatch, Evaluator, PlacementProblem
 from plain_evaluator import PlainEvaluator
 
@@ -102,7 +102,7 @@ def test_entropy_keeps_a_policy_undecided() -> None:
 
 def trainer_of(problem: PlacementProblem, evaluator: Evaluator | None = None) -> Trainer:
     model, graphs = model_of([problem], seed=0)
-    trials = [Trials(problem, evaluator or PlainEvaluator(problem))]
+    trials = [PlacementTrials(problem, evaluator or PlainEvaluator(problem))]
     return Trainer(model, graphs, trials, SMALL, torch.Generator().manual_seed(0))
 
 

@@ -27,9 +27,9 @@ from placeto_baselines import (
     RandomPlacer,
     SingleDevice,
     StoppedSearchError,
-    trials,
+    placement_trials,
 )
-from placeto_baselines.trials import SpentError, WatchedEvaluator, evaluated
+from placeto_baselines.placement_trials import SpentError, WatchedEvaluator, evaluated
 from placeto_graphs import (
     EvaluationBatch,
     Evaluator,
@@ -157,7 +157,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
     problem = ladder()
     reports: list[tuple[int, float]] = []
     now = [0.0]
-    monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(placement_trials.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     watched = WatchedEvaluator(
         Simulator(problem), lambda best: reports.append((best.evaluations, best.runtime))
     )
@@ -170,7 +170,7 @@ def test_reports_come_now_and_then(monkeypatch: object) -> None:
 
 def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(placement_trials, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
     found = run_placer(placer_spec("placeto"), problem, lines.append, budget=budget)
@@ -226,7 +226,7 @@ def test_progress_tells_the_runtime_that_the_result_has(
         cluster=replace(problem.cluster, devices=devices),
         graph=replace(problem.graph, parameter_bytes=large),
     )
-    monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(placement_trials, "SECONDS_BETWEEN_REPORTS", 0.0)
     progress = PlainProgress(None)
     monkeypatch.setattr(progress, "update", lines.append)
     result = place_problem(

@@ -10,6 +10,7 @@ from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.expert import ExpertPlacer, ExpertScopes
 from placeto_baselines.fixed import CpuOnly, RandomPlacer, SingleDevice
 from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
+from placeto_baselines.placement_trials import Limits
 from placeto_baselines.rnn.placer import RnnPlacer, RnnSettings, TrainedRnnPlacer
 from placeto_baselines.scheduling.baechi import MEtf, MSct, MTopo
 from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
@@ -18,7 +19,6 @@ from placeto_baselines.search.local_search import LocalSearch, exhaustive_search
 from placeto_baselines.search.multilevel_search import MultilevelSearch
 from placeto_baselines.search.portfolio import PortfolioSearch
 from placeto_baselines.search.subsets import Choice
-from placeto_baselines.trials import Limits
 
 __version__ = "0.3.0"
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import NOWHERE, majority, repaired
 from placeto_baselines.errors import BaselineError
-from placeto_baselines.trials import RulePlacer
+from placeto_baselines.placement_trials import RulePlacer
 from placeto_graphs import Phase, PlacementProblem
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import random_placements, repaired
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.trials import RulePlacer, Trials
+from placeto_baselines.placement_trials import PlacementTrials, RulePlacer
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 BATCH = 256  # placements that are evaluated at once
@@ -91,7 +91,7 @@ class RandomPlacer:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best of the placements that the seed gives."""
-        trials = Trials(problem, evaluator)
+        trials = PlacementTrials(problem, evaluator)
         generator = np.random.default_rng(seed)
         for start in range(0, self.max_evaluations, BATCH):
             count = min(BATCH, self.max_evaluations - start)

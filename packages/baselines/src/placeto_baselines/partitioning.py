@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import majority, repaired, speeds, work_of
 from placeto_baselines.errors import BaselineError, check_at_least, import_extra
-from placeto_baselines.trials import Trials
+from placeto_baselines.placement_trials import PlacementTrials
 from placeto_graphs import (
     Cluster,
     Evaluator,
@@ -65,7 +65,7 @@ class Partitioner:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the placement that the library finds with the random numbers of a seed."""
-        trials = Trials(problem, evaluator)
+        trials = PlacementTrials(problem, evaluator)
         every_device = np.arange(problem.num_devices)
         devices = problem.cluster.accelerators if self.only_accelerators else every_device
         if self.nodes == "groups":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from placeto_baselines.errors import BaselineError, check_at_least, import_extra
-from placeto_baselines.trials import Trials, check_evaluator
+from placeto_baselines.placement_trials import PlacementTrials, check_evaluator
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class TrainedRnnPlacer:
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
         """Return the best of the policy's placements, without further training."""
-        trials = Trials(problem, evaluator)
+        trials = PlacementTrials(problem, evaluator)
         trials.costs(self.policy.placements(problem, self.max_evaluations, seed))
         return trials.result()
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from placeto_baselines.errors import BaselineError
+from placeto_baselines.placement_trials import PlacementTrials
 from placeto_baselines.rnn.model import (
     GraphBatch,
     GroupEmbedding,
@@ -24,7 +25,6 @@ from placeto_baselines.rnn.model import (
     placements_of,
 )
 from placeto_baselines.rnn.placer import RnnSettings
-from placeto_baselines.trials import Trials
 from placeto_graphs import (
     Evaluator,
     PlacementProblem,
@@ -116,7 +116,7 @@ class RnnPolicy:
 
 def train_policy(
     evaluators: Sequence[Evaluator], settings: RnnSettings, seed: int
-) -> tuple[RnnPolicy, list[Trials]]:
+) -> tuple[RnnPolicy, list[PlacementTrials]]:
     """Train a policy on the problems of some evaluators, all on equally many devices.
 
     Return the policy as it is after the last update, and what was tried for each problem.
@@ -127,7 +127,7 @@ def train_policy(
         raise BaselineError(
             f"evaluators: expected problems on one number of devices, got {numbers or 'none'}"
         )
-    trials = [Trials(evaluator.problem, evaluator) for evaluator in evaluators]
+    trials = [PlacementTrials(evaluator.problem, evaluator) for evaluator in evaluators]
     embedding = GroupEmbedding.of_problems(problems, settings.max_groups, settings.max_outputs)
     graphs = batch_of(problems, embedding)
     generator = torch.Generator().manual_seed(seed)
@@ -173,7 +173,7 @@ class Trainer:
 
     model: PlacementModel
     graphs: GraphBatch
-    trials: Sequence[Trials]
+    trials: Sequence[PlacementTrials]
     settings: RnnSettings
     generator: torch.Generator
 

@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import NOWHERE, accelerated, allowed_devices
 from placeto_baselines.errors import BaselineError
+from placeto_baselines.placement_trials import RulePlacer
 from placeto_baselines.scheduling.list_schedulers import ListScheduler
 from placeto_baselines.scheduling.timetable import TaskGraph, Timetable
-from placeto_baselines.trials import RulePlacer
 from placeto_graphs import PlacementProblem
 
 THRESHOLD = 0.5  # at most one child of a task, and one parent, is below it

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import accelerated, allowed_devices
+from placeto_baselines.placement_trials import RulePlacer
 from placeto_baselines.scheduling.timetable import TaskGraph, Timetable
-from placeto_baselines.trials import RulePlacer
 from placeto_graphs import PlacementProblem
 
 

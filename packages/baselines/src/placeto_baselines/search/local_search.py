@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import allowed_devices, random_placements
 from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.trials import Trials
+from placeto_baselines.placement_trials import PlacementTrials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
@@ -46,7 +46,7 @@ def exhaustive_search(
             f"problem: expected at most {max_placements} placements to try, got {got} "
             f"({problem.num_groups} groups on {problem.num_devices} devices)"
         )
-    trials = Trials(problem, evaluator)
+    trials = PlacementTrials(problem, evaluator)
     for placements in all_placements(problem):
         trials.costs(placements)
     return trials.result()
@@ -135,7 +135,7 @@ class LocalSearch:
         """Return the best placement of all that were evaluated."""
         if num_placements(problem) <= min(FEW_PLACEMENTS, self.max_evaluations):
             return exhaustive_search(problem, evaluator)
-        climber = _Climber(Trials(problem, evaluator), self.max_evaluations, seed)
+        climber = _Climber(PlacementTrials(problem, evaluator), self.max_evaluations, seed)
         annealing_steps = int(self.annealing * (self.max_evaluations // self.restarts))
         annealing_steps = min(annealing_steps, MOST_STEPS_OF_PAIR * problem.num_groups**2)
         climber.start()
@@ -149,7 +149,7 @@ class LocalSearch:
 class _Climber:
     """One placement that moves, as long as evaluations are left."""
 
-    def __init__(self, trials: Trials, max_evaluations: int, seed: int) -> None:
+    def __init__(self, trials: PlacementTrials, max_evaluations: int, seed: int) -> None:
         self.trials, self.max_evaluations = trials, max_evaluations
         self.generator = np.random.default_rng(seed)
         self.allowed = allowed_devices(trials.problem)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from placeto_baselines.devices import DeviceChoices, allowed_devices
 from placeto_baselines.errors import BaselineError, check_at_least
+from placeto_baselines.placement_trials import PlacementTrials
 from placeto_baselines.search.local_search import MAX_PLACEMENTS, all_placements, num_placements
-from placeto_baselines.trials import Trials
 from placeto_graphs import (
     MEMORY_PENALTY,
     BestSoFar,
@@ -144,7 +144,7 @@ class MultilevelSearch:
         result is worse. Chains continue from the best of them and of the ends of random chains.
         ``layers`` int[G] are numbers of groups that some moves take together.
         """
-        search = _Search(self, Trials(problem, evaluator), seed, layers)
+        search = _Search(self, PlacementTrials(problem, evaluator), seed, layers)
         trials = search.trials
         try:
             if starts is not None:
@@ -198,7 +198,7 @@ class _Search:
     def __init__(
         self,
         settings: MultilevelSearch,
-        trials: Trials,
+        trials: PlacementTrials,
         seed: int,
         layers: NDArray[np.integer] | None = None,
     ) -> None:

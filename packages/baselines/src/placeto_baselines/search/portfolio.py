@@ -13,6 +13,14 @@ from numpy.typing import NDArray
 
 from placeto_baselines.errors import BaselineError, StoppedSearchError
 from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
+from placeto_baselines.placement_trials import (
+    Limits,
+    Report,
+    SpentError,
+    WatchedEvaluator,
+    evaluated,
+    rank_of_result,
+)
 from placeto_baselines.scheduling.baechi import MSct
 from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
 from placeto_baselines.search.chains import (
@@ -31,14 +39,6 @@ from placeto_baselines.search.subsets import (
     placements_without_search,
     restricted,
     subsets_to_search,
-)
-from placeto_baselines.trials import (
-    Limits,
-    Report,
-    SpentError,
-    WatchedEvaluator,
-    evaluated,
-    rank_of_result,
 )
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 

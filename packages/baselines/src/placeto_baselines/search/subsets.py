@@ -8,8 +8,8 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.placement_trials import evaluated
 from placeto_baselines.search.layers import order_of_groups
-from placeto_baselines.trials import evaluated
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 ALONE, IN_ORDER, BALANCED = "alone", "in-order", "balanced"

@@ -21,7 +21,7 @@ from placeto.trials.records import Episode, Outcome, Trained, TrialRecord
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
 from placeto_baselines import LocalSearch, RnnPlacer, RnnSettings, TrainedRnnPlacer, lower_bound
 from placeto_baselines.devices import random_placements
-from placeto_baselines.trials import WatchedEvaluator
+from placeto_baselines.placement_trials import WatchedEvaluator
 from placeto_graphs import (
     BestSoFar,
     Evaluator,

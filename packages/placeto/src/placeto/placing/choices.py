@@ -11,8 +11,8 @@ from placeto.placing.costs import SIMULATION_ERROR, fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import TextTable, bytes_text
 from placeto_baselines import Choice
+from placeto_baselines.placement_trials import rank_of_result
 from placeto_baselines.search.subsets import ALONE, BALANCED, CHAIN, IN_ORDER, SEARCHED
-from placeto_baselines.trials import rank_of_result
 from placeto_graphs import PlacementProblem, PlacementResult
 
 LEAST_GAIN = 0.01  # a split that gains less is not worth it

@@ -34,10 +34,15 @@ from placeto.placing.placers import (
 )
 from placeto.progress import Progress, StopRequest, cpu_seconds, how_far, left_text
 from placeto_baselines import Choice, LayerChain, Limits, PortfolioSearch, bounds_in_turn
+from placeto_baselines.placement_trials import (
+    SpentError,
+    WatchedEvaluator,
+    evaluated,
+    rank_of_result,
+)
 from placeto_baselines.search.chains import chain_placement
 from placeto_baselines.search.layers import layers_of_groups
 from placeto_baselines.search.subsets import CHAIN, SEARCHED
-from placeto_baselines.trials import SpentError, WatchedEvaluator, evaluated, rank_of_result
 from placeto_graphs import (
     BestSoFar,
     Evaluator,

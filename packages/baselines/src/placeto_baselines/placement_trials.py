@@ -34,7 +34,7 @@ Batch = TypeVar("Batch", bound=EvaluationBatch)
 Result = TypeVar("Result")
 
 
-class Trials:
+class PlacementTrials:
     """Evaluates placements and keeps the best; the clock runs from construction on.
 
     An evaluator that fails after some placements ends the search with a `StoppedSearchError`, which
@@ -143,7 +143,7 @@ class SpentError(BaseException):
     """A placer is at its limit; no `Exception`, so that no placer continues after it."""
 
 
-class WatchedEvaluator(Trials):
+class WatchedEvaluator(PlacementTrials):
     """Returns what an evaluator returns, with reports, until a `SpentError` at the limits.
 
     It can schedule, walk, and name critical groups if the evaluator can. An error of the evaluator
@@ -286,7 +286,7 @@ class RulePlacer:
         seed: int = 0,  # noqa: ARG002
     ) -> PlacementResult:
         """Return the placement that the rule makes; nothing of it is random."""
-        trials = Trials(problem, evaluator)
+        trials = PlacementTrials(problem, evaluator)
         trials.costs(self.placements(problem))
         return trials.result()
 
