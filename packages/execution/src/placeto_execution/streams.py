@@ -119,14 +119,12 @@ class StreamedDevices:
         ]
         pairs = sorted({(message.source, message.destination) for message in program.messages})
         # PyTorch copies on the current streams of both GPUs.
-        self._copy_streams = {
-            pair: [
-                _Stream(devices[device], f"{device} of {pair}")
-                for device in reversed(pair)
-                if device in self._streams
+        self._copy_streams: dict[tuple[int, int], list[_Stream]] = {}
+        for pair in pairs:
+            gpus_of_pair = [device for device in reversed(pair) if device in self._streams]
+            self._copy_streams[pair] = [
+                _Stream(devices[gpu], f"{gpu} of {pair}") for gpu in gpus_of_pair
             ]
-            for pair in pairs
-        }
         self._processes = DeviceProcesses(step, program, devices, op_device, None)
         self._current: _Stream | None = None
         self._notes: dict[int, Any] = {}  # records with moments, which are still to come, for times
@@ -224,10 +222,10 @@ class StreamedDevices:
             arrival, targets = produced, values
         else:
             if is_to_gpu:
-                targets, is_free = self._receive_buffers.pop(message_id)
+                targets, free_from = self._receive_buffers.pop(message_id)
             else:
-                targets, is_free = source.staging(values), produced
-            arrival = self._copy(message_id, message, values, targets, [produced, is_free])
+                targets, free_from = source.staging(values), produced
+            arrival = self._copy(message_id, message, values, targets, [produced, free_from])
         if is_to_gpu:
             self._arrivals[message_id] = arrival
         else:
@@ -246,14 +244,14 @@ class StreamedDevices:
             return True
 
         self._processes.wait_until(has_come, is_sending=lambda: bool(self._leaving))
-        buffers, is_free = self._receive_buffers.pop(message_id, ((), None))
+        buffers, free_from = self._receive_buffers.pop(message_id, ((), None))
         start = time.monotonic()
         stream = self._streams[message.destination]
         staging = stream.staging(buffers)
         shared.take(message_id, staging)
         staged = time.monotonic() - start
-        if is_free is not None:
-            arrival = self._copy(message_id, message, staging, buffers, [is_free], staged)
+        if free_from is not None:
+            arrival = self._copy(message_id, message, staging, buffers, [free_from], staged)
             self._arrivals[message_id] = arrival
             self._enter(stream)
 
@@ -268,8 +266,9 @@ class StreamedDevices:
     ) -> _Moment:
         """Copy after some moments; return that in which it is done.
 
-        The message is noted as taken for the seconds of the copy, and those in which it was staged.
-        The time between them, in which the copy may wait for room, is not a part of it.
+        The message is noted as received for the seconds of the copy, and the ``staged`` seconds in
+        which it was copied to memory that the GPU reads. The time between them, in which the copy
+        may wait for its buffers, is not a part of it.
         """
         streams = self._copy_streams[message.source, message.destination]
         for stream in streams:

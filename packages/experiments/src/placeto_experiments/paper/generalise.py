@@ -87,9 +87,9 @@ def _page(summary: Summary, plan: Plan) -> Page:
 
 
 def _relative_to_trained(summary: Summary, plan: Plan) -> str:
-    greedy, sampled, refined = (
-        spread(summary.mean_ratio(label, "placeto-trained"), percent_over) for label in ZERO_SHOT
-    )
+    ratios = [summary.mean_ratio(label, "placeto-trained") for label in ZERO_SHOT]
+    greedy, sampled, refined = [spread(ratios_of_seeds, percent_over) for ratios_of_seeds in ratios]
+
     return (
         f"**{greedy}** with a greedy rollout, {sampled} with the best of "
         f"{plan.rollouts + 1} rollouts, {refined} with {REFINEMENT_ROUNDS} rounds of "

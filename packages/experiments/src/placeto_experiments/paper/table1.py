@@ -189,12 +189,13 @@ def _episode_table(
 def _searches(comparison: Comparison, results: Results) -> str:
     """Return the comparison of searches, on the problems that all of them have placed."""
     seeds = comparison.seeds
-    runs = [(name, seed) for name in SEARCHES for seed in seeds]
-    names = [
-        problem.stem
-        for problem in comparison.problems
-        if all(isinstance(results.find(name, problem.stem, seed), Placed) for name, seed in runs)
-    ]
+
+    def is_complete(stem: str) -> bool:
+        records = [results.find(name, stem, seed) for name in SEARCHES for seed in seeds]
+        return all(isinstance(record, Placed) for record in records)
+
+    names = [problem.stem for problem in comparison.problems if is_complete(problem.stem)]
+
     if not names:
         return ""
     summary = Summary(results, names, seeds)

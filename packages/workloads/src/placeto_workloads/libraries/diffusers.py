@@ -101,10 +101,14 @@ def _inputs(model: Any, batch_size: int, words: int) -> dict[str, Any]:
     if "pooled_projections" in parameters:
         width = first_number(config, "pooled_projection_dim")
         inputs["pooled_projections"] = torch.randn(batch_size, width or 1)
-    if "class_labels" in parameters and (classes := first_number(config, "num_embeds_ada_norm")):
-        inputs["class_labels"] = torch.randint(classes, (batch_size,))
-    if "added_cond_kwargs" in parameters and (conditions := _conditions(model, batch_size)):
-        inputs["added_cond_kwargs"] = conditions
+    if "class_labels" in parameters:
+        num_classes = first_number(config, "num_embeds_ada_norm")
+        if num_classes:
+            inputs["class_labels"] = torch.randint(num_classes, (batch_size,))
+    if "added_cond_kwargs" in parameters:
+        conditions = _conditions(model, batch_size)
+        if conditions:
+            inputs["added_cond_kwargs"] = conditions
     return inputs
 
 

@@ -245,11 +245,12 @@ def _layer_class() -> type[Any]:
             self.position = torch.zeros(1, dtype=torch.int64)
 
         def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-            self.keys, self.values = (
-                new.new_zeros(*new.shape[:2], self.max_cache_len, new.shape[-1])
-                for new in (key_states, value_states)
-            )
+            self.keys = self._empty_cache(key_states)
+            self.values = self._empty_cache(value_states)
             self.is_initialized = True
+
+        def _empty_cache(self, states: Tensor) -> Tensor:
+            return states.new_zeros(*states.shape[:2], self.max_cache_len, states.shape[-1])
 
         def update(
             self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any

@@ -199,14 +199,17 @@ class _Inputs:
         return torch.randn(self._batch, self._length, width)
 
     def _sound(self) -> Tensor:
-        bins, frames = (first_number(self._config, key) for key in ("num_mel_bins", "max_length"))
+        bins = first_number(self._config, "num_mel_bins")
+        frames = first_number(self._config, "max_length")
         if bins and frames and not hasattr(self._config, "conv_stride"):
             return torch.randn(self._batch, frames, bins)
         samples = self._length
         for stride in getattr(self._config, "conv_stride", ()) or (320,):
             samples *= stride
         channels = first_number(self._config, "audio_channels")  # of what codes any sound
-        return torch.randn(self._batch, *([channels] if channels else []), samples)
+        if channels:
+            return torch.randn(self._batch, channels, samples)
+        return torch.randn(self._batch, samples)
 
     def _targets(self) -> dict[str, Tensor]:
         """Return what the model makes its loss of; nothing where that is not known."""
