@@ -40,14 +40,14 @@ def placed_run(
     One that is held is given up at the end.
     """
     graph = step.graph
-    devices = begun(step, op_device, num_devices)
+    devices = begin_devices(step, op_device, num_devices)
     held_bytes = [0] * num_devices
     uses = Counter((tensor, int(op_device[op])) for tensor, op in graph.edges.tolist())
     home = op_device[graph.tensor_producer].tolist()
     held_to_the_end = [(tensor, home[tensor]) for tensor in graph.held_tensors.tolist()]
     uses.update(held_to_the_end)
 
-    def used(tensor: int, device: int) -> None:
+    def count_use(tensor: int, device: int) -> None:
         uses[tensor, device] -= 1
         if uses[tensor, device] <= 0:
             held_bytes[device] -= devices[device].free(tensor)
@@ -57,18 +57,18 @@ def placed_run(
             device = int(op_device[op])
             held_bytes[device] += devices[device].run(op)
             for tensor in graph.tensors_of_op[op].tolist():
-                for destination, num_bytes in sent(graph, op_device, devices, tensor):
+                for destination, num_bytes in send(graph, op_device, devices, tensor):
                     held_bytes[destination] += num_bytes
                 if not uses[tensor, device]:
-                    used(tensor, device)
+                    count_use(tensor, device)
             for tensor in graph.inputs_of_op[op].tolist():
-                used(tensor, device)
+                count_use(tensor, device)
         for tensor, device in held_to_the_end:
-            used(tensor, device)
+            count_use(tensor, device)
     return PlacedRun(results_of(step, devices), held_bytes)
 
 
-def begun(
+def begin_devices(
     step: ExecutableStep, op_device: NDArray[np.int32], num_devices: int
 ) -> Sequence[DeviceStep]:
     """Return the parts of a step on all devices, which this process has, at the beginning."""
@@ -81,7 +81,7 @@ def begun(
     return devices
 
 
-def sent(
+def send(
     graph: OpGraph, op_device: NDArray[np.int32], devices: Sequence[DeviceStep], tensor: int
 ) -> Iterator[tuple[int, int]]:
     """Send a tensor to all other devices that read it; yield them, and the bytes they hold more."""

@@ -237,10 +237,10 @@ def test_each_stage_of_resnext_counts_as_dense(stage: int) -> None:
     layer = nn.Conv2d(channels, channels, 3, groups=32, device="meta")
     graph = capture(layer, torch.empty(1, channels, 3, 3, device="meta"), mode="inference")
     op = graph.op_types.index("aten.convolution")
-    groups, group_channels = int(graph.groups[op]), int(graph.group_channels[op])
-    options = {"groups": groups, "group_channels": group_channels}
-    assert op_class("aten.convolution", 1, 1, **options) is OpClass.CONVOLUTION
-    assert group_channels == RESNEXT_CHANNELS[stage]
+    groups, in_group = int(graph.groups[op]), int(graph.group_channels[op])
+    of_layer = op_class("aten.convolution", 1, 1, groups=groups, group_channels=in_group)
+    assert of_layer is OpClass.CONVOLUTION
+    assert in_group == RESNEXT_CHANNELS[stage]
 
 
 # Dtypes that a kind of device has a peak for; one element of float4 is two numbers.

@@ -13,7 +13,7 @@ from torch import nn
 
 from capture_checks import comparison
 from captured_models import CASES, case
-from placed_runs import begun, check_placements, placed_run, random_devices, results_of
+from placed_runs import begin_devices, check_placements, placed_run, random_devices, results_of
 from placeto_capture import CaptureError, executable_step, executable_training
 from placeto_graphs import ExecutableStep
 
@@ -125,7 +125,7 @@ def small_step() -> ExecutableStep:
 
 
 def run_to_the_end(step: ExecutableStep, num_left: int = 0) -> Mapping[str, Any]:
-    devices = begun(step, np.zeros(step.graph.num_ops, np.int32), 1)
+    devices = begin_devices(step, np.zeros(step.graph.num_ops, np.int32), 1)
     with devices[0].entered():
         for op in range(step.graph.num_ops - num_left):
             devices[0].run(op)

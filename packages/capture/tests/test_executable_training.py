@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from captured_models import Net
-from placed_runs import begun, random_devices, results_of, sent
+from placed_runs import begin_devices, random_devices, results_of, send
 from placeto_capture import CaptureError, ExecutableTraining, executable_training
 from placeto_graphs import OpGraph
 
@@ -66,12 +66,12 @@ def batches(count: int) -> torch.Tensor:
 
 def train_on(step: ExecutableTraining, batch: object, op_device: np.ndarray) -> float:
     step.load(batch)
-    devices = begun(step, op_device, 2)
+    devices = begin_devices(step, op_device, 2)
     with devices[0].entered():
         for op in range(step.graph.num_ops):
             devices[op_device[op]].run(op)
             for tensor in step.graph.tensors_of_op[op].tolist():
-                for _ in sent(step.graph, op_device, devices, tensor):
+                for _ in send(step.graph, op_device, devices, tensor):
                     pass
     return step.finish(results_of(step, devices))
 

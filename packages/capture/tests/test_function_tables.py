@@ -45,7 +45,7 @@ class KernelCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[KernelCall] = []
+        self.calls: list[KernelCall] = []  # in their order
         self._name = f"aten.{name}"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,7 +57,8 @@ class KernelCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def call_of(name: str, run: Callable[[], object]) -> KernelCall:
     """Return the one call of an ATen function, while something runs on real tensors."""
-    with KernelCalls(name) as mode:
+    mode = KernelCalls(name)
+    with mode:
         run()
     (call,) = mode.calls
     return call

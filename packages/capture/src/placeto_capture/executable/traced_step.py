@@ -70,31 +70,38 @@ class TracedStep:
         ]
         self.last_op = {s: op for op, storages in enumerate(self.storages_of_op) for s in storages}
         self.result_views: dict[str, View] = {name: trace.results[name] for name in results}
-        for placeholder in trace.placeholders:
-            if placeholder.is_resident:
-                self.result_views |= {**placeholder.tensors, **placeholder.state}
-        self._values: dict[int, list[tuple[View, torch.Tensor]]] = {
-            op: [
-                (view, value_of(placeholder, name, view).clone())
-                for name, view in (*placeholder.tensors.items(), *placeholder.state.items())
+        self._values: dict[int, list[tuple[View, torch.Tensor]]] = {}
+        for index, op in enumerate(trace.ops):
+            if not isinstance(op, Placeholder):
+                continue
+            views = {**op.tensors, **op.state}
+            if op.is_resident:
+                self.result_views |= views
+            self._values[index] = [
+                (view, value_of(op, name, view).clone()) for name, view in views.items()
             ]
-            for op, placeholder in enumerate(trace.ops)
-            if isinstance(placeholder, Placeholder)
-        }
-        self._redrawn = [  # ops whose random numbers another op draws again
-            (op, reader)
-            for op, call in enumerate(trace.ops)
-            if isinstance(call, Call) and call.function is REDRAWN and call.rng_index is not None
-            for tensor in self.graph.tensors_of_op[op].tolist()
-            for reader in self.graph.consumers_of_tensor[tensor].tolist()
-            if getattr(trace.ops[reader], "function", None) is REDRAWN_BY
-        ]
+        self._redrawn = self._redrawn_ops()
         self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
         self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # storages that an op leaves
         for name in results:
             storage = trace.results[name].storage
             if storage in self.last_op:  # else it has no values
                 self.outliving[self.last_op[storage]].add(storage)
+
+    def _redrawn_ops(self) -> list[tuple[int, int]]:
+        """Return the ops whose random numbers another op draws again, each with that one."""
+        pairs: list[tuple[int, int]] = []
+        for op, call in enumerate(self.trace.ops):
+            if not isinstance(call, Call) or call.function is not REDRAWN or call.rng_index is None:
+                continue
+            for tensor in self.graph.tensors_of_op[op].tolist():
+                readers = self.graph.consumers_of_tensor[tensor].tolist()
+                pairs += [(op, reader) for reader in readers if self._draws_again(reader)]
+        return pairs
+
+    def _draws_again(self, op: int) -> bool:
+        call = self.trace.ops[op]
+        return isinstance(call, Call) and call.function is REDRAWN_BY
 
     def check_devices(self, devices: Sequence[str]) -> None:
         for device_index, name in enumerate(devices):

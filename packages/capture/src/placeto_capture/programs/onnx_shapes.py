@@ -81,21 +81,21 @@ def _from_the_start(indices: Any, x: Tensor, axis: int) -> Any:
 
 def _never_negative(indices: Any, x: Tensor, axis: int) -> Any:
     """Return indices for `torch.gather` and `torch.scatter`, which refuse negative ones."""
-    picked = _from_the_start(indices, x, axis)
+    positions = _from_the_start(indices, x, axis)
     if isinstance(indices, Tensor):  # computed; a remainder would also take those beyond the end
-        picked = torch.where(picked < 0, picked + x.shape[axis], picked)
-    return picked
+        positions = torch.where(positions < 0, positions + x.shape[axis], positions)
+    return positions
 
 
 def _gather(a: Attributes, table: Any, indices: Any) -> Any:
     x = as_operand(table)
-    picked = _from_the_start(indices, x, a.axis)
-    if isinstance(picked, int):
-        return x.select(a.axis, picked)
+    positions = _from_the_start(indices, x, a.axis)
+    if isinstance(positions, int):
+        return x.select(a.axis, positions)
     is_constant = not isinstance(indices, Tensor)
     if a.axis == 0 and x.dim() == 2 and (is_constant or isinstance(x, nn.Parameter)):
-        return F.embedding(picked, x)
-    return x[(slice(None),) * (a.axis % x.dim()) + (picked,)]
+        return F.embedding(positions, x)
+    return x[(slice(None),) * (a.axis % x.dim()) + (positions,)]
 
 
 def _picked_elements(function: Op) -> Op:
@@ -103,8 +103,8 @@ def _picked_elements(function: Op) -> Op:
 
     def run(a: Attributes, operand: Any, indices: Any, *updates: Any) -> Any:
         x = as_operand(operand)
-        picked = _never_negative(indices, x, a.axis)
-        return function(x, a.axis, picked, *map(as_operand, updates))
+        positions = _never_negative(indices, x, a.axis)
+        return function(x, a.axis, positions, *map(as_operand, updates))
 
     return run
 

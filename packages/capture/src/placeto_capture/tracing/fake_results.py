@@ -15,7 +15,7 @@ from placeto_capture.tracing.functions import Function
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
 # Returns how many elements a mask picks, or how many of a number of elements are picked.
-Picked = Callable[[Any], int]
+PickedCount = Callable[[Any], int]
 
 
 class UnknownCountError(Exception):
@@ -23,13 +23,13 @@ class UnknownCountError(Exception):
 
 
 def picked_result(
-    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], picked: Picked
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], count_picked: PickedCount
 ) -> Any:
     """Return fake tensors for a function whose shape depends on values."""
     make = _PICKED.get(function.overload)
     if make is not None:
         with suppress(UnknownCountError):
-            return make(picked, **function.named(args, kwargs))
+            return make(count_picked, **function.named(args, kwargs))
     advice = "take a function that is told the size, as repeat_interleave is by its output_size"
     if make is not None:
         advice = "say with mask_fraction which part of the elements a mask picks"
@@ -59,32 +59,32 @@ def own_result(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     return None if make is None else make(**function.named(args, kwargs))
 
 
-def _nonzero(picked: Picked, self: torch.Tensor) -> Any:
+def _nonzero(count_picked: PickedCount, self: torch.Tensor) -> Any:
     # As torch lays it out: column by column.
-    return self.new_empty((self.dim(), picked(self)), dtype=torch.int64).t()
+    return self.new_empty((self.dim(), count_picked(self)), dtype=torch.int64).t()
 
 
-def _masked_select(picked: Picked, self: torch.Tensor, mask: torch.Tensor) -> Any:
+def _masked_select(count_picked: PickedCount, self: torch.Tensor, mask: torch.Tensor) -> Any:
     times = _shape(self, mask).numel() // max(mask.numel(), 1)
-    return self.new_empty(picked(mask) * times)
+    return self.new_empty(count_picked(mask) * times)
 
 
-def indexed(picked: Picked, self: torch.Tensor, indices: Any) -> Any:
+def indexed(count_picked: PickedCount, self: torch.Tensor, indices: Any) -> Any:
     """Return what rows of ``nonzero`` of each mask in its place pick."""
     whole_indices: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in {torch.bool, torch.uint8}:
-            rows = index.new_empty(picked(index), dtype=torch.int64)
+            rows = index.new_empty(count_picked(index), dtype=torch.int64)
             whole_indices += [rows] * index.dim()
         else:
             whole_indices.append(index)
     return aten.index.Tensor(self, whole_indices)
 
 
-def _unique(picked: Picked, self: torch.Tensor, **options: Any) -> Any:
+def _unique(count_picked: PickedCount, self: torch.Tensor, **options: Any) -> Any:
     if options.get("dim") is not None:
         raise UnknownCountError
-    count = picked(self.numel())
+    count = count_picked(self.numel())
     return (
         self.new_empty(count),
         self.new_empty(self.shape if options.get("return_inverse") else 0, dtype=torch.int64),

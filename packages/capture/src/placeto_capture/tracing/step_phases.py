@@ -79,12 +79,12 @@ class StepPhases:
         """Put back what is in a gradient scaler, also in one that was not given."""
         scale = torch.amp.GradScaler.scale
 
-        def held(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+        def hold_and_scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
             with _disable_current_modes():
                 self._objects.hold(scaler)
             return scale(scaler, outputs)
 
-        return mock.patch.object(torch.amp.GradScaler, "scale", held)
+        return mock.patch.object(torch.amp.GradScaler, "scale", hold_and_scale)
 
     def _patch_clearing(self, kind: Any) -> Any:
         """Note the gradients that are cleared before anything else is done."""

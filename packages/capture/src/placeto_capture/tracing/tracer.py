@@ -85,13 +85,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
-        self._held_bytes = dict(self._held(options.parameter_bytes or {}))
+        self._held_bytes = dict(self._bytes_of_weights(options.parameter_bytes or {}))
         self._widths = {
             s: num_bytes / self._storages[s].nbytes() for s, num_bytes in self._held_bytes.items()
         }
         self._experts_per_token = options.experts_per_token
 
-    def _held(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    def _bytes_of_weights(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
         """Yield the storages of parameters, and the bytes that they are held in."""
         placeholders = (op for op in self.ops if isinstance(op, Placeholder))
         parameters = (op for op in placeholders if op.op_type == "parameter")
@@ -227,7 +227,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = picked_result(function, args, kwargs, self._picked)
 
         storages_before = len(self._storages)
-        outputs = tuple(self._made(leaf) for leaf in tensor_leaves(result))
+        outputs = tuple(self._output_view(leaf) for leaf in tensor_leaves(result))
         if len(self._storages) == storages_before and not written:
             self._fold(outputs, node)
             return result
@@ -261,7 +261,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._append(call, inputs, written, node)
         return result
 
-    def _made(self, tensor: torch.Tensor | None) -> View | None:
+    def _output_view(self, tensor: torch.Tensor | None) -> View | None:
         if tensor is None:
             return None
         view = self._look_up(tensor, maker=len(self.ops))

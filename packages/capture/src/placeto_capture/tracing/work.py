@@ -163,7 +163,7 @@ def count_bytes(
 ) -> int:
     """Return the bytes that a call reads and writes; some storages are held in a part of theirs."""
 
-    def held(tensor: View, num_bytes: float) -> float:
+    def stored_bytes(tensor: View, num_bytes: float) -> float:
         return num_bytes * widths.get(tensor.storage, 1.0)
 
     if function.name in ALLOCATIONS:
@@ -178,11 +178,11 @@ def count_bytes(
     if function.name in PICKS:
         table = inputs[PICKS[function.name]]
         read.discard(table)
-        picked = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
-        read_bytes = held(table, picked)
+        picked_bytes = min(table.num_bytes, _picked_bytes(function, named, write_bytes))
+        read_bytes = stored_bytes(table, picked_bytes)
         if named.get("sorter") is not None:  # the last argument, searched as the table is
             read.discard(inputs[-1])
-            read_bytes += picked * inputs[-1].dtype.itemsize / table.dtype.itemsize
+            read_bytes += picked_bytes * inputs[-1].dtype.itemsize / table.dtype.itemsize
     if function.name in GROUPED:
         experts, rows = sorted(inputs[:2], key=lambda factor: -len(factor.size))
         if len(experts.size) > len(rows.size):
@@ -191,14 +191,14 @@ def count_bytes(
             missed = max(0.0, 1 - experts_per_token / count)
             touched = count * (1 - missed ** (num_rows / experts_per_token))  # if as likely
             read.discard(experts)
-            read_bytes = held(experts, experts.num_bytes) * touched / count
+            read_bytes = stored_bytes(experts, experts.num_bytes) * touched / count
     if function.name in PUTS:
         (target,) = written
         put = changed_elements(function, named) * target.dtype.itemsize
         write_bytes = 2 * put if function.name in ADDS or named.get("accumulate") else put
     if function.name in OVERWRITES or function.name in PUTS:
         read -= set(written)
-    read_bytes += sum(held(tensor, tensor.num_bytes) for tensor in read)
+    read_bytes += sum(stored_bytes(tensor, tensor.num_bytes) for tensor in read)
     return write_bytes + round(read_bytes)
 
 
