@@ -246,6 +246,18 @@ def test_methods_are_described_by_their_class_or_themselves(checks: Any) -> None
     assert line.endswith("search.py:3: Search.run: no docstring describes seed")
 
 
+def test_hooks_of_a_commit_run_the_checks_of_the_repository(checks: Any) -> None:
+    text = Path(".pre-commit-config.yaml").read_text()
+    scripts = re.findall(r"entry: python pants-plugins/repository/(\w+)\.py$", text, re.M)
+    assert [vars(checks)[script].__name__ for script in scripts] == [
+        "repository.pages",
+        "repository.reference",
+        "repository.sizes",
+    ]
+    assert f"files: ^{checks.pages.PAGE.pattern}$" in text
+    assert "http" not in text
+
+
 PACKAGES = ("graphs", "simulator", "policy", "baselines", "capture", "workloads", "execution")
 
 

@@ -1,7 +1,7 @@
 """Holds the code of each room of the repository below its number of tokens, as `sizes.txt` has it.
 
-Begin to read at `count_tokens`. ``./pants lint ::`` checks all rooms, and
-``python pants-plugins/repository/sizes.py --write`` writes the table anew from what stands.
+Begin to read at `count_tokens`. ``./pants lint ::`` checks all rooms, and so does
+``python pants-plugins/repository/sizes.py``, which with ``--write`` writes the table anew.
 """
 
 import io
@@ -92,6 +92,10 @@ if __name__ == "__main__":
         if COUNTED.search(file.name)
     }
     if "--write" in sys.argv[1:]:
-        path.write_text(write_table(table, code))
-    for folder, limit in read_table(path.read_text()).items():
+        table = write_table(table, code)
+        path.write_text(table)
+    for folder, limit in read_table(table).items():
         print(f"{folder:<26} {size_of_folder(code, folder):>7,} of {limit:>7,}")
+    lines = too_large(table, code)
+    if lines:
+        sys.exit("\n".join(lines))
