@@ -16,7 +16,7 @@ from placeto.outputs import file_name, json_text
 from placeto.placing.costs import bound_text, overflow_text, too_large_text
 from placeto.placing.reports import bottleneck_text, busy_receivers, rate_text
 from placeto.problems.options import group_counts
-from placeto.progress import clock, how_far, left_text
+from placeto.progress import clock, progress_text, time_left_text
 from placeto.texts import (
     bytes_text,
     change_text,
@@ -66,12 +66,12 @@ UNIT = "MB sent"
         (file_name, ("a/d-",), "a-d"),
         (file_name, ("nmt:7", {"nmt-7", "nmt-7-2"}), "nmt-7-3"),
         (file_name, ("..", {"problem"}), "problem-2"),
-        (how_far, (500, 2000, 10.0), "500 of at most 2,000, 50/s, at most 0:30 left"),
-        (how_far, (1, 2000, 0.5), "1 of at most 2,000, 2/s"),
-        (how_far, (40, None, 75.0), "40, 0.53/s, 1:15"),
-        (left_text, (5, 100, 2.0), ", 0:38 left"),
-        (left_text, (1, 100, 10.0), ", 16:30 left"),
-        (left_text, (1, 100, 2.0), ""),
+        (progress_text, (500, 2000, 10.0), "500 of at most 2,000, 50/s, at most 0:30 left"),
+        (progress_text, (1, 2000, 0.5), "1 of at most 2,000, 2/s"),
+        (progress_text, (40, None, 75.0), "40, 0.53/s, 1:15"),
+        (time_left_text, (5, 100, 2.0), ", 0:38 left"),
+        (time_left_text, (1, 100, 10.0), ", 16:30 left"),
+        (time_left_text, (1, 100, 2.0), ""),
         (clock, (3675,), "1:01:15"),
         (group_counts, (128, 1), "[128]"),
         (group_counts, (128, 4), "[128, 90, 117, 154]"),

@@ -70,17 +70,17 @@ def cpu_seconds() -> float:
     return time.process_time() + of_children.children_user + of_children.children_system
 
 
-def how_far(done: int, total: int | None, seconds: float) -> str:
+def progress_text(done: int, total: int | None, seconds: float) -> str:
     """Return a text with the number done, the rate, and the time left once that is known."""
     rate = done / seconds if seconds > 0 else 0.0
     speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
     if total is None:
         return f"{done:,}, {speed}, {clock(seconds)}"
-    time_left = left_text(done, total, seconds).replace(", ", ", at most ")
+    time_left = time_left_text(done, total, seconds).replace(", ", ", at most ")
     return f"{done:,} of at most {total:,}, {speed}{time_left}"
 
 
-def left_text(done: int, total: int, seconds: float) -> str:
+def time_left_text(done: int, total: int, seconds: float) -> str:
     """Return the time that is left, after a comma; an empty text while little is done."""
     tells = done >= SHARE_THAT_TELLS * total or seconds >= SECONDS_THAT_TELL
     if not tells or not 0 < done <= total or seconds <= 0:

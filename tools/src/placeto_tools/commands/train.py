@@ -13,7 +13,7 @@ from placeto.errors import InputError, StoppedRunError
 from placeto.outputs import alone_in
 from placeto.problems.making import read_training_problems
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
-from placeto.progress import Progress, StopRequest, left_text
+from placeto.progress import Progress, StopRequest, time_left_text
 from placeto.texts import counted, seconds_text
 from placeto.training.folder import TrainingFolder, read_policy
 from placeto.training.loop import open_logs, run_training
@@ -194,7 +194,7 @@ def _reporter(trainer: Trainer, progress: Progress) -> Callable[[UpdateSummary],
 
     def report(summary: UpdateSummary) -> None:
         done = summary.update - first_update
-        time_left = left_text(done, total - first_update, time.monotonic() - began)
+        time_left = time_left_text(done, total - first_update, time.monotonic() - began)
         progress.update(
             f"update {summary.update} of {total}: runtime {seconds_text(summary.runtime)}, "
             f"best {seconds_text(summary.best_runtime)}, "

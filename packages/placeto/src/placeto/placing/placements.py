@@ -32,7 +32,7 @@ from placeto.placing.placers import (
     warm_up,
     warm_up_evaluator,
 )
-from placeto.progress import Progress, StopRequest, cpu_seconds, how_far, left_text
+from placeto.progress import Progress, StopRequest, cpu_seconds, progress_text, time_left_text
 from placeto_baselines import Choice, LayerChain, Limits, PortfolioSearch, bounds_in_turn
 from placeto_baselines.placement_trials import (
     SpentError,
@@ -183,7 +183,7 @@ def _search(
         seconds = max(seconds - (time.monotonic() - began), seconds / 2)
 
     def report(best: BestSoFar) -> None:
-        far = how_far(best.evaluations, limits.max_evaluations, time.monotonic() - began)
+        far = progress_text(best.evaluations, limits.max_evaluations, time.monotonic() - began)
         progress.update(f"{best_text(best, evaluator)}, evaluated {far}")
 
     # A second core costs no time, but its evaluations count.
@@ -279,12 +279,12 @@ def run_placer(
     updates = ""
 
     def report(best: BestSoFar) -> None:
-        far = updates or how_far(best.evaluations, most, time.monotonic() - began)
+        far = updates or progress_text(best.evaluations, most, time.monotonic() - began)
         show(f"{name}: {best_text(best, evaluator)}, evaluated {far}")
 
     def on_update(summary: "UpdateSummary", total: int) -> None:
         nonlocal updates
-        left = left_text(summary.update, total, time.monotonic() - began)
+        left = time_left_text(summary.update, total, time.monotonic() - began)
         updates = f"{summary.evaluations:,}, update {summary.update:,} of {total:,}{left}"
 
     show(f"{name} ...")
