@@ -25,7 +25,7 @@ def run(*command: object, cwd: Path, code: int | None = 0) -> subprocess.Complet
     """
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     result = subprocess.run(
-        [str(part) for part in command],
+        [str(argument) for argument in command],
         capture_output=True,
         text=True,
         check=False,
@@ -43,10 +43,10 @@ def pip(python: str | Path, command: str, *arguments: object, cwd: Path) -> None
 
 def make_wheels(folder: Path) -> Path:
     """Put a wheel of each package into a folder: Pants' own, or else made here."""
-    made = sorted(Path().resolve().glob("placeto*.whl"))
-    for wheel in made:
+    wheels_of_pants = sorted(Path().resolve().glob("placeto*.whl"))
+    for wheel in wheels_of_pants:
         (folder / wheel.name).symlink_to(wheel)
-    if not made:
+    if not wheels_of_pants:
         options = ("--no-deps", "--build-constraint", PINS, "--wheel-dir", folder)
         pip(sys.executable, "wheel", *options, *FOLDERS.values(), cwd=folder)
     assert len(list(folder.glob("*.whl"))) == len(FOLDERS)
@@ -66,5 +66,7 @@ def link_library(name: str, library: Path) -> None:
     assert distribution.files is not None
     # Pex leaves most files out of the list of an installed library, but not its top level.
     top_level = (distribution.read_text("top_level.txt") or "").split()
-    for part in {*top_level, *(file.parts[0] for file in distribution.files)} - {".."}:
-        (library / part).symlink_to(Path(str(distribution.locate_file(part))).resolve())
+    for name_in_library in {*top_level, *(file.parts[0] for file in distribution.files)} - {".."}:
+        (library / name_in_library).symlink_to(
+            Path(str(distribution.locate_file(name_in_library))).resolve()
+        )

@@ -127,12 +127,12 @@ class Preconditioned(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, _closure: Any = None) -> None:  # type: ignore[override]
         for weight in self.param_groups[0]["params"]:
-            kept = self.state[weight]
-            if not kept:
-                kept["factors"] = [torch.zeros(size, size) for size in weight.shape]
-            left, right = kept["factors"]
-            left.addmm_(weight.grad, weight.grad.T)
-            right.addmm_(weight.grad.T, weight.grad)
+            state = self.state[weight]
+            if not state:
+                state["factors"] = [torch.zeros(size, size) for size in weight.shape]
+            rows_factor, columns_factor = state["factors"]
+            rows_factor.addmm_(weight.grad, weight.grad.T)
+            columns_factor.addmm_(weight.grad.T, weight.grad)
             weight.sub_(weight.grad)
 
 

@@ -50,7 +50,7 @@ class MemoryStep:
 
 
 def perceptron(*sizes: int, rows: int, activation: Callable[[], nn.Module] = nn.ReLU) -> Made:
-    layers = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), activation())]
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), activation())]
     return nn.Sequential(*layers), (torch.randn(rows, sizes[0]),), torch.randn(rows, sizes[-1])
 
 
@@ -63,18 +63,18 @@ def block(norm: Callable[[int], nn.Module] = nn.LayerNorm) -> nn.Module:
     return Net(forward, norm=norm(64), up=nn.Linear(64, 256), down=nn.Linear(256, 64))
 
 
-def in_a_row(parts: Iterable[nn.Module], reentrant: bool | None) -> nn.Module:
+def in_a_row(layers: Iterable[nn.Module], reentrant: bool | None) -> nn.Module:
     """Return parts, of which each may compute its activations again."""
 
     def forward(net: Any, hidden: Tensor) -> Tensor:
-        for part in net.parts:
+        for layer in net.parts:
             if reentrant is None:
-                hidden = part(hidden)
+                hidden = layer(hidden)
             else:
-                hidden = checkpoint(part, hidden, use_reentrant=reentrant)
+                hidden = checkpoint(layer, hidden, use_reentrant=reentrant)
         return hidden
 
-    return Net(forward, parts=nn.ModuleList(parts))
+    return Net(forward, parts=nn.ModuleList(layers))
 
 
 def blocks(reentrant: bool | None = None, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> Made:
@@ -88,7 +88,8 @@ def attention(dropout: float | None, reentrant: bool | None = None) -> Made:
 
     def forward(net: Any, inputs: Tensor) -> Tensor:
         query, key, value = (
-            part.view(4, 128, 4, 16).transpose(1, 2) for part in net.project(inputs).chunk(3, -1)
+            head_inputs.view(4, 128, 4, 16).transpose(1, 2)
+            for head_inputs in net.project(inputs).chunk(3, -1)
         )
         if dropout is None:
             attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -143,11 +144,11 @@ def convolutions(frozen: bool = False, block: type[ConvBlock] = ConvBlock) -> Ma
 
 def language_model(words: int, rows: int, tied: bool) -> Made:
     """Words to scores of words, with one matrix for both or two."""
-    parts = nn.Embedding(words, 64), block(), nn.Linear(64, words, bias=False)
+    layers = nn.Embedding(words, 64), block(), nn.Linear(64, words, bias=False)
     if tied:
-        parts[2].weight = parts[0].weight
+        layers[2].weight = layers[0].weight
     batch = torch.randint(words, (2, rows))
-    return nn.Sequential(*parts), (batch[0],), batch[1]
+    return nn.Sequential(*layers), (batch[0],), batch[1]
 
 
 def recurrent() -> Made:
@@ -185,8 +186,8 @@ def rows_of_layers(frozen: bool = False) -> Made:
 
     def forward(net: Any, hidden: Tensor) -> Any:
         rows = []
-        for number, layer in enumerate(net.layers):
-            if number % 2:
+        for index, layer in enumerate(net.layers):
+            if index % 2:
                 rows.append(hidden[:, 0])
                 hidden = layer(hidden)
             else:
@@ -238,8 +239,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
-def update(name: str, **how: bool) -> MemoryStep:
-    optimizer = partial(getattr(torch.optim, name), **OPTIMIZERS[name], **how)
+def update(name: str, **options: bool) -> MemoryStep:
+    optimizer = partial(getattr(torch.optim, name), **OPTIMIZERS[name], **options)
     return MemoryStep(lambda: perceptron(*[256] * 5, rows=8), optimizer=optimizer)
 
 

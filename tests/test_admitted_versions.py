@@ -68,7 +68,7 @@ train problem.json.gz --updates 1 -o run
 def libraries() -> dict[str, set[str]]:
     """Return the range, or ranges, that packages and extras state of each library."""
     stated: dict[str, set[str]] = defaultdict(set)
-    for project in (each["project"] for each in PROJECTS.values()):
+    for project in (pyproject["project"] for pyproject in PROJECTS.values()):
         extras = project.get("optional-dependencies", {}).values()
         for text in (*project["dependencies"], *(text for extra in extras for text in extra)):
             requirement = Requirement(text)
@@ -90,8 +90,8 @@ def oldest() -> list[str]:
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
-    asked = ("index", "versions", "msgspec", "--retries=1", "--timeout=20")
-    if run(sys.executable, "-m", "pip", *asked, cwd=folder, code=None).returncode != 0:
+    arguments = ("index", "versions", "msgspec", "--retries=1", "--timeout=20")
+    if run(sys.executable, "-m", "pip", *arguments, cwd=folder, code=None).returncode != 0:
         pytest.skip("pip reaches no index from which it could install libraries")
     return make_wheels(folder)
 
@@ -105,18 +105,18 @@ def test_the_lines_of_readmes_run(
         pytest.skip("NumPy 2.0 and SciPy 1.13 have no wheels for it")
     python, library = make_environment(tmp_path / "environment")
     link_library("torch", library)
-    asked = oldest() if age == "oldest" else list(libraries())
+    requirements = oldest() if age == "oldest" else list(libraries())
     options = ("--only-binary=:all:", "--find-links", wheels)
-    pip(python, "install", *options, *INSTALLED, *asked, cwd=tmp_path)
+    pip(python, "install", *options, *INSTALLED, *requirements, cwd=tmp_path)
     # Compiled code of other versions of Numba would take the place of that of this one.
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
-    found = {
-        f"{folder.name}/README.md, block {number}": block
+    readme_blocks = {
+        f"{folder.name}/README.md, block {index}": block
         for folder in FOLDERS.values()
-        for number, block in enumerate(blocks(folder / "README.md", "python"))
+        for index, block in enumerate(blocks(folder / "README.md", "python"))
     }
-    assert len(found) >= len(FOLDERS) - 1  # those of the command are in a shell
+    assert len(readme_blocks) >= len(FOLDERS) - 1  # those of the command are in a shell
     (tmp_path / "graph.txt").write_text(profile())
-    (tmp_path / "given.json").write_text(json.dumps([found, COMMANDS]))
+    (tmp_path / "given.json").write_text(json.dumps([readme_blocks, COMMANDS]))
     run(python, "-I", "-c", RUN, "given.json", cwd=tmp_path)
     assert any((tmp_path / "commands" / "run" / "tensorboard").iterdir())

@@ -29,14 +29,18 @@ def walk(command: click.Command, name: str = "placeto") -> Iterator[tuple[str, c
     if isinstance(command, click.Group):
         context = click.Context(command)
         for below in command.list_commands(context):
-            _, found, _ = command.resolve_command(context, [below])
-            assert found is not None, below
-            yield from walk(found, f"{name} {below}")
+            _, subcommand, _ = command.resolve_command(context, [below])
+            assert subcommand is not None, below
+            yield from walk(subcommand, f"{name} {below}")
 
 
 def options(command: click.Command) -> list[click.Option]:
     """Return the options that the help of a command shows."""
-    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    return [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+    ]
 
 
 COMMANDS = dict(walk(placeto))
@@ -45,11 +49,11 @@ COMMANDS = dict(walk(placeto))
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_help_has_short_sentences_and_options_that_are_nouns_with_a_default(name: str) -> None:
     command = COMMANDS[name]
-    first, *more = (command.help or "").splitlines()
+    first, *later_lines = (command.help or "").splitlines()
     assert re.fullmatch(r"[A-Z][a-z]+ .{,75}\.", first)
     assert len(first) <= 80
     assert first.split()[0] not in NO_NOUN
-    assert more
+    assert later_lines
     paragraphs = re.split(r"\n\s*\n", command.help or "")
     prose = [" ".join(text.split()) for text in paragraphs if not text.strip().startswith("\b")]
     context = click.Context(command, **placeto.context_settings)
@@ -57,20 +61,25 @@ def test_a_help_has_short_sentences_and_options_that_are_nouns_with_a_default(na
         text = option.help or ""
         assert re.match(r"[A-Z].*(\.|\])$", text), (option.opts, text)
         assert text.split()[0] not in NO_NOUN, (option.opts, text)
-        known = "default" in option.get_help_extra(context)
-        has_default = known or "[default: " in text or "[required]" in text
+        click_shows_default = "default" in option.get_help_extra(context)
+        has_default = click_shows_default or "[default: " in text or "[required]" in text
         assert has_default or option.required or option.is_flag or option.multiple, option.opts
         prose.append(text.partition("  [")[0])
-    for sentence in (each for text in prose for each in re.split(r"(?<=[.!?]) +(?=[A-Z])|;", text)):
-        listed = re.sub(r"(\S+, ){3,}\S+", "", sentence)  # names to choose from
-        assert len(listed.split()) <= 25, sentence
-        assert not sentence.startswith("What "), sentence
+    for text in prose:
+        for sentence in re.split(r"(?<=[.!?]) +(?=[A-Z])|;", text):
+            without_lists = re.sub(r"(\S+, ){3,}\S+", "", sentence)  # names to choose from
+            assert len(without_lists.split()) <= 25, sentence
+            assert not sentence.startswith("What "), sentence
 
 
 def test_an_option_has_one_type_and_meaning() -> None:
     assert {"placeto", "placeto plot curves", "placeto experiment table1"} <= set(COMMANDS)
     meanings: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for option in (each for command in COMMANDS.values() for each in options(command)):
+    for option in (option for command in COMMANDS.values() for option in options(command)):
         name, text = option.opts[-1], (option.help or "").partition("  [")[0]
         meanings[name].add((option.type.name, "" if name in OF_EACH_COMMAND else text))
-    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
+    assert {
+        name: types_and_texts
+        for name, types_and_texts in meanings.items()
+        if len(types_and_texts) > 1
+    } == {}

@@ -31,14 +31,17 @@ def install(wheels: Path, folder: Path, *packages: str) -> Path:
     alone: where a range does not admit a wheel, pip finds nothing and says so.
     """
     python, library = make_environment(folder)
-    others = [path for path in sys.path if "-packages" in path or path.endswith(".whl")]
-    others += site.getsitepackages()
-    (library / "others.pth").write_text("\n".join(dict.fromkeys(others)) + "\n")
+    library_folders = [path for path in sys.path if "-packages" in path or path.endswith(".whl")]
+    library_folders += site.getsitepackages()
+    (library / "others.pth").write_text("\n".join(dict.fromkeys(library_folders)) + "\n")
     from_wheels = ("--no-index", "--no-compile", "--find-links", wheels)
     pip(python, "install", *from_wheels, *packages, cwd=folder)
-    found = run(python, "-I", "-c", LIST, cwd=folder).stdout.split()
+    installed = run(python, "-I", "-c", LIST, cwd=folder).stdout.split()
     stated = map(Requirement, PROJECTS[packages[0]]["project"]["dependencies"])
-    assert set(found) == {*packages, *({one.name for one in stated} & FOLDERS.keys())}
+    assert set(installed) == {
+        *packages,
+        *({requirement.name for requirement in stated} & FOLDERS.keys()),
+    }
     return python
 
 
@@ -52,7 +55,7 @@ def test_a_package_alone_runs_the_lines_of_its_readme(
     readme = FOLDERS[name] / "README.md"
     lines = blocks(readme, "python")
     assert lines
-    assert all(FOLDERS[one].name in readme.read_text() for one in beside)
+    assert all(FOLDERS[package].name in readme.read_text() for package in beside)
     shorter = "\n".join(lines).replace("seconds=1", "seconds=0.1")
     run(python, "-I", "-c", shorter, cwd=tmp_path)  # each alone: test_readmes.py
 

@@ -65,8 +65,8 @@ BEFORE = {
 
 def commands(page: Path) -> list[list[str]]:
     """Return the arguments of each line of a page that runs ``placeto``."""
-    shown = [*blocks(page), *blocks(page, "console")]
-    lines = "".join(shown).replace("\\\n", " ").splitlines()
+    code_blocks = [*blocks(page), *blocks(page, "console")]
+    lines = "".join(code_blocks).replace("\\\n", " ").splitlines()
     return [
         shlex.split(PROGRAM.sub("", line.strip()), comments=True)
         for line in lines
@@ -78,9 +78,9 @@ def parse(arguments: list[str]) -> None:
     """Let the command's own parser read the arguments, without running anything."""
     command: click.Command = placeto
     while isinstance(command, click.Group):
-        _, found, arguments = command.resolve_command(click.Context(command), arguments)
-        assert found is not None
-        command = found
+        _, subcommand, arguments = command.resolve_command(click.Context(command), arguments)
+        assert subcommand is not None
+        command = subcommand
     command.make_context(command.name, list(arguments))
 
 
@@ -103,10 +103,12 @@ def shortened(arguments: list[str]) -> list[str]:
     """Return the arguments with those behind them that make the run a short one."""
     shorter = SHORTER.get(arguments[0], [])
     if "--seconds" in arguments:  # no other limit beside it
-        shorter = [*(one for one in shorter if "evaluations" not in one), "--seconds=0.2"]
-    names = (argument.partition("=")[0] for argument in arguments)
-    sized = [f"{name}={SMALL[name]}" if name in SMALL else "" for name in names]
-    return [small or given for small, given in zip(sized, arguments, strict=True)] + shorter
+        shorter = [*(option for option in shorter if "evaluations" not in option), "--seconds=0.2"]
+    resized = []
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        resized.append(f"{name}={SMALL[name]}" if name in SMALL else argument)
+    return resized + shorter
 
 
 SHOWN = [(page, line) for page in PAGES for line in commands(page) if line != ["--help"]]
@@ -142,10 +144,10 @@ def test_the_lines_of_a_page_run(
     write_tables(page)
     config = {**CONFIGS["llama"], "max_position_embeddings": 8192}
     write_gguf(Path("model.gguf"), "llama", config)
-    before = [shlex.split(line)[1:] for line in BEFORE.get(name, [])]
-    if not all(is_for_here(line) for line in before):
+    preparations = [shlex.split(line)[1:] for line in BEFORE.get(name, [])]
+    if not all(is_for_here(line) for line in preparations):
         pytest.skip("needs a library that is not installed")
-    for line in before:
+    for line in preparations:
         succeed(*line)
     lines = [line for line in commands(page) if is_for_here(line)]
     assert lines

@@ -74,8 +74,8 @@ def test_a_kind_of_device(tmp_path: Path) -> None:
     (card,) = load_cluster(shown(tmp_path, "cluster.toml", DEVICES, heading)).kinds
     assert (card.name, card.peak_flops_in["tf32"]) == ("rtx4080", 48.7e12)
     section = DEVICES.partition(f"\n## {heading}")[2]
-    told = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
-    assert {*told, "name"} == {field.name for field in fields(DeviceKind)}
+    documented_fields = re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE)
+    assert {*documented_fields, "name"} == {field.name for field in fields(DeviceKind)}
 
 
 def test_the_devices_of_a_user(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_the_tables_have_all_kinds_and_networks() -> None:
             assert half == pytest.approx(float(float16.replace(",", "")), rel=0.02), name
         if slot:
             alone = parse_cluster(f"1xcpu+1x{name}").bandwidth[0, 1]
-            asked = parse_cluster(f"1xcpu+1x{name}", link=f"pcie-{slot.replace(' ', '-')}")
-            assert asked.bandwidth[0, 1] == alone, name
+            with_slot = parse_cluster(f"1xcpu+1x{name}", link=f"pcie-{slot.replace(' ', '-')}")
+            assert with_slot.bandwidth[0, 1] == alone, name
 
 
 def test_the_specs_of_clusters_and_the_profile(tmp_path: Path) -> None:
@@ -133,17 +133,19 @@ def rows_of(heading: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(("column", "settings"), [(1, Settings()), (2, preset("paper"))])
 def test_each_setting_has_its_value(column: int, settings: Settings) -> None:
     sections = ("Network", "Episodes and rewards", "Training")
-    shown = {name: row[column] for each in sections for name, row in rows_of(each).items()}
+    documented = {
+        name: row[column] for section in sections for name, row in rows_of(section).items()
+    }
     values = asdict(settings)
-    assert shown.keys() == values.keys()
-    for name, text in shown.items():
+    assert documented.keys() == values.keys()
+    for name, text in documented.items():
         assert type(values[name])(text) == values[name]
 
 
 @pytest.mark.parametrize(("column", "name"), [(0, "general"), (1, "fine-tuning")])
 def test_the_other_presets_differ_as_shown(column: int, name: str) -> None:
-    shown = {field: row[column] for field, row in rows_of("Presets").items()}
+    documented = {field: row[column] for field, row in rows_of("Presets").items()}
     default, values = asdict(Settings()), asdict(preset(name))
-    assert {field for field in values if values[field] != default[field]} <= shown.keys()
-    for field, text in shown.items():
+    assert {field for field in values if values[field] != default[field]} <= documented.keys()
+    for field, text in documented.items():
         assert type(values[field])(text) == values[field]

@@ -51,8 +51,8 @@ print(num_interrupted)
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_interrupt_in_compiled_code_is_an_exception(entry: str) -> None:
-    made, call = ENTRIES[entry]
-    script = COMMON + made + INTERRUPTED.format(call=call, calls=indent(call, " " * 12))
+    preparation, call = ENTRIES[entry]
+    script = COMMON + preparation + INTERRUPTED.format(call=call, calls=indent(call, " " * 12))
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr[-500:]) == (0, "60\n", "")

@@ -83,9 +83,12 @@ def peak_bytes_of_loop(loop: Callable[[], Loop]) -> int:
     """Return the most bytes of tensors during a step of a loop, after one of before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = loop()
-        weights = [weight for module in made.modules for weight in module.parameters()]
-        return _peak(lambda: made.step(*made.batch), [weights, made.batch, *map(vars, weights)])
+        training_loop = loop()
+        weights = [weight for module in training_loop.modules for weight in module.parameters()]
+        return _peak(
+            lambda: training_loop.step(*training_loop.batch),
+            [weights, training_loop.batch, *map(vars, weights)],
+        )
 
 
 def _peak(run: Callable[[], object], tensors: list[Any]) -> int:

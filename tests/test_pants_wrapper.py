@@ -43,8 +43,8 @@ class Sandbox:
 
     def __init__(self, folder: Path) -> None:
         self.home, self.bin, self.stand_ins = (folder / name for name in ("home", "bin", "others"))
-        for made in (self.home, self.bin, self.stand_ins, folder / "clone" / "pants-plugins"):
-            made.mkdir(parents=True)
+        for created in (self.home, self.bin, self.stand_ins, folder / "clone" / "pants-plugins"):
+            created.mkdir(parents=True)
         self.cache, self.wrapper = self.home / ".cache" / "placeto", folder / "clone" / "pants"
         for name in ("pants", "pants-plugins/pip_settings.py"):
             shutil.copy(name, folder / "clone" / name)
@@ -112,17 +112,17 @@ def test_what_pip_is_told_is_told_to_uv_and_to_pants(sandbox: Sandbox, tmp_path:
         PIP_CERT="/certificates.pem",
     )
     wheels = f"{sandbox.home}/wheels"
-    others = "https://two.example/simple file:///three"
+    extra_indexes = "https://two.example/simple file:///three"
     assert {
         "PANTS_CA_CERTS_PATH=/certificates.pem",
         f"PANTS_PYTHON_REPOS_FIND_LINKS=['{wheels}', 'https://four.example']",
         "PANTS_PYTHON_REPOS_INDEXES=['https://one.example/simple', "
         "'https://two.example/simple', 'file:///three']",
-        f"PIP_EXTRA_INDEX_URL={others}",
+        f"PIP_EXTRA_INDEX_URL={extra_indexes}",
         "SSL_CERT_FILE=/certificates.pem",
         "UV_DEFAULT_INDEX=https://one.example/simple",
         f"UV_FIND_LINKS={wheels},https://four.example",
-        f"UV_INDEX={others}",
+        f"UV_INDEX={extra_indexes}",
     } <= set(lines)
     lines = sandbox.run("--version", PIP_EXTRA_INDEX_URL="file:///more", UV_INDEX="file:///my")
     # What uv is told itself stays.

@@ -30,10 +30,10 @@ APART = {Path("docs/tutorial.md").resolve(), PLACER}
 PACKAGES = [*sorted(Path("packages").glob("*/README.md")), Path("tools/README.md")]
 PAGES = [Path("README.md"), *PACKAGES, *sorted(Path("docs").rglob("*.md"))]
 BLOCKS = {
-    f"{path}, block {number}": block
+    f"{path}, block {index}": block
     for path in PAGES
     if path.resolve() not in APART
-    for number, block in enumerate(blocks(path, "python"))
+    for index, block in enumerate(blocks(path, "python"))
 }
 
 
@@ -138,7 +138,7 @@ PROBLEM = two_chains()
 # What examples of a package use without an import.
 KNOWN: dict[str, dict[str, Any]] = {
     name: {
-        **{each: getattr(IMPORTED[name], each) for each in IMPORTED[name].__all__},
+        **{exported: getattr(IMPORTED[name], exported) for exported in IMPORTED[name].__all__},
         name: IMPORTED[name],
         "problem": PROBLEM,
         "evaluator": PlainEvaluator(PROBLEM),
@@ -156,6 +156,6 @@ MODULES = [
 @pytest.mark.parametrize("name", [*IMPORTED, *MODULES])
 def test_examples_in_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    known = KNOWN.get(name.partition(".")[0])
+    names = KNOWN.get(name.partition(".")[0])
     module = importlib.import_module(name)
-    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=known).failed == 0
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=names).failed == 0

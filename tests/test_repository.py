@@ -54,9 +54,9 @@ def test_a_range_admits_the_pin_or_what_is_here_and_nothing_across_a_break(packa
             pin = pinned[canonicalize_name(requirement.name)]
             assert admitted.contains(pin, prereleases=True), requirement
             continue
-        here = version_of(requirement.name)
-        assert admitted.contains(here), requirement
-        later = Version(f"{here.major + 1}.0" if here.major else f"0.{here.minor + 1}")
+        version = version_of(requirement.name)
+        assert admitted.contains(version), requirement
+        later = Version(f"{version.major + 1}.0" if version.major else f"0.{version.minor + 1}")
         assert not admitted.contains(later)
 
 
@@ -72,16 +72,18 @@ def test_a_changelog_begins_with_the_version_of_its_package_and_a_date(package: 
 
 
 def test_packages_meet_in_the_schema_and_few_see_several() -> None:
-    needed = {
-        package: {one.name for one in needed_by(package) if one.name in FOLDERS}
+    siblings_of = {
+        package: {
+            requirement.name for requirement in needed_by(package) if requirement.name in FOLDERS
+        }
         for package in FOLDERS
     }
-    face, command = needed.pop("placeto"), needed.pop("placeto-tools")
+    face, command = siblings_of.pop("placeto"), siblings_of.pop("placeto-tools")
     assert not {"placeto-tools", "placeto-experiments"} & face
     assert "placeto-experiments" not in command
-    assert needed.pop("placeto-experiments") >= {"placeto-tools"}  # a plug-in of the command
-    assert needed.pop("placeto-graphs") == set()
-    assert set(map(frozenset, needed.values())) == {frozenset({"placeto-graphs"})}
+    assert siblings_of.pop("placeto-experiments") >= {"placeto-tools"}  # a plug-in of the command
+    assert siblings_of.pop("placeto-graphs") == set()
+    assert set(map(frozenset, siblings_of.values())) == {frozenset({"placeto-graphs"})}
 
 
 def test_the_build_runs_pinned_tools_and_everything_installed_is_pinned() -> None:
@@ -94,7 +96,7 @@ def test_the_build_runs_pinned_tools_and_everything_installed_is_pinned() -> Non
         if distribution.name not in FOLDERS
     }
     assert ("pytest", pytest.__version__) in installed
-    run_by_pants = {(canonicalize_name(name), one) for name, one in (t.split("==") for t in texts)}
+    run_by_pants = {(canonicalize_name(name), pin) for name, pin in (t.split("==") for t in texts)}
     assert installed | run_by_pants <= pins("requirements.txt").items()
 
 
@@ -268,23 +270,23 @@ def test_the_site_has_every_page_and_name_and_loads_nothing_from_elsewhere(tmp_p
     assert output == "dist/site"
     command = [sys.executable, *options, str(tmp_path)]
     # A link or a name that leads nowhere fails.
-    made = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
-    assert made.returncode == 0, made.stderr
+    sphinx = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    assert sphinx.returncode == 0, sphinx.stderr
     pages = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*.html")}
 
     api = [text for page, text in pages.items() if page.match("docs/api/*")]
-    found = Counter(
+    num_entries = Counter(
         name for text in api for name in re.findall(r'<dt class="sig[^>]* id="([\w.]+)"', text)
     )
     for package in ("placeto", *(f"placeto_{name}" for name in PACKAGES)):
         exported = [f"{package}.{name}" for name in importlib.import_module(package).__all__]
-        assert {name: found[name] for name in exported} == dict.fromkeys(exported, 1)
+        assert {name: num_entries[name] for name in exported} == dict.fromkeys(exported, 1)
 
     sources = {path.relative_to("docs") for path in Path("docs").rglob("*.md")}
     assert [page for page in sources if "docs" / page.with_suffix(".html") not in pages] == []
     linked = set(re.findall(r"\]\(docs/([\w./-]+\.md)", Path("README.md").read_text()))
-    wanted = {page.as_posix() for page in sources if page.parts[0] != "results"}
-    assert wanted - linked == set()
+    linkable = {page.as_posix() for page in sources if page.parts[0] != "results"}
+    assert linkable - linked == set()
 
     loads = r'<(?:iframe|img|link|script|source)\b[^>]*?(?:src|href)="([^"]*)"'
     loaded = {address for text in pages.values() for address in re.findall(loads, text)}

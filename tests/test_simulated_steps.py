@@ -39,11 +39,11 @@ def test_no_step_is_faster_than_gpipe(
 ) -> None:
     pipeline = Pipeline(stages, count, backward_seconds, ops_per_layer=ops_per_layer, queue=queue)
     seconds = pipeline.simulated().runtime[0]
-    least = (count + stages - 1) * (1 + backward_seconds)
-    assert seconds >= least
+    gpipe_seconds = (count + stages - 1) * (1 + backward_seconds)
+    assert seconds >= gpipe_seconds
     loses_nothing = queue == "backward-first" or ops_per_layer == 1
     if loses_nothing and backward_seconds != 0.5:
-        assert seconds == least
+        assert seconds == gpipe_seconds
 
 
 @settings(max_examples=30, deadline=None)
@@ -54,14 +54,14 @@ def test_schedules_take_and_hold_what_they_say(
     """Outputs of 1 kB, of which a stage holds one for each op and micro-batch, and a few more."""
     expected = {"gpipe": [count] * stages}
     expected["1f1b"] = [min(count, stages - stage) for stage in range(stages)]
-    for schedule, held in expected.items():
+    for schedule, num_outputs in expected.items():
         pipeline = Pipeline(stages, count, backward, 1e-6, ops_per_layer, schedule=schedule)
         costs = pipeline.simulated()
-        least = (count + stages - 1) * (1 + backward)
-        assert least <= costs.runtime[0] <= least + 1e-4
+        gpipe_seconds = (count + stages - 1) * (1 + backward)
+        assert gpipe_seconds <= costs.runtime[0] <= gpipe_seconds + 1e-4
         outputs = costs.peak_memory[0] / 1000
-        assert (ops_per_layer * np.array(held) <= outputs).all()
-        assert (outputs <= ops_per_layer * np.array(held) + min(count, 3) + 2).all()
+        assert (ops_per_layer * np.array(num_outputs) <= outputs).all()
+        assert (outputs <= ops_per_layer * np.array(num_outputs) + min(count, 3) + 2).all()
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -107,15 +107,15 @@ def test_a_trace_has_what_ran_and_the_memory_of_each_device(tmp_path: Path) -> N
     assert tracks.keys() <= names.keys()
     assert sum(map(len, tracks.values())) == len(timeline.op_start) + len(timeline.transfer_start)
     for slices in tracks.values():
-        for before, after in pairwise(sorted(slices)):
-            assert before[0] <= before[1] <= after[0] + ROUNDING
+        for earlier, later in pairwise(sorted(slices)):
+            assert earlier[0] <= earlier[1] <= later[0] + ROUNDING
     last = max(end for slices in tracks.values() for _, end in slices)
     assert last >= timeline.runtime * 1e6 - ROUNDING
     for device, name in enumerate(problem.cluster.device_names):
-        times, held = timeline.memory(device)
-        told = np.array(memory[f"{name} memory"]).T
-        np.testing.assert_allclose(told[0], 1e6 * times)
-        assert told[1].tolist() == held.tolist()
+        times, held_bytes = timeline.memory(device)
+        traced_memory = np.array(memory[f"{name} memory"]).T
+        np.testing.assert_allclose(traced_memory[0], 1e6 * times)
+        assert traced_memory[1].tolist() == held_bytes.tolist()
 
 
 # Published results: steps of the paper and of an RTX 3090, and what one K80 has no memory for.

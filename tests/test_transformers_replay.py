@@ -71,15 +71,15 @@ def test_processes_compute_what_pytorch_computes_and_hold_what_the_simulator_say
         placement = np.random.default_rng(seed).integers(
             0, num_devices, problem.num_groups, np.int32
         )
-        names = [f"cpu:{number}" for number in range(num_devices)]
+        names = [f"cpu:{index}" for index in range(num_devices)]
         with plain_kernels(), Executor(problem, ready, names) as executor:
-            found = executor.execute(placement).results()
+            computed = executor.execute(placement).results()
             if num_devices == 1:  # runs ops in one order, whatever they take
                 peaks = executor.evaluate(placement[None]).peak_memory
                 simulated = Simulator(problem, num_threads=1).evaluate(placement[None]).peak_memory
                 np.testing.assert_allclose(peaks, simulated, rtol=0.05)
         for key, value in expected.after.items():
-            torch.testing.assert_close(found[key], value, msg=f"{key} on {num_devices}")
+            torch.testing.assert_close(computed[key], value, msg=f"{key} on {num_devices}")
 
 
 def test_on_the_meta_device_weights_take_no_memory() -> None:
@@ -91,8 +91,8 @@ def test_on_the_meta_device_weights_take_no_memory() -> None:
 
 
 def test_the_seed_fixes_weights_and_inputs_and_nothing_else() -> None:
-    before = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     first, again = small("bert"), small("bert")
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     assert all(map(torch.equal, first.inputs, again.inputs))
     assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))

@@ -66,7 +66,7 @@ def fail(*arguments: object, code: int = 2) -> str:
     assert result.exit_code == code, (result.output, result.exception)
     assert result.stdout == ""
     *progress, line = result.stderr.splitlines(keepends=True)
-    assert all(other.endswith(" ...\n") for other in progress), result.stderr
+    assert all(progress_line.endswith(" ...\n") for progress_line in progress), result.stderr
     assert line.startswith("placeto: error: ")
     return line
 
@@ -86,9 +86,9 @@ class Paused(NamedTuple):
     process: "subprocess.Popen[str]"
     folder: Path
 
-    def send(self, number: signal.Signals) -> tuple[str, str]:
+    def send(self, signal_number: signal.Signals) -> tuple[str, str]:
         """Send a signal and let the process go on; return what it printed until its end."""
-        self.process.send_signal(number)
+        self.process.send_signal(signal_number)
         (self.folder / "goes-on").touch()
         return self.process.communicate(timeout=PATIENCE)
 
@@ -132,8 +132,8 @@ def comparable(lines: list[str]) -> list[str]:
 
 def print_as_shown(page: Path) -> int:
     """Run each command of a page that shows what it prints, and return their number."""
-    shown = "".join(f"\n{block}" for block in blocks(page, "console")).replace("\\\n", " ")
-    runs = [run.splitlines() for run in shown.split("\n$ ") if PROGRAM.match(run)]
+    console = "".join(f"\n{block}" for block in blocks(page, "console")).replace("\\\n", " ")
+    runs = [run.splitlines() for run in console.split("\n$ ") if PROGRAM.match(run)]
     for command, *lines in runs:
         result = invoke(*shlex.split(PROGRAM.sub("", command)))
         assert result.exit_code == 0, result.output
@@ -146,13 +146,13 @@ def print_as_shown(page: Path) -> int:
 def profile(num_layers: int = 10, parameter_bytes: int = 1000) -> str:
     """Return a profile in PipeDream's format, in which every third layer reads two others."""
     lines = [
-        f"node{number} -- Linear({number}) -- forward_compute_time={1 + number % 3}, "
-        f"backward_compute_time=2, activation_size={number}000000, "
+        f"node{layer} -- Linear({layer}) -- forward_compute_time={1 + layer % 3}, "
+        f"backward_compute_time=2, activation_size={layer}000000, "
         f"parameter_size={parameter_bytes}"
-        for number in range(num_layers)
+        for layer in range(num_layers)
     ]
-    lines += [f"\tnode{number - 1} -- node{number}" for number in range(1, num_layers)]
-    lines += [f"\tnode{number - 2} -- node{number}" for number in range(2, num_layers, 3)]
+    lines += [f"\tnode{layer - 1} -- node{layer}" for layer in range(1, num_layers)]
+    lines += [f"\tnode{layer - 2} -- node{layer}" for layer in range(2, num_layers, 3)]
     return "\n".join(lines)
 
 
@@ -183,9 +183,9 @@ def check_picture(path: Path, width: int) -> Figure:
     for axes in figure.axes:
         points = np.concatenate(list(_points(axes)))
         assert np.isfinite(points).all()
-        (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-        shown = (points >= (left, bottom)) & (points <= (right, top))
-        assert shown.all(axis=1).mean() > 0.5
+        (low_x, high_x), (low_y, high_y) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+        is_inside = (points >= (low_x, low_y)) & (points <= (high_x, high_y))
+        assert is_inside.all(axis=1).mean() > 0.5
     return figure
 
 

@@ -164,8 +164,8 @@ def _train_stages(
             model, batch = model_and_words(name)
             example = tuple(words[:2] for words in batch)
             stage = exported.placed_stage(model, index, torch.device("cpu"), example)
-            made = SCHEDULES[schedule](stage, MICRO_BATCHES, loss_fn=loss_of)
-            _train_stage(stage, made, name)
+            training_schedule = SCHEDULES[schedule](stage, MICRO_BATCHES, loss_fn=loss_of)
+            _train_stage(stage, training_schedule, name)
         distributed.destroy_process_group()
 
 
@@ -197,7 +197,7 @@ def _whole_steps(name: str) -> list[tuple[Tensor, dict[str, Tensor], dict[str, T
     for _ in range(STEPS):
         optimizer.zero_grad()
         losses = []
-        for words in zip(*(each.chunk(MICRO_BATCHES) for each in batch), strict=True):
+        for words in zip(*(tensor.chunk(MICRO_BATCHES) for tensor in batch), strict=True):
             loss = loss_of(model(*words), words[-1])
             (loss / MICRO_BATCHES).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())

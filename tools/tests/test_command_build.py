@@ -180,7 +180,7 @@ def test_a_card_that_the_file_of_a_cluster_describes_has_times_of_its_own(
 
 
 def test_rules_and_merging_are_the_users_and_stay_with_a_problem(tmp_path: Path) -> None:
-    path, other = tmp_path / "nmt.json", tmp_path / "again.json"
+    path, second_path = tmp_path / "nmt.json", tmp_path / "again.json"
     nmt = ["nmt-2", *SMALL_NMT[:-1]]
     problem = built(path, *nmt, "--rule=none", "--no-merging")
     assert problem.grouping == colocate(problem.graph, [colocate_by_id])
@@ -188,10 +188,10 @@ def test_rules_and_merging_are_the_users_and_stay_with_a_problem(tmp_path: Path)
     assert merged.group_graph.output_bytes.min() >= 10_000
     built(path, *nmt, "--groups=8", "--rule=updates", r"--scope-pattern=decoder\.cell")
     rules = (colocate_by_id, colocate_updates, partial(colocate_scopes, pattern=r"decoder\.cell"))
-    again, small = built(other, path, "--groups=20"), colocate(problem.graph, rules)
+    again, small = built(second_path, path, "--groups=20"), colocate(problem.graph, rules)
     assert again.grouping == merge_and_colocate(problem.graph, small, num_groups=20)
     assert again.rules == ("id", "updates", r"scopes:decoder\.cell")
-    assert built(other, path, "--rule=gradients").rules == ("id", "gradients")
+    assert built(second_path, path, "--rule=gradients").rules == ("id", "gradients")
 
 
 def test_a_model_of_ones_own_with_its_loss_optimizer_and_mode(tmp_path: Path, factory: str) -> None:
@@ -211,10 +211,12 @@ def test_a_model_of_ones_own_with_its_loss_optimizer_and_mode(tmp_path: Path, fa
 
 def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -> None:
     problem = built(tmp_path / "nmt.json", "nmt-2", *SMALL_NMT, "--micro-batches=2")
-    part = load_model_graph("nmt-2", batch_size=2, steps=3, units=8, vocabulary_size=20)
-    weights = np.isin(part.op_types, ["parameter", "buffer"]) | (part.phases == Phase.UPDATE)
+    micro_batch = load_model_graph("nmt-2", batch_size=2, steps=3, units=8, vocabulary_size=20)
+    weights = np.isin(micro_batch.op_types, ["parameter", "buffer"]) | (
+        micro_batch.phases == Phase.UPDATE
+    )
     sums = problem.graph.op_types.count("placeto.add_gradients")
-    assert problem.graph.num_ops - sums == part.num_ops + (~weights).sum()
+    assert problem.graph.num_ops - sums == micro_batch.num_ops + (~weights).sum()
     # Also of sums of gradients, the time is what the cost model says.
     np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
 
@@ -227,12 +229,12 @@ def test_a_profile_becomes_a_problem_that_is_divided_on_any_devices(tmp_path: Pa
     assert (whole.graph, whole.cluster) == (graph, parse_cluster("2xv100"))
     assert (whole.compute_time == measured_compute_time(graph, whole.cluster)).all()
     assert whole.grouping == colocate(graph, [colocate_by_id])
-    parts = tmp_path / "parts.json"
-    assert built(parts, path, "--micro-batches=4") == micro_batched_problem(whole, 4)
-    moved = built(tmp_path / "moved.json", parts, "--cluster=3xv100")
+    divided_path = tmp_path / "parts.json"
+    assert built(divided_path, path, "--micro-batches=4") == micro_batched_problem(whole, 4)
+    moved = built(tmp_path / "moved.json", divided_path, "--cluster=3xv100")
     assert (moved.cluster.queue, moved.num_devices) == ("backward-first", 3)
-    error = fail("place", parts, "--micro-batches=2", "-o", tmp_path / "placement.json")
-    assert f"--micro-batches: expected none for {parts}, whose step is in 4 already" in error
+    error = fail("place", divided_path, "--micro-batches=2", "-o", tmp_path / "placement.json")
+    assert f"--micro-batches: expected none for {divided_path}, whose step is in 4 already" in error
 
 
 def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
@@ -247,9 +249,9 @@ def test_a_factory_in_micro_batches_is_called_with_a_part_of_its_batch(
         if kind == "input"
     ]
     assert inputs == [2 * 4 * 4] * 3  # two rows of four numbers
-    other = ["--force", "-o", path, "--micro-batches=3"]
-    assert "needs --batch-size" in fail("build", make, *other)
-    assert "divides the batch size 8 of" in fail("build", with_batch_size, *other)
+    options = ["--force", "-o", path, "--micro-batches=3"]
+    assert "needs --batch-size" in fail("build", make, *options)
+    assert "divides the batch size 8 of" in fail("build", with_batch_size, *options)
 
 
 def test_inspection_adds_up(tmp_path: Path) -> None:
@@ -310,8 +312,8 @@ def test_kernels_are_those_of_the_cluster(tmp_path: Path, factory: str) -> None:
 
 
 def test_a_value_is_json_or_else_a_text(factory: str) -> None:
-    given = ["a=1", "b=1.5", "c=true", "d=null", 'e="3"', "f=[1,[2]]", "g=word", "h=NaN", "i=[1"]
-    sizes = [f"--set={each}" for each in given]
+    texts = ["a=1", "b=1.5", "c=true", "d=null", 'e="3"', "f=[1,[2]]", "g=word", "h=NaN", "i=[1"]
+    sizes = [f"--set={text}" for text in texts]
     line = fail("build", f"{factory}:given", *sizes, "-o", "problem.json")
     values = [1, 1.5, True, None, "3", [1, [2]], "word", "NaN", "[1"]
     expected = dict(zip("abcdefghi", values, strict=True))
@@ -339,8 +341,8 @@ def test_an_exported_program_is_a_source_if_it_is_trusted(tmp_path: Path) -> Non
     model, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU()), torch.ones(3, 4)
     path = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(model, (inputs,)), path)
-    found = built(tmp_path / "problem.json", path, "--trust").graph
-    assert set(found.op_types) == set(capture(model, inputs).op_types)
+    graph = built(tmp_path / "problem.json", path, "--trust").graph
+    assert set(graph.op_types) == set(capture(model, inputs).op_types)
     path.write_bytes(path.read_bytes()[:100])
     assert "model.pt2: expected an exported program" in fail("inspect", path, "--trust")
 
@@ -380,8 +382,8 @@ def test_what_masks_pick_is_said_where_the_error_says_so(tmp_path: Path, factory
 def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     partitioning = tmp_path / "chain.json"
     nodes = [
-        {"id": number, "cpuLatency": 90.0, "fpgaLatency": latency, "size": 1e6}
-        for number, latency in ((1, 3.0), (2, 2.0), (3, 2.0))
+        {"id": node, "cpuLatency": 90.0, "fpgaLatency": latency, "size": 1e6}
+        for node, latency in ((1, 3.0), (2, 2.0), (3, 2.0))
     ]
     edges = [{"sourceId": 1, "destId": 2, "cost": 0.5}, {"sourceId": 2, "destId": 3, "cost": 0.25}]
     devices = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 1e9}
@@ -398,7 +400,7 @@ def test_published_graphs_are_priced_as_in_their_papers(tmp_path: Path) -> None:
     assert "no placement" not in succeed("inspect", partitioning)
     (tmp_path / "profile.txt").write_text(profile(4))
     problems = succeed_json("compare", tmp_path, "--placers=single")["problems"]
-    assert [one["evaluator"] for one in problems] == ["throughput", "latency"]
+    assert [problem["evaluator"] for problem in problems] == ["throughput", "latency"]
 
 
 def test_the_command_builds_steps_of_inference(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ BUDGET = ["--max-evaluations=400", "--rnn-max-evaluations=20"]
 
 def runs(problem: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the runs of one placer."""
-    (found,) = (placer["runs"] for placer in problem["placers"] if placer["name"] == name)
-    return found  # type: ignore[no-any-return]
+    (runs_of_placer,) = (placer["runs"] for placer in problem["placers"] if placer["name"] == name)
+    return runs_of_placer  # type: ignore[no-any-return]
 
 
 def written(folder: Path) -> list[dict[str, Any]]:
     """Return the problems of the results of a folder."""
-    found: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["problems"]
-    return found
+    problems: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["problems"]
+    return problems
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,12 @@ def test_every_placer_is_compared_by_one_evaluator(results: Path) -> None:
     problems = written(results)
     assert [problem["cluster"] for problem in problems] == ["2xk80", "3xk80"]
     for problem in problems:
-        assert [found["name"] for found in problem["placers"]] == list(PLACER_NAMES)
+        assert [placer["name"] for placer in problem["placers"]] == list(PLACER_NAMES)
         stem = f"nmt-2-{problem['cluster']}"
         simulator = Simulator(load_problem(results / "problems" / f"{stem}.json.gz"))
-        for found in problem["placers"]:
-            name, runtimes = found["name"], [run["runtime"] for run in found["runs"]]
-            assert found["error"] is None
+        for placer in problem["placers"]:
+            name, runtimes = placer["name"], [run["runtime"] for run in placer["runs"]]
+            assert placer["error"] is None
             assert len(runtimes) == (2 if PLACERS[name].random else 1)
             if name != "cpu":  # its runs are on a device of their own
                 assert min(runtimes) >= problem["lower_bound"]
@@ -97,10 +97,10 @@ def test_micro_batches_are_compared_with_the_undivided_step_on_one_device(tmp_pa
     alone = runs(whole, "single")[0]["runtime"]
     page = (tmp_path / "results" / "results.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ")[2:] for line in page if line.startswith(f"| {path} |")]
-    heft = [runs(each, "heft")[0]["runtime"] for each in (whole, divided)]
+    heft = [runs(problem, "heft")[0]["runtime"] for problem in (whole, divided)]
     assert [[cell.strip() for cell in row] for row in rows] == [
-        [number, seconds_text(alone), f"{alone / runtime:.2f}"]
-        for number, runtime in zip("14", heft, strict=True)
+        [micro_batches, seconds_text(alone), f"{alone / runtime:.2f}"]
+        for micro_batches, runtime in zip("14", heft, strict=True)
     ]
     assert "micro-batching" not in succeed(*compare)  # there is nothing to compare with
 
@@ -108,7 +108,7 @@ def test_micro_batches_are_compared_with_the_undivided_step_on_one_device(tmp_pa
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     (problem,) = succeed_json("compare", path, "--placers=cpu,heft")["problems"]
-    errors = {found["name"]: found["error"] for found in problem["placers"]}
+    errors = {placer["name"]: placer["error"] for placer in problem["placers"]}
     assert errors["heft"] is None
     assert "cpu" in errors["cpu"]
 
@@ -144,12 +144,12 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(
     line = "placeto: error: stopped after 2 of 3 trials; the same command resumes"
     assert result.stderr.splitlines()[-1] == line
     assert "\nHEFT " in result.stdout
-    assert [found["name"] for found in written(folder)[0]["placers"]] == ["heft"]
+    assert [placer["name"] for placer in written(folder)[0]["placers"]] == ["heft"]
     assert "| HEFT |" in (folder / "results.md").read_text()
-    before = (folder / "trials.jsonl").read_bytes()
+    trial_lines = (folder / "trials.jsonl").read_bytes()
     succeed(*command)
-    assert (folder / "trials.jsonl").read_bytes().startswith(before)
-    names = [found["name"] for found in written(folder)[0]["placers"]]
+    assert (folder / "trials.jsonl").read_bytes().startswith(trial_lines)
+    names = [placer["name"] for placer in written(folder)[0]["placers"]]
     assert names == ["heft", "local-search"]
 
 

@@ -92,12 +92,12 @@ def test_a_wrong_use_is_one_line_and_leaves_every_file(
     line: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    before = contents(folder)
+    contents_at_first = contents(folder)
     assert message in fail(*line.split())
-    assert contents(folder) == before
+    assert contents(folder) == contents_at_first
 
 
 def contents(folder: Path) -> dict[Path, bytes | None]:
     """Return what is in a folder, compiled modules aside: the bytes of each file."""
-    found = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
-    return {path: path.read_bytes() if path.is_file() else None for path in found}
+    paths = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {path: path.read_bytes() if path.is_file() else None for path in paths}

@@ -34,9 +34,9 @@ def test_accelerate_dispatches_a_model_which_trains(tmp_path: Path) -> None:
     gradients = {name: weight.grad for name, weight in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     dispatch_on_cpu(model, modules)
-    found = model(inputs)
-    torch.testing.assert_close(found, expected)
-    mean_square(found).backward()  # type: ignore[no-untyped-call]
+    outputs = model(inputs)
+    torch.testing.assert_close(outputs, expected)
+    mean_square(outputs).backward()  # type: ignore[no-untyped-call]
     for name, weight in model.named_parameters():
         torch.testing.assert_close(weight.grad, gradients[name])
     model = Mixed().eval()
@@ -70,9 +70,9 @@ def test_wrong_input_is_one_line(tmp_path: Path) -> None:
 def test_the_command_prints_or_writes_the_line_for_vllm(tmp_path: Path) -> None:
     problem = decoder(8, 400, 8, 60, cluster="1xcpu+3xv100")
     export = ["export", *saved(tmp_path, problem, by_layer(problem, [3, 1, 1, 1])), "--to", "vllm"]
-    found = invoke(*export)
-    assert ": as placed\na step takes " in found.stderr
+    result = invoke(*export)
+    assert ": as placed\na step takes " in result.stderr
     report = succeed_json(*export, "-o", tmp_path / "serve.sh", "--objective=throughput")
-    assert (tmp_path / "serve.sh").read_text() == found.stdout
+    assert (tmp_path / "serve.sh").read_text() == result.stdout
     assert "remark" not in report
     assert (report["partition"], report["objective"]) == ([1, 3], "time per sample")

@@ -145,7 +145,7 @@ class OfFewGroups(MaxLoad):
 def independent_ops(*seconds: float) -> PlacementProblem:
     """Return ops without tensors on two devices, each a group: a step is the busiest device."""
     ops = nx.DiGraph()
-    ops.add_nodes_from(f"op{number}" for number in range(len(seconds)))
+    ops.add_nodes_from(f"op{index}" for index in range(len(seconds)))
     graph = from_networkx(ops)
     times = np.array(seconds)
     return PlacementProblem(
@@ -154,7 +154,7 @@ def independent_ops(*seconds: float) -> PlacementProblem:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the name of a module in the current folder, beside two problems."""
     save_problem(independent_ops(4.0, 3.0, 2.0, 1.0), tmp_path / "uneven.json")
     save_problem(independent_ops(2.0, 2.0, 2.0, 2.0), tmp_path / "even.json")
@@ -166,32 +166,39 @@ def runs_of(problem: Any) -> dict[str, Any]:
     return {placer["name"]: placer["runs"][0] for placer in problem["placers"]}
 
 
-def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) -> None:
-    placers = f"--placers=single,local-search,multilevel,{own}:Spread,{own}:Spread:width=[1]"
+def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(module_name: str) -> None:
+    spread = f"{module_name}:Spread"
+    placers = f"--placers=single,local-search,multilevel,{spread},{spread}:width=[1]"
     compare = ["compare", "uneven.json", "even.json", placers, "--max-evaluations=200"]
-    text = succeed(*compare, f"--objective={own}:MaxLoad:factor=2", "-o", "results")
+    text = succeed(*compare, f"--objective={module_name}:MaxLoad:factor=2", "-o", "results")
     report = json.loads(Path("results/results.json").read_text())
-    told = {(problem["objective"], problem["unit"]) for problem in report["problems"]}
-    assert told == {("largest load", "$")}
+    objectives = {(problem["objective"], problem["unit"]) for problem in report["problems"]}
+    assert objectives == {("largest load", "$")}
     uneven, even = map(runs_of, report["problems"])
     # Twice the seconds of the busiest device; 4 + 1 and 3 + 2 are the best.
     assert {name: (run["runtime"], even[name]["runtime"]) for name, run in uneven.items()} == {
         "single": (20.0, 16.0),
         "multilevel": (10.0, 8.0),
         "local-search": (10.0, 8.0),
-        f"{own}:Spread": (12.0, 8.0),
-        f"{own}:Spread:width=[1]": (20.0, 16.0),
+        spread: (12.0, 8.0),
+        f"{spread}:width=[1]": (20.0, 16.0),
     }
     assert "lower bound" not in text
     assert "no report.html: it shows when ops run" in text
-    placed = Path("results/placements/uneven-2xv100", f"{own}:Spread.json")
+    placed = Path("results/placements/uneven-2xv100", f"{module_name}:Spread.json")
     assert load_placement(placed, load_problem("uneven.json")).tolist() == [0, 1, 0, 1]
     problems = {name: placeto.read_problem(f"{name}.json") for name in ("even", "uneven")}
-    chosen = ["single", f"{own}:Spread", f"{own}:Fails"]
-    found = placeto.compare(problems, chosen, evaluator=f"{own}:MaxLoad:factor=2", quiet=True)
-    costs = [[run.runtime for run in one.runs] for each in found.problems for one in each.placers]
+    chosen = ["single", spread, f"{module_name}:Fails"]
+    comparison = placeto.compare(
+        problems, chosen, evaluator=f"{module_name}:MaxLoad:factor=2", quiet=True
+    )
+    costs = [
+        [run.runtime for run in placer.runs]
+        for problem in comparison.problems
+        for placer in problem.placers
+    ]
     assert costs == [[16.0], [8.0], [], [20.0], [12.0], []]
-    for given, line in (
+    for arguments, line in (
         ({"problems": list(problems.values())}, "problems: expected problems of `read_problem`"),
         ({"problems": problems["even"]}, "problems: .* by name, got PlacementProblem"),
         ({"problems": {"even": "even.json"}}, "problems: .* got str"),
@@ -200,15 +207,19 @@ def test_a_placer_and_an_evaluator_of_ones_own_have_rows_in_the_table(own: str) 
         ({"seeds": 0}, "seeds: expected at least 1, got 0"),
         ({"max_evaluations": 0}, "max_evaluations: expected at least 1, got 0"),
     ):
-        asked: dict[str, Any] = {"problems": problems, "placers": ["single"], **given}
+        all_arguments: dict[str, Any] = {"problems": problems, "placers": ["single"], **arguments}
         with pytest.raises(InputError, match=line):
-            placeto.compare(**asked)
-    place = ["place", "uneven.json", "--max-evaluations=100", f"--objective={own}:MaxLoad"]
+            placeto.compare(**all_arguments)
+    place = ["place", "uneven.json", "--max-evaluations=100", f"--objective={module_name}:MaxLoad"]
     assert succeed(*place, "-o", "p.json").startswith("p.json: multilevel, largest load 5 $;")
 
 
-def test_every_placer_ends_at_the_limits_and_costs_what_the_evaluator_says(own: str) -> None:
-    chosen = ",".join(f"{own}:{name}" for name in ("Endless", "Limited", "Walker", "Boasts"))
+def test_every_placer_ends_at_the_limits_and_costs_what_the_evaluator_says(
+    module_name: str,
+) -> None:
+    chosen = ",".join(
+        f"{module_name}:{name}" for name in ("Endless", "Limited", "Walker", "Boasts")
+    )
     compare = ["compare", "uneven.json", f"--placers={chosen},random"]
     (problem,) = succeed_json(*compare, "--max-evaluations=50")["problems"]
     runs = {name.rpartition(":")[2]: run for name, run in runs_of(problem).items()}
@@ -224,17 +235,17 @@ def test_every_placer_ends_at_the_limits_and_costs_what_the_evaluator_says(own: 
 
 
 class Returns:
-    """A placer and an evaluator that find what they are made with, or raise it."""
+    """A placer and an evaluator that answer with what they are made with, or raise it."""
 
     name = "own"
 
-    def __init__(self, problem: PlacementProblem, found: Any) -> None:
-        self.problem, self.found = problem, found
+    def __init__(self, problem: PlacementProblem, answer: Any) -> None:
+        self.problem, self.answer = problem, answer
 
     def evaluate(self, *_: object, **__: object) -> Any:
-        if isinstance(self.found, BaseException):
-            raise self.found
-        return self.found
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
 
     place = walk = evaluate
 
@@ -244,31 +255,31 @@ class Lacks:
 
 
 def placed_on(*devices: int) -> PlacementResult:
-    one = {"runtime": 1.0, "peak_memory": [0, 0], "evaluations": 1, "seconds": 0.0}
-    return PlacementResult(placement=np.array(devices), curve=[[1, 1.0]], **one)  # type: ignore[arg-type]
+    costs = {"runtime": 1.0, "peak_memory": [0, 0], "evaluations": 1, "seconds": 0.0}
+    return PlacementResult(placement=np.array(devices), curve=[[1, 1.0]], **costs)  # type: ignore[arg-type]
 
 
 PROBLEM = independent_ops(4.0, 3.0, 2.0, 1.0)
 COSTS_OF_ONE = EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), np.int64))
 
 
-def place_with(found: Any) -> None:
-    if isinstance(found, str):
-        placer_spec(found).make(PROBLEM, Budget(0))
-    checked_placer("own", found).place(PROBLEM, Simulator(PROBLEM))
+def place_with(placer: Any) -> None:
+    if isinstance(placer, str):
+        placer_spec(placer).make(PROBLEM, Budget(0))
+    checked_placer("own", placer).place(PROBLEM, Simulator(PROBLEM))
 
 
-def evaluate_with(found: Any) -> None:
-    if isinstance(found, str):
-        evaluator_spec(found).make(PROBLEM, None)
-    evaluator: Any = checked_evaluator("own", found, PROBLEM)
+def evaluate_with(evaluator_or_spec: Any) -> None:
+    if isinstance(evaluator_or_spec, str):
+        evaluator_spec(evaluator_or_spec).make(PROBLEM, None)
+    evaluator: Any = checked_evaluator("own", evaluator_or_spec, PROBLEM)
     with pytest.raises(InputError, match=r"own: (expected \w+ to return Walks|ValueError)"):
         evaluator.walk(None)
     evaluator.evaluate(np.zeros((2, 4), np.int32))
 
 
 @pytest.mark.parametrize(
-    ("use", "found", "message"),
+    ("use", "plugin", "message"),
     [
         (place_with, "no_such_module:P", "expected a module that can be imported, got ModuleNot"),
         (place_with, "OWN:Missing", "expected OWN to have 'Missing'"),
@@ -291,21 +302,27 @@ def evaluate_with(found: Any) -> None:
     ],
 )
 def test_what_is_wrong_with_a_class_is_said(
-    use: Callable[[Any], None], found: Any, message: str, own: str
+    use: Callable[[Any], None], plugin: Any, message: str, module_name: str
 ) -> None:
-    with pytest.raises(InputError, match=re.escape(message.replace("OWN", own))):
-        use(found.replace("OWN", own) if isinstance(found, str) else found)
+    with pytest.raises(InputError, match=re.escape(message.replace("OWN", module_name))):
+        use(plugin.replace("OWN", module_name) if isinstance(plugin, str) else plugin)
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_what_fails_is_one_line_and_the_others_go_on(own: str, jobs: int) -> None:
+def test_what_fails_is_one_line_and_the_others_go_on(module_name: str, jobs: int) -> None:
     """A placer with one of its seeds, and an evaluator with a problem; in other processes, too."""
     save_problem(independent_ops(*range(1, 14)), "many.json")
-    placer = f"{own}:FailsWithASeed"
-    options = [f"--placers=heft,{placer}", f"--objective={own}:OfFewGroups", f"--jobs={jobs}"]
+    placer = f"{module_name}:FailsWithASeed"
+    options = [
+        f"--placers=heft,{placer}",
+        f"--objective={module_name}:OfFewGroups",
+        f"--jobs={jobs}",
+    ]
     result = invoke("compare", "uneven.json", "many.json", *options, "--seeds=2", "-o", "out")
     assert result.exit_code == 1
-    line = rf"placeto: error: (uneven|many) on 2xv100, .*{own}\.py, line \d+\) \(and 2 more\)"
+    line = (
+        rf"placeto: error: (uneven|many) on 2xv100, .*{module_name}\.py, line \d+\) \(and 2 more\)"
+    )
     assert re.fullmatch(line, result.stderr.splitlines()[-1])
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith(placer)]
     assert ["6", "$", "1", "of", "2", "failed"] in [row[1:7] for row in rows]
@@ -313,40 +330,44 @@ def test_what_fails_is_one_line_and_the_others_go_on(own: str, jobs: int) -> Non
     assert report["profiles"][1]["ratios"] == [None, None]
     failed = report["problems"][0]["placers"][1]
     assert failed["failed"] == 1
-    assert failed["error"].startswith(f"KeyError: 'no such group' ({own}.py, line ")
-    refused = f"{own}:OfFewGroups: ValueError: expected few groups ("
+    assert failed["error"].startswith(f"KeyError: 'no such group' ({module_name}.py, line ")
+    refused = f"{module_name}:OfFewGroups: ValueError: expected few groups ("
     assert [refused in json.dumps(problem) for problem in report["problems"]] == [False, True]
     if jobs == 1:
-        shown = invoke("place", "uneven.json", "-o", "p.json", f"--placer={own}:Fails", "--debug")
-        assert 'raise KeyError("no such  group")' in shown.stderr
+        with_traceback = invoke(
+            "place", "uneven.json", "-o", "p.json", f"--placer={module_name}:Fails", "--debug"
+        )
+        assert 'raise KeyError("no such  group")' in with_traceback.stderr
 
 
 def test_an_edit_of_what_a_placer_imports_runs_it_anew(
-    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A module beside it, which it imports when called; a folder and a file as its argument."""
-    file, parts = tmp_path / f"{own}.py", tmp_path / f"{own}_parts"
-    parts.mkdir()
-    (parts / "turns.py").write_text("from .sizes import WIDTH\n")
-    (parts / "sizes.py").write_text("WIDTH = 4\n")
-    imports = f"        from {own}_parts import turns\n        self.width = turns.WIDTH\n"
+    file, package = tmp_path / f"{module_name}.py", tmp_path / f"{module_name}_parts"
+    package.mkdir()
+    (package / "turns.py").write_text("from .sizes import WIDTH\n")
+    (package / "sizes.py").write_text("WIDTH = 4\n")
+    imports = f"        from {module_name}_parts import turns\n        self.width = turns.WIDTH\n"
     text = file.read_text().replace("        self.width = width\n", imports, 1)
     file.write_text(text.replace("% self.width", "// self.width"))
     Path("weights").mkdir()
 
     def trials(argument: str = "") -> list[Any]:
-        for name in [name for name in sys.modules if name.startswith(own)]:
+        for name in [name for name in sys.modules if name.startswith(module_name)]:
             monkeypatch.delitem(sys.modules, name)
         files_digest.cache_clear()  # each command is a process of its own
         imports_digest.cache_clear()
-        succeed("compare", "uneven.json", f"--placers={own}:Spread{argument}", "-o", "results")
+        succeed(
+            "compare", "uneven.json", f"--placers={module_name}:Spread{argument}", "-o", "results"
+        )
         lines = Path("results/trials.jsonl").read_text().splitlines()
         return [json.loads(line)["placement"] for line in lines[1:]]
 
     assert trials() == [[0, 0, 0, 0]]
-    (parts / "other.py").write_text("WIDTH = 3\n")
+    (package / "other.py").write_text("WIDTH = 3\n")
     assert trials() == [[0, 0, 0, 0]]
-    (parts / "sizes.py").write_text("WIDTH = 1 + 1\n")
+    (package / "sizes.py").write_text("WIDTH = 1 + 1\n")
     assert trials() == [[0, 0, 0, 0], [0, 0, 1, 1]]
     counts = []
     for name in ("weights/a", "even.json", "uneven.txt"):
@@ -356,32 +377,32 @@ def test_an_edit_of_what_a_placer_imports_runs_it_anew(
 
 
 def test_an_installed_package_gives_its_placers_names(
-    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = tmp_path / "own-0.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 0\n")
     (described / "entry_points.txt").write_text(
-        f"[placeto.placers]\nspread = {own}:Spread\n"
-        f"[placeto.evaluators]\nmax-load = {own}:MaxLoad\n"
+        f"[placeto.placers]\nspread = {module_name}:Spread\n"
+        f"[placeto.evaluators]\nmax-load = {module_name}:MaxLoad\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     compare = ["compare", "uneven.json", "--objective=max-load:factor=3"]
     (problem,) = succeed_json(*compare, "--placers=spread:width=1,spread,heft")["problems"]
-    found = [(name, run["runtime"]) for name, run in runs_of(problem).items()]
-    assert found == [("heft", 15.0), ("spread:width=1", 30.0), ("spread", 18.0)]
+    runtimes = [(name, run["runtime"]) for name, run in runs_of(problem).items()]
+    assert runtimes == [("heft", 15.0), ("spread:width=1", 30.0), ("spread", 18.0)]
     assert "expected spread, or another of" in fail(*compare, "--placers=spred")
-    assert placer_spec("spread").modules == (own,)
+    assert placer_spec("spread").modules == (module_name,)
 
 
-def test_python_takes_placers_and_evaluators(own: str) -> None:
-    module = __import__(own)
+def test_python_takes_placers_and_evaluators(module_name: str) -> None:
+    module = __import__(module_name)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    given: dict[str, Any] = {"cluster": "2xv100", "quiet": True}
-    placed = placeto.place(model, torch.ones(4, 8), placer=module.Spread(1), **given)
+    options: dict[str, Any] = {"cluster": "2xv100", "quiet": True}
+    placed = placeto.place(model, torch.ones(4, 8), placer=module.Spread(1), **options)
     assert set(placed.placement.tolist()) == {0}
-    given["evaluator"] = module.MaxLoad
-    placed = placeto.place(model, torch.ones(4, 8), seconds=0.2, **given)
+    options["evaluator"] = module.MaxLoad
+    placed = placeto.place(model, torch.ones(4, 8), seconds=0.2, **options)
     # Of three groups, of which one takes no time, two are apart.
     assert placed.runtime == pytest.approx(placed.problem.group_graph.compute_time[:, 0].max())
     assert placed.lower_bound == 0
@@ -389,7 +410,7 @@ def test_python_takes_placers_and_evaluators(own: str) -> None:
 
 @pytest.mark.parametrize("name", ["multilevel", "OWN:Endless"])
 def test_a_search_that_is_stopped_did_not_fail(
-    name: str, own: str, monkeypatch: pytest.MonkeyPatch
+    name: str, module_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)
     Path("problems").mkdir()
@@ -397,7 +418,7 @@ def test_a_search_that_is_stopped_did_not_fail(
     save_problem(independent_ops(*times), "problems/ops.json.gz")
     looks = iter([False] * 6)  # two before it begins
     watch = Watch(lambda: next(looks, True))
-    placer = name.replace("OWN", own)
+    placer = name.replace("OWN", module_name)
     task = PlaceByName(label=placer, graph=Graph("ops"), seed=0, name=placer, budget=10_000)
     with pytest.raises(StoppedError):
         task.run(Workspace(Path()), watch)

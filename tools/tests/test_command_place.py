@@ -69,8 +69,8 @@ def test_a_file_without_rules_says_how_to_make_one_with_finer_groups(tmp_path: P
     assert "has no co-location rules, so a search stays at its 8 groups" in hint
     succeed(*hint.partition("placeto ")[2].replace("FILE", str(finer)).split())
     assert load_problem(finer).rules is not None
-    for source, more in ((finer, options), (path, ["--placer=heft", *options[1:]])):
-        assert "rules" not in invoke("place", source, *more).stderr
+    for source, arguments in ((finer, options), (path, ["--placer=heft", *options[1:]])):
+        assert "rules" not in invoke("place", source, *arguments).stderr
 
 
 def test_a_placement_is_compared_with_fewer_devices(tmp_path: Path) -> None:
@@ -110,15 +110,15 @@ def make():
 def test_python_and_the_command_give_one_placement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = write_module(tmp_path, monkeypatch, OWN_MODEL)
-    output, model = tmp_path / "placement.json", importlib.import_module(own).make()
+    module_name = write_module(tmp_path, monkeypatch, OWN_MODEL)
+    output, model = tmp_path / "placement.json", importlib.import_module(module_name).make()
     devices = parse_cluster("2xv100+1xk80")
     save_cluster(devices, tmp_path / "devices.toml")
-    given: list[Any] = [tmp_path / "devices.toml", devices]
-    for placer, cluster in zip((None, "local-search"), given, strict=True):
+    clusters: list[Any] = [tmp_path / "devices.toml", devices]
+    for placer, cluster in zip((None, "local-search"), clusters, strict=True):
         named = [f"--placer={placer}"] if placer else []
         same = ["--cluster=2xv100+1xk80", "--max-evaluations=400", "--seed=5", *named]
-        report = succeed_json("place", f"{own}:make", *same, "--force", "-o", output)
+        report = succeed_json("place", f"{module_name}:make", *same, "--force", "-o", output)
         settings: dict[str, Any] = {"max_evaluations": 400, "seed": 5, "placer": placer}
         placed = placeto.place(*model, cluster=cluster, quiet=True, **settings)
         assert load_placement(output, placed.problem).tolist() == placed.placement.tolist()
@@ -146,16 +146,16 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(
         simulated = succeed_json(*simulate, output)
         assert report["runtime"] == simulated["runtime"] <= (12 + 4 - 1) * 3 + 1e-3
         assert report["peak_memory"] == [device["peak_memory"] for device in simulated["devices"]]
-        own = succeed_json(*place[:3], "--placer=heft", "--force", "-o", output)
-        assert own["runtime"] == succeed_json(*simulate, "heft")["runtime"]
+        by_heft = succeed_json(*place[:3], "--placer=heft", "--force", "-o", output)
+        assert by_heft["runtime"] == succeed_json(*simulate, "heft")["runtime"]
         chain = succeed_json(*simulate, tmp_path / "chain.json")
         peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
     assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])
     answers = iter([importlib.import_module("placeto.placing.placements").evaluated] * 2)
 
-    def interrupted(*asked: Any) -> Any:
+    def interrupted(*arguments: Any) -> Any:
         for evaluate in answers:
-            return evaluate(*asked)
+            return evaluate(*arguments)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("placeto.placing.placements.evaluated", interrupted)
@@ -223,8 +223,8 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
     assert differences == sorted(differences, reverse=True)
     events = json.loads(trace.read_text())["traceEvents"]
     assert {read.graph.op_names[-1]} <= {event["name"] for event in events}
-    shown = succeed("run", *STEP[:1], "cpu:0", *STEP[1:], "--steps=1")  # of a problem made anew
-    assert "Ops whose seconds differ most" in shown
+    text = succeed("run", *STEP[:1], "cpu:0", *STEP[1:], "--steps=1")  # of a problem made anew
+    assert "Ops whose seconds differ most" in text
 
     latency = np.where(np.eye(2, dtype=bool), 0.0, 0.1)
     slow = replace(read, cluster=replace(read.cluster, latency=latency))
@@ -255,13 +255,15 @@ def test_what_does_not_fit_together_is_said_in_one_line(
     line: str, message: str, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given: dict[str, list[Any]] = {
+    arguments_of: dict[str, list[Any]] = {
         "P": [placement_of(problem, tmp_path)],
         "Q": [problem],
         "SIZES": SIZES,
         "OTHERS": [*SIZES[:-1], "--set=vocabulary_size=9"],
     }
-    assert message in fail(*(each for word in line.split() for each in given.get(word, [word])))
+    assert message in fail(
+        *(argument for word in line.split() for argument in arguments_of.get(word, [word]))
+    )
 
 
 def test_a_calibrated_cluster_can_be_used(tmp_path: Path) -> None:

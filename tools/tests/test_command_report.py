@@ -41,8 +41,8 @@ HOSTILE = (
 
 
 @dataclass
-class Seen:
-    """What a page did beside being shown."""
+class Tab:
+    """A tab of a browser: its page, what went wrong there, and what it requested."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
@@ -66,12 +66,12 @@ class Seen:
 
 
 @pytest.fixture
-def seen() -> Iterator[Seen]:
+def tab() -> Iterator[Tab]:
     assert BROWSER is not None
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 900})
-        result = Seen(page)
+        result = Tab(page)
 
         def log(message: ConsoleMessage) -> None:
             result.errors += [message.text] if message.type in ("error", "warning") else []
@@ -101,8 +101,8 @@ def hostile_problem(folder: Path) -> PlacementProblem:
 def data_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Return what a page holds as data."""
     text = path.read_text().split('<script type="application/json" id="data">')[1]
-    found: dict[str, list[dict[str, Any]]] = json.loads(text.split("</script>")[0])
-    return found
+    document: dict[str, list[dict[str, Any]]] = json.loads(text.split("</script>")[0])
+    return document
 
 
 def test_bounds_hold_for_the_groups_that_they_name(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_bounds_hold_for_the_groups_that_they_name(tmp_path: Path) -> None:
 def test_names_cannot_end_the_element_that_holds_them(tmp_path: Path) -> None:
     problem = hostile_problem(tmp_path)
     succeed("report", tmp_path / "hostile.json", "k80:0", "-o", tmp_path / "report.html")
-    (shown,) = data_of(tmp_path / "report.html")["problems"]
-    assert shown["op_names"] == list(problem.graph.op_names)
+    (embedded,) = data_of(tmp_path / "report.html")["problems"]
+    assert embedded["op_names"] == list(problem.graph.op_names)
     assert "window.ran" in (tmp_path / "report.html").read_text()
     for name in HOSTILE[:3]:
         assert name not in (tmp_path / "report.html").read_text()
@@ -146,39 +146,39 @@ def test_names_cannot_end_the_element_that_holds_them(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @in_a_browser
-def test_names_do_not_run_on_the_page_of_a_comparison(tmp_path: Path, seen: Seen) -> None:
+def test_names_do_not_run_on_the_page_of_a_comparison(tmp_path: Path, tab: Tab) -> None:
     hostile_problem(tmp_path)
     folder = tmp_path / "<img src=x onerror=alert(1)>"
     placers = ["--placers=single,local-search", "--max-evaluations=60"]
     succeed("compare", tmp_path / "hostile.json", *placers, "-o", folder)
-    seen.open(folder / "report.html")
+    tab.open(folder / "report.html")
     tips: set[str] = set()
-    box = seen.page.locator("#graph").bounding_box()
+    box = tab.page.locator("#graph").bounding_box()
     assert box is not None
     for x in range(20, int(box["width"]) - 40, 5):  # over the nodes of a chain
-        seen.page.mouse.move(box["x"] + x, box["y"] + 0.475 * box["height"])
-        seen.page.wait_for_timeout(20)
-        tips |= set(seen.page.locator(".bk-tooltip-content").all_inner_texts())
+        tab.page.mouse.move(box["x"] + x, box["y"] + 0.475 * box["height"])
+        tab.page.wait_for_timeout(20)
+        tips |= set(tab.page.locator(".bk-tooltip-content").all_inner_texts())
         if all(any(hostile in tip for tip in tips) for hostile in HOSTILE):
             break
-    seen.page.locator("#search").fill(HOSTILE[0])
-    seen.settle()
+    tab.page.locator("#search").fill(HOSTILE[0])
+    tab.settle()
     for hostile in HOSTILE:
         assert any(hostile in tip for tip in tips)
-    assert seen.page.evaluate("window.ran") is None
-    assert seen.page.locator("img[src=x]").count() == 0
-    assert seen.page.locator("#placers tr").count() == 1 + 2
-    chosen = seen.page.locator("#graph-placer option:checked").inner_text()
-    assert chosen in seen.page.locator("#verdict").inner_text()
-    seen.picture("#curves")
-    assert seen.errors == []
+    assert tab.page.evaluate("window.ran") is None
+    assert tab.page.locator("img[src=x]").count() == 0
+    assert tab.page.locator("#placers tr").count() == 1 + 2
+    chosen = tab.page.locator("#graph-placer option:checked").inner_text()
+    assert chosen in tab.page.locator("#verdict").inner_text()
+    tab.picture("#curves")
+    assert tab.errors == []
 
 
 def test_times_are_the_simulators(tmp_path: Path) -> None:
     problem = build_profile(tmp_path)
     succeed("report", problem, "v100:0", "expert", "-o", tmp_path / "report.html")
-    (shown,) = data_of(tmp_path / "report.html")["problems"]
-    placers = shown["placers"]
+    (embedded,) = data_of(tmp_path / "report.html")["problems"]
+    placers = embedded["placers"]
     assert isinstance(placers, list)
     for placer, name in zip(placers, ("v100:0", "expert"), strict=True):
         expected = json.loads(succeed("simulate", problem, name, "--json"))
@@ -218,65 +218,67 @@ def bars_in_view(placer: dict[str, Any], start: float, end: float) -> int:
     return int(((ends >= start) & (begins <= end)).sum())
 
 
-def bars_that_are_told_of(what: list[str]) -> int:
-    more = (re.search(r" and ([\d,]+) more (?:ops|transfers)$", text) for text in what)
-    return sum(1 + (int(found[1].replace(",", "")) if found else 0) for found in more)
+def bars_that_are_told_of(tips: list[str]) -> int:
+    matches = (re.search(r" and ([\d,]+) more (?:ops|transfers)$", text) for text in tips)
+    return sum(1 + (int(match[1].replace(",", "")) if match else 0) for match in matches)
 
 
 @pytest.mark.slow
 @in_a_browser
 def test_many_ops_are_drawn_as_few_bars_and_groups_open_down_to_the_finest(
-    tmp_path: Path, seen: Seen
+    tmp_path: Path, tab: Tab
 ) -> None:
     problem = build_profile(tmp_path, num_layers=700)
     succeed("report", problem, "expert", "scotch", "-o", tmp_path / "report.html")
-    seen.open(tmp_path / "report.html")
+    tab.open(tmp_path / "report.html")
     (data,) = data_of(tmp_path / "report.html")["problems"]
     levels = data["levels"]
-    placer = min(data["placers"], key=lambda one: (not one["fits"], one["cost"]))  # the upper one
+    placer = min(
+        data["placers"], key=lambda placer: (not placer["fits"], placer["cost"])
+    )  # the upper one
 
     pictures = []
     for name in ("expert", "scotch", placer["title"]):
         for select in ("#graph-placer", "#upper", "#lower"):
-            seen.page.select_option(select, label=name)
-        seen.settle()
-        assert name in seen.page.locator("#path-summary").inner_text()
-        pictures.append(seen.picture("#graph"))
-        seen.picture("#steps")
+            tab.page.select_option(select, label=name)
+        tab.settle()
+        assert name in tab.page.locator("#path-summary").inner_text()
+        pictures.append(tab.picture("#graph"))
+        tab.picture("#steps")
     assert (pictures[0] != pictures[1]).any()
-    before = seen.page.evaluate(BARS)
-    assert bars_that_are_told_of(before["what"]) == bars_in_view(placer, 0, before["end"])
-    assert len(before["what"]) < bars_in_view(placer, 0, before["end"]) / 1.2
-    seen.page.locator("#steps").scroll_into_view_if_needed()
-    box = seen.page.locator("#steps").bounding_box()
+    overview = tab.page.evaluate(BARS)
+    assert bars_that_are_told_of(overview["what"]) == bars_in_view(placer, 0, overview["end"])
+    assert len(overview["what"]) < bars_in_view(placer, 0, overview["end"]) / 1.2
+    tab.page.locator("#steps").scroll_into_view_if_needed()
+    box = tab.page.locator("#steps").bounding_box()
     assert box is not None
-    seen.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 80)
+    tab.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 80)
     for _ in range(12):
-        seen.page.mouse.wheel(0, -400)
-    seen.settle()
-    near = seen.page.evaluate(BARS)
-    assert near["end"] - near["start"] < 0.2 * (before["end"] - before["start"])
+        tab.page.mouse.wheel(0, -400)
+    tab.settle()
+    near = tab.page.evaluate(BARS)
+    assert near["end"] - near["start"] < 0.2 * (overview["end"] - overview["start"])
     inside = bars_in_view(placer, near["start"], near["end"])
     assert bars_that_are_told_of(near["what"]) == inside == len(near["what"]) > 0
 
     names = levels[0]["names"]
-    for number, finer in enumerate(levels[1:], start=1):
-        group = levels[number - 1]["names"].index(names[-1])
-        seen.page.evaluate(f"() => {{ ({GROUPS})().selected.indices = [{len(names) - 1}] }}")
-        seen.settle()
-        assert seen.page.locator("#level").input_value() == str(number)
-        names = seen.page.evaluate(f"() => [...({GROUPS})().data.name]")
+    for level, finer in enumerate(levels[1:], start=1):
+        group = levels[level - 1]["names"].index(names[-1])
+        tab.page.evaluate(f"() => {{ ({GROUPS})().selected.indices = [{len(names) - 1}] }}")
+        tab.settle()
+        assert tab.page.locator("#level").input_value() == str(level)
+        names = tab.page.evaluate(f"() => [...({GROUPS})().data.name]")
         parents = np.array(finer["parents"])
         assert names == [finer["names"][child] for child in np.flatnonzero(parents == group)]
-    assert seen.page.evaluate("() => Bokeh.documents.length") == 2  # of the graph, of the steps
-    seen.page.locator("#out").click()
-    assert seen.page.locator("#level").input_value() == str(len(levels) - 2)
-    seen.page.select_option("#level", index=0)
-    seen.settle()
-    legend = re.findall(r"([\d,]+) groups", seen.page.locator("#legend").inner_text())
+    assert tab.page.evaluate("() => Bokeh.documents.length") == 2  # of the graph, of the steps
+    tab.page.locator("#out").click()
+    assert tab.page.locator("#level").input_value() == str(len(levels) - 2)
+    tab.page.select_option("#level", index=0)
+    tab.settle()
+    legend = re.findall(r"([\d,]+) groups", tab.page.locator("#legend").inner_text())
     assert sum(map(int, legend)) == len(levels[0]["names"])
-    seen.page.locator("#search").fill("node7")
-    seen.settle()
-    assert "of" in seen.page.locator("#found").inner_text()
-    assert seen.errors == []
-    assert [url for url in seen.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    tab.page.locator("#search").fill("node7")
+    tab.settle()
+    assert "of" in tab.page.locator("#found").inner_text()
+    assert tab.errors == []
+    assert [url for url in tab.requests if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -51,8 +51,8 @@ def test_a_simulation_is_the_simulators(problem: Path, tmp_path: Path) -> None:
         busy = read.compute_time[ops, index].sum() / report["runtime"]
         assert row["busy"] == pytest.approx(busy)
     path = report["critical_path"]
-    parts = path["op_seconds"] + path["transfer_seconds"] + path["waiting_seconds"]
-    assert parts == pytest.approx(report["runtime"])
+    path_seconds = path["op_seconds"] + path["transfer_seconds"] + path["waiting_seconds"]
+    assert path_seconds == pytest.approx(report["runtime"])
     seconds = [step["seconds"] for step in path["longest"]]
     assert len(seconds) == 3
     assert seconds == sorted(seconds, reverse=True)
@@ -128,8 +128,8 @@ def test_ops_are_drawn_where_and_when_they_run(problem: Path, tmp_path: Path) ->
         assert legend.get_window_extent().x0 >= axes.get_window_extent().x1
     busy = sum(np.ptp(bar[:, 0]) for bar in bars)
     assert busy == pytest.approx(read.compute_time[:, 1].sum())
-    held = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
-    assert held[0] == 0 < held[1]
+    most_bytes = [np.asarray(line.get_ydata()).max() for line in memory.lines[::2]]
+    assert most_bytes[0] == 0 < most_bytes[1]
 
 
 def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_a_measured_step_scales_the_kind_that_it_ran_on(tmp_path: Path) -> None:
     report = succeed_json(*simulate, "--measured=123")
     assert report["speed"] == {"rtx3090": pytest.approx(123 * report["runtime"])}
     cluster.write_text(head + "\n".join(lines[-2:]))
-    after = succeed_json(*simulate, "--measured=123")
-    assert 1 / after["runtime"] == pytest.approx(123, rel=5e-3)  # three digits are printed
-    assert after["speed"] == pytest.approx(report["speed"], rel=1e-9)  # it has one by now
+    scaled = succeed_json(*simulate, "--measured=123")
+    assert 1 / scaled["runtime"] == pytest.approx(123, rel=5e-3)  # three digits are printed
+    assert scaled["speed"] == pytest.approx(report["speed"], rel=1e-9)  # it has one by now
 
 
 def built(folder: Path, num_layers: int, cluster: str, link: str) -> Path:
@@ -170,8 +170,8 @@ def scattered(problem: PlacementProblem, path: Path) -> list[int]:
     """Save a placement on all devices; return the device of each group."""
     placement = np.arange(problem.num_groups, dtype=np.int32) % problem.num_devices
     save_placement(placement, problem, path)
-    found: list[int] = placement.tolist()
-    return found
+    devices: list[int] = placement.tolist()
+    return devices
 
 
 def test_inspection_shows_what_each_link_carries(machines: Path, tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_a_simulation_shows_how_busy_each_link_is(machines: Path, tmp_path: Path
     expected = np.zeros(problem.cluster.num_links, np.int64)
     for tensor, readers in enumerate(graph.consumers_of_tensor):
         source = devices[group_of[graph.tensor_producer[tensor]]]
-        for there in {devices[group_of[reader]] for reader in readers.tolist()} - {source}:
-            expected[problem.cluster.link[source, there]] += graph.tensor_bytes[tensor]
+        for destination in {devices[group_of[reader]] for reader in readers.tolist()} - {source}:
+            expected[problem.cluster.link[source, destination]] += graph.tensor_bytes[tensor]
     assert sent == expected.tolist()
     assert "network" not in succeed("simulate", machines, "v100:0")  # links without transfers
 
@@ -244,9 +244,9 @@ def test_groups_have_the_costs_of_other_devices_alone_and_with_their_neighbours(
     assert report["cost"] == cost(read, placement)
     assert [row["group"] for row in report["groups"]] == list(read.grouping.group_names)
     for group, row in enumerate(report["groups"]):
-        other = 1 - placement[group]
-        assert row["best_elsewhere"] == read.cluster.device_names[other]
-        assert row["cost_elsewhere"] == cost(read, placement, (group, other))
+        other_device = 1 - placement[group]
+        assert row["best_elsewhere"] == read.cluster.device_names[other_device]
+        assert row["cost_elsewhere"] == cost(read, placement, (group, other_device))
     simulated = succeed_json("simulate", problem, tmp_path / "placement.json")
     on_path = sum(row["critical_seconds"] for row in report["groups"])
     assert on_path == pytest.approx(simulated["critical_path"]["op_seconds"])

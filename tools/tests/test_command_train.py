@@ -136,9 +136,9 @@ def test_the_policy_places_as_it_is_refined_trained_further_or_before_a_search(
     searched = placed("--seconds=0.5")
     limit = 1.01 * greedy["runtime"]  # a device alone may be written if it is 1 % slower
     assert searched["lower_bound"] <= searched["runtime"] <= limit
-    finer, found = load_placement_of_any_level(placement, read)
+    finer, placement_of_finer = load_placement_of_any_level(placement, read)
     assert finer.num_groups == searched["groups"]
-    assert Simulator(finer).runtimes(found[None])[0] == searched["runtime"]
+    assert Simulator(finer).runtimes(placement_of_finer[None])[0] == searched["runtime"]
     for keeps in (True, False):  # a search after a policy is never worse, however short
         settings = PlaceSettings(
             policy=policy, refinement_rounds=0, seconds=1e-6, keeps_groups=keeps
@@ -152,7 +152,7 @@ def test_the_policy_places_as_it_is_refined_trained_further_or_before_a_search(
 def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     problem: Path, whole: Path, tmp_path: Path
 ) -> None:
-    folder, begun = tmp_path / "killed", tmp_path / "begun"
+    folder, only_problems = tmp_path / "killed", tmp_path / "begun"
     train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3"]
     paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
     for forced in ([], ["--force"]):
@@ -161,10 +161,10 @@ def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     assert paused.process.returncode == -signal.SIGKILL
     assert len(log_of(folder)) == 4
     # Killed before that, it may have left problems alone.
-    begun.mkdir()
-    shutil.copy(folder / "problem-0.json.gz", begun)
-    succeed(*train, "-o", begun)
-    check_equal(begun, whole)
+    only_problems.mkdir()
+    shutil.copy(folder / "problem-0.json.gz", only_problems)
+    succeed(*train, "-o", only_problems)
+    check_equal(only_problems, whole)
     report = succeed_json(*train, "-o", folder)
     assert report["updates"] == report["of_updates"] == UPDATES
     check_equal(folder, whole)
@@ -207,17 +207,17 @@ def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: 
     report = succeed_json(*train, "--preset=general", "--updates=1", "-o", folder)
     # Several graphs have more granularities.
     counts = ((problems[0], 10), (problems[0], 13), (problems[1], 13), (problems[1], 16))
-    others = [f"{path} in {groups} groups" for path, groups in counts]
-    assert list(report["best"]) == [*map(str, problems[:2]), *others]
+    coarser_problems = [f"{path} in {groups} groups" for path, groups in counts]
+    assert list(report["best"]) == [*map(str, problems[:2]), *coarser_problems]
     assert report["fits"] == dict.fromkeys(report["best"], True)
-    for number, path in enumerate(problems[:2]):
+    for index, path in enumerate(problems[:2]):
         read = load_problem(path)
-        best = load_placement(folder / f"placement-{number}.json", read)
+        best = load_placement(folder / f"placement-{index}.json", read)
         assert Simulator(read).runtimes(best[None])[0] == report["best"][str(path)]
     report = succeed_json("place", problems[2], "--policy", folder, "-o", placement)
     read = load_problem(problems[2])
-    found = load_placement(placement, read)
-    assert Simulator(read).runtimes(found[None])[0] == report["runtime"]
+    best_placement = load_placement(placement, read)
+    assert Simulator(read).runtimes(best_placement[None])[0] == report["runtime"]
     line = fail(*train, "-o", tmp_path / "fixed")
     assert f"problem-3.json: expected 2 devices, as {problems[0]} has, got 3; --preset gen" in line
     assert not (tmp_path / "fixed").exists()
@@ -250,45 +250,45 @@ def test_two_processes_of_torchrun_learn_what_one_does(problem: Path, tmp_path: 
     )
     succeed(*train, alone)
     # Sums over processes are rounded in another order, which draws do not see in three updates.
-    for one, both in zip(log_of(alone), log_of(together), strict=True):
+    for of_one_process, of_two_processes in zip(log_of(alone), log_of(together), strict=True):
         for field in ("evaluations", "best_runtime"):
-            assert both[field] == one[field]
+            assert of_two_processes[field] == of_one_process[field]
         for field in ("entropy", "gradient_norm"):
-            assert both[field] == pytest.approx(one[field], rel=1e-3)
+            assert of_two_processes[field] == pytest.approx(of_one_process[field], rel=1e-3)
     assert (together / "placement-0.json").read_bytes() == (alone / "placement-0.json").read_bytes()
 
 
 def test_another_training_is_only_overwritten_by_force(
     problem: Path, copied: Path, tmp_path: Path
 ) -> None:
-    other, policy = build_profile(tmp_path, num_layers=11), tmp_path / "policy.safetensors"
+    other_problem, policy = build_profile(tmp_path, num_layers=11), tmp_path / "policy.safetensors"
     begin_with = load_policy(copied / "training.safetensors")
     next(begin_with.parameters()).data += 1
     save_policy(begin_with, policy)
     train = ["train", problem, *SMALL, f"--updates={UPDATES}", "-o", copied]
-    before = (copied / "training.safetensors").read_bytes()
+    training_bytes = (copied / "training.safetensors").read_bytes()
     succeed(*train)
-    given = ["--preset=default", f"--from={copied}"]
-    succeed(*train[:-1], tmp_path / "given", *given, "--updates=1")
+    first_policy = ["--preset=default", f"--from={copied}"]
+    succeed(*train[:-1], tmp_path / "given", *first_policy, "--updates=1")
     again = [*train[:-1], tmp_path / "given", "--preset=default", "--updates=1"]
-    different = [again, [*again, f"--from={policy}"], [*train, *given], [*train, "--seed=6"]]
+    different = [again, [*again, f"--from={policy}"], [*train, *first_policy], [*train, "--seed=6"]]
     different += [[*train, "--updates=2"], [*train, "--granularities=2"]]
     different += [["train", copied / "problem-0.json.gz", *train[2:]]]
     for another in different:
         assert "seed or first policy; --force replaces it" in fail(*another)
     succeed(*again, f"--from={copied}")
-    assert (copied / "training.safetensors").read_bytes() == before
+    assert (copied / "training.safetensors").read_bytes() == training_bytes
     surplus = [copied / "problem-7.json.gz", copied / "placement-7.json"]  # of more problems then
     for path in surplus:
         path.write_bytes(b"older")
-    again = ["train", other, "--updates=2", *SMALL, "-o", copied]
+    again = ["train", other_problem, "--updates=2", *SMALL, "-o", copied]
     succeed(*again, "--force")
     assert not any(path.exists() for path in surplus)
     assert [row["update"] for row in log_of(copied)] == [1, 2]
     (copied / "training.safetensors").write_bytes(b"x" * 100)
     assert "expected a placeto-policy file" in fail(*again)
     # The same name, and another problem in it.
-    succeed("build", tmp_path / "graph.txt", "--cluster=3xv100", "--force", "-o", other)
+    succeed("build", tmp_path / "graph.txt", "--cluster=3xv100", "--force", "-o", other_problem)
     assert "expected the training that the command describes" in fail(*again)
     (copied / "log.jsonl").write_text("{}\n")
     line = fail("plot", "curves", copied, "-o", tmp_path / "a.png")
@@ -331,8 +331,8 @@ def test_the_bundled_policy_places_on_any_devices(cluster: str, tmp_path: Path) 
     )
     expected = placer.place(read, Simulator(read))
     passes = PlacetoPlacer(policy=load_pretrained(), num_rollouts=15).place(read, Simulator(read))
-    others = [each.place(read, Simulator(read)).runtime for each in starts]
-    assert report["runtime"] == expected.runtime <= min(passes.runtime, *others)
+    runtimes_of_starts = [start.place(read, Simulator(read)).runtime for start in starts]
+    assert report["runtime"] == expected.runtime <= min(passes.runtime, *runtimes_of_starts)
     assert report["evaluations"] == expected.evaluations
 
 
@@ -340,8 +340,8 @@ def test_a_search_starts_from_the_bundled_policy(problem: Path, tmp_path: Path) 
     finest = search_problem(load_problem(problem))
     place = ["place", problem, "--force", "-o", tmp_path / "placement.json"]
     usual, named, nothing = (
-        succeed_json(*place, "--max-evaluations=300", *more)
-        for more in ([], ["--start=pretrained"], ["--start=nothing"])
+        succeed_json(*place, "--max-evaluations=300", *options)
+        for options in ([], ["--start=pretrained"], ["--start=nothing"])
     )
     progress = PlainProgress(None)
     from_policy, alone, few, few_alone = (
@@ -362,7 +362,7 @@ def test_a_search_starts_from_the_bundled_policy(problem: Path, tmp_path: Path) 
 
 
 def test_a_training_begins_with_a_policy(problem: Path, tmp_path: Path) -> None:
-    folder, other = tmp_path / "run", tmp_path / "other"
+    folder, resumed = tmp_path / "run", tmp_path / "other"
     train = ["train", problem, "--updates=1", "--hparam=workers=2"]
     succeed(*train, "--from", "pretrained", "-o", folder)
     first = load_policy(folder / "first-policy.safetensors").state_dict()
@@ -371,8 +371,8 @@ def test_a_training_begins_with_a_policy(problem: Path, tmp_path: Path) -> None:
     learned = load_policy(folder / "training.safetensors").state_dict()
     largest = max(float((learned[name] - first[name]).abs().max()) for name in first)
     assert largest < 0.01  # it went on from there: another seed's weights are far from these
-    succeed(*train, "--from", folder, "-o", other)
-    again = load_policy(other / "first-policy.safetensors").state_dict()
+    succeed(*train, "--from", folder, "-o", resumed)
+    again = load_policy(resumed / "first-policy.safetensors").state_dict()
     assert all(np.array_equal(again[name], learned[name]) for name in learned)
 
 
