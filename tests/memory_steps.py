@@ -64,17 +64,17 @@ def block(norm: Callable[[int], nn.Module] = nn.LayerNorm) -> nn.Module:
 
 
 def in_a_row(layers: Iterable[nn.Module], reentrant: bool | None) -> nn.Module:
-    """Return parts, of which each may compute its activations again."""
+    """Return layers, of which each may compute its activations again."""
 
     def forward(net: Any, hidden: Tensor) -> Tensor:
-        for layer in net.parts:
+        for layer in net.layers:
             if reentrant is None:
                 hidden = layer(hidden)
             else:
                 hidden = checkpoint(layer, hidden, use_reentrant=reentrant)
         return hidden
 
-    return Net(forward, parts=nn.ModuleList(layers))
+    return Net(forward, layers=nn.ModuleList(layers))
 
 
 def blocks(reentrant: bool | None = None, norm: Callable[[int], nn.Module] = nn.LayerNorm) -> Made:

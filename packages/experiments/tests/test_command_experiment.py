@@ -89,12 +89,14 @@ MAKING = {"--gpus", "--link", "--groups"}  # decide what problems are
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     """Return what gives the experiment that a command would run."""
-    found: list[Experiment] = []
-    monkeypatch.setattr(command, "run_experiment", lambda one, *_, **_named: found.append(one))
+    experiments: list[Experiment] = []
+    monkeypatch.setattr(
+        command, "run_experiment", lambda experiment, *_, **_named: experiments.append(experiment)
+    )
 
     def choose(name: str, *options: str) -> Experiment:
         succeed("experiment", name, *COMMANDS[name], SMOKE, *options, "-o", "results")
-        return found.pop()
+        return experiments.pop()
 
     return choose
 
@@ -104,19 +106,21 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
 )
 def test_each_option_decides_something(name: str, chosen: Callable[..., Experiment]) -> None:
     def problem(experiment: Experiment) -> str:
-        made = [make for name, make in experiment.problems.items() if "nmt" in name]
-        return content_digest([make() for make in made[:1]])
+        makers = [make for name, make in experiment.problems.items() if "nmt" in name]
+        return content_digest([make() for make in makers[:1]])
 
     usual = chosen(name)
     values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-hparam": "hidden_size=8"}
     values |= {"--hparam": "hidden_units=8", "--own-placer": "placeto_baselines:Heft"}
-    others = {"--output", "--scale", "--force", "--jobs", "--debug"}
+    ignored_options = {"--output", "--scale", "--force", "--jobs", "--debug"}
     params = experiment_group.commands[name].params
-    options = {param.opts[-1] for param in params if isinstance(param, click.Option)} - others
+    options = {
+        param.opts[-1] for param in params if isinstance(param, click.Option)
+    } - ignored_options
     for option in options:
-        told = chosen(name, f"{option}={values.get(option, '9')}")
-        is_other = told.trials != usual.trials
-        assert is_other or (option in MAKING and problem(told) != problem(usual)), option
+        changed = chosen(name, f"{option}={values.get(option, '9')}")
+        is_other = changed.trials != usual.trials
+        assert is_other or (option in MAKING and problem(changed) != problem(usual)), option
 
 
 @pytest.mark.parametrize(
@@ -155,11 +159,11 @@ def test_the_preset_of_the_paper() -> None:
 
 def test_all_experiments_are_one_command_that_goes_on(everything: Path) -> None:
     page = (everything / "rewards" / "results.md").read_text()
-    told = page.splitlines()[2]
-    assert told.startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
-    assert "seeds 0, " in told
+    summary = page.splitlines()[2]
+    assert summary.startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
+    assert "seeds 0, " in summary
     lines = trials_of(everything / "rewards", clocks=True).values()
-    assert f"{clock(sum(line['took'] for line in lines))} in all." in told
+    assert f"{clock(sum(line['took'] for line in lines))} in all." in summary
     command = ["experiment", "all", "rewards", SMOKE, "-o", everything]
     succeed(*command, "--jobs=2")  # is there already, and stays as it is
     assert page == (everything / "rewards" / "results.md").read_text()
@@ -197,8 +201,8 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert all((of_placer >= bounds).all() for of_placer in costs.values())
     zero_shot = costs["placeto-zero-shot"]
     assert (costs["placeto-zero-shot-sampled"] <= zero_shot).all()
-    told = cell(page, "Placeto (default configuration), zero-shot", 2)
-    assert told.split()[0] == f"{np.mean(zero_shot / costs['placeto-trained']):.3f}"
+    shown_ratio = cell(page, "Placeto (default configuration), zero-shot", 2)
+    assert shown_ratio.split()[0] == f"{np.mean(zero_shot / costs['placeto-trained']):.3f}"
     assert "| Random placement |" in page
     assert "Addanki et al. (2019)" in page
 
@@ -214,8 +218,8 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
     training = graphs.keys() - placed - to_choose_by
     assert (len(to_choose_by), len(training)) == (1, 2)
     assert len({name.partition("-granularity-")[0] for name in training}) == 1
-    for some, others in ((placed, training | to_choose_by), (to_choose_by, training)):
-        assert all(graphs[name] != graphs[other] for name in some for other in others)
+    for names, unseen_in in ((placed, training | to_choose_by), (to_choose_by, training)):
+        assert all(graphs[name] != graphs[other_name] for name in names for other_name in unseen_in)
 
 
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
@@ -227,12 +231,12 @@ def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
         ("simple-partitioner", "Simple partitioner", "+13.0 %"),
         ("simple-aggregator", "Simple aggregator", "+20.0 %"),
     ):
-        own = policy_of(folder, f"{embedding}-0").settings
+        trained = policy_of(folder, f"{embedding}-0").settings
         published = policy_of(folder, f"paper-{embedding}-0").settings
-        assert own.embedding == published.embedding == embedding
-        assert (own.device_features, own.node_features) == ("loads", "costs-and-times")
+        assert trained.embedding == published.embedding == embedding
+        assert (trained.device_features, trained.node_features) == ("loads", "costs-and-times")
         assert (published.node_features, published.reward) == (usual.node_features, usual.reward)
-        assert published.updates == 3 * own.updates
+        assert published.updates == 3 * trained.updates
         assert cell(page, f"{title} | paper", 4) == paper
 
 
@@ -258,8 +262,8 @@ def test_table1_has_the_papers_rows_beside_ours(
     rows = rows_of(page, "## Runtimes")
     assert rows[0][:6] == ["*paper*: NMT, 2 K80s", "33.5", "OOM", "OOM", "OOM", "2.35"]
     trials = trials_of(folder)
-    for number, (name, gpus) in enumerate((("nmt-2", 2), ("nmt-4", 4))):
-        row = rows[2 * number + 1]
+    for index, (name, gpus) in enumerate((("nmt-2", 2), ("nmt-4", 4))):
+        row = rows[2 * index + 1]
         assert row[0] == f"{name} on {gpus}xk80"
         for column, placer in ((5, "rnn"), (6, "placeto"), (7, "paper")):
             runtime = trials[f"seed0/{name}-{gpus}xk80/{placer}"]["runtime"]
@@ -278,9 +282,9 @@ def test_table1_has_the_papers_rows_beside_ours(
 
 def finished(experiment: Experiment) -> dict[str, TrialRecord]:
     """Return a record of each trial of a comparison."""
-    known = {"devices": ["k80:0"], "gpus": 1, "ops": 1, "groups": 1}
+    device_counts = {"devices": ["k80:0"], "gpus": 1, "ops": 1, "groups": 1}
     return {
-        trial.name: msgspec.structs.replace(trial.task.problem, **known)
+        trial.name: msgspec.structs.replace(trial.task.problem, **device_counts)
         if isinstance(trial.task, Describe)
         else placed()
         for trial in experiment.trials
@@ -289,27 +293,29 @@ def finished(experiment: Experiment) -> dict[str, TrialRecord]:
 
 def test_cells_that_are_fitted_to_the_papers_times_are_marked() -> None:
     plan = chosen_plan("table1", "small", seeds=1, evaluations=50_000)
-    own = "placeto_baselines:Heft"
+    user_placer = "placeto_baselines:Heft"
     assert seconds_of_trainings(plan) == pytest.approx(6 * (107.5 + 36 + 170))
-    experiment = table1(plan, [own])
+    experiment = table1(plan, [user_placer])
     records = finished(experiment)
     page = "\n\n".join(experiment.page(Results(records)).sections)
-    assert page.count(f"\n| {own} |") == 6
+    assert page.count(f"\n| {user_placer} |") == 6
     assert page.count("budget below the paper's: 20,000 |") == 6  # of the RNN
     assert page.count("budget below the paper's: 250,000 |") == 6
     assert page.count("below the paper's") == 12
     rows = rows_of("\n\n".join(experiment.page(Results(records)).sections), "## Runtimes")
-    found = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
+    marks_of_rows = [(row[0], [cell.endswith(" *f*") for cell in row[1:]]) for row in rows]
     both, cpu, none = ([cell in cells for cell in range(7)] for cells in ({0, 1}, {0}, set[int]()))
     fitted = {"inception-v3": both, "nmt-4": cpu, "nasnet": both}
-    assert [name for name, _ in found[::2]] == [
+    assert [name for name, _ in marks_of_rows[::2]] == [
         f"*paper*: {model}, {gpus} K80s"
         for model in ("Inception-V3", "NMT", "NASNet")
         for gpus in (2, 4)
     ]
     assert [row[7] for row in rows[::2]] == ["1.18", "1.13", "2.32", "2.63", "0.86", "0.74"]
-    assert all(marks == fitted.get(name.partition(" on ")[0], none) for name, marks in found)
-    some = {name: record for name, record in records.items() if "inception" not in name}
-    page = "\n\n".join(experiment.page(Results(some)).sections)
+    assert all(
+        marks == fitted.get(name.partition(" on ")[0], none) for name, marks in marks_of_rows
+    )
+    some_records = {name: record for name, record in records.items() if "inception" not in name}
+    page = "\n\n".join(experiment.page(Results(some_records)).sections)
     first, second, *_ = rows_of(page, "## Runtimes")
     assert (first[0], second[0]) == ("*paper*: NMT, 2 K80s", "nmt-2 on 2xk80")

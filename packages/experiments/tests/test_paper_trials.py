@@ -43,14 +43,18 @@ PROBLEM = example_problem(kinds=("k80", "k80"))
 # What makes a trial another one.
 
 
-def key(problem: PlacementProblem, task: Task | None = None, *needs: Task) -> str:
-    needed = [Trial(f"{number}", other) for number, other in enumerate(needs)]
-    trial = Trial("place", task or place(), tuple(other.name for other in needed))
-    return trial_keys([*needed, trial], {"x": content_digest(problem)})["place"]
+def key(problem: PlacementProblem, task: Task | None = None, *needed_tasks: Task) -> str:
+    needed_trials = [
+        Trial(f"{index}", needed_task) for index, needed_task in enumerate(needed_tasks)
+    ]
+    trial = Trial(
+        "place", task or place(), tuple(needed_trial.name for needed_trial in needed_trials)
+    )
+    return trial_keys([*needed_trials, trial], {"x": content_digest(problem)})["place"]
 
 
 def test_settings_and_what_is_needed_make_another_trial() -> None:
-    others = [
+    tasks_that_differ = [
         place(settings=Settings()),
         place(settings=replace(Settings(), discount=0.5)),
         place(settings=RnnSettings()),
@@ -67,10 +71,10 @@ def test_settings_and_what_is_needed_make_another_trial() -> None:
         replace(PROBLEM, compute_time=2 * PROBLEM.compute_time),
         replace(PROBLEM, graph=replace(PROBLEM.graph, tensor_bytes=PROBLEM.graph.tensor_bytes + 1)),
     ]
-    found = [key(PROBLEM), *map(key, problems), *(key(PROBLEM, other) for other in others)]
-    found += [key(PROBLEM, place(), Count(number)) for number in (1, 2)]
+    keys = [key(PROBLEM), *map(key, problems), *(key(PROBLEM, task) for task in tasks_that_differ)]
+    keys += [key(PROBLEM, place(), Count(index)) for index in (1, 2)]
     assert key(example_problem(kinds=("k80", "k80"))) == key(PROBLEM)
-    assert len(set(found)) == len(found)
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +92,15 @@ def test_a_change_of_what_runs_a_trial_makes_another_one(
 ) -> None:
     bound = Bound(label="no", graph=GRAPH, seed=0)
     trials = [Trial("placeto", place()), Trial("bound", bound)]
-    before = trial_keys(trials, {"x": "problem"})
-    for known in (files_digest, folder_module._version):
+    old_keys = trial_keys(trials, {"x": "problem"})
+    for digest in (files_digest, folder_module._version):
         monkeypatch.setattr(
             folder_module,
-            known.__name__,
-            lambda name, known=known: "" if name == changed else known(name),
+            digest.__name__,
+            lambda name, digest=digest: "" if name == changed else digest(name),
         )
-    after = trial_keys(trials, {"x": "problem"})
-    assert {name for name in before if before[name] != after[name]} == expected
+    new_keys = trial_keys(trials, {"x": "problem"})
+    assert {name for name in old_keys if old_keys[name] != new_keys[name]} == expected
 
 
 # What a page tells of them.
@@ -109,8 +113,10 @@ def summary(
     records = {
         placing_trial(Count(0), placer, Graph(graph), seed).name: record
         for placer, of_graphs in placers.items()
-        for graph, found in of_graphs.items()
-        for seed, record in ([(None, found)] if isinstance(found, Placed) else enumerate(found))
+        for graph, outcome in of_graphs.items()
+        for seed, record in (
+            [(None, outcome)] if isinstance(outcome, Placed) else enumerate(outcome)
+        )
     }
     seeds = {name[4] for name in records if name.startswith("seed")}
     return Summary(Results(records), graphs or ["x", "y"], sorted(map(int, seeds)))
@@ -118,18 +124,18 @@ def summary(
 
 def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     costs = {"x": (2.0, 4.0), "y": (6.0, 2.0)}
-    found = summary(
+    means = summary(
         {
             "a": {graph: [placed(cost=cost) for cost in of] for graph, of in costs.items()},
             "b": {"x": [placed(cost=1.0), placed(cost=2.0)], "y": placed(cost=4.0)},
             "c": {"x": [placed(fits=False), placed()], "y": placed(cost=None, fits=False)},
         }
     )
-    assert [*map(found.mean_cost, "ac")] == [[4.0, 3.0], [np.inf, np.inf]]  # it cannot run
-    assert found.mean_ratio("a", "b") == [(2 + 1.5) / 2, (2 + 0.5) / 2]
-    assert found.all_values("b").tolist() == [1.0, 4.0, 2.0, 4.0]
-    assert found.where_some_fit(["c"]).graphs == ["x"]
-    assert found.where_some_fit(["c", "b"]).graphs == ["x", "y"]
+    assert [*map(means.mean_cost, "ac")] == [[4.0, 3.0], [np.inf, np.inf]]  # it cannot run
+    assert means.mean_ratio("a", "b") == [(2 + 1.5) / 2, (2 + 0.5) / 2]
+    assert means.all_values("b").tolist() == [1.0, 4.0, 2.0, 4.0]
+    assert means.where_some_fit(["c"]).graphs == ["x"]
+    assert means.where_some_fit(["c", "b"]).graphs == ["x", "y"]
 
 
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
@@ -151,26 +157,26 @@ def test_episodes_draw_from_the_fixed_orders_alone() -> None:
         generators = [np.random.default_rng((seed, worker)) for worker in range(4)]
         environment.reset(num_episodes=4, generators=generators)
         drawn |= {tuple(order) for order in environment.order.tolist()}
-    assert drawn == {tuple(random_order(groups, number).tolist()) for number in (3, 7)}
+    assert drawn == {tuple(random_order(groups, index).tolist()) for index in (3, 7)}
 
 
 def test_the_rnn_reads_the_groups_in_the_order_that_placeto_visits_them() -> None:
     problem = example_problem(kinds=("k80", "k80"))
-    other = problem_in_order(problem, 5)
+    reordered = problem_in_order(problem, 5)
     order = random_order(problem.num_groups, 5)
     names = [problem.grouping.group_names[group] for group in order.tolist()]
-    assert list(other.grouping.group_names) == names
-    assert other.group_graph.topological_order.tolist() == list(range(problem.num_groups))
+    assert list(reordered.grouping.group_names) == names
+    assert reordered.group_graph.topological_order.tolist() == list(range(problem.num_groups))
     placement = np.random.default_rng(0).integers(0, 2, (1, problem.num_groups)).astype(np.int32)
     runtime = Simulator(problem, 1).runtimes(placement)
-    assert Simulator(other, 1).runtimes(placement[:, order]) == runtime
+    assert Simulator(reordered, 1).runtimes(placement[:, order]) == runtime
 
 
 def test_a_policy_places_by_the_number_of_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = Simulator(example_problem(kinds=("k80", "k80")), 1)
     policy = PlacementPolicy(2, Settings(hidden_units=8, message_rounds=1))
-    seen: list[list[int]] = []
-    monkeypatch.setattr(tasks, "run_greedily", lambda _, run: seen.append(run.order[0].tolist()))
+    orders: list[list[int]] = []
+    monkeypatch.setattr(tasks, "run_greedily", lambda _, run: orders.append(run.order[0].tolist()))
     result = PlaceInOrder(policy, 5).place(simulator.problem, simulator)
     assert result.runtime == simulator.runtimes(result.placement[None])[0]
-    assert seen == [random_order(simulator.problem.num_groups, 5).tolist()]
+    assert orders == [random_order(simulator.problem.num_groups, 5).tolist()]

@@ -40,8 +40,8 @@ def forward_on_fake_gpus(
             _move_own_tensors(module, device, moved)
             for hook in _hooks(module):
                 hook.execution_device = device
-        named = {name: mode.from_tensor(each) for name, each in (keywords or {}).items()}
-        model(*[mode.from_tensor(each) for each in inputs], **named)
+        named = {name: mode.from_tensor(tensor) for name, tensor in (keywords or {}).items()}
+        model(*[mode.from_tensor(tensor) for tensor in inputs], **named)
 
 
 def _target(name: str, modules: Mapping[str, Target], main_device: Target) -> Target:
@@ -68,4 +68,4 @@ def _move_own_tensors(
 def _hooks(module: nn.Module) -> list[AlignDevicesHook]:
     hook = getattr(module, "_hf_hook", None)
     hooks = hook.hooks if isinstance(hook, SequentialHook) else [hook]
-    return [each for each in hooks if isinstance(each, AlignDevicesHook)]
+    return [member for member in hooks if isinstance(member, AlignDevicesHook)]

@@ -17,7 +17,7 @@ class Count:
 
     kind: ClassVar[str] = "count"
 
-    number: int
+    index: int
     ends: Literal["", "refused", "mistaken", "killed"] = ""
 
     def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:  # noqa: ARG002
@@ -27,9 +27,9 @@ class Count:
             raise ValueError("a mistake")
         if self.ends == "killed":  # as by a system that runs out of memory
             os.kill(os.getpid(), signal.SIGKILL)
-        found = len(list(workspace.path.glob("*.done")))
-        (workspace.path / f"{self.number}.done").touch()
-        return Episode(cost=found, steps=[])
+        num_files = len(list(workspace.path.glob("*.done")))
+        (workspace.path / f"{self.index}.done").touch()
+        return Episode(cost=num_files, steps=[])
 
 
 def placed(**values: Any) -> Placed:

@@ -108,18 +108,18 @@ class Composite(nn.Module):
     ``"residual"``: that, and what was read is added; ``"sum"``: all of what was read, added.
     """
 
-    def __init__(self, kind: str, parts: Sequence[nn.Module]) -> None:
+    def __init__(self, kind: str, modules: Sequence[nn.Module]) -> None:
         super().__init__()
         self.kind = kind
-        self.parts = nn.ModuleList(parts)
+        self.parts = nn.ModuleList(modules)
 
     def forward(self, features: Tensor) -> Tensor:
         if self.kind == "sum":
-            return torch.stack([part(features) for part in self.parts]).sum(0)
+            return torch.stack([module(features) for module in self.parts]).sum(0)
         result = features
         for _ in range(2 if self.kind == "twice" else 1):
-            for part in self.parts:
-                result = part(result)
+            for module in self.parts:
+                result = module(result)
         return result + features if self.kind == "residual" else result
 
 
@@ -131,9 +131,9 @@ LEAVES: dict[str, Callable[[], nn.Module]] = {
 Recipe = str | tuple[str, list[Any]]
 RECIPES = st.recursive(
     st.sampled_from(sorted(LEAVES)),
-    lambda parts: st.tuples(
+    lambda recipes: st.tuples(
         st.sampled_from(["chain", "twice", "residual", "sum"]),
-        st.lists(parts, min_size=1, max_size=3),
+        st.lists(recipes, min_size=1, max_size=3),
     ),
     max_leaves=8,
 )
@@ -147,8 +147,8 @@ def model_of(*recipes: Recipe) -> nn.Module:
 def _made(recipe: Recipe) -> nn.Module:
     if isinstance(recipe, str):
         return LEAVES[recipe]()
-    kind, parts = recipe
-    return Composite(kind, [_made(part) for part in parts])
+    kind, recipes = recipe
+    return Composite(kind, [_made(member) for member in recipes])
 
 
 def mean_square(outputs: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def saved(folder: Path, problem: PlacementProblem, placement: NDArray[np.int32])
 
 def with_memory(problem: PlacementProblem, num_bytes: int) -> PlacementProblem:
     """Return a problem whose devices have so much memory each."""
-    devices = (replace(each, memory_bytes=num_bytes) for each in problem.cluster.devices)
+    devices = (replace(device, memory_bytes=num_bytes) for device in problem.cluster.devices)
     return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 

@@ -63,23 +63,23 @@ class Pipeline:
         chain, seconds = nx.DiGraph(), []
         size = round(self.micro_batches * self.transfer_seconds * BANDWIDTH)
         ops = [(layer, op) for layer in range(self.stages) for op in range(self.ops_per_layer)]
-        part = self.micro_batches / self.ops_per_layer
+        op_seconds = self.micro_batches / self.ops_per_layer
         for layer, op in ops:
             chain.add_node(f"forward{layer}.{op}", colocation=layer)
-            seconds.append(part)
+            seconds.append(op_seconds)
         nx.add_path(chain, [f"forward{layer}.{op}" for layer, op in ops], bytes=size)
         if self.backward_seconds:
             for layer, op in reversed(ops):
                 chain.add_node(f"backward{layer}.{op}", colocation=layer, phase=1)
                 chain.add_edge(f"forward{layer}.{op}", f"backward{layer}.{op}", bytes=size)
-                seconds.append(self.backward_seconds * part)
+                seconds.append(self.backward_seconds * op_seconds)
             nx.add_path(chain, [f"backward{layer}.{op}" for layer, op in ops[::-1]], bytes=size)
         return chain, seconds
 
 
 def devices_without_overheads(num_devices: int, bandwidth: float) -> Cluster:
     """Return devices that take nothing but compute times, and bytes at a bandwidth in B/s."""
-    names = [f"gpu{number}" for number in range(num_devices)]
+    names = [f"gpu{index}" for index in range(num_devices)]
     return Cluster(
         devices=tuple(Device(name, "gpu", 2**60, 0.0, 0.0) for name in names),
         bandwidth=np.full((num_devices, num_devices), bandwidth),

@@ -76,6 +76,6 @@ def placed(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np.i
 
 def by_layer(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int32]:
     """A placement by the device of each layer, what is before and behind them with these."""
-    of_layer = {f"layers.{number}": device for number, device in enumerate(devices)}
+    of_layer = {f"layers.{layer}": device for layer, device in enumerate(devices)}
     ends = {"": devices[0], "embed": devices[0], "norm": devices[-1], "head": devices[-1]}
     return placed(problem, ends | of_layer)

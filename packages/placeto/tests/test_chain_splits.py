@@ -95,8 +95,8 @@ def segments(chain: Chain, worth: Callable[[float, int, int, int, int | None], f
             if at != first:
                 continue
             for device in set(chain.devices) - used:
-                most = min(layers, first + chain.layers_that_fit[device])
-                for end in range(first + 1, most + 1):
+                furthest_end = min(layers, first + chain.layers_that_fit[device])
+                for end in range(first + 1, furthest_end + 1):
                     key = end, used | {device}, device
                     total = worth(cost, first, end, device, last)
                     states[key] = min(states.get(key, math.inf), total)
@@ -114,8 +114,10 @@ def latency_of(chain: Chain) -> float:
 def time_per_sample_of(chain: Chain) -> float:
     def worth(cost: float, first: int, end: int, device: int, _last: int | None) -> float:
         """A device spends what its slowest link is busy on what it reads and on what it makes."""
-        others = set(chain.devices) - {device}
-        slowest = [min(chain.bandwidth[device], chain.bandwidth[other]) for other in others]
+        other_devices = set(chain.devices) - {device}
+        slowest = [
+            min(chain.bandwidth[device], chain.bandwidth[neighbour]) for neighbour in other_devices
+        ]
         moves = max((chain.tensor / bandwidth for bandwidth in slowest), default=0.0)
         ends = (first > 0) + (end < len(chain.seconds))
         return max(cost, sum(row[device] for row in chain.seconds[first:end]) + ends * moves)
@@ -143,30 +145,33 @@ def test_what_fewer_devices_would_cost_is_told(
     problem = chain.problem()
     result, _, choices = search(problem, 40_000, spec)
     assert result.runtime == pytest.approx(expected(chain), rel=1e-9, abs=1e-12)
-    told: dict[str, list[Choice]] = {}
+    choices_by_kind: dict[str, list[Choice]] = {}
     for choice in choices:
-        told.setdefault(choice.how, []).append(choice)
+        choices_by_kind.setdefault(choice.how, []).append(choice)
     if len(chain.devices) == 1:
-        assert told == {}
+        assert choices_by_kind == {}
         return
-    for choice in told.get(CHAIN, []):  # of stages that gain less than 0.1 % each it has none
+    # Of stages that gain less than 0.1 % each there is no chain.
+    for choice in choices_by_kind.get(CHAIN, []):
         assert choice.result.runtime == pytest.approx(expected(chain), rel=3e-3, abs=1e-12)
     layers = len(chain.seconds)
-    for choice in told[ALONE]:
+    for choice in choices_by_kind[ALONE]:
         (device,) = choice.devices
         alone = replace(chain, layers_that_fit=[layers * (d == device) for d in chain.devices])
         assert choice.result.runtime == pytest.approx(expected(alone), rel=1e-9, abs=1e-12)
         fits = chain.layers_that_fit[device] >= layers
         assert choice.result.fits(problem.cluster) == fits
         assert not fits or choice.result.runtime >= result.runtime
-    pairs = {choice.devices: choice.result for choice in told.get(SEARCHED, [])}
+    pairs = {choice.devices: choice.result for choice in choices_by_kind.get(SEARCHED, [])}
     room = [fit + 0.5 for fit in chain.layers_that_fit]
     assert all(room[a] + room[b] >= layers for a, b in pairs)
-    for pair, found in pairs.items():
-        fit = [most if d in pair else 0 for d, most in enumerate(chain.layers_that_fit)]
+    for pair, pair_result in pairs.items():
+        fit = [
+            most_layers if d in pair else 0 for d, most_layers in enumerate(chain.layers_that_fit)
+        ]
         if sum(fit) >= layers:
             best = expected(replace(chain, layers_that_fit=fit))
-            assert found.runtime == pytest.approx(best, rel=1e-9, abs=1e-12)
+            assert pair_result.runtime == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +200,8 @@ def test_a_chain_of_layers_that_devices_in_order_beat_is_not_told(fit: int, is_t
     problem = Chain([[1.0, 2.0]] * 128, 0, [0.0] * 2, [1e6] * 2, [fit, 128]).problem()
     _, _, choices = search(replace(problem, rules=()), 400)
     assert CHAIN in {choice.how for choice in choices}
-    told = {choice.how for choice in worth_telling(problem, choices)}
-    assert (CHAIN in told) == is_told
+    told_kinds = {choice.how for choice in worth_telling(problem, choices)}
+    assert (CHAIN in told_kinds) == is_told
 
 
 @pytest.mark.parametrize(("micro_batches", "first"), [(1, 1), (8, 3)])
@@ -209,10 +214,11 @@ def test_stages_are_proposed_beside_a_large_layer_and_by_micro_batches(
     graph = replace(problem.graph, micro_batch=np.arange(11, dtype=np.int32) % micro_batches)
     problem = replace(problem, graph=graph)
     chain = LayerChain(problem, Simulator(problem), np.arange(11))
-    found = proposed_stages(chain, range(6), 16)
-    assert len(found[0].devices) == first
+    proposals = proposed_stages(chain, range(6), 16)
+    assert len(proposals[0].devices) == first
     stages = [
-        [end - begin + 7 * (begin == 0) for begin, end in pairwise(each.bounds)] for each in found
+        [end - begin + 7 * (begin == 0) for begin, end in pairwise(proposal.bounds)]
+        for proposal in proposals
     ]
     assert min(map(max, stages)) == 8
 
@@ -247,10 +253,10 @@ def test_what_a_device_cannot_run_is_elsewhere() -> None:
     problem = Chain(seconds, 0, [0.25] * 2, [1e6] * 2, [3, 4]).problem()
     result, _, choices = search(problem, 100)
     assert result.placement.tolist() == [1, 0, 0, 0]
-    told = {choice.how: choice.result.placement.tolist() for choice in choices}
+    placement_by_kind = {choice.how: choice.result.placement.tolist() for choice in choices}
     filled = {"in-order": [1, 0, 0, 0], "balanced": [1, 0, 1, 1]}
     filled["chain"] = [1, 0, 0, 0]
-    assert told == {"alone": [1, 1, 1, 1], **filled}
+    assert placement_by_kind == {"alone": [1, 1, 1, 1], **filled}
 
 
 def test_stages_are_proposed_where_no_device_can_run_all_layers() -> None:
@@ -265,11 +271,11 @@ def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.M
     """Of three pairs one is searched, and nothing behind it; what was found is kept."""
     seconds = [[float(1 + d) for d in range(3)]] * 14
     problem = Chain(seconds, 0, [0.25] * 3, [1e6] * 3, [14] * 3).problem()
-    before = MultilevelSearch._search
+    original_search = MultilevelSearch._search
 
     def searched(self: MultilevelSearch, *args: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        before(self, *args)
+        original_search(self, *args)
 
     def interrupted(*_: object) -> float:
         raise KeyboardInterrupt
@@ -284,19 +290,21 @@ def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.M
     monkeypatch.setattr(fork_join, "fork_join_bound", interrupted)
     result, bound, choices = search(problem, 3000)
     assert 0 < bound <= result.runtime == 14.0
-    searched_for = [each.result.evaluations for each in choices if each.how == SEARCHED]
+    searched_for = [choice.result.evaluations for choice in choices if choice.how == SEARCHED]
     assert 64 < max(searched_for) <= 3000 / 10 / 3 == 3000 / 10 / len(searched_for)
     # With fewer than 64 evaluations on each pair none is searched.
     _, _, choices = search(problem, 1800)
-    assert SEARCHED not in {each.how for each in choices}
+    assert SEARCHED not in {choice.how for choice in choices}
 
 
 def test_devices_are_told_apart_by_their_kinds_and_the_times_of_ops_on_them() -> None:
     """Of four equal ones one alone, one pair and one triple; of three with other times each."""
     chain = Chain([[1.0] * 4] * 4, 0, [0.0] * 4, [1e6] * 4, [4] * 4)
     _, _, choices = search(chain.problem(kinds=False), 2000)
-    told = [choice.devices for choice in choices if choice.how not in ("in-order", "balanced")]
-    assert told == [(0,), (0, 1), (0, 1, 2)]
+    told_devices = [
+        choice.devices for choice in choices if choice.how not in ("in-order", "balanced")
+    ]
+    assert told_devices == [(0,), (0, 1), (0, 1, 2)]
     # The first device cannot run the first layer; the third is faster than the second.
     seconds = [[math.inf, 2.0, 1.5], [2.0, 2.0, 1.5]]
     problem = Chain(seconds, 0, [0.0] * 3, [1e6] * 3, [4] * 3).problem(kinds=False)

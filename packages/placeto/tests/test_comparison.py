@@ -122,10 +122,10 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
     )
     (row,) = runtime_table([report]).rows
     assert row[5:7] == ["1.500", "2.500 (2 of 3 fit)"]
-    placeto, rnn, some, _ = placer_table(report).rows
+    placeto, rnn, random_row, _ = placer_table(report).rows
     assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
     assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
-    assert some[1:3] == ["1.500 s", "1 of 2 fit"]
+    assert random_row[1:3] == ["1.500 s", "1 of 2 fit"]
 
 
 def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> None:
@@ -139,18 +139,18 @@ def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> Non
         placer(run(1.25), name="a"), placer(run(1.0), name="b"), placer(run(1.1), name="c")
     )
     of_none = problem(*(placer(run(1.0, fits=False), name=name) for name in "abc"))
-    found = {one.name: one for one in profiles([first, of_none, second])}
-    assert {name: one.ratios for name, one in found.items()} == {
+    profile_by_name = {profile.name: profile for profile in profiles([first, of_none, second])}
+    assert {name: profile.ratios for name, profile in profile_by_name.items()} == {
         "a": [1.0, None, 1.25],
         "b": [2.0, None, 1.0],  # the medians are 2 s and 4 s: of 3 s, 4 s and what does not fit
         "c": [inf, None, 1.1],
     }
-    assert found["b"].mean_ratio == pytest.approx(2**0.5)
-    assert found["c"].mean_ratio == inf
-    assert list(found["a"].within) == ["1.00", "1.01", "1.05", "1.10", "1.25", "1.50"]
-    assert list(found["a"].within.values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
-    assert list(found["c"].within.values()) == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
-    table = profile_table(list(found.values()))
+    assert profile_by_name["b"].mean_ratio == pytest.approx(2**0.5)
+    assert profile_by_name["c"].mean_ratio == inf
+    assert list(profile_by_name["a"].within) == ["1.00", "1.01", "1.05", "1.10", "1.25", "1.50"]
+    assert list(profile_by_name["a"].within.values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+    assert list(profile_by_name["c"].within.values()) == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
+    table = profile_table(list(profile_by_name.values()))
     assert (
         "mean over 2 problems (1 more, with no placement known that fits, left out), and"
         in table.title
@@ -166,8 +166,8 @@ def test_what_never_fits_is_infinite_and_a_cpu_of_its_own_competes_on_no_problem
     never = placer(run(1.0, fits=False), name="b")
     gpus = problem(placer(run(1.0), name="cpu"), placer(run(2.0), name="a"), never)
     has_cpu = msgspec.structs.replace(gpus, devices=["cpu:0", *gpus.devices])
-    found = {one.name: one.ratios for one in profiles([gpus, has_cpu])}
-    assert found == {"cpu": [None, 1.0], "a": [1.0, 2.0], "b": [inf, inf]}
+    ratios_by_name = {profile.name: profile.ratios for profile in profiles([gpus, has_cpu])}
+    assert ratios_by_name == {"cpu": [None, 1.0], "a": [1.0, 2.0], "b": [inf, inf]}
     cells = [row[1] for row in profile_table(profiles([gpus, has_cpu])).rows]
     assert cells == ["1.414", "infinite", "1.000 on 1 of 2"]
 
@@ -175,7 +175,7 @@ def test_what_never_fits_is_infinite_and_a_cpu_of_its_own_competes_on_no_problem
 def test_a_table_says_if_nothing_fits() -> None:
     fitting, not_fitting = placer(run(1.0)), placer(run(1.0, fits=False))
     title = "model on 2xk80: 10 ops, 2 groups"
-    for report, said in (
+    for report, remark in (
         (problem(), ""),
         (problem(fitting, not_fitting), ""),
         (problem(placer(run(1.0, fits=False), run(1.0))), ""),
@@ -185,13 +185,13 @@ def test_a_table_says_if_nothing_fits() -> None:
             "; no placement in 2 groups fits: a device lacks 3.0 MB or more",
         ),
     ):
-        assert placer_table(report).title == f"{title}{said}"
+        assert placer_table(report).title == f"{title}{remark}"
 
 
 def test_a_row_says_how_many_seeds_it_is_of_until_all_are_done() -> None:
-    some = msgspec.structs.replace(placer(run(1.0), failed=1), seeds=3)
-    done = msgspec.structs.replace(some, seeds=2)
-    cells = [row[2] for row in placer_table(problem(some, done)).rows]
+    unfinished = msgspec.structs.replace(placer(run(1.0), failed=1), seeds=3)
+    done = msgspec.structs.replace(unfinished, seeds=2)
+    cells = [row[2] for row in placer_table(problem(unfinished, done)).rows]
     assert cells == ["1 of 2 failed, 2 of 3 seeds", "1 of 2 failed"]
 
 
@@ -203,9 +203,9 @@ def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -
         placer(run(0.1), failed=1, name="fails"),
         placer(run(0.3000001), name="worse"),
     )
-    ratios = [one.ratios[0] for one in profiles([report])]
+    ratios = [profile.ratios[0] for profile in profiles([report])]
     assert ratios == [1.0, 1.0, 2.0, inf, pytest.approx(1.0, abs=1e-6)]
-    within = [one.within["1.00"] for one in profiles([report])]
+    within = [profile.within["1.00"] for profile in profiles([report])]
     assert within == [1.0, 1.0, 0.0, 0.0, 0.0]
     rows = {row[0]: row for row in placer_table(report).rows}
     assert rows["fails once"][2:4] == ["300.0 ms to 600.0 ms, 1 of 3 failed", "2.000"]
@@ -216,7 +216,7 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     report = problem(placer(run(2.0), name="rnn"), bound=0.5)
 
     def until(*runtimes: float, fits: bool = True) -> str:
-        placeto = placer(*(run(each, fits=fits) for each in runtimes), name="placeto")
+        placeto = placer(*(run(runtime, fits=fits) for runtime in runtimes), name="placeto")
         row, _ = search_table(
             [msgspec.structs.replace(report, placers=[*report.placers, placeto])]
         ).rows
@@ -233,28 +233,31 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
 
 
 def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
-    made: list[str] = []
+    made_evaluators: list[str] = []
 
     def spec(name: str, *refused: int) -> EvaluatorSpec:
         def make(problem: PlacementProblem, _: int | None) -> Evaluator:
-            made.append(name)
+            made_evaluators.append(name)
             if problem.num_devices in refused:
                 raise InputError(f"{name}: not on {problem.num_devices} devices")
             return Simulator(problem)
 
         return EvaluatorSpec(name, "runtime", make, modules=("own",))
 
-    def comparison(own: EvaluatorSpec) -> Comparison:
+    def comparison(evaluator_spec: EvaluatorSpec) -> Comparison:
         makers = {str(devices): partial(two_chains, 2, devices) for devices in (2, 3, 4)}
         problems = [
-            Problem(stem=name, source="chains", cluster=name, evaluator=own.name) for name in makers
+            Problem(stem=name, source="chains", cluster=name, evaluator=evaluator_spec.name)
+            for name in makers
         ]
         single = {"single": PLACERS["single"]}
-        return Comparison(problems, makers, single, [0], {"single": None}, {own.name: own})
+        return Comparison(
+            problems, makers, single, [0], {"single": None}, {evaluator_spec.name: evaluator_spec}
+        )
 
     comparison(spec("any")).check_user_classes()
     comparison(spec("some", 2)).check_user_classes()
-    assert made == ["any", "some", "some"]
+    assert made_evaluators == ["any", "some", "some"]
     with pytest.raises(InputError, match="none: not on 2 devices"):
         comparison(spec("none", 2, 3, 4)).check_user_classes()
 
@@ -264,9 +267,9 @@ def test_trainings_begin_first_where_several_trials_run_at_once_the_longest_befo
     problems = [Problem(stem=name, source="chains", cluster=name) for name in makers]
     trials = Comparison(problems, makers, PLACERS, [0], dict.fromkeys(PLACERS)).trials
     assert starting_order(trials, 1) == trials
-    begun = [f"{trial.placer} {trial.graph}" for trial in starting_order(trials, 2)]
-    assert begun[:6] == ["rnn b", "rnn a", "placeto b", "placeto a", "paper b", "paper a"]
-    assert begun[6:] == [f"{one.placer} {one.graph}" for one in trials if not one.is_long]
+    order = [f"{trial.placer} {trial.graph}" for trial in starting_order(trials, 2)]
+    assert order[:6] == ["rnn b", "rnn a", "placeto b", "placeto a", "paper b", "paper a"]
+    assert order[6:] == [f"{trial.placer} {trial.graph}" for trial in trials if not trial.is_long]
 
 
 def test_the_best_of_runs_that_do_not_fit_lacks_least() -> None:

@@ -59,8 +59,10 @@ def test_only_content_is_told() -> None:
 
 def run(folder: Path, *trials: Trial, jobs: int = 1) -> Iterator[tuple[str, str]]:
     """Run trials; yield the name of each, and its error if it fails."""
-    found = run_trials(trials, Workspace(folder), Watch(lambda: False), jobs=jobs, done=["before"])
-    for trial, record in found:
+    trials_and_records = run_trials(
+        trials, Workspace(folder), Watch(lambda: False), jobs=jobs, done=["before"]
+    )
+    for trial, record in trials_and_records:
         assert isinstance(record, Failed | Episode)
         yield trial.name, record.error if isinstance(record, Failed) else ""
 
@@ -80,17 +82,17 @@ def test_a_failed_trial_ends_none_but_those_that_need_it(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    one, killed = Trial("a", Count(1)), Trial("b", Count(0, "killed"), ("a",))
-    found = run(tmp_path, one, killed, Trial("c", Count(2), ("b",)), jobs=2)
-    assert next(found) == ("a", "")
+    first, killed = Trial("a", Count(1)), Trial("b", Count(0, "killed"), ("a",))
+    errors = run(tmp_path, first, killed, Trial("c", Count(2), ("b",)), jobs=2)
+    assert next(errors) == ("a", "")
     with pytest.raises(RunError, match="a process of a trial was killed; the same command resumes"):
-        next(found)
+        next(errors)
 
 
 # The folder of an experiment.
 
 
-def experiment(path: Path, *names: str, more: Trial | None = None) -> Experiment:
+def experiment(path: Path, *names: str, extra_trial: Trial | None = None) -> Experiment:
     """Return the experiment of some placers on the problem of a file."""
     trials = [
         Trial(name, PlaceByName(label=name, graph=GRAPH, seed=None, name=name)) for name in names
@@ -100,7 +102,7 @@ def experiment(path: Path, *names: str, more: Trial | None = None) -> Experiment
         title="Placers",
         options={},
         problems={"x": lambda: load_problem(path)},
-        trials=[*trials, *([more] if more else [])],
+        trials=[*trials, *([extra_trial] if extra_trial else [])],
         page=lambda results: Page([str(results.records["single"])]),
     )
 
@@ -141,22 +143,22 @@ def test_what_failed_is_tried_again_and_the_others_stay(
 ) -> None:
     path, folder = tmp_path / "problem.json", tmp_path / "results"
     save_problem(PROBLEM, path)
-    failing = experiment(path, "single", more=Trial("fails", Count(0, "refused")))
+    failing = experiment(path, "single", extra_trial=Trial("fails", Count(0, "refused")))
     for _ in range(2):  # the same failure stands there once
         with pytest.raises(RunError, match=r"^fails: policy: expected a better one, got this$"):
             conducted(folder, failing)
     assert not (folder / "results.md").exists()
-    lines = conducted(folder, experiment(path, "single", more=Trial("fails", Count(1))))
+    lines = conducted(folder, experiment(path, "single", extra_trial=Trial("fails", Count(1))))
     assert [line["type"] for line in lines] == ["placed", "failed", "episode"]
     cannot = place(budget=1, settings=Settings())
-    unable = experiment(path, "single", more=Trial("no", cannot, may_fail=True))
+    unable = experiment(path, "single", extra_trial=Trial("no", cannot, may_fail=True))
     lines = conducted(folder, unable)
     monkeypatch.setattr(PlaceByName, "spec", lambda *_: placer_spec("single"))
-    *before, last = conducted(folder, unable)
-    assert (before, last["type"]) == (lines, "placed")
+    *earlier_lines, last = conducted(folder, unable)
+    assert (earlier_lines, last["type"]) == (lines, "placed")
 
 
-LETTERS = [Trial(name, Count(number)) for number, name in enumerate("abc")]
+LETTERS = [Trial(name, Count(index)) for index, name in enumerate("abc")]
 
 
 @contextmanager
@@ -165,9 +167,9 @@ def opened(
 ) -> Iterator[ExperimentFolder]:
     """Open the folder of an experiment without problems."""
     chosen = Experiment(name, "", {}, {}, LETTERS, page=lambda _: Page([]))
-    with experiment_folder(folder, chosen, force=force) as found:
-        found.make_problems(lambda _: None)
-        yield found
+    with experiment_folder(folder, chosen, force=force) as experiment_files:
+        experiment_files.make_problems(lambda _: None)
+        yield experiment_files
 
 
 def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None:
@@ -178,13 +180,13 @@ def test_finished_trials_stay_and_half_a_line_is_dropped(tmp_path: Path) -> None
     whole = (tmp_path / TRIALS).read_bytes()
     for end in (*range(0, len(whole), 97), len(whole)):
         (tmp_path / TRIALS).write_bytes(whole[:end])
-        left = dict(list(zip("ab", records, strict=False))[: whole[:end].count(b"\n")])
+        whole_records = dict(list(zip("ab", records, strict=False))[: whole[:end].count(b"\n")])
         with opened(tmp_path) as folder:
-            assert folder.results.records == left
+            assert folder.results.records == whole_records
             folder.add(LETTERS[2], records[2], 1.0)  # goes on a line of its own
         with opened(tmp_path) as folder:
-            assert folder.results.records == left | {"c": records[2]}
-            assert folder.finished.keys() == {*left, "c"} - {"b"}
+            assert folder.results.records == whole_records | {"c": records[2]}
+            assert folder.finished.keys() == {*whole_records, "c"} - {"b"}
     with (tmp_path / TRIALS).open("a") as file:
         file.write('{"key": "b", "name": "b", "type": "luck"}\n')
     with pytest.raises(InputError, match=r"line 4: .*'luck' - at `\$.type`"), opened(tmp_path):
@@ -206,8 +208,8 @@ def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> N
         (4, "begun as another experiment: letters, not other"),
         (2, "expected version 4, got 2.* --force begins anew"),
     ):
-        told = json.loads(description.read_text()) | {"version": version}
-        description.write_text(json.dumps(told))
+        changed = json.loads(description.read_text()) | {"version": version}
+        description.write_text(json.dumps(changed))
         with pytest.raises(InputError, match=problem), opened(tmp_path, "other"):
             pass
     with opened(tmp_path, "other", force=True) as folder:

@@ -68,7 +68,7 @@ def of_features(model: nn.Module) -> PlacementProblem:
 
 
 @pytest.mark.parametrize(
-    ("problem", "error"),
+    ("build", "error"),
     [
         (lambda: small("t5")[0], r"one, got encoder\.block \(2\), decoder\.block \(2\)$"),
         (
@@ -78,9 +78,11 @@ def of_features(model: nn.Module) -> PlacementProblem:
         (lambda: of_features(nn.Linear(8, 8)), "expected ops whose scopes are names of modules"),
     ],
 )
-def test_what_is_no_stack_is_one_line(problem: Callable[[], PlacementProblem], error: str) -> None:
+def test_what_is_no_stack_is_one_line(build: Callable[[], PlacementProblem], error: str) -> None:
+    problem = build()
+    everywhere = np.zeros(problem.num_groups, np.int32)
     with pytest.raises(InputError, match=error):
-        FORMATS["vllm"].export(made := problem(), np.zeros(made.num_groups, np.int32), STEP)
+        FORMATS["vllm"].export(problem, everywhere, STEP)
 
 
 def all_stages(layers: int, devices: range) -> list[Stages]:
@@ -90,7 +92,7 @@ def all_stages(layers: int, devices: range) -> list[Stages]:
         for count in range(1, min(layers, len(devices)) + 1)
         for order in permutations(devices, count)
         for cuts in product(range(1, layers), repeat=count - 1)
-        if all(left < right for left, right in pairwise(cuts))
+        if all(cut < later_cut for cut, later_cut in pairwise(cuts))
     ]
 
 
@@ -109,17 +111,19 @@ def test_stages_are_the_fastest_with_each_set_of_devices_and_last_one(data: st.D
 
     def cost(stages: Stages) -> float:
         between = zip(stages.devices, stages.devices[1:], stages.bounds[1:], strict=False)
-        here = [seconds[device] for device in stages.device_of_layer()]
+        layer_seconds = [seconds[device] for device in stages.device_of_layer()]
         moved = [transfer[source, to, cut] for source, to, cut in between]
-        return float(sum(row[layer] for layer, row in enumerate(here)) + sum(moved))
+        return float(sum(row[layer] for layer, row in enumerate(layer_seconds)) + sum(moved))
 
     best: dict[tuple[frozenset[int], int], float] = {}
-    for each in all_stages(layers, range(devices)):
-        ends = frozenset(each.devices), each.devices[-1]
-        best[ends] = min(best.get(ends, np.inf), cost(each))
-    found = fastest_stages(load, transfer, range(devices))
-    assert [paid for paid, _ in found] == sorted(each for each in best.values() if each < np.inf)
-    assert [paid for paid, _ in found] == [cost(stages) for _, stages in found]
+    for stages in all_stages(layers, range(devices)):
+        ends = frozenset(stages.devices), stages.devices[-1]
+        best[ends] = min(best.get(ends, np.inf), cost(stages))
+    fastest = fastest_stages(load, transfer, range(devices))
+    assert [paid for paid, _ in fastest] == sorted(
+        cost_of_ends for cost_of_ends in best.values() if cost_of_ends < np.inf
+    )
+    assert [paid for paid, _ in fastest] == [cost(stages) for _, stages in fastest]
     # Equal devices are taken in their order; of many only the most promising sets are followed.
     load[:], transfer[:] = load[-1], transfer[0, 0]
     every = fastest_stages(load, transfer, range(devices))
@@ -136,14 +140,14 @@ def test_the_split_is_the_fastest_one_by_the_simulator(data: st.DataObject) -> N
     """Each layer takes some time on each device, and each device has some memory."""
     problem = FOUR_LAYERS
     factor = np.ones((problem.graph.num_ops, 3))
-    for number, row in enumerate(data.draw(st.lists(FACTORS, min_size=4, max_size=4))):
-        inside = [f"{scope}.".startswith(f"layers.{number}.") for scope in problem.graph.scopes]
+    for layer, row in enumerate(data.draw(st.lists(FACTORS, min_size=4, max_size=4))):
+        inside = [f"{scope}.".startswith(f"layers.{layer}.") for scope in problem.graph.scopes]
         factor[inside] = row
     bytes_of_all = int(problem.graph.parameter_bytes.sum())
     memory = data.draw(st.lists(st.sampled_from([0.3, 0.6, 2.0]), min_size=3, max_size=3))
     devices = tuple(
-        replace(each, memory_bytes=int(size * bytes_of_all))
-        for each, size in zip(problem.cluster.devices, memory, strict=True)
+        replace(device, memory_bytes=int(size * bytes_of_all))
+        for device, size in zip(problem.cluster.devices, memory, strict=True)
     )
     problem = replace(
         problem,
@@ -151,14 +155,16 @@ def test_the_split_is_the_fastest_one_by_the_simulator(data: st.DataObject) -> N
         cluster=replace(problem.cluster, devices=devices),
     )
     placement = np.arange(problem.num_groups, dtype=np.int32) % 3
-    found = layer_split(problem, placement, range(3))
-    every = [by_layer(problem, each.device_of_layer().tolist()) for each in all_stages(4, range(3))]
+    split = layer_split(problem, placement, range(3))
+    every = [
+        by_layer(problem, stages.device_of_layer().tolist()) for stages in all_stages(4, range(3))
+    ]
     best = costs(Simulator(problem), np.stack(every)).min()
-    assert not found.as_placed
-    excess = max(np.array(found.price.peak_memory) - problem.cluster.memory_bytes)
-    cost = found.price.runtime + 2e-9 * max(excess, 0)
+    assert not split.as_placed
+    excess = max(np.array(split.price.peak_memory) - problem.cluster.memory_bytes)
+    cost = split.price.runtime + 2e-9 * max(excess, 0)
     ops = replace(problem, grouping=colocate(problem.graph, []), hierarchy=None)
-    assert cost == pytest.approx(costs(Simulator(ops), found.op_devices[None])[0])
+    assert cost == pytest.approx(costs(Simulator(ops), split.op_devices[None])[0])
     assert cost <= 1.02 * best
 
 
@@ -167,7 +173,7 @@ def test_a_pipeline_stays_one_where_a_form_cannot_have_it_as_placed(form: str) -
     """One step is fastest on one device, many are on both; layers in turn are no stages."""
     problem = decoder(400, 400, 400, 400, cluster="2xv100")
     placement = by_layer(problem, [0, 1, 0, 1])
-    splits = [each.device_of_layer().tolist() for each in all_stages(4, range(2))]
+    splits = [stages.device_of_layer().tolist() for stages in all_stages(4, range(2))]
     every = np.stack([by_layer(problem, devices) for devices in splits])
     loads = ThroughputEvaluator(problem).loads(every).max(axis=1)
     assert 1.7 * loads.min() < loads.max()
@@ -203,10 +209,10 @@ def test_a_stage_that_gains_nothing_is_not_made() -> None:
 def test_a_tied_weight_is_on_the_devices_of_both_ends() -> None:
     (first, second), (tied_first, tied_second) = (
         [
-            layer_split(each, by_layer(each, devices), range(3), library="a library").price
+            layer_split(problem, by_layer(problem, devices), range(3), library="a library").price
             for devices in ([0, 1], [1, 1])
         ]
-        for each in (decoder(8, 8), decoder(8, 8, tied=True))
+        for problem in (decoder(8, 8), decoder(8, 8, tied=True))
     )
     assert first == tied_first
     assert second.peak_memory[1] - tied_second.peak_memory[1] == 4 * 20 * 8
@@ -227,7 +233,7 @@ def vllm_partition(line: str, num_layers: int) -> tuple[list[int], list[int] | N
     assert len(partition) == ranks
     assert sum(partition) == num_layers
     visible = variables.get("CUDA_VISIBLE_DEVICES")
-    return partition, None if visible is None else [int(each) for each in visible.split(",")]
+    return partition, None if visible is None else [int(gpu) for gpu in visible.split(",")]
 
 
 WITH_CPU, MACHINES = "1xcpu+3xv100", "2x(2xv100)"
@@ -313,9 +319,13 @@ def test_deepspeed_builds_each_layer_in_one_stage(monkeypatch: pytest.MonkeyPatc
 def test_layers_of_library_models_hold_each_parameter_once(name: str) -> None:
     problem, model = small(name)
     chain = ModelChain(problem)
-    held = [set(model.get_submodule(layer).parameters()) for layer in chain.layers]
-    assert set.union(*held) == set(model.parameters())
-    tied = [weight for weight in set.union(*held) if sum(weight in each for each in held) > 1]
+    parameters_of_layers = [set(model.get_submodule(layer).parameters()) for layer in chain.layers]
+    assert set.union(*parameters_of_layers) == set(model.parameters())
+    tied = [
+        weight
+        for weight in set.union(*parameters_of_layers)
+        if sum(weight in parameters for parameters in parameters_of_layers) > 1
+    ]
     assert len(tied) == (name != "mixtral")
     stacks = layer_stacks(chain.scopes)
     assert [len(stack) for stack in stacks.values()] == [2] * len(stacks)

@@ -23,8 +23,8 @@ def test_what_is_read_two_stages_later_crosses_two_links_and_lives_between() -> 
     for name, phase in (("a", 0), ("b", 0), ("c", 0), ("c'", 1), ("b'", 1)):
         step.add_node(name, phase=phase)
     step.add_edge("a", "c", bytes=4 * 10**9)
-    for before, after in (("b", "c"), ("c", "c'"), ("c'", "b'")):
-        step.add_edge(before, after, bytes=10)
+    for producer, consumer in (("b", "c"), ("c", "c'"), ("c'", "b'")):
+        step.add_edge(producer, consumer, bytes=10)
     problem = PlacementProblem(
         graph=from_networkx(step),
         cluster=devices_without_overheads(3, 1e9),
@@ -33,10 +33,10 @@ def test_what_is_read_two_stages_later_crosses_two_links_and_lives_between() -> 
     stages = np.array([0, 1, 2, 2, 1])
     pipeline, stages_with_copies = passed_on(problem, stages)
     direct, passing = (
-        Simulator(made, num_threads=1).evaluate(
-            made.placement_of_ops(devices.astype(np.int32))[None]
+        Simulator(divided, num_threads=1).evaluate(
+            divided.placement_of_ops(devices.astype(np.int32))[None]
         )
-        for made, devices in ((problem, stages), (pipeline, stages_with_copies))
+        for divided, devices in ((problem, stages), (pipeline, stages_with_copies))
     )
     assert direct.runtime[0] == pytest.approx(1 + 4 + 3)
     assert passing.runtime[0] == pytest.approx(1 + 4 + 4 + 3)

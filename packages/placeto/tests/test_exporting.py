@@ -60,11 +60,11 @@ def by_scope(problem: PlacementProblem, device_of: dict[str, int]) -> NDArray[np
 def test_accelerate_dispatches_models_of_all_forms(recipes: list[Recipe], seed: int) -> None:
     model, inputs = model_of(*recipes), features(2)
     problem = problem_of_ops(model, inputs, "3xv100")
-    found = device_map(problem, drawn(problem, seed))
+    exported_map = device_map(problem, drawn(problem, seed))
     expected = model(inputs)
-    dispatch_on_cpu(model, found.modules)
+    dispatch_on_cpu(model, exported_map.modules)
     torch.testing.assert_close(model(inputs), expected)
-    forward_on_fake_gpus(model, found.modules, found.main_device, [inputs])
+    forward_on_fake_gpus(model, exported_map.modules, exported_map.main_device, [inputs])
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def test_what_is_split_goes_to_where_it_costs_least() -> None:
     problem = problem_of_ops(model, features(4), "3xv100")
     devices = {"": 0, "0": 1, "1.wide": 1, "1": 2, "2": 2}
     placement = by_scope(problem, devices)
-    found = device_map(problem, placement)
-    assert found.split == ("1",)
+    exported_map = device_map(problem, placement)
+    assert exported_map.split == ("1",)
     trials = []
     for device in range(3):
         tried = by_scope(problem, devices | {"1.wide": device, "1": device})
         trials.append(costs(Simulator(problem), tried[None])[0])
-    assert trials[int(found.modules["1"])] == min(trials) < max(trials)
+    assert trials[int(exported_map.modules["1"])] == min(trials) < max(trials)
     # Some ops of the loss run elsewhere in the trials.
-    assert found.price.runtime == pytest.approx(min(trials), rel=0.05)
-    assert found.price.runtime_as_placed == costs(Simulator(problem), placement[None])[0]
+    assert exported_map.price.runtime == pytest.approx(min(trials), rel=0.05)
+    assert exported_map.price.runtime_as_placed == costs(Simulator(problem), placement[None])[0]
 
 
 def test_gpus_are_numbered_and_cpus_beside_them_compute_nothing() -> None:
@@ -130,14 +130,14 @@ def test_what_fits_is_found_and_what_does_not_is_said(form: str) -> None:
     """Weights and Adam's two moments of each are 3 x 4 bytes of the model's parameters."""
     problem = problem_of_ops(Chain(), features(4), "2xv100")
     everywhere = np.zeros(problem.num_groups, np.int32)
-    needed = int(Simulator(problem).evaluate(everywhere[None]).peak_memory.max())
-    exported = FORMATS[form].export(with_memory(problem, int(0.8 * needed)), everywhere, STEP)
+    peak_bytes = int(Simulator(problem).evaluate(everywhere[None]).peak_memory.max())
+    exported = FORMATS[form].export(with_memory(problem, int(0.8 * peak_bytes)), everywhere, STEP)
     assert exported.price is not None
     assert exported.price.fits
     text = FORMATS[form].export(with_memory(problem, 100), everywhere, STEP).remarks[1]
-    said = re.search(r", out of memory: v100:0 needs ([0-9.]+) kB of 100 B", text)
-    assert said is not None, text
-    assert float(said[1]) * 1e3 > 12 * sum(each.numel() for each in Chain().parameters())
+    remark = re.search(r", out of memory: v100:0 needs ([0-9.]+) kB of 100 B", text)
+    assert remark is not None, text
+    assert float(remark[1]) * 1e3 > 12 * sum(weight.numel() for weight in Chain().parameters())
 
 
 @pytest.mark.parametrize("form", ["accelerate", "llama.cpp"])
@@ -160,9 +160,9 @@ def test_micro_batches_are_in_the_stages_of_the_whole() -> None:
     whole = problem_of_ops(Chain(), features(4), "2xv100")
     for problem in (whole, micro_batched_problem(whole, 2)):
         devices = {"": 0, "blocks.0": 0, "blocks": 1, "last": 1}
-        found = pipeline_stages(problem, by_scope(problem, devices))
-        assert (found.split_points, found.as_placed) == (("blocks.1",), True)
-        assert found.price.runtime == pytest.approx(found.price.runtime_as_placed, rel=0.2)
+        stages = pipeline_stages(problem, by_scope(problem, devices))
+        assert (stages.split_points, stages.as_placed) == (("blocks.1",), True)
+        assert stages.price.runtime == pytest.approx(stages.price.runtime_as_placed, rel=0.2)
 
 
 @pytest.mark.parametrize("device_of", [{"norm": 1, "last": 1}, {"blocks.1": 1}])
@@ -198,7 +198,7 @@ def test_names_of_groups_may_hold_what_graphviz_has_a_meaning_for() -> None:
     graphs = pydot.graph_from_dot_data(dot_text(problem, np.array([0, 1, 0, 1], np.int32)))
     assert graphs is not None
     nodes = graphs[0].get_nodes()
-    assert [each.get("device").strip('"') for each in nodes] == ["k80:0", "k80:1"] * 2
+    assert [node.get("device").strip('"') for node in nodes] == ["k80:0", "k80:1"] * 2
     assert len(graphs[0].get_edges()) == 3
 
 

@@ -63,9 +63,9 @@ def test_a_graph_is_made_once_for_each_name_parameter_and_version(
     name: str, parameters: dict[str, object], version: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cached_graph("path", {"length": 4}, making(GRAPH)) is GRAPH
-    with monkeypatch.context() as other:
+    with monkeypatch.context() as patched:
         if version:
-            other.setattr(models, "version", lambda _: version)
+            patched.setattr(models, "version", lambda _: version)
         assert cached_graph(name, parameters, making(OTHER_GRAPH)) == OTHER_GRAPH
     assert cached_graph("path", {"length": 4}, never) == GRAPH
 
@@ -104,8 +104,12 @@ def test_the_sources_import_no_others_of_our_packages_but_errors_and_the_schema(
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("placeto")
     }
-    others = {name for name in imported if not name.startswith(models.SOURCES)}
-    assert others <= {"placeto_graphs", "placeto_capture.errors", "placeto_workloads.errors"}
+    packages_outside = {name for name in imported if not name.startswith(models.SOURCES)}
+    assert packages_outside <= {
+        "placeto_graphs",
+        "placeto_capture.errors",
+        "placeto_workloads.errors",
+    }
     assert "placeto_capture.tracing.tracer" in imported
 
 
@@ -229,30 +233,32 @@ def test_what_makes_no_graph_is_refused_and_leaves_nothing_in_the_cache(tmp_path
 
 
 def test_a_family_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    member, other = family("ptb", units=4, vocabulary_size=10).training[:2]
+    member, another_member = family("ptb", units=4, vocabulary_size=10).training[:2]
     member = replace(member, sizes={**member.sizes, "steps": 3})
     graph = family_graph(member)
     forget_how_to_capture(monkeypatch)
     assert family_graph(member) == graph
-    same_sizes = replace(other, sizes=member.sizes)  # but another cell
-    others: tuple[dict[str, Any], ...] = (
+    same_sizes = replace(another_member, sizes=member.sizes)  # but another cell
+    changed_arguments: tuple[dict[str, Any], ...] = (
         {"member": same_sizes},
         {"member": member, "target": "cpu"},
         {"member": member, "autocast": torch.float16},
     )
-    for asked in others:
+    for arguments in changed_arguments:
         with pytest.raises(AssertionError, match="expected no capture"):
-            family_graph(**asked)
+            family_graph(**arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "part", "groups"),
+    ("name", "split", "groups"),
     [("nmt", "test", 160), ("ptb", "training", 128), ("cifar10", "test", 128)],
 )
-def test_graphs_of_a_family_have_the_groups_of_the_paper(name: str, part: str, groups: int) -> None:
+def test_graphs_of_a_family_have_the_groups_of_the_paper(
+    name: str, split: str, groups: int
+) -> None:
     chosen = family(name, **SMALL_FAMILIES[name])
-    member = getattr(chosen, part)[0]
+    member = getattr(chosen, split)[0]
     few = {"steps": 8} if "steps" in member.sizes else {}
     member = replace(member, sizes={**member.sizes, **few})
     graph = family_graph(member)

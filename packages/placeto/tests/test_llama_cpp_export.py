@@ -42,10 +42,12 @@ def read_by_llama_cpp(command: str, tensors: list[str], num_layers: int) -> dict
     ``--device`` have backends. The embedding of tokens is on the CPU.
     """
     options: dict[str, str] = dict(zip(*[iter(shlex.split(command))] * 2, strict=True))
-    devices = [each for each in options.pop("--device", "").split(",") if each]
+    devices = [device for device in options.pop("--device", "").split(",") if device]
     on_gpus = int(options.pop("--n-gpu-layers"))
-    shares = [float(each) for each in options.pop("--tensor-split", "1").split(",")]
-    overrides = [each for each in options.pop("--override-tensor", "").split(",") if each]
+    shares = [float(share) for share in options.pop("--tensor-split", "1").split(",")]
+    overrides = [
+        override for override in options.pop("--override-tensor", "").split(",") if override
+    ]
     assert options in ({}, {"--split-mode": "layer"})
     sums = np.cumsum(np.array(shares, np.float32), dtype=np.float32)
     sums /= sums[-1]
@@ -54,9 +56,9 @@ def read_by_llama_cpp(command: str, tensors: list[str], num_layers: int) -> dict
     def of_layer(layer: int) -> str:
         if layer < begin:
             return "CPU"
-        before = np.float32(layer - begin) / np.float32(min(on_gpus, num_layers + 1))
-        found: str = devices[int(np.searchsorted(sums, before, side="right"))]
-        return found
+        fraction_before = np.float32(layer - begin) / np.float32(min(on_gpus, num_layers + 1))
+        device: str = devices[int(np.searchsorted(sums, fraction_before, side="right"))]
+        return device
 
     result = {}
     for tensor in tensors:
@@ -93,20 +95,20 @@ def problem_of(name: str, cluster: str = "1xcpu+3xv100") -> PlacementProblem:
 
 def part_of(scope: str) -> tuple[str, int]:
     """Return the part of a model that llama.cpp can have on a device of its own, and its layer."""
-    found = re.match(r"model\.layers\.(\d+)\.?(.*)", scope)
-    if found is None:
+    match = re.match(r"model\.layers\.(\d+)\.?(.*)", scope)
+    if match is None:
         return ("output" if scope in ("lm_head", "model.norm") else "input"), 0
-    inside = found[2]
+    inside = match[2]
     is_apart = re.match(r"mlp(\.experts\b.*|\.(gate|up|down)_proj|\.act_fn|)$", inside)
-    return ("feed-forward" if is_apart else "layer"), int(found[1])
+    return ("feed-forward" if is_apart else "layer"), int(match[1])
 
 
 def placed(
     problem: PlacementProblem, layers: list[int], feed_forward: list[int], output: int
 ) -> NDArray[np.int32]:
     devices = {"layer": layers, "feed-forward": feed_forward, "output": [output], "input": [0]}
-    parts = [part_of(scope) for scope in problem.graph.scopes]
-    of_ops = np.array([devices[part][number] for part, number in parts], np.int32)
+    components = [part_of(scope) for scope in problem.graph.scopes]
+    of_ops = np.array([devices[component][layer] for component, layer in components], np.int32)
     return problem.placement_of_ops(of_ops)
 
 
@@ -140,11 +142,11 @@ def check(
     devices = device_names(problem.cluster)
     tensors = parameter_tensors(name, problem)
     read = read_by_llama_cpp(
-        arguments_of(exported), [each for names in tensors.values() for each in names], LAYERS
+        arguments_of(exported), [tensor for names in tensors.values() for tensor in names], LAYERS
     )
     for op, names in tensors.items():
         if names != ["token_embd.weight"] or name != "qwen2":
-            assert {read[each] for each in names} == {devices[of_ops[op]]}, names
+            assert {read[tensor] for tensor in names} == {devices[of_ops[op]]}, names
     if name == "qwen2":
         assert "=^" not in exported.content
     ops = replace(problem, grouping=colocate(problem.graph, []), hierarchy=None)
@@ -166,11 +168,11 @@ def test_llama_cpp_puts_tensors_where_their_parameters_are(
 ) -> None:
     problem = problem_of(name)
     placement = placed(problem, layers, feed_forward, output)
-    exported, after = check(name, problem, placement)
+    exported, exported_layers = check(name, problem, placement)
     # Each device has some layers in a row, the CPU the first ones.
-    assert in_order(after)
-    assert exported.remarks[0].startswith(f"{np.not_equal(after, layers).sum()} layer")
-    assert after == layers or not in_order(layers)
+    assert in_order(exported_layers)
+    assert exported.remarks[0].startswith(f"{np.not_equal(exported_layers, layers).sum()} layer")
+    assert exported_layers == layers or not in_order(layers)
 
 
 def in_order(layers: list[int]) -> bool:
@@ -201,18 +203,18 @@ def test_what_fits_comes_first_and_overrides_where_they_gain_more_than_the_simul
         for first in range(LAYERS + 1)
         for on_gpu in product((0, 1), repeat=LAYERS - first)
     ]
-    every = np.stack([placed(problem, *each, output=each[0][-1]) for each in forms])
+    every = np.stack([placed(problem, *form, output=form[0][-1]) for form in forms])
     costs = Simulator(problem).evaluate(every)
     runtimes = np.where(
         (costs.peak_memory <= problem.cluster.memory_bytes).all(1), costs.runtime, 9
     )
     whole = runtimes[[layers == feed_forward for layers, feed_forward in forms]].min()
-    found = llama_cpp(problem, placed(problem, layers, layers, 1), STEP)
-    assert found.price is not None
-    assert found.price.fits
-    overrides = bool(found.details["override_tensor"])
+    exported = llama_cpp(problem, placed(problem, layers, layers, 1), STEP)
+    assert exported.price is not None
+    assert exported.price.fits
+    overrides = bool(exported.details["override_tensor"])
     assert overrides == (whole > 1.15 * runtimes.min()) == (slower > 1)
-    assert found.price.runtime <= (1.1 * runtimes.min() if overrides else whole)
+    assert exported.price.runtime <= (1.1 * runtimes.min() if overrides else whole)
 
 
 SLIDING = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
@@ -233,12 +235,12 @@ def test_servers_are_given_the_context_and_the_memory_of_the_step(
     everywhere = np.ones(problem.num_groups, np.int32)
     line = llama_cpp(problem, everywhere, STEP).content
     assert line.endswith(" --ctx-size 144 --parallel 3\n")
-    for part, told in ((0.5, ""), (0.97, " --gpu-memory-utilization 0.98")):
-        room = part * problem.cluster.devices[1].memory_bytes / graph.parameter_bytes.sum()
-        held = (room * graph.parameter_bytes).astype(np.int64)
-        large = replace(problem, graph=replace(graph, parameter_bytes=held))
+    for fraction, option in ((0.5, ""), (0.97, " --gpu-memory-utilization 0.98")):
+        room = fraction * problem.cluster.devices[1].memory_bytes / graph.parameter_bytes.sum()
+        parameter_bytes = (room * graph.parameter_bytes).astype(np.int64)
+        large = replace(problem, graph=replace(graph, parameter_bytes=parameter_bytes))
         line = FORMATS["vllm"].export(large, everywhere, STEP).content
-        assert line.endswith(f" --max-model-len 48{told}\n")
+        assert line.endswith(f" --max-model-len 48{option}\n")
 
 
 ALL_LAYERS = "--n-gpu-layers 7 --device CUDA0"
@@ -270,19 +272,19 @@ def test_placements_that_llama_cpp_can_express_stay_as_they_are(
 ) -> None:
     problem = problem_of(name)
     placement = placed(problem, layers, feed_forward or layers, output)
-    exported, after = check(name, problem, placement)
+    exported, exported_layers = check(name, problem, placement)
     line = arguments_of(exported)
     for option in ("--split-mode layer --tensor-split ", "--override-tensor "):
         line = line.replace(option, "")
     assert shlex.split(line) == expected.split()
-    assert after == layers
+    assert exported_layers == layers
 
 
 def test_devices_have_the_names_of_their_backends() -> None:
     cluster = parse_cluster("1xcpu+2xv100")
     kinds = ("mi300x", "m2-max", "v100")
     devices = tuple(
-        replace(each, kind=kind) for each, kind in zip(cluster.devices, kinds, strict=True)
+        replace(device, kind=kind) for device, kind in zip(cluster.devices, kinds, strict=True)
     )
     assert device_names(replace(cluster, devices=devices)) == ["ROCm0", "MTL0", "CUDA0"]
     with pytest.raises(InputError, match="expected one CPU at most"):
@@ -292,11 +294,11 @@ def test_devices_have_the_names_of_their_backends() -> None:
 def test_a_cluster_without_a_cpu_has_the_embedding_with_the_first_layer() -> None:
     problem = problem_of("llama", "2xv100")
     placement = placed(problem, [1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0], 0)
-    found = llama_cpp(problem, placement, STEP)
-    assert found.details["devices"] == ["CUDA1", "CUDA0"]
-    assert found.details["n_gpu_layers"] == sum(found.details["tensor_split"]) == LAYERS + 1  # type: ignore[call-overload]
-    assert found.op_devices is not None
-    assert found.op_devices[problem.graph.op_names.index("model.embed_tokens.weight")] == 1
+    exported = llama_cpp(problem, placement, STEP)
+    assert exported.details["devices"] == ["CUDA1", "CUDA0"]
+    assert exported.details["n_gpu_layers"] == sum(exported.details["tensor_split"]) == LAYERS + 1  # type: ignore[call-overload]
+    assert exported.op_devices is not None
+    assert exported.op_devices[problem.graph.op_names.index("model.embed_tokens.weight")] == 1
     graph = problem.graph
     without_layers = replace(problem, graph=replace(graph, scopes=("one",) * graph.num_ops))
     with pytest.raises(InputError, match="PROBLEM: expected one stack of layers"):

@@ -61,10 +61,10 @@ def test_each_module_and_each_parameter_has_its_devices(placed: ModelPlacement) 
     }
     modules = ops.devices_of_modules
     assert modules.keys() <= dict(model.named_modules()).keys()
-    for number in range(3):
+    for block in range(3):
         rows = zip(of_ops, graph.scopes, graph.phases, strict=True)
-        inside = {at for at, scope, phase in rows if scope[:8] == f"blocks.{number}" and phase == 0}
-        assert set(modules[f"blocks.{number}"]) == inside
+        inside = {at for at, scope, phase in rows if scope[:8] == f"blocks.{block}" and phase == 0}
+        assert set(modules[f"blocks.{block}"]) == inside
     assert modules[""] == names
 
 
@@ -72,8 +72,8 @@ def test_a_group_is_explained_as_in_the_shell(placed: ModelPlacement) -> None:
     name = placed.problem.grouping.group_names[0]
     explained = placed.explain(name)
     assert explained.group == name
-    here = next(each for each in explained.devices if each.device == explained.device)
-    assert here.alone == explained.cost == explained.runtime == placed.runtime
+    current_row = next(row for row in explained.devices if row.device == explained.device)
+    assert current_row.alone == explained.cost == explained.runtime == placed.runtime
     with pytest.raises(InputError, match=r"^GROUP: expected a group .* got 'nothing'$"):
         placed.explain("nothing")
 
@@ -88,9 +88,9 @@ def test_forms_are_priced_as_the_placement_was_and_a_loss_is_no_module_of_them()
         evaluator="throughput",
     )
     assert placed.device_map().price.runtime_as_placed == placed.runtime < placed.timeline().runtime
-    known = {name for name, _ in Chain().named_modules()}
+    module_names = {name for name, _ in Chain().named_modules()}
     for seed in range(3):
-        assert drawn(placed, seed).device_map().modules.keys() <= known
+        assert drawn(placed, seed).device_map().modules.keys() <= module_names
 
 
 def test_steps_run_on_devices_of_this_machine(placed: ModelPlacement) -> None:
@@ -142,8 +142,8 @@ def test_a_device_map_covers_every_name_of_a_parameter_and_a_buffer(
     seed: int, tmp_path: Path
 ) -> None:
     model, inputs = Renamed().eval(), features(4)
-    found = drawn(quick_place(model, inputs, cluster="2xv100"), seed)
-    found.export(tmp_path / "map.json", "accelerate")
+    drawn_placement = drawn(quick_place(model, inputs, cluster="2xv100"), seed)
+    drawn_placement.export(tmp_path / "map.json", "accelerate")
     modules = json.loads((tmp_path / "map.json").read_text())
     with warnings.catch_warnings():  # of weights that are directly in the model
         warnings.filterwarnings("ignore", "The following device_map keys do not match")
@@ -160,7 +160,7 @@ def test_a_device_map_covers_every_name_of_a_parameter_and_a_buffer(
     expected = model(inputs)
     dispatch_on_cpu(model, modules)
     torch.testing.assert_close(model(inputs), expected)
-    forward_on_fake_gpus(model, modules, found.device_map().main_device, [inputs])
+    forward_on_fake_gpus(model, modules, drawn_placement.device_map().main_device, [inputs])
 
 
 def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
@@ -172,13 +172,13 @@ def test_one_device_is_one_stage(placed: ModelPlacement) -> None:
 
 def test_autocast_around_the_call_and_other_arguments_are_those_of_the_step() -> None:
     model, batch = nn.Linear(8, 4), torch.ones(2, 8)
-    others: dict[str, Any] = {"mask_fraction": 0.5, "mode": "inference", "updates": "as-ready"}
-    others |= {"parameter_bytes": {"weight": 16}, "experts_per_token": 2}
-    given = quick_place(model, batch, cluster="2xcpu", autocast=torch.bfloat16, **others)
-    assert {name: getattr(given.step, name) for name in others} == others
+    settings: dict[str, Any] = {"mask_fraction": 0.5, "mode": "inference", "updates": "as-ready"}
+    settings |= {"parameter_bytes": {"weight": 16}, "experts_per_token": 2}
+    from_argument = quick_place(model, batch, cluster="2xcpu", autocast=torch.bfloat16, **settings)
+    assert {name: getattr(from_argument.step, name) for name in settings} == settings
     with torch.autocast("cpu", torch.bfloat16):
-        around = quick_place(model, batch, cluster="2xcpu", **others)
-    assert given.problem.graph == around.problem.graph
-    product = given.problem.graph.op_types.index("aten.addmm")
-    assert given.problem.graph.dtype[product] == "bfloat16"
-    assert len(around.run(["cpu:0", "cpu:1"], steps=1).runtimes) == 1
+        from_context = quick_place(model, batch, cluster="2xcpu", **settings)
+    assert from_argument.problem.graph == from_context.problem.graph
+    product = from_argument.problem.graph.op_types.index("aten.addmm")
+    assert from_argument.problem.graph.dtype[product] == "bfloat16"
+    assert len(from_context.run(["cpu:0", "cpu:1"], steps=1).runtimes) == 1

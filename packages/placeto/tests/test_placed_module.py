@@ -72,14 +72,14 @@ def test_a_hundred_steps_follow_eager_training() -> None:
 def test_updates_whose_numbers_depend_on_shapes_follow_a_schedule() -> None:
     eager = nn.Sequential(nn.Linear(6, 40, bias=False), nn.Tanh(), nn.Linear(40, 3, bias=False))
     example = batches(1)[0].reshape(-1, 6)
-    made = place_module(
+    trained_module = place_module(
         eager, example, mean_square, torch.optim.Muon, devices=WORKERS, seconds=0.1, quiet=True
     )
     optimizer = torch.optim.Muon(eager.parameters())
-    with made as module:
+    with trained_module as module:
         schedules = [
-            torch.optim.lr_scheduler.ExponentialLR(each, 0.7)
-            for each in (optimizer, module.optimizer)
+            torch.optim.lr_scheduler.ExponentialLR(each_optimizer, 0.7)
+            for each_optimizer in (optimizer, module.optimizer)
         ]
         for batch in batches(10):
             optimizer.zero_grad()
@@ -110,27 +110,30 @@ def test_another_placement_goes_on_with_the_weights_and_processes_end() -> None:
                 assert len(multiprocessing.active_children()) == 2
         assert not multiprocessing.active_children()
     assert losses[0] == losses[2] == losses[4]
-    for others in (losses[3], losses[5]):
-        assert others == pytest.approx(losses[1], rel=1e-6)
+    for other_losses in (losses[3], losses[5]):
+        assert other_losses == pytest.approx(losses[1], rel=1e-6)
     assert losses[1] != losses[0]
 
 
 def test_a_checkpoint_goes_on_where_it_was_made_and_is_there_after_the_end() -> None:
     first, second = batches(2)
-    with placed(branches()) as module, placed(branches()) as other:
+    with placed(branches()) as module, placed(branches()) as restored:
         for _ in range(3):
             module.step(first)
-        other.load_checkpoint(module.checkpoint())
+        restored.load_checkpoint(module.checkpoint())
         # Adam asks for the number of the step: the second loss is of what it then did.
-        assert [other.step(second) for _ in range(3)] == [module.step(second) for _ in range(3)]
-        within = module.checkpoint()
-    after = module.checkpoint()
-    assert within.keys() == after.keys()
-    assert all(torch.equal(within[name], after[name]) for name in within)
-    assert not torch.equal(after["last.weight"], branches().last.weight)
-    assert module.step(second) == other.step(second)  # with new processes
-    for each in (module, other):
-        each.close()
+        assert [restored.step(second) for _ in range(3)] == [module.step(second) for _ in range(3)]
+        checkpoint_within = module.checkpoint()
+    checkpoint_after_end = module.checkpoint()
+    assert checkpoint_within.keys() == checkpoint_after_end.keys()
+    assert all(
+        torch.equal(checkpoint_within[name], checkpoint_after_end[name])
+        for name in checkpoint_within
+    )
+    assert not torch.equal(checkpoint_after_end["last.weight"], branches().last.weight)
+    assert module.step(second) == restored.step(second)  # with new processes
+    for open_module in (module, restored):
+        open_module.close()
 
 
 def test_after_an_op_that_failed_the_weights_are_not_trusted(

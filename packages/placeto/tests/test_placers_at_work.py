@@ -100,13 +100,13 @@ def test_what_comes_first_is_evaluated_however_short_the_time() -> None:
 def test_a_curve_has_the_evaluations_that_the_search_itself_counts(placer: Placer) -> None:
     """So that a search that is stopped tells after how many it had found its best."""
     watched = WatchedEvaluator(Simulator(ladder()), lambda _best: None)
-    found = placer.place(watched.problem, watched, seed=1)
+    result = placer.place(watched.problem, watched, seed=1)
     alone = placer.place(watched.problem, Simulator(watched.problem), seed=1)
-    assert found.placement.tolist() == alone.placement.tolist()
+    assert result.placement.tolist() == alone.placement.tolist()
     best = watched.result()
-    assert (best.evaluations, best.runtime) == (found.evaluations, found.runtime)
-    assert 1 < found.curve[-2, 0] < 300
-    assert best.curve.tolist() == found.curve.tolist()
+    assert (best.evaluations, best.runtime) == (result.evaluations, result.runtime)
+    assert 1 < result.curve[-2, 0] < 300
+    assert best.curve.tolist() == result.curve.tolist()
 
 
 def ladder() -> PlacementProblem:
@@ -173,12 +173,12 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     monkeypatch.setattr(placement_trials, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
-    found = run_placer(placer_spec("placeto"), problem, lines.append, budget=budget)
+    result = run_placer(placer_spec("placeto"), problem, lines.append, budget=budget)
     reports = [line for line in lines if "evaluated" in line]
     assert f"of at most {budget:,}" in reports[0]
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]
     assert sorted({match[1] for match in counts if match}) == ["1", "2", "3", "4"]
-    assert f"best {seconds_text(found.runtime)}, evaluated" in reports[-1]
+    assert f"best {seconds_text(result.runtime)}, evaluated" in reports[-1]
 
 
 class Interrupted:
@@ -241,11 +241,11 @@ def test_the_search_is_the_same_by_its_name_as_without_one() -> None:
     without_bound = replace(STEP, simulates=False)  # which ends the search where it is reached
     usual = PlaceSettings(max_evaluations=500, seed=3, evaluator=without_bound)
     named = replace(usual, placer="multilevel")
-    found = [place_problem(problem, each, progress).result for each in (usual, named)]
+    results = [place_problem(problem, settings, progress).result for settings in (usual, named)]
     spec, limits = placer_spec("multilevel"), Limits(500)
-    found.append(run_placer(spec, problem, progress.update, seed=3, limits=limits))
-    assert len({each.evaluations for each in found}) == 1
-    assert len({tuple(each.placement.tolist()) for each in found}) == 1
+    results.append(run_placer(spec, problem, progress.update, seed=3, limits=limits))
+    assert len({result.evaluations for result in results}) == 1
+    assert len({tuple(result.placement.tolist()) for result in results}) == 1
 
 
 # Placed by each placer after it was warmed up: nothing may be imported or compiled any more.
@@ -286,8 +286,8 @@ def test_placers_and_evaluators_are_warmed_up_before_seconds_count(
 
         def noting(self: Any, *arguments: Any, **options: Any) -> PlacementResult:
             happened.append(f"{name} with seed {options['seed']}")
-            found: PlacementResult = place(self, *arguments, **options)
-            return found
+            result: PlacementResult = place(self, *arguments, **options)
+            return result
 
         monkeypatch.setattr(placer, "place", noting)
 

@@ -45,9 +45,9 @@ SMALL = SourceOptions({"units": 8, "vocabulary_size": 10})
 
 
 def test_a_batch_is_divided_by_the_largest_number_that_its_source_takes() -> None:
-    for batch_size, number in ((4100, 5), (4099, 1), (32, 8), (2, 2)):
+    for batch_size, micro_batches in ((4100, 5), (4099, 1), (32, 8), (2, 2)):
         choice = SourceOptions({"batch_size": batch_size})
-        assert most_micro_batches("inception-v3", choice, 8) == number
+        assert most_micro_batches("inception-v3", choice, 8) == micro_batches
     assert most_micro_batches("problem.json", SourceOptions(), 8) == 8
 
 
@@ -55,12 +55,12 @@ def test_a_member_of_a_family_has_what_suits_its_family_and_a_file_no_model() ->
     for text in ("problem.json", "graph.json.gz", "profile.txt", "a/folder"):
         with pytest.raises(InputError, match=r"other sources have no model to run$"):
             runnable_source(text, SourceOptions())
-    found = runnable_source("nmt:7", SMALL)
+    source = runnable_source("nmt:7", SMALL)
     nmt = family("nmt", sampler=None, units=8, vocabulary_size=10)
-    assert (found.name, found.rules, found.num_groups) == (
+    assert (source.name, source.rules, source.num_groups) == (
         *("nmt-07", nmt.colocation_rules, nmt.num_groups),
     )
-    assert isinstance(found.make("meta").model, nn.Module)
+    assert isinstance(source.make("meta").model, nn.Module)
     with pytest.raises(InputError, match=r"^nmt:32: expected a graph from 0 to 31$"):
         source_model("nmt:32", SMALL)
 
@@ -140,9 +140,9 @@ PARTITIONING = {
 def test_an_input_of_dnn_partitioning_has_its_devices_groups_and_objective(tmp_path: Path) -> None:
     path = tmp_path / "bert.json"
     path.write_text(json.dumps(PARTITIONING))
-    found = load_source(str(path))
-    assert (found.name, found.evaluator, found.num_groups) == ("bert", "throughput", 2)
-    assert make_problem(found) == load_dnn_partitioning(path)
+    source = load_source(str(path))
+    assert (source.name, source.evaluator, source.num_groups) == ("bert", "throughput", 2)
+    assert make_problem(source) == load_dnn_partitioning(path)
     path.write_text(json.dumps(PARTITIONING | {"nodes": [{"id": 1}]}))
     with pytest.raises(GraphError, match=r"bert.json: nodes\[0\]: object missing required"):
         load_source(str(path))
@@ -219,10 +219,10 @@ def test_a_graph_is_grouped_anew_by_its_rules(tmp_path: Path) -> None:
     ops = nx.DiGraph([(n, n + step) for n in range(150) for step in (1, 2) if n + step <= 150])
     nx.set_node_attributes(ops, {n: {"flops": 1e9, "op_type": "aten.mm"} for n in ops})
     save_graph(from_networkx(ops), path)  # all but the last but one are read twice
-    found = read_training_problems([str(path)], 3)
-    assert list(found) == [str(path), f"{path} in 90 groups", f"{path} in 150 groups"]
-    assert [problem.num_groups for problem in found.values()] == [128, 90, 150]
-    graphs = [problem.graph for problem in found.values()]
+    problems = read_training_problems([str(path)], 3)
+    assert list(problems) == [str(path), f"{path} in 90 groups", f"{path} in 150 groups"]
+    assert [problem.num_groups for problem in problems.values()] == [128, 90, 150]
+    graphs = [problem.graph for problem in problems.values()]
     assert graphs[0] == graphs[1] == graphs[2]
 
 
@@ -261,8 +261,8 @@ def test_devices_of_a_file_run_backward_ops_first_if_it_or_the_problem_says_so(
     )
     save_problem(problem, tmp_path / "problem.json")
     save_cluster(replace(parse_cluster("3xk80"), queue=of_file), tmp_path / "cluster.toml")
-    found = read_problem(tmp_path / "problem.json", tmp_path / "cluster.toml")
-    assert (found.num_devices, found.cluster.queue) == (3, expected)
+    problem_of_file = read_problem(tmp_path / "problem.json", tmp_path / "cluster.toml")
+    assert (problem_of_file.num_devices, problem_of_file.cluster.queue) == (3, expected)
 
 
 def test_the_cpu_of_cpu_only_is_the_one_that_the_cluster_describes() -> None:

@@ -36,8 +36,8 @@ class Chains:
             forward, backward = f"forward{layer}", f"backward{layer}"
             step.add_node(forward, colocation=layer, parameter_bytes=weights)
             step.add_node(backward, colocation=layer, phase=1)
-            before = f"forward{layer - 1}" if layer else "samples"
-            step.add_edge(before, forward, bytes=activation)
+            previous = f"forward{layer - 1}" if layer else "samples"
+            step.add_edge(previous, forward, bytes=activation)
             activation = int(generator.integers(2, 12) * 10_000)
             step.add_edge(forward, backward, bytes=activation)
             seconds[forward] = generator.uniform(0.5, 2.0)
@@ -84,7 +84,7 @@ class Chains:
 
 def cluster(memory: NDArray[np.int64]) -> Cluster:
     """Return devices with some memory, and links of 0.5 MB/s."""
-    names = [f"gpu{number}" for number in range(len(memory))]
+    names = [f"gpu{index}" for index in range(len(memory))]
     return Cluster(
         devices=tuple(
             Device(name, "gpu", int(num_bytes), 0.0, 0.0)

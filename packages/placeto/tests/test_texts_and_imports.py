@@ -83,9 +83,9 @@ UNIT = "MB sent"
     ],
 )  # fmt: skip
 def test_values_have_these_texts(text: Any, arguments: tuple[Any, ...], expected: str) -> None:
-    found = str(text(*arguments))
-    assert found.startswith(expected)
-    assert found == expected or len(expected) > 30
+    written_text = str(text(*arguments))
+    assert written_text.startswith(expected)
+    assert written_text == expected or len(expected) > 30
 
 
 def test_a_group_that_fits_no_device_is_named() -> None:
@@ -115,13 +115,13 @@ def test_a_device_that_receives_more_than_a_slot_carries_is_named(
     place = dict(zip("abc", sender, strict=True)) | {"reader": 3}
     placement = np.array([place[name] for name in problem.grouping.group_names], np.int32)
     timeline = Simulator(problem).timeline(placement)
-    said = busy_receivers(timeline)
-    assert len(said) == remarks
+    receiver_remarks = busy_receivers(timeline)
+    assert len(receiver_remarks) == remarks
     assert bottleneck_text(timeline).partition(" is")[0] == ("the link rtx3090:0 bus to rtx3090:3")
     assert ": busy 100.0 % of the step, and no device more than 0.0 %" in bottleneck_text(timeline)
     computing = replace(problem, compute_time=np.full((4, 4), 1.1))
     assert bottleneck_text(Simulator(computing).timeline(placement)) == ""
-    for line in said:
+    for line in receiver_remarks:
         assert line.startswith("rtx3090:3 receives 94.5 GB over 3 links, for which one takes 3.0")
 
 
@@ -132,13 +132,13 @@ def test_no_module_imports_what_a_screen_needs() -> None:
     modules = list(Path(placeto.__path__[0]).rglob("*.py"))
     assert modules
     for path in modules:
-        found: set[str] = set()
+        imported: set[str] = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module.partition(".")[0])
-        assert not found & FOR_A_SCREEN, path
+                imported.add(node.module.partition(".")[0])
+        assert not imported & FOR_A_SCREEN, path
 
 
 def test_the_package_is_imported_at_once_and_without_pytorch() -> None:
