@@ -303,6 +303,20 @@ def test_a_sum_takes_its_part_of_the_time_of_the_update(
     assert seconds["layer@2"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("order", [("fast", "slow"), ("slow", "fast")])
+def test_a_sum_takes_the_time_of_the_fastest_update_that_reads_the_gradient(
+    order: tuple[str, str],
+) -> None:
+    nodes: dict[str, dict[str, Any]] = {"images": {}, "gradient": {"phase": 1}}
+    nodes |= {name: {"phase": 2} for name in order}
+    for name, of in nodes.items():
+        of["measured_time"] = {"k80": {"fast": 2.0, "slow": 6.0}.get(name, 0.0)}
+    edges = [f"gradient-{name}-100" for name in order]
+    whole = micro_batched(step_of(" ".join(["images-gradient-8", *edges]), **nodes), 2)
+    seconds = dict(zip(whole.op_names, whole.measured_time["k80"], strict=True))
+    assert seconds["gradient/sum0@1"] == 2.0
+
+
 @pytest.mark.parametrize("bytes_accessed", [0, 1, 3 * 1000])
 def test_sums_for_one_update_of_many_gradients_share_its_time(bytes_accessed: int) -> None:
     layers = [f"images-g{layer}-8 g{layer}-update-{100 * (layer + 1)}" for layer in range(4)]
@@ -331,11 +345,14 @@ def test_a_sum_on_a_device_that_cannot_update_takes_no_time() -> None:
 
 
 def test_terms_of_gradients_are_as_large_in_every_micro_batch() -> None:
-    """Two uses of a weight make a term each; what the terms are made of goes with the batch."""
+    """Two uses of a weight make a term each; what the terms are made of goes with the batch.
+
+    The sum also reads a tensor without bytes, which is no term.
+    """
     graph = step_of(
         "error-term1-64 error-term2-64 activation-term1-64 activation-term2-64 term1-sum-64"
-        " term2-sum-64 sum-update-64 error-bias-64 bias-update-8",
-        **dict.fromkeys(("error", "term1", "term2", "sum", "bias"), GRADIENT),
+        " term2-sum-64 sum-update-64 error-bias-64 bias-update-8 error-empty-64 empty-sum-0",
+        **dict.fromkeys(("error", "term1", "term2", "sum", "bias", "empty"), GRADIENT),
         update=OF_UPDATE,
     )
     whole = micro_batched(graph, 4)
