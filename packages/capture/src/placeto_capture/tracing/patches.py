@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -18,11 +18,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.backends import mha
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 
 from placeto_capture.errors import CaptureError, CaptureWarning, StepError
-from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
 from placeto_capture.tracing.devices import (
     FAKE,
     GPU,
@@ -32,9 +30,9 @@ from placeto_capture.tracing.devices import (
     Target,
     warn_of_offload,
 )
+from placeto_capture.tracing.gpu_dispatch import dispatch_as_on_gpu
 from placeto_capture.tracing.origins import model_line
 
-OF_FUSED_ATTENTION = (torch.float32, torch.float16, torch.bfloat16)
 # What is patched is of the process: of two captures that overlap one would leave its patches.
 # A fork waits for the whole capture: the child would keep the patches, and locks of Python's own,
 # such as that of `functools.cached_property`, for good.
@@ -78,8 +76,7 @@ def patched_torch(target: Target) -> Iterator[None]:
         patches = [OneDevice(target), patch_format(), patch_module_apply(), patch_flex_attention()]
         patches += [mock.patch.object(torch, "cond", cond_by_value), patch_nested()]
         if target == "gpu":
-            patches += [patch_autocast(), patch_dropout(), patch_attention(), patch_offload()]
-            patches += [patch_rms_norm()] if HAS_RMS_NORM else []
+            patches += [dispatch_as_on_gpu(), patch_autocast(), patch_offload()]
         for patch in patches:
             stack.enter_context(patch)
         yield
@@ -89,7 +86,7 @@ def patched_torch(target: Target) -> Iterator[None]:
 def patch_autocast() -> Iterator[None]:
     """Let ``torch.autocast("cuda")`` apply to fake tensors, which are tensors of a CPU to PyTorch.
 
-    It is that of CPUs in the dtype of GPUs. What only GPUs compute in float32 keeps its dtype.
+    It is that of CPUs, in the dtype of GPUs; `gpu_dispatch` has the dtype of each function.
     """
     make, enter, leave = (
         getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")
@@ -151,101 +148,6 @@ def patch_offload() -> Iterator[None]:
         mock.patch.object(FakeTensor, "device", property(device_of)),
     ):
         yield
-
-
-def patch_dropout() -> Any:
-    """Let dropout be the one op that PyTorch has for GPUs."""
-
-    def dropout(
-        input: torch.Tensor,  # noqa: A002 (as `torch.nn.functional.dropout` has it)
-        p: float = 0.5,
-        training: bool = True,
-        inplace: bool = False,
-    ) -> Any:
-        if training and 0 < p < 1 and not inplace:
-            return torch.native_dropout(input, p, True)[0]
-        arguments: Any = (input, p, training)
-        return (torch.dropout_ if inplace else torch.dropout)(*arguments)
-
-    return mock.patch.object(functional, "dropout", dropout)
-
-
-def patch_attention() -> Any:
-    """Let attention with dropout, a learned mask or narrow values be one op, as on a GPU."""
-    in_other_ops = functional.scaled_dot_product_attention
-
-    def attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        inputs = [query, key, value]
-        is_learned = attn_mask is not None and attn_mask.requires_grad
-        is_apart = dropout_p or is_learned or query.shape[-1] != value.shape[-1]
-        fits = all(tensor.dim() == 4 and tensor.shape[1] == query.shape[1] for tensor in inputs)
-        if not is_apart or not fits or query.dtype not in OF_FUSED_ATTENTION:
-            options: Any = {"scale": scale, "enable_gqa": enable_gqa}
-            return in_other_ops(query, key, value, attn_mask, dropout_p, is_causal, **options)
-        if torch.is_autocast_enabled(FAKE):
-            inputs = [tensor.to(torch.get_autocast_dtype(FAKE)) for tensor in inputs]
-        bias = attn_mask
-        if bias is not None:
-            if bias.dtype == torch.bool:
-                lowest = torch.scalar_tensor(-torch.inf, dtype=inputs[0].dtype)
-                bias = torch.where(bias, 0.0, lowest)
-            bias = bias.to(inputs[0].dtype).expand(*query.shape[:3], key.shape[2])
-        keeps_sums = torch.is_grad_enabled() and any(
-            tensor.requires_grad for tensor in (*inputs, *([] if bias is None else [bias]))
-        )
-        return torch.ops.aten._scaled_dot_product_efficient_attention(
-            *inputs, bias, keeps_sums, dropout_p, is_causal, scale=scale
-        )[0]
-
-    return mock.patch.object(functional, "scaled_dot_product_attention", attention)
-
-
-def patch_rms_norm() -> Any:
-    """Let RMSNorm be the one op that PyTorch has for GPUs."""
-    in_other_ops = torch.rms_norm
-
-    def rms_norm(
-        input: torch.Tensor,  # noqa: A002 (as `torch.rms_norm` has it)
-        normalized_shape: Sequence[int],
-        weight: torch.Tensor | None = None,
-        eps: float | None = None,
-    ) -> Any:
-        if weight is not None and weight.dtype != input.dtype:
-            return in_other_ops(input, normalized_shape, weight, eps)
-        arguments = input, list(normalized_shape), weight, eps
-        return _RMSNorm.apply(*arguments)  # type: ignore[no-untyped-call]
-
-    return mock.patch.object(torch, "rms_norm", rms_norm)
-
-
-class _RMSNorm(torch.autograd.Function):
-    """RMSNorm on a GPU: on a CPU PyTorch takes it apart above autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            result, factors = torch.ops.aten._fused_rms_norm(*args)
-        values, ctx.shape, weight, _ = args
-        ctx.save_for_backward(values, weight, factors)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        values, weight, factors = ctx.saved_tensors
-        mask = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
-        of_values, of_weight = torch.ops.aten._fused_rms_norm_backward(
-            gradients[0], values, ctx.shape, factors, weight, mask
-        )
-        return of_values, None, of_weight, None
 
 
 def cond_by_value(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
