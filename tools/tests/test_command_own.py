@@ -21,7 +21,7 @@ from placeto.placing.placers import Budget, placer_spec
 from placeto.trials.folder import files_digest, imports_digest
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
-from placeto_baselines import trials
+from placeto_baselines import placement_trials
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
@@ -412,7 +412,7 @@ def test_python_takes_placers_and_evaluators(module_name: str) -> None:
 def test_a_search_that_is_stopped_did_not_fail(
     name: str, module_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(placement_trials, "SECONDS_BETWEEN_REPORTS", 0.0)
     Path("problems").mkdir()
     times = np.random.default_rng(0).random(40).tolist()
     save_problem(independent_ops(*times), "problems/ops.json.gz")
