@@ -22,7 +22,12 @@ from placeto_graphs import (
 )
 from placeto_policy import PlacementPolicy, PolicyError, Settings, States, graph_features_of, preset
 from placeto_policy.device_costs import traffic
-from placeto_policy.embedding.pairs import groups_on_devices, pair_features
+from placeto_policy.embedding.pairs import (
+    PairScores,
+    groups_on_devices,
+    nearness,
+    pair_features,
+)
 from placeto_policy.environment import PlacementEnvironment
 from placeto_policy.episodes import greedy, run_episodes
 from placeto_policy.states import NOWHERE
@@ -248,6 +253,37 @@ def plain_left(problem: PlacementProblem, states: States, state: int) -> list[fl
     needed_bytes = sum(memory[0, group] for group in unplaced) * problem.cluster.memory_bytes[0]
     needed_fraction = 4.0 if needed_bytes >= 4 * free_bytes else needed_bytes / free_bytes
     return [float(sum(shares[group] for group in unplaced)), needed_fraction]
+
+
+def test_a_device_is_compared_with_all_that_can_run_the_group() -> None:
+    generator = np.random.default_rng(7)
+    problem = mixed_problem(6, 4, generator)
+    states = partial_states(problem, 5, generator)
+    policy = decided_policy()
+    network = policy.scores
+    assert isinstance(network, PairScores)
+    graph = states.single_graph
+    on_device = groups_on_devices(states)
+    used_memory = (on_device * graph.memory).sum(dim=2)
+    embedded = network.embedded_groups(graph)
+    related = torch.relu(network.related(embedded)).view(6, 3, -1) / 6**0.5
+    features = network._device_features(states, on_device, used_memory, embedded, related)
+    near = nearness(states, on_device)
+    assert not graph.allowed[states.current].all()
+    for state, group in enumerate(states.current.tolist()):
+        devices = graph.allowed[group].nonzero().flatten().tolist()
+        units = torch.stack([network_of_device(network, features[state, d]) for d in devices])
+        scores = network(states)[state]
+        for device, own_units in zip(devices, units, strict=True):
+            compared = torch.cat([own_units, units.mean(dim=0), units.amax(dim=0)])
+            full = used_memory[state, device] + graph.memory[device, group]
+            expected = network.score(torch.relu(network.compare(compared)))
+            expected = expected + 1e-3 * near[state, device] - 300 * (full - 1).clamp(0.0, 4.0)
+            torch.testing.assert_close(scores[device], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def network_of_device(network: PairScores, features: torch.Tensor) -> torch.Tensor:
+    return torch.relu(network.device_again(torch.relu(network.device(features))))
 
 
 def test_links_whose_bytes_are_mostly_free_have_finite_features() -> None:

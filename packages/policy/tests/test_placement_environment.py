@@ -11,6 +11,8 @@ from placeto_policy import (
     Settings,
     most_evaluations,
 )
+from placeto_policy import environment as environment_module
+from placeto_policy.environment import PlacementCosts
 from placeto_policy.episodes import (
     Episodes,
     other_devices,
@@ -19,6 +21,7 @@ from placeto_policy.episodes import (
     sampling,
 )
 from placeto_policy.settings import RewardName
+from placeto_policy.states import NOWHERE
 from random_states import random_problem
 from scheduled_problems import (
     K80_BYTES,
@@ -172,6 +175,54 @@ def test_groups_start_on_one_device_that_can_run_them() -> None:
     assert set(environment.placement[:, 1].tolist()) == {0, 1}
 
 
+def test_the_start_is_hidden_from_policies_of_pairs_unless_it_is_chosen() -> None:
+    policy = Settings(embedding="pairs")
+    environment = PlacementEnvironment.for_policy(ListSchedule(partly_possible()), policy)
+    environment.reset(num_episodes=1)
+    assert environment.states().placement.tolist() == [[NOWHERE] * 3]
+    environment.reset(num_episodes=1, start=np.array([1, 0, 1]))
+    assert environment.states().placement.tolist() == [[1, 0, 1]]
+    assert environment.placement.tolist() == [[1, 0, 1]]
+
+
+def test_a_reset_forgets_the_lookahead() -> None:
+    evaluator = ListSchedule(heavy_chain())
+    environment = PlacementEnvironment(evaluator, device_features="loads-and-lookahead")
+    for start in np.zeros(6, np.int32), np.ones(6, np.int32):
+        environment.reset(num_episodes=1, start=start)
+        placements = np.tile(start, (2, 1))
+        placements[:, environment.order[0, 0]] = [0, 1]
+        assert environment.costs_of_devices().tolist() == [
+            penalised(evaluator, placements).tolist()
+        ]
+
+
+def test_costs_are_forgotten_once_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_module, "MAX_REMEMBERED", 4)
+    evaluator = ListSchedule(two_chains())
+    costs = PlacementCosts(evaluator, memory_penalty=0.0)
+    placements = np.array(
+        [[device >> bit & 1 for bit in range(6)] for device in range(5)], np.int32
+    )
+    expected = ListSchedule(evaluator.problem).evaluate(placements).runtime
+    for rows, evaluations in (
+        ([0, 1, 2, 3], 4),
+        ([0, 1, 2, 3], 4),
+        ([0, 4], 5),  # one too many: only these two are kept
+        ([4, 0], 5),
+        ([1], 6),
+    ):
+        np.testing.assert_array_equal(costs.costs_of(placements[rows]), expected[rows])
+        assert evaluator.placements_seen == evaluations
+
+
+def test_of_equally_good_placements_the_first_is_the_best() -> None:
+    environment = PlacementEnvironment(ListSchedule(two_chains()))
+    for device in (1, 0):
+        environment.costs_of(np.full((1, 6), device, np.int32))
+    assert environment.best.placement.tolist() == [1] * 6
+
+
 class Wrong(ListSchedule):
     """Returns something that only looks like an `EvaluationBatch`."""
 
@@ -194,6 +245,7 @@ class Wrong(ListSchedule):
     ("fields", "message"),
     [
         ({"runtime": np.array([np.nan])}, r"expected a runtime >= 0, got runtime\[0\] = nan"),
+        ({"runtime": np.array([-1.0])}, r"expected a runtime >= 0, got runtime\[0\] = -1.0"),
         ({"runtime": np.ones(3)}, r"expected runtime of shape \(1,\), got \(3,\)"),
         ({"peak_memory": np.zeros((1, 3), int)}, r"peak_memory of shape \(1, 2\), got \(1, 3\)"),
     ],
@@ -226,6 +278,7 @@ def test_actions_that_are_not_possible() -> None:
         ({"start": "somewhere"}, "start: expected one of 'single', 'random' or an array"),
         ({"order": np.array([0, 1, 1])}, "order: expected each of 3 groups once"),
         ({"start": np.array([0.0, 1.0, 1.0])}, r"start: expected integers of shape \(3,\) or"),
+        ({"start": np.array([0, 1, 1])}, "start: .*expected a device that can run"),
         ({"order": "random"}, "generators: expected one for each of 2 episodes, got 0"),
         ({"start": "random"}, "generators: expected one for each of 2 episodes, got 0"),
     ],

@@ -5,7 +5,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, PlacementProblem, memory_penalised_runtime
+from placeto_graphs import (
+    EvaluationBatch,
+    Evaluator,
+    PlacementProblem,
+    PlacementResult,
+    memory_penalised_runtime,
+)
 from placeto_graphs.testing import PlacerSuite
 from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, load_pretrained
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
@@ -170,6 +176,55 @@ def test_sampled_rollouts_can_only_help_and_follow_from_the_seed() -> None:
         PlacetoPlacer(policy=policy, num_rollouts=3).place(recorded.problem, recorded, seed=seed)
         evaluated_placements.append(np.concatenate(recorded.placements).tolist())
     assert evaluated_placements[0] != evaluated_placements[1]
+
+
+def test_each_sampled_rollout_is_another_one_and_more_of_them_begin_with_the_same() -> None:
+    problem = two_chains(length=12)
+    network = Settings(node_features="costs-and-times", device_features="loads", hidden_units=8)
+    policy = PlacementPolicy(2, network)
+    sampled = []
+    for num_rollouts in (3, 40):
+        recorded = Recorded(problem)
+        PlacetoPlacer(policy=policy, num_rollouts=num_rollouts).place(problem, recorded)
+        placements = np.concatenate(recorded.placements)[:-1]  # the last one is the result
+        sampled.append([tuple(placement) for placement in placements.tolist()])
+    assert [len(set(placements)) for placements in sampled] == [1 + 3, 1 + 40]
+    assert sampled[1][:4] == sampled[0]
+
+
+def test_the_seed_decides_about_the_training_and_other_placers() -> None:
+    problem = two_chains()
+    seeds = []
+
+    class Seeded(Given):
+        def place(
+            self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
+        ) -> PlacementResult:
+            seeds.append(seed)
+            return super().place(problem, evaluator, seed=seed)
+
+    evaluated = []
+    for seed in (3, 3, 4):
+        recorded = Recorded(problem)
+        starts = [Seeded(np.zeros(6, np.int32))]
+        settings = replace(QUICK, workers=1)
+        placer = PlacetoPlacer(max_evaluations=20, starts=starts, settings=settings)
+        placer.place(problem, recorded, seed=seed)
+        evaluated.append(np.concatenate(recorded.placements).tolist())
+    assert seeds == [3, 3, 4]
+    assert evaluated[0] == evaluated[1] != evaluated[2]
+
+
+def test_the_largest_number_of_evaluations_has_all_that_a_placer_does() -> None:
+    problem = two_chains()  # of six groups: a rollout takes 7, a round of descent 6
+    policy = PlacementPolicy(2, QUICK)
+    for placer, evaluations in (
+        (PlacetoPlacer(policy=policy), 7),
+        (PlacetoPlacer(policy=policy, num_rollouts=3, refinement_rounds=2), 4 * 7 + 2 * 6),
+        (PlacetoPlacer(policy=policy, max_evaluations=500, num_rollouts=1), 500 + 2 * 2 * 7),
+        (PlacetoPlacer(max_evaluations=500, num_rollouts=1), 500 + 2 * 7),
+    ):
+        assert placer.most_evaluations(problem) == evaluations
 
 
 def test_fine_tuning_starts_from_the_policy_and_leaves_it_as_it_is() -> None:

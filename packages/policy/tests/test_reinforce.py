@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from logit_policies import LogitPolicy, gradients_of_update, two_steps
-from placeto_graphs import EvaluationBatch
+from placeto_graphs import EvaluationBatch, memory_penalised_runtime
 from placeto_policy import (
     PlacementEnvironment,
     PlacementPolicy,
@@ -25,9 +25,10 @@ from placeto_policy import (
     Trainer,
     preset,
 )
+from placeto_policy.environment import Best
 from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
 from placeto_policy.settings import RewardName
-from placeto_policy.trainer import TimeStepBaseline, add_gradient
+from placeto_policy.trainer import TimeStepBaseline, WorkerReport, add_gradient
 from placeto_policy.workers import Processes
 from random_states import random_problem
 from scheduled_problems import (
@@ -37,6 +38,7 @@ from scheduled_problems import (
     partly_possible,
     penalised,
     problem_of,
+    too_large_for_one,
     two_chains,
 )
 
@@ -74,12 +76,61 @@ def test_advantages_are_parts_of_their_mean_size_and_limited(
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=3, max_size=3), min_size=1, max_size=8))
-def test_the_baseline_is_the_mean_of_the_last_rounds(rounds: list[list[float]]) -> None:
+def test_the_baseline_and_the_spread_are_means_over_the_last_rounds(
+    rounds: list[list[float]],
+) -> None:
     baseline = TimeStepBaseline(num_steps=3, window=4)
-    for returns in rounds:
+    spreads = []
+    for index, returns in enumerate(rounds):
+        expected = np.mean(rounds[max(0, index - 4) : index] or [returns], axis=0)
+        spreads.append(np.abs(np.array(returns) - expected).mean())
         baseline.add(np.array([returns, returns]))
     expected = baseline.expected(np.full((1, 3), 99.0))
     np.testing.assert_allclose(expected, np.mean(rounds[-4:], axis=0), atol=1e-12)
+    assert baseline.spread() == pytest.approx(np.mean(spreads[-4:]))
+
+
+def report_of(worker: int, graph: int, returns: NDArray[np.float64]) -> WorkerReport:
+    best = Best(False, 1.0, np.zeros(len(returns), np.int32))
+    return WorkerReport(worker, graph, 1.0, 0.0, best, returns, 1)
+
+
+def test_a_round_is_compared_with_the_rounds_of_its_graph_before_it() -> None:
+    trainer = Trainer([two_steps(), two_steps()], PLAIN)
+    rounds = np.array(
+        [[[1, 2], [3, 6], [9, 0]], [[5, 5], [7, 1], [9, 4]], [[4, 4], [8, 8], [0, 2]]]
+    )
+    advantages = [
+        [[-1, -2], [1, 2], [0, 0]],  # the first round is compared with its own mean,
+        [[3, 1], [5, -3], [0, 4]],  # the second with the mean of the first,
+        [[0, 0.5], [4, 4.5], [-9, 0]],  # the third with that of both
+    ]
+    for returns, expected in zip(rounds.astype(np.float64), advantages, strict=True):
+        reports = [
+            report_of(worker, graph, returns[worker]) for worker, graph in enumerate((0, 0, 1))
+        ]
+        np.testing.assert_allclose(np.stack(trainer._advantages(reports)), np.array(expected))
+
+
+def test_advantages_of_returns_that_barely_differ_are_not_scaled_up() -> None:
+    """Both groups take one second: a spread below 2e-6 s counts as 2e-6 s."""
+    trainer = Trainer([two_steps()], replace(PLAIN, advantage_scale="spread"))
+    reports = [report_of(worker, 0, np.array([worker * 1e-8, 0.0])) for worker in (0, 1)]
+    expected = np.array([[-0.5e-8 / 2e-6, 0.0], [0.5e-8 / 2e-6, 0.0]])
+    np.testing.assert_allclose(np.stack(trainer._advantages(reports)), expected, rtol=1e-6)
+
+
+def test_a_training_has_the_memory_penalty_of_its_settings_not_of_its_first_policy() -> None:
+    evaluator = ListSchedule(too_large_for_one())
+    policy = PlacementPolicy(2, replace(QUICK, memory_penalty=0.0))
+    trainer = Trainer([evaluator], replace(QUICK, memory_penalty=1e-6), policy=policy)
+    placements = np.zeros((1, evaluator.problem.num_groups), np.int32)
+    limits = evaluator.problem.cluster.memory_bytes
+    batch = evaluator.evaluate(placements)
+    expected = memory_penalised_runtime(batch, limits, 1e-6)
+    assert expected > 10 * batch.runtime
+    for environment in (*trainer.environments, *trainer._validation_environments):
+        assert environment.costs_of(placements) == expected
 
 
 def test_workers_take_one_graph_after_the_other() -> None:
@@ -92,11 +143,79 @@ def test_workers_take_one_graph_after_the_other() -> None:
         trainer.updates += 1
 
 
-def test_learning_rate_and_entropy_weight_decay_linearly() -> None:
+class CostsNothing(ListSchedule):
+    """All placements take a second, so that all advantages are 0."""
+
+    def evaluate(self, placements: np.ndarray) -> EvaluationBatch:
+        memory = np.zeros((len(placements), 2), np.int64)
+        return EvaluationBatch(runtime=np.ones(len(placements)), peak_memory=memory)
+
+
+def test_the_entropy_weight_decays_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without advantages the gradient is that of the entropy: ``-x p (1 - p)`` of the logit x."""
+    settings = replace(
+        PLAIN,
+        updates=5,
+        workers=3,
+        entropy_weight_start=0.5,
+        entropy_weight_end=0.1,
+        learning_rate_start=STILL,
+        learning_rate_end=STILL,
+    )
+    evaluator = CostsNothing(two_steps().problem)
+    trainer = Trainer([evaluator], settings, policy=LogitPolicy([1.0], settings))
+    probability = 1 / (1 + np.exp(-1.0))
+    of_entropy = -probability * (1 - probability) * 2 * 3  # two steps of three workers
+    gradients = []
+    for _ in range(6):
+        with monkeypatch.context() as patch:
+            gradients += gradients_of_update(patch, trainer)
+    weights = torch.cat(gradients) / of_entropy
+    np.testing.assert_allclose(weights, [0.5, 0.4, 0.3, 0.2, 0.1, 0.1], rtol=1e-5)
+
+
+def test_the_learning_rate_decays_linearly() -> None:
     settings = Settings(updates=5, learning_rate_start=1e-2, learning_rate_end=2e-3)
     trainer = Trainer([ListSchedule(two_chains())], settings)
     rates = [trainer.update().learning_rate for _ in range(6)]
     np.testing.assert_allclose(rates, [1e-2, 8e-3, 6e-3, 4e-3, 2e-3, 2e-3])
+
+
+def test_the_reward_of_an_update_is_the_mean_improvement_of_its_episodes() -> None:
+    evaluator = ListSchedule(heavy_chain())
+    summary = Trainer([evaluator], replace(QUICK, reward="intermediate")).update()
+    (start,) = penalised(evaluator, np.zeros((1, evaluator.problem.num_groups), np.int32))
+    assert summary.runtime != start
+    assert summary.reward == pytest.approx(start - summary.runtime)
+
+
+def test_a_group_with_one_possible_device_takes_no_evaluation_of_another() -> None:
+    settings = replace(
+        QUICK, workers=4, node_features="costs-and-times", device_features="loads", updates=2
+    )
+    trainer = Trainer([ListSchedule(partly_possible())], settings)
+    assert trainer.update().evaluations == 4 * (1 + 2)  # the last placement, and two of three
+
+
+class Backwards(Processes):
+    """Processes whose reports come in any order."""
+
+    def gather(self, items: Sequence[Any]) -> list[Any]:
+        return list(items)[::-1]
+
+
+def test_the_order_in_which_reports_come_changes_nothing() -> None:
+    evaluators = [ListSchedule(heavy_chain()), ListSchedule(partly_possible())]
+    settings = replace(QUICK, reward="intermediate", updates=1, workers=3)
+    trainers = [
+        Trainer(evaluators, settings, processes=processes) for processes in (None, Backwards())
+    ]
+    summaries = [replace(trainer.update(), evaluations_per_second=0.0) for trainer in trainers]
+    assert summaries[0] == summaries[1]
+    assert trainers[0].best_policy.cost == trainers[1].best_policy.cost
+    policies = [trainer.policy.state_dict() for trainer in trainers]
+    for name, tensor in policies[0].items():
+        assert torch.equal(tensor, policies[1][name])
 
 
 def test_the_gradient_is_clipped() -> None:
