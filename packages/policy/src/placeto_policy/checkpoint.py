@@ -125,14 +125,21 @@ def save_training(trainer: Trainer, path: Path) -> None:
     """
     if trainer.processes.rank:
         return
-    graphs = [
-        _GraphProgress(
-            num_groups=baseline.means.shape[1],
-            best_cost=best.cost if best and math.isfinite(best.cost) else None,
-            best_lacks_memory=best is not None and best.lacks_memory,
-        )
-        for baseline, best in zip(trainer.baselines, trainer.best, strict=True)
-    ]
+    tensors = _policy_tensors(trainer.policy)
+    tensors |= {BEST_POLICY + name: weight for name, weight in trainer.best_policy.weights.items()}
+    for name, parameter in trainer.policy.named_parameters():
+        for average in AVERAGES if parameter in trainer.optimizer.state else ():
+            tensors[f"adam.{average}.{name}"] = trainer.optimizer.state[parameter][average]
+    graphs = []
+    for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
+        graph = _GraphProgress(num_groups=baseline.means.shape[1], best_cost=None)
+        tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
+        tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.spreads)
+        if best:
+            graph.best_cost = best.cost if math.isfinite(best.cost) else None
+            graph.best_lacks_memory = best.lacks_memory
+            tensors[f"best.{index}"] = torch.from_numpy(best.placement)
+        graphs.append(graph)
     progress = _Progress(
         seed=trainer.seed,
         updates=trainer.updates,
@@ -144,16 +151,6 @@ def save_training(trainer: Trainer, path: Path) -> None:
     description = _Description(
         trainer.policy.num_devices, trainer.policy.settings, progress, _features(trainer.policy)
     )
-    tensors = _policy_tensors(trainer.policy)
-    tensors |= {BEST_POLICY + name: weight for name, weight in trainer.best_policy.weights.items()}
-    for name, parameter in trainer.policy.named_parameters():
-        for average in AVERAGES if parameter in trainer.optimizer.state else ():
-            tensors[f"adam.{average}.{name}"] = trainer.optimizer.state[parameter][average]
-    for index, (baseline, best) in enumerate(zip(trainer.baselines, trainer.best, strict=True)):
-        tensors[f"baseline.{index}.means"] = torch.from_numpy(baseline.means)
-        tensors[f"baseline.{index}.sizes"] = torch.from_numpy(baseline.spreads)
-        if best:
-            tensors[f"best.{index}"] = torch.from_numpy(best.placement)
     _write(path, description, tensors)
 
 

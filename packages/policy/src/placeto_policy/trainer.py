@@ -218,7 +218,9 @@ class Trainer:
         entropy_weight = self._decayed(settings.entropy_weight_start, settings.entropy_weight_end)
         with one_thread_of_torch():
             rollouts = self._run_workers()
-            reports_of_process = [report for rollout in rollouts for report in rollout.reports]
+            reports_of_process = []
+            for rollout in rollouts:
+                reports_of_process += rollout.reports
             reports = self.processes.gather(reports_of_process)
             reports.sort(key=lambda report: report.worker)
             advantages = self._advantages(reports)

@@ -1,6 +1,7 @@
 """The processes that train together: one, or several that `torchrun` started; and threads."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -45,7 +46,7 @@ class Processes:
         items_of_processes: list[list[Item]] = [[] for _ in range(self.count)]
         with _one_line():
             torch.distributed.all_gather_object(items_of_processes, list(items))
-        return [item for items_of_process in items_of_processes for item in items_of_process]
+        return list(itertools.chain.from_iterable(items_of_processes))
 
 
 @contextmanager
