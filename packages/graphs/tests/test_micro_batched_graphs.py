@@ -17,6 +17,7 @@ from placeto_graphs import (
     OpGraph,
     Phase,
     PlacementProblem,
+    device_and_group_stages,
     from_networkx,
     micro_batched,
     micro_batched_problem,
@@ -429,6 +430,15 @@ def test_a_stage_waits_for_its_own_backward_pass_and_for_nothing_that_waits_for_
     ):
         with refused(message):
             scheduled(wrong, schedule, np.zeros(len(names), np.int32))
+
+
+def test_stages_are_in_the_order_in_which_devices_have_their_time_however_long_it_is() -> None:
+    """Device 1 runs `a` and `b`, 20 s, and then device 0 runs `c`, a tenth of a second."""
+    seconds = np.tile([[10.0], [10.0], [0.1]], (1, 2))
+    chain = problem_of(step_of("a-b-8 b-c-8"), seconds)
+    stages, group_stages = device_and_group_stages(chain, np.array([1, 1, 0], np.int32))
+    assert stages.tolist() == [1, 0]
+    assert group_stages.tolist() == [0, 0, 1]
 
 
 def test_a_gradient_that_the_forward_pass_reads_is_of_the_forward_pass() -> None:
