@@ -23,11 +23,12 @@ from command_runs import (
 )
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.texts import seconds_text
-from placeto.trials.comparison import chosen_budgets
+from placeto.trials.comparison import chosen_limits
 from placeto.trials.placing_tasks import Place
 from placeto.trials.records import TrialRecord
 from placeto.trials.tables import read_curves
 from placeto.trials.trials import Watch, Workspace
+from placeto_baselines import Limits
 from placeto_graphs import load_placement, load_problem, parse_cluster, save_cluster
 from placeto_simulator import Simulator
 
@@ -75,7 +76,7 @@ def test_every_placer_is_compared_by_one_evaluator(results: Path) -> None:
 
 def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
     succeed("plot", "curves", results, "-o", tmp_path / "curves.png")
-    searches = {placer.title for placer in PLACERS.values() if placer.budget}
+    searches = {placer.title for placer in PLACERS.values() if placer.default_evaluations}
     of_one = legend_of(check_picture(results / "nmt-2-3xk80.png", width=900))
     assert searches | {PLACERS["single"].title, "lower bound"} <= set(of_one)
     of_both = legend_of(check_picture(tmp_path / "curves.png", width=900))
@@ -208,9 +209,10 @@ def test_problems_and_clusters_of_one_name_are_told_apart(tmp_path: Path) -> Non
 
 
 def test_a_budget_is_that_of_the_placer_unless_it_is_to_be_full() -> None:
-    usual, full = (chosen_budgets(PLACERS, full=full) for full in (False, True))
-    assert usual == {name: spec.budget for name, spec in PLACERS.items()}
-    assert full["placeto"] == full["rnn"] == 100_000
+    usual, full = (chosen_limits(PLACERS, Limits(), full=full) for full in (False, True))
+    defaults = {name: spec.default_evaluations for name, spec in PLACERS.items()}
+    assert {name: limits.max_evaluations for name, limits in usual.items()} == defaults
+    assert {full[name].max_evaluations for name in ("placeto", "rnn")} == {100_000}
 
 
 def test_a_cpu_of_its_own_places_nothing_on_the_gpus(tmp_path: Path) -> None:

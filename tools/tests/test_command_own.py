@@ -17,11 +17,11 @@ from command_runs import fail, invoke, succeed, succeed_json, write_module
 from placeto.errors import InputError
 from placeto.placing.evaluators import evaluator_spec
 from placeto.placing.own import checked_evaluator, checked_placer
-from placeto.placing.placers import Budget, placer_spec
+from placeto.placing.placers import placer_spec
 from placeto.trials.folder import files_digest, imports_digest
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.trials import Graph, StoppedError, Watch, Workspace
-from placeto_baselines import placement_trials
+from placeto_baselines import Limits, placement_trials
 from placeto_graphs import (
     EvaluationBatch,
     PlacementProblem,
@@ -265,7 +265,7 @@ COSTS_OF_ONE = EvaluationBatch(runtime=np.ones(1), peak_memory=np.zeros((1, 2), 
 
 def place_with(placer: Any) -> None:
     if isinstance(placer, str):
-        placer_spec(placer).make(PROBLEM, Budget(0))
+        placer_spec(placer).make(PROBLEM, Limits(), None)
     checked_placer("own", placer).place(PROBLEM, Simulator(PROBLEM))
 
 
@@ -419,6 +419,6 @@ def test_a_search_that_is_stopped_did_not_fail(
     looks = iter([False] * 6)  # two before it begins
     watch = Watch(lambda: next(looks, True))
     placer = name.replace("OWN", module_name)
-    task = PlaceByName(label=placer, graph=Graph("ops"), seed=0, name=placer, budget=10_000)
+    task = PlaceByName(label=placer, graph=Graph("ops"), seed=0, name=placer, limits=Limits(10_000))
     with pytest.raises(StoppedError):
         task.run(Workspace(Path()), watch)

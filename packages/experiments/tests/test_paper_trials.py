@@ -21,7 +21,7 @@ from placeto.trials.trials import (
     Trial,
     placing_trial,
 )
-from placeto_baselines import RnnSettings
+from placeto_baselines import Limits, RnnSettings
 from placeto_experiments.paper import tasks
 from placeto_experiments.paper.pages import Summary
 from placeto_experiments.paper.tasks import (
@@ -58,11 +58,14 @@ def test_settings_and_what_is_needed_make_another_trial() -> None:
         place(settings=Settings()),
         place(settings=replace(Settings(), discount=0.5)),
         place(settings=RnnSettings()),
-        place(budget=11),
+        place(limits=Limits(11)),
         place(seed=1),
         place(graph=Graph("x", order=1)),
         place("rnn"),
-        *(task(label="a", graph=GRAPH, seed=0, budget=10) for task in (Bound, PlaceAtRandom)),
+        *(
+            task(label="a", graph=GRAPH, seed=0, limits=Limits(10))
+            for task in (Bound, PlaceAtRandom)
+        ),
     ]
     first, *devices = PROBLEM.cluster.devices
     cluster = replace(PROBLEM.cluster, devices=(replace(first, memory_bytes=1), *devices))

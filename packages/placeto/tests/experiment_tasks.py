@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from placeto.trials.placing_tasks import PlaceByName
 from placeto.trials.records import Episode, Placed, TrialRecord
 from placeto.trials.trials import Graph, Watch, Workspace
+from placeto_baselines import Limits
 from placeto_policy import PolicyError
 
 
@@ -45,5 +46,5 @@ def placed(**values: Any) -> Placed:
 
 def place(name: str = "placeto", **named: Any) -> PlaceByName:
     """Return the task of a placer on a graph ``x``, with ten evaluations."""
-    values: dict[str, Any] = {"label": "a", "graph": Graph("x"), "seed": 0, "budget": 10}
+    values: dict[str, Any] = {"label": "a", "graph": Graph("x"), "seed": 0, "limits": Limits(10)}
     return PlaceByName(name=name, **values | named)

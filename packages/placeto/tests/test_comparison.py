@@ -29,6 +29,7 @@ from placeto.trials.tables import (
     runtime_table,
     search_table,
 )
+from placeto_baselines import Limits
 from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy.example import two_chains
 from placeto_simulator import Simulator
@@ -252,7 +253,12 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
         ]
         single = {"single": PLACERS["single"]}
         return Comparison(
-            problems, makers, single, [0], {"single": None}, {evaluator_spec.name: evaluator_spec}
+            problems,
+            makers,
+            single,
+            [0],
+            {"single": Limits()},
+            {evaluator_spec.name: evaluator_spec},
         )
 
     comparison(spec("any")).check_user_classes()
@@ -265,7 +271,7 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
 def test_trainings_begin_first_where_several_trials_run_at_once_the_longest_before() -> None:
     makers = dict.fromkeys("ab", two_chains)
     problems = [Problem(stem=name, source="chains", cluster=name) for name in makers]
-    trials = Comparison(problems, makers, PLACERS, [0], dict.fromkeys(PLACERS)).trials
+    trials = Comparison(problems, makers, PLACERS, [0], dict.fromkeys(PLACERS, Limits())).trials
     assert starting_order(trials, 1) == trials
     order = [f"{trial.placer} {trial.graph}" for trial in starting_order(trials, 2)]
     assert order[:6] == ["rnn b", "rnn a", "placeto b", "placeto a", "paper b", "paper a"]

@@ -32,6 +32,7 @@ from placeto.trials.trials import (
     Watch,
     Workspace,
 )
+from placeto_baselines import Limits
 from placeto_graphs import load_problem, save_problem
 from placeto_graphs.testing import example_problem
 from placeto_policy import Settings
@@ -150,7 +151,7 @@ def test_what_failed_is_tried_again_and_the_others_stay(
     assert not (folder / "results.md").exists()
     lines = conducted(folder, experiment(path, "single", extra_trial=Trial("fails", Count(1))))
     assert [line["type"] for line in lines] == ["placed", "failed", "episode"]
-    cannot = place(budget=1, settings=Settings())
+    cannot = place(limits=Limits(1), settings=Settings())
     unable = experiment(path, "single", extra_trial=Trial("no", cannot, may_fail=True))
     lines = conducted(folder, unable)
     monkeypatch.setattr(PlaceByName, "spec", lambda *_: placer_spec("single"))

@@ -173,7 +173,8 @@ def test_a_training_tells_how_many_updates_are_left(monkeypatch: object) -> None
     monkeypatch.setattr(placement_trials, "SECONDS_BETWEEN_REPORTS", 0.0)  # type: ignore[attr-defined]
     problem = ladder()
     budget = 4 * 8 * (1 + 2 * problem.num_groups) + 1 + problem.num_groups  # and a validation
-    result = run_placer(placer_spec("placeto"), problem, lines.append, budget=budget)
+    limits = Limits(budget, strict=False)
+    result = run_placer(placer_spec("placeto"), problem, lines.append, limits=limits)
     reports = [line for line in lines if "evaluated" in line]
     assert f"of at most {budget:,}" in reports[0]
     counts = [re.search(r"update (\d) of 4, [\d:]+ left", line) for line in lines]

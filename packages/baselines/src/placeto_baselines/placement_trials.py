@@ -122,6 +122,9 @@ class Limits:
     seconds : float or None
         Seconds after which it is stopped; None for no limit. What comes first is evaluated in any
         case.
+    strict : bool
+        True if it is stopped at ``max_evaluations``; False if these are those of a default, which a
+        last rollout may exceed.
 
     Raises
     ------
@@ -131,6 +134,7 @@ class Limits:
 
     max_evaluations: int | None = None
     seconds: float | None = None
+    strict: bool = True
 
     def __post_init__(self) -> None:
         if self.max_evaluations is not None:
@@ -258,7 +262,7 @@ class WatchedEvaluator(PlacementTrials):
         in_time = limits.seconds is None or self._clock() - self._began < limits.seconds
         if self.evaluations and not in_time:
             raise SpentError
-        if limits.max_evaluations is None:
+        if limits.max_evaluations is None or not limits.strict:
             return count
         if count and self.evaluations >= limits.max_evaluations:
             raise SpentError

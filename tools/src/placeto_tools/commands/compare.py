@@ -23,7 +23,7 @@ from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOpti
 from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
-from placeto.trials.comparison import Comparison, chosen_budgets, comparison_page
+from placeto.trials.comparison import Comparison, chosen_limits, comparison_page
 from placeto.trials.folder import DESCRIPTION, PAGE, ExperimentFolder, experiment_folder
 from placeto.trials.records import Problem
 from placeto.trials.tables import (
@@ -110,7 +110,9 @@ IN_FILES = ":=+,"  # besides letters and digits
     is_flag=True,
     help="Train with more evaluations, as in the study, which takes much longer: "
     + ", ".join(
-        f"{spec.full_budget:,} with {name}" for name, spec in PLACERS.items() if spec.full_budget
+        f"{spec.full_evaluations:,} with {name}"
+        for name, spec in PLACERS.items()
+        if spec.full_evaluations
     )
     + ".",
 )
@@ -198,16 +200,15 @@ def compare(
             for text, by_target in sources_by_target
         }
         described, problems = _make_problems(sources_by_target, clusters_with_options, evaluators)
+    limits = Limits(max_evaluations, seconds)
     comparison = Comparison(
         problems=described,
         makers={stem: partial(problems.__getitem__, stem) for stem in problems},
         placers=specs,
         seeds=range(seeds),
-        budgets=chosen_budgets(
-            specs, max_evaluations, rnn_max_evaluations, full=full, seconds=seconds
-        ),
+        limits_of_placer=chosen_limits(specs, limits, rnn_max_evaluations, full=full),
         evaluators={evaluator.name: evaluator for evaluator in evaluators.values()},
-        limits=Limits(max_evaluations, seconds),
+        limits=limits,
     )
     comparison.check_user_classes()
     options: dict[str, object] = {

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from placeto.trials.placing_tasks import Place, PlaceByName
 from placeto.trials.trials import Graph, Trial, placing_trial, training_name
-from placeto_baselines import RnnSettings
+from placeto_baselines import Limits, RnnSettings
 from placeto_experiments.paper.plan import Plan
 from placeto_experiments.paper.tasks import (
     Bound,
@@ -39,7 +39,7 @@ def _named(title: str, name: str, **fields: Any) -> Placer:
     return Placer(title, PlaceByName, {"name": name}, **fields)
 
 
-BUDGET = {"budget": "evaluations"}
+BUDGET = {"max_evaluations": "evaluations"}
 PLACETO, IN_PAPER = "Placeto (default configuration)", "Placeto (paper configuration)"
 PLACERS: Mapping[str, Placer] = {
     "placeto-zero-shot": Placer(f"{PLACETO}, zero-shot", PlaceZeroShot, policy="placeto"),
@@ -63,13 +63,13 @@ PLACERS: Mapping[str, Placer] = {
     "paper-trained": _named(
         f"{IN_PAPER}, trained on the graph",
         "placeto",
-        of_plan={"budget": "paper_evaluations", "settings": "paper_settings"},
+        of_plan={"max_evaluations": "paper_evaluations", "settings": "paper_settings"},
     ),
     "rnn-zero-shot": Placer("RNN, zero-shot", PlaceRnnZeroShot, policy="rnn"),
     "rnn-trained": _named(
         "RNN, trained on the graph",
         "rnn",
-        of_plan={"budget": "rnn_settings.evaluations", "settings": "rnn_settings"},
+        of_plan={"max_evaluations": "rnn_settings.evaluations", "settings": "rnn_settings"},
     ),
     "random": Placer("Random placement", PlaceAtRandom),
     "random-search": _named("Random search", "random", of_plan=BUDGET),
@@ -90,6 +90,8 @@ def place(labels: Iterable[str], graphs: Iterable[Graph], plan: Plan) -> list[Tr
         placer = PLACERS[label]
         plan_fields = {field: attrgetter(name)(plan) for field, name in placer.of_plan.items()}
         fields = {**placer.fields, **plan_fields}
+        if "max_evaluations" in fields:
+            fields["limits"] = Limits(fields.pop("max_evaluations"), strict=False)
         trials += [
             trial(placer.task, label, graph, seed, placer.policy, **fields)
             for seed in (plan.seeds if placer.has_seed else [None])

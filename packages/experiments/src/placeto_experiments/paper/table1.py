@@ -5,7 +5,7 @@ from math import isinf, isnan, nan
 
 from placeto.placing.placers import PLACERS, placer_spec
 from placeto.texts import share_text
-from placeto.trials.comparison import Comparison, chosen_budgets, comparison_page
+from placeto.trials.comparison import Comparison, chosen_limits, comparison_page
 from placeto.trials.records import Placed, Problem
 from placeto.trials.tables import (
     FITTED_MARK,
@@ -19,6 +19,7 @@ from placeto.trials.tables import (
     typical,
 )
 from placeto.trials.trials import Experiment, Page, Results
+from placeto_baselines import Limits
 from placeto_experiments.paper.pages import (
     Summary,
     count_text,
@@ -59,8 +60,8 @@ def seconds_of_trainings(plan: Plan) -> float:
 def _budgets(plan: Plan) -> dict[str, int | None]:
     evaluations = plan.evaluations
     budgets = {
-        name: budget and min(budget, evaluations)
-        for name, budget in chosen_budgets(PLACERS).items()
+        name: limits.max_evaluations and min(limits.max_evaluations, evaluations)
+        for name, limits in chosen_limits(PLACERS, Limits()).items()
     }
     budgets["placeto"], budgets["rnn"] = evaluations, plan.rnn_settings.evaluations
     return budgets | {"paper": PAPER_EVALUATIONS * evaluations}
@@ -82,7 +83,7 @@ def table1(plan: Plan, own_placers: Sequence[str] = ()) -> Experiment:
         makers,
         {**PLACERS, **{name: placer_spec(name) for name in own_placers}},
         plan.seeds,
-        budgets,
+        {name: Limits(budget, strict=False) for name, budget in budgets.items()},
         settings={"placeto": plan.settings, "rnn": plan.rnn_settings},
     )
     comparison.check_user_classes()

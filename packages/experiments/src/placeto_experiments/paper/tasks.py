@@ -47,7 +47,7 @@ from placeto_policy import (
 from placeto_simulator import Simulator
 
 RANDOM_PLACEMENTS = 100
-HILL_CLIMBING_BUDGET = 5000
+HILL_CLIMBING_EVALUATIONS = 5000
 UPDATES_BETWEEN_CHECKPOINTS = 10
 
 
@@ -156,8 +156,8 @@ class PlaceByHillClimbing(Place):
     """
 
     def placer(self, workspace: Workspace, problem: PlacementProblem) -> Placer:  # noqa: ARG002
-        budget = min(self.budget or 1, HILL_CLIMBING_BUDGET)
-        return LocalSearch(budget, restarts=1, annealing=0.0)
+        evaluations = min(self.limits.max_evaluations or 1, HILL_CLIMBING_EVALUATIONS)
+        return LocalSearch(evaluations, restarts=1, annealing=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

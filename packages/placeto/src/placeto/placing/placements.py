@@ -25,7 +25,6 @@ from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
     MULTILEVEL,
     PLACERS,
-    Budget,
     PlacerSpec,
     placer_spec,
     start_of_search,
@@ -138,8 +137,9 @@ def place_problem(
             finest, settings, progress, name, Limits(None, settings.seconds), (problem, found)
         )
     if limits == Limits():
-        budget = settings.placer and PLACERS[name].budget
-        limits = Limits(budget) if budget else Limits(seconds=DEFAULT_SECONDS)
+        limits = Limits(seconds=DEFAULT_SECONDS)
+        if settings.placer:
+            limits = Limits(PLACERS[name].default_evaluations)
     placed, seconds, most = None, limits.seconds, limits.max_evaluations
     if settings.start == PRETRAINED:
         name = f"{PRETRAINED}, {name}"
@@ -255,7 +255,6 @@ def run_placer(
     show: Callable[[str], None],
     *,
     seed: int = 0,
-    budget: int | None = None,
     label: str = "",
     evaluator: EvaluatorSpec = STEP,
     priced: Evaluator | None = None,
@@ -264,32 +263,30 @@ def run_placer(
 ) -> PlacementResult:
     """Place a problem, and show progress; the costs of the result are those of the evaluator.
 
-    A ``budget`` is a number of evaluations, by default that of the limits or the placer's own. The
-    ``limits``, and Ctrl-C if it is ``interruptible``, stop the placer; the result is then the best
-    placement that it evaluated. If the evaluator was made before, it is ``priced``. Of a placer of
-    the user all is counted here.
+    The ``limits``, and Ctrl-C if it is ``interruptible``, stop the placer; the result is then the
+    best placement that it evaluated. Without a number of evaluations they have that of the placer.
+    If the evaluator was made before, it is ``priced``. Of a placer of the user all is counted here.
     """
     name = label or spec.name
-    limits = limits or Limits()
-    budget = budget or limits.max_evaluations or spec.budget or 0
-    most = None if limits.seconds else budget or None
+    limits = spec.with_default(limits or Limits())
+    total = None if limits.seconds else limits.max_evaluations
     show(f"{name}: loading; compiling the first time takes about 10 s ...")
     warm_up(spec.warms_as or spec.name, evaluator)
     began = time.monotonic()
     updates = ""
 
     def report(best: BestSoFar) -> None:
-        far = updates or progress_text(best.evaluations, most, time.monotonic() - began)
+        far = updates or progress_text(best.evaluations, total, time.monotonic() - began)
         show(f"{name}: {best_text(best, evaluator)}, evaluated {far}")
 
-    def on_update(summary: "UpdateSummary", total: int) -> None:
+    def on_update(summary: "UpdateSummary", num_updates: int) -> None:
         nonlocal updates
-        left = time_left_text(summary.update, total, time.monotonic() - began)
-        updates = f"{summary.evaluations:,}, update {summary.update:,} of {total:,}{left}"
+        left = time_left_text(summary.update, num_updates, time.monotonic() - began)
+        updates = f"{summary.evaluations:,}, update {summary.update:,} of {num_updates:,}{left}"
 
     show(f"{name} ...")
     priced = priced or evaluator.make(problem, None)
-    placer = spec.make(problem, Budget(budget, limits.seconds, limits.max_evaluations, on_update))
+    placer = spec.make(problem, limits, on_update)
     watched = WatchedEvaluator(priced, report, limits, cpu_seconds)
     try:
         result = placer.place(problem, watched, seed=seed)
@@ -325,8 +322,8 @@ def _policy_spec(
     return PlacerSpec(
         placer.name,
         placer.name,
-        lambda _problem, budget: replace(placer, on_update=budget.on_update),
-        budget=placer.most_evaluations(problem),
+        lambda _problem, _limits, on_update: replace(placer, on_update=on_update),
+        default_evaluations=placer.most_evaluations(problem),
         warms_as=PRETRAINED if as_it_is else "",
     )
 

@@ -1,10 +1,10 @@
-"""Placers by name, with their default budgets, and placers of users; `warm_up` compiles theirs."""
+"""Placers by name, with their default limits, and placers of users; `warm_up` compiles theirs."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from placeto_baselines import (
     ExpertPlacer,
     ExpertScopes,
     Heft,
+    Limits,
     LocalSearch,
     MEtf,
     MetisPlacer,
@@ -57,19 +58,10 @@ ROLLOUTS_OF_PRETRAINED = 15  # sampled, besides the greedy one
 STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
 ROUNDS_OF_PRETRAINED = 2  # after the best of them, where no search follows
 MOST_EVALUATIONS_OF_ROUND = 4096  # beyond, a round takes longer than a search that finds more
-BUDGET_OF_WARMING = 200  # placements: an update of every policy, and a few moves of every search
+EVALUATIONS_OF_WARMING = 200  # an update of every policy, and a few moves of every search
 # A search that is to end after some seconds gets more evaluations than it can make.
 ENDLESS = 10**9
 EVALUATIONS_OF_START = 12_500  # of a start of local search, as it has them by default
-
-
-class Budget(NamedTuple):
-    """Limit of a placer."""
-
-    evaluations: int  # 0 for as many as it likes
-    seconds: float | None = None  # CPU seconds, None for as many as it likes
-    most: int | None = None  # evaluations after which it is stopped
-    on_update: "OnUpdate | None" = None  # gets each update of a training, and their number
 
 
 @dataclass(frozen=True)
@@ -78,24 +70,39 @@ class PlacerSpec:
 
     name: str
     title: str  # in tables
-    make: Callable[[PlacementProblem, Budget], Placer]
+    # Of a problem, limits that have a number of evaluations where it needs one (`with_default`),
+    # and what is called with each update of a training
+    make: "Callable[[PlacementProblem, Limits, OnUpdate | None], Placer]"
     # Evaluations by default, in every command; None where that means nothing
-    budget: int | None = None
+    default_evaluations: int | None = None
     random: bool = False  # whether another seed gives another result
     # Evaluations with `compare --full`, where the default is what takes a few minutes on two cores
-    full_budget: int | None = None
+    full_evaluations: int | None = None
     modules: tuple[str, ...] = ()  # of one of a user's own: modules whose files decide what it does
     warms_as: str = ""  # name of a placer that calls the same code, if it is another
 
     @property
     def searches(self) -> bool:
         """True if it evaluates as many placements as it may, as all placers of users do."""
-        return self.budget is not None or bool(self.modules)
+        return self.default_evaluations is not None or bool(self.modules)
 
     @property
     def trains(self) -> bool:
         """True if it trains a policy, which takes minutes."""
-        return self.full_budget is not None
+        return self.full_evaluations is not None
+
+    def with_default(self, limits: Limits, *, full: bool = False) -> Limits:
+        """Return limits with the default number of evaluations, if they have none.
+
+        Seconds end a search; a training is also planned by its evaluations.
+        """
+        evaluations = self.default_evaluations
+        if full and self.full_evaluations:
+            evaluations = self.full_evaluations
+        ends_by_seconds = limits.seconds is not None and not self.trains
+        if limits.max_evaluations is not None or evaluations is None or ends_by_seconds:
+            return limits
+        return replace(limits, max_evaluations=evaluations, strict=False)
 
 
 # Scopes of registered models and profiles that an expert takes for layers and branches.
@@ -122,25 +129,34 @@ def expert_scopes(scopes: Sequence[str]) -> ExpertScopes | None:
 
 
 def trained(
-    problem: PlacementProblem, budget: Budget, settings: "Settings | None" = None
+    problem: PlacementProblem,
+    limits: Limits,
+    on_update: "OnUpdate | None" = None,
+    settings: "Settings | None" = None,
 ) -> Placer:
     """Return a placer that trains a policy, whose last rollout is within its limit, too."""
     from placeto_policy import PlacetoPlacer  # noqa: PLC0415 (torch takes seconds to import)
 
-    placer = PlacetoPlacer(
-        max_evaluations=budget.evaluations, settings=settings, on_update=budget.on_update
-    )
-    beyond = max(placer.most_evaluations(problem) - budget.most, 0) if budget.most else 0
-    return replace(placer, max_evaluations=max(budget.evaluations - beyond, 1))
+    evaluations = limits.max_evaluations or 0
+    placer = PlacetoPlacer(max_evaluations=evaluations, settings=settings, on_update=on_update)
+    if not limits.strict:
+        return placer
+    beyond = max(placer.most_evaluations(problem) - evaluations, 0)
+    return replace(placer, max_evaluations=max(evaluations - beyond, 1))
 
 
-def _paper(problem: PlacementProblem, budget: Budget) -> Placer:
+def _paper(problem: PlacementProblem, limits: Limits, on_update: "OnUpdate | None") -> Placer:
     from placeto_policy import preset  # noqa: PLC0415
 
-    return trained(problem, budget, preset("paper"))
+    return trained(problem, limits, on_update, preset("paper"))
 
 
-def _pretrained(problem: PlacementProblem, _budget: Budget) -> Placer:
+def _rnn(problem: PlacementProblem, limits: Limits, _on_update: "OnUpdate | None") -> Placer:
+    settings = fitting(RnnSettings(**NARROW_RNN), [problem])
+    return RnnPlacer(settings, limits.max_evaluations)
+
+
+def _pretrained(problem: PlacementProblem, *_unused: object) -> Placer:
     """Return the bundled pretrained policy, beside others whose placements count, too."""
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_ROUND
     placer = start_of_search(ROUNDS_OF_PRETRAINED if is_quick else 0)
@@ -158,70 +174,72 @@ def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
     )
 
 
-def _multilevel(_problem: PlacementProblem, budget: Budget) -> Placer:
-    evaluations = None if budget.seconds else budget.evaluations
-    return PortfolioSearch(seconds=budget.seconds, max_evaluations=evaluations, clock=cpu_seconds)
+def _portfolio(_problem: PlacementProblem, limits: Limits, _unused: object) -> Placer:
+    max_evaluations = None if limits.seconds else limits.max_evaluations
+    return PortfolioSearch(
+        seconds=limits.seconds, max_evaluations=max_evaluations, clock=cpu_seconds
+    )
 
 
-def _local_search(_problem: PlacementProblem, budget: Budget) -> Placer:
-    if budget.seconds:  # as many starts as there is time for
+def _random(_problem: PlacementProblem, limits: Limits, _unused: object) -> Placer:
+    if limits.seconds or limits.max_evaluations is None:
+        return RandomPlacer(ENDLESS)
+    return RandomPlacer(limits.max_evaluations)
+
+
+def _local_search(_problem: PlacementProblem, limits: Limits, _unused: object) -> Placer:
+    if limits.seconds or limits.max_evaluations is None:  # as many starts as there is time for
         return LocalSearch(ENDLESS, restarts=ENDLESS // EVALUATIONS_OF_START)
-    return LocalSearch(budget.evaluations)
+    return LocalSearch(limits.max_evaluations)
 
 
 # In the order of the seconds that they take on Inception-V3, the least first: comparisons run and
 # show them in it, so that there is something to see at once.
 _SPECS = (
-    PlacerSpec("cpu", "CPU only", lambda _problem, _budget: CpuOnly()),
-    PlacerSpec("single", "Single GPU", lambda _problem, _budget: SingleDevice()),
+    PlacerSpec("cpu", "CPU only", lambda *_: CpuOnly()),
+    PlacerSpec("single", "Single GPU", lambda *_: SingleDevice()),
     PlacerSpec(
         "expert",
         "Expert",
-        lambda problem, _budget: ExpertPlacer(expert_scopes(problem.graph.scopes)),
+        lambda problem, *_: ExpertPlacer(expert_scopes(problem.graph.scopes)),
     ),
-    PlacerSpec("scotch", "Scotch", lambda _problem, _budget: ScotchPlacer(), random=True),
-    PlacerSpec("metis", "METIS", lambda _problem, _budget: MetisPlacer(), random=True),
-    PlacerSpec("m-topo", "m-TOPO", lambda _problem, _budget: MTopo()),
-    PlacerSpec("critical-path", "Critical path", lambda _problem, _budget: CriticalPathPlacer()),
-    PlacerSpec("heft", "HEFT", lambda _problem, _budget: Heft()),
-    PlacerSpec("m-etf", "m-ETF", lambda _problem, _budget: MEtf()),
-    PlacerSpec("m-sct", "m-SCT", lambda _problem, _budget: MSct()),
+    PlacerSpec("scotch", "Scotch", lambda *_: ScotchPlacer(), random=True),
+    PlacerSpec("metis", "METIS", lambda *_: MetisPlacer(), random=True),
+    PlacerSpec("m-topo", "m-TOPO", lambda *_: MTopo()),
+    PlacerSpec("critical-path", "Critical path", lambda *_: CriticalPathPlacer()),
+    PlacerSpec("heft", "HEFT", lambda *_: Heft()),
+    PlacerSpec("m-etf", "m-ETF", lambda *_: MEtf()),
+    PlacerSpec("m-sct", "m-SCT", lambda *_: MSct()),
     PlacerSpec("pretrained", "Placeto, pretrained", _pretrained, random=True),
+    PlacerSpec("random", "Random", _random, default_evaluations=10_000, random=True),
+    PlacerSpec(MULTILEVEL, "Portfolio search", _portfolio, default_evaluations=50_000, random=True),
     PlacerSpec(
-        "random",
-        "Random",
-        lambda _problem, budget: RandomPlacer(ENDLESS if budget.seconds else budget.evaluations),
-        budget=10_000,
-        random=True,
+        "local-search", "Local search", _local_search, default_evaluations=50_000, random=True
     ),
-    PlacerSpec(MULTILEVEL, "Portfolio search", _multilevel, budget=50_000, random=True),
-    PlacerSpec("local-search", "Local search", _local_search, budget=50_000, random=True),
     # Its steps sample a placement each; those of Placeto look at others, which counts as well.
     PlacerSpec(
         "paper",
         "Placeto (paper configuration)",
         _paper,
-        budget=20_000,
+        default_evaluations=20_000,
         random=True,
-        full_budget=500_000,
+        full_evaluations=500_000,
     ),
     PlacerSpec(
         "placeto",
         "Placeto (default configuration)",
         trained,
-        budget=50_000,
+        default_evaluations=50_000,
         random=True,
-        full_budget=100_000,
+        full_evaluations=100_000,
     ),
     PlacerSpec(
         "rnn",
         "RNN",
-        lambda problem, budget: RnnPlacer(
-            fitting(RnnSettings(evaluations=budget.evaluations, **NARROW_RNN), [problem])
-        ),
-        budget=5_000,
+        _rnn,
+        default_evaluations=5_000,
         random=True,
-        full_budget=100_000,
+        full_evaluations=100_000,
     ),
 )
 PLACERS: Mapping[str, PlacerSpec] = {spec.name: spec for spec in _SPECS}
@@ -253,18 +271,21 @@ def placer_spec(given: str | Placer) -> PlacerSpec:
         raise InputError(f"placer: {known}; one of your own is package.module:Class")
     own = own_class(given, PLACER_PLUGINS)
 
-    def make(_problem: PlacementProblem, budget: Budget) -> Placer:
-        limits = {"max_evaluations": budget.evaluations or None, "seconds": budget.seconds}
-        heeded = {name: limit for name, limit in limits.items() if limit is not None}
-        return checked_placer(own.text, own.make(**heeded))
+    def make(_problem: PlacementProblem, limits: Limits, _on_update: "OnUpdate | None") -> Placer:
+        by_name = {"max_evaluations": limits.max_evaluations, "seconds": limits.seconds}
+        set_limits = {name: limit for name, limit in by_name.items() if limit is not None}
+        return checked_placer(own.text, own.make(**set_limits))
 
     return PlacerSpec(own.text, own.text, make, random=True, modules=own.modules)
 
 
-def make_placer(name: str | Placer, problem: PlacementProblem, budget: int | None = None) -> Placer:
+def make_placer(
+    name: str | Placer, problem: PlacementProblem, max_evaluations: int | None = None
+) -> Placer:
     """Return a placer for a problem, with a number of evaluations."""
     spec = placer_spec(name)
-    return spec.make(problem, Budget(budget or spec.budget or 0))
+    limits = spec.with_default(Limits(max_evaluations, strict=False))
+    return spec.make(problem, limits, None)
 
 
 def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnSettings:
@@ -301,7 +322,7 @@ def warm_up_evaluator(evaluator: Evaluator) -> None:
 def _place_a_few_ops(name: str, evaluator: EvaluatorSpec) -> None:
     priced = _of_a_few_ops(evaluator)
     evaluator.lower_bound(priced.problem)
-    make_placer(name, priced.problem, BUDGET_OF_WARMING).place(priced.problem, priced)
+    make_placer(name, priced.problem, EVALUATIONS_OF_WARMING).place(priced.problem, priced)
 
 
 @cache

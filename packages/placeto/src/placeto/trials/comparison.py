@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ import msgspec
 from placeto.errors import InputError, RunError, StoppedRunError, check_count, check_seconds
 from placeto.outputs import Picture, file_name
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
-from placeto.placing.placers import Budget, PlacerSpec, placer_spec
+from placeto.placing.placers import PlacerSpec, placer_spec
 from placeto.problems.making import kinds_text
 from placeto.progress import PlainProgress, Progress, clock
 from placeto.texts import TextTable, counted
@@ -104,7 +104,7 @@ def compare(
         makers={stems[name]: partial(problems.__getitem__, name) for name in problems},
         placers=specs,
         seeds=range(seeds),
-        budgets=chosen_budgets(specs, max_evaluations, seconds=seconds),
+        limits_of_placer=chosen_limits(specs, Limits(max_evaluations, seconds)),
         evaluators={priced_by.name: priced_by},
         limits=Limits(max_evaluations, seconds),
     )
@@ -156,39 +156,45 @@ class Describe:
         )
 
 
-def chosen_budgets(
+def chosen_limits(
     placers: Mapping[str, PlacerSpec],
-    evaluations: int | None = None,
-    rnn_evaluations: int | None = None,
+    limits: Limits,
+    rnn_max_evaluations: int | None = None,
     *,
     full: bool = False,
-    seconds: float | None = None,
-) -> dict[str, int | None]:
-    """Return the number of evaluations of each placer; None for one without such a number."""
-    budgets = {
-        name: evaluations or (full and spec.full_budget) or spec.budget
-        if spec.trains or (spec.searches and not seconds)
-        else None
-        for name, spec in placers.items()
+) -> dict[str, Limits]:
+    """Return the limits of each placer: those of all, with its own number of evaluations."""
+    limits_of_placer = {
+        name: spec.with_default(limits, full=full) for name, spec in placers.items()
     }
-    if rnn_evaluations and "rnn" in budgets:
-        budgets["rnn"] = rnn_evaluations
-    return budgets
+    if rnn_max_evaluations and "rnn" in placers:
+        limits_of_placer["rnn"] = Limits(rnn_max_evaluations, limits.seconds)
+    return limits_of_placer
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Placers on problems, with their budgets."""
+    """Placers on problems, with their limits."""
 
     problems: Sequence[Problem]
     makers: Mapping[str, Callable[[], PlacementProblem]]  # of the problems, by name
     placers: Mapping[str, PlacerSpec]  # by name
     seeds: Sequence[int]  # of placers that draw at random
-    budgets: Mapping[str, int | None]  # see `chosen_budgets`
+    limits_of_placer: Mapping[str, Limits]  # see `chosen_limits`
     evaluators: Mapping[str, EvaluatorSpec] = field(default_factory=lambda: {STEP.name: STEP})
     # Of placers that train, by name, if not their usual ones
     settings: Mapping[str, Settings | RnnSettings] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)  # at which each placer is stopped
+    limits: Limits = field(default_factory=Limits)  # of all placers
+
+    @property
+    def budgets(self) -> dict[str, int | None]:
+        """The number of evaluations of each placer; None for one that ends otherwise."""
+        return {
+            name: self.limits_of_placer[name].max_evaluations
+            if spec.trains or (spec.searches and not self.limits_of_placer[name].seconds)
+            else None
+            for name, spec in self.placers.items()
+        }
 
     @property
     def trials(self) -> list[Trial]:
@@ -217,11 +223,13 @@ class Comparison:
         """
         make_problem = cache(lambda name: self.makers[name]())  # each once at most
 
-        def try_problems(make: Callable[..., object], limit: object, names: Iterable[str]) -> None:
+        def try_problems(
+            make: Callable[..., object], names: Iterable[str], *limits: object
+        ) -> None:
             errors = []
             for name in names:
                 try:
-                    make(make_problem(name), limit)
+                    make(make_problem(name), *limits)
                 except ValueError as error:
                     errors.append(error)
                 else:
@@ -230,12 +238,11 @@ class Comparison:
 
         for name, spec in self.placers.items():
             if spec.modules:
-                budget = Budget(self.budgets[name] or 0, self.limits.seconds)
-                try_problems(spec.make, budget, self.makers)
+                try_problems(spec.make, self.makers, self.limits_of_placer[name], None)
         for name, evaluator in self.evaluators.items():
             if evaluator.modules:
                 stems = [problem.stem for problem in self.problems if problem.evaluator == name]
-                try_problems(evaluator.make, 1, stems)
+                try_problems(evaluator.make, stems, 1)
 
     def experiment(self, options: Mapping[str, Any], page: Callable[[Results], Page]) -> Experiment:
         """Return the experiment, with more options for its page."""
@@ -244,7 +251,10 @@ class Comparison:
             title="Comparison",
             options={
                 "evaluators": list(self.evaluators),
-                "limits": asdict(self.limits),
+                "limits": {
+                    "max_evaluations": self.limits.max_evaluations,
+                    "seconds": self.limits.seconds,
+                },
                 "budgets": self.budgets,
                 **options,
             },
@@ -309,11 +319,10 @@ class Comparison:
             label=name,
             graph=Graph(problem.stem),
             seed=seed,
-            budget=self.budgets[name],
             name=name,
             settings=self.settings.get(name),
             evaluator=problem.evaluator,
-            limits=self.limits,
+            limits=self.limits_of_placer[name],
             modules=(*self.placers[name].modules, *self.evaluators[problem.evaluator].modules),
         )
 
@@ -324,7 +333,8 @@ class Comparison:
             seeds = self.seeds if spec.random else [0]
             records = [results.find(name, problem, seed) for seed in seeds]
             errors = [record.error for record in records if isinstance(record, Failed)]
-            budget = self.budgets[name] or 0
+            evaluations = self.budgets[name] or 0
+            is_below = name in OF_PAPER and evaluations < (spec.full_evaluations or 0)
             runs = Runs(
                 name=name,
                 title=spec.title,
@@ -333,7 +343,7 @@ class Comparison:
                 error=errors[0] if errors else None,
                 failed=len(errors),
                 seeds=len(seeds),
-                below=budget if name in OF_PAPER and budget < (spec.full_budget or 0) else None,
+                below=evaluations if is_below else None,
             )
             if runs.runs or errors:
                 runs_of_placers.append(runs)

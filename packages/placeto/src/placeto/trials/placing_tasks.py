@@ -29,9 +29,8 @@ class Place:
     label: str  # name of the placer in the results
     graph: Graph
     seed: int | None  # seed that fixes every random choice; None where there is none
-    budget: int | None = None  # number of evaluations, if it is limited
     evaluator: str = STEP.name
-    limits: Limits = field(default_factory=Limits)  # at which it is stopped
+    limits: Limits = field(default_factory=Limits)
     modules: tuple[str, ...] = ()  # of a user's own placer or evaluator: part of the key
 
     @property
@@ -52,7 +51,6 @@ class Place:
             problem,
             watch.update,
             seed=self.seed or 0,
-            budget=self.budget,
             label=self.label,
             evaluator=evaluator,
             priced=priced,
