@@ -117,7 +117,9 @@ def test_the_tables_have_all_kinds_and_networks() -> None:
 
 
 def test_the_specs_of_clusters_and_the_profile(tmp_path: Path) -> None:
-    for spec in re.findall(r"`(\d+x[a-z0-9+()-]+)`", CLUSTERS):
+    specs = re.findall(r"`(\d+x[a-z0-9+()-]+)`", CLUSTERS)
+    assert specs
+    for spec in specs:
         assert parse_cluster(spec).num_devices >= 2
     graph = load_pipedream_profile(shown(tmp_path, "graph.txt", FILES, "PipeDream profile"))
     assert graph.num_ops == 5

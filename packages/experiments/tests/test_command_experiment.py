@@ -117,6 +117,7 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
     options = {
         param.opts[-1] for param in params if isinstance(param, click.Option)
     } - ignored_options
+    assert "--seeds" in options
     for option in options:
         changed = chosen(name, f"{option}={values.get(option, '9')}")
         is_other = changed.trials != usual.trials
