@@ -26,6 +26,7 @@ from placeto_policy.earliest import NEAR
 from placeto_policy.episodes import run_episodes, sampling
 from placeto_policy.example import BusiestDevice
 from placeto_policy.graph_features import GraphFeatures, graph_features_of_groups
+from placeto_policy.schedules import GroupSchedules
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName
 from placeto_policy.states import LOADS, load_width
 from random_states import random_problem
@@ -269,6 +270,25 @@ def test_what_is_learned_from_is_what_the_steps_saw(
         torch.testing.assert_close(
             policy(states), log_probabilities.flatten(0, 1), rtol=1e-4, atol=1e-5
         )
+
+
+def test_only_placements_that_changed_are_scheduled_again() -> None:
+    scheduled = []
+
+    class Counted(Scheduled):
+        def schedule(self, placements: NDArray[np.int32]) -> ScheduleBatch:
+            scheduled.append(len(placements))
+            return super().schedule(placements)
+
+    evaluator = Counted(two_chains())
+    schedules = GroupSchedules(evaluator)
+    placements = np.zeros((3, 6), np.int32)
+    for row, device in ((0, 0), (0, 0), (1, 1), (2, 1)):
+        placements[row, 0] = device
+        expected = GroupSchedules(Scheduled(evaluator.problem)).features(placements)
+        np.testing.assert_array_equal(schedules.features(placements), expected)
+    schedules.features(placements[:2])
+    assert scheduled == [3, 1, 1, 2]
 
 
 class OnlyEvaluates:

@@ -25,10 +25,11 @@ from placeto_policy import (
     Trainer,
     preset,
 )
+from placeto_policy import episodes as episodes_module
 from placeto_policy.environment import Best
 from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
 from placeto_policy.settings import RewardName
-from placeto_policy.trainer import TimeStepBaseline, WorkerReport, add_gradient
+from placeto_policy.trainer import BestPolicy, TimeStepBaseline, WorkerReport, add_gradient
 from placeto_policy.workers import Processes
 from random_states import random_problem
 from scheduled_problems import (
@@ -197,6 +198,29 @@ def test_a_group_with_one_possible_device_takes_no_evaluation_of_another() -> No
     assert trainer.update().evaluations == 4 * (1 + 2)  # the last placement, and two of three
 
 
+def test_the_size_of_batches_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = ListSchedule(random_problem(7, 3, np.random.default_rng(1)))
+    settings = replace(QUICK, minibatches=1, workers=3)
+    gradients = []
+    for nodes, numbers in ((2**14, 2**24), (50, 15)):  # all, or two steps and two placements
+        with monkeypatch.context() as patch:
+            patch.setattr(episodes_module, "NODES_PER_BATCH", nodes)
+            patch.setattr(episodes_module, "NUMBERS_PER_BATCH", numbers)
+            gradients += gradients_of_update(patch, Trainer([evaluator], settings, seed=1))
+    scale = gradients[0].abs().max()
+    torch.testing.assert_close(gradients[1] / scale, gradients[0] / scale, rtol=1e-3, atol=1e-5)
+
+
+def test_the_first_of_equally_good_policies_is_kept() -> None:
+    policies = [PlacementPolicy(2, QUICK, seed=seed) for seed in range(4)]
+    best_policy = BestPolicy()
+    for policy, cost in zip(policies, (2.0, 1.0, 1.0, 3.0), strict=True):
+        best_policy.offer(policy, cost)
+    assert best_policy.cost == 1.0
+    for name, tensor in policies[1].state_dict().items():
+        assert torch.equal(best_policy.weights[name], tensor)
+
+
 class Backwards(Processes):
     """Processes whose reports come in any order."""
 
@@ -218,15 +242,17 @@ def test_the_order_in_which_reports_come_changes_nothing() -> None:
         assert torch.equal(tensor, policies[1][name])
 
 
-def test_the_gradient_is_clipped() -> None:
+@pytest.mark.parametrize("max_norm", [1e-3, 1e3])
+def test_only_a_gradient_that_is_too_long_is_clipped(max_norm: float) -> None:
     """Adam cancels a constant factor, so that the clipped gradient is looked at in its averages."""
-    settings = Settings(max_gradient_norm=1e-3, minibatches=1, epochs=1)
+    settings = Settings(max_gradient_norm=max_norm, minibatches=1, epochs=1)
     trainer = Trainer([ListSchedule(two_chains())], settings)
     summary = trainer.update()
-    assert summary.gradient_norm > 1e-3
+    assert 1e-3 < summary.gradient_norm < 1e3
     averages = [state["exp_avg"] for state in trainer.optimizer.state.values()]
     norm = float(torch.cat([average.flatten() for average in averages]).norm())
-    assert norm == pytest.approx(0.1 * 1e-3, rel=1e-3)  # 1 - beta_1 of Adam
+    expected = 0.1 * min(max_norm, summary.gradient_norm)  # 1 - beta_1 of Adam
+    assert norm == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_policy_as_it_was(
