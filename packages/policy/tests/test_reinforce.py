@@ -202,10 +202,10 @@ def test_the_size_of_batches_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     evaluator = ListSchedule(random_problem(7, 3, np.random.default_rng(1)))
     settings = replace(QUICK, minibatches=1, workers=3)
     gradients = []
-    for nodes, numbers in ((2**14, 2**24), (50, 15)):  # all, or two steps and two placements
+    for nodes, placements in ((2**14, 2**24), (50, 15)):  # all, or two steps and two placements
         with monkeypatch.context() as patch:
             patch.setattr(episodes_module, "NODES_PER_BATCH", nodes)
-            patch.setattr(episodes_module, "NUMBERS_PER_BATCH", numbers)
+            patch.setattr(episodes_module, "NUMBERS_PER_BATCH", placements)
             gradients += gradients_of_update(patch, Trainer([evaluator], settings, seed=1))
     scale = gradients[0].abs().max()
     torch.testing.assert_close(gradients[1] / scale, gradients[0] / scale, rtol=1e-3, atol=1e-5)

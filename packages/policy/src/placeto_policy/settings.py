@@ -93,7 +93,7 @@ class Settings:
     max_gradient_norm : float
         Norm to which a longer summed gradient is scaled down, 1.25 (code).
     minibatches : int
-        Number of parts of an update, each a step of Adam; 1 (paper).
+        Number of minibatches of an update, each a step of Adam; 1 (paper).
     epochs : int
         Number of times that an update learns from its episodes; 1 (paper).
     clip_ratio : float
