@@ -337,23 +337,34 @@ def test_what_is_picked_when_an_overhead_ends_completes_in_a_later_round() -> No
     assert difference(problem, placement) is None
 
 
-def test_copies_of_no_length_arrive_in_one_round() -> None:
+@pytest.mark.parametrize(
+    ("first_bytes", "starts"),
+    [
+        (0, {"a": 0.0, "p": 0.0, "q": 0.0, "of_q": 0.0, "of_p": 1.0}),
+        (10, {"a": 0.0, "p": 1.0, "q": 1.0, "of_p": 1.0, "of_q": 2.0}),
+    ],
+    ids=["both", "the second one"],
+)
+def test_copies_of_no_length_arrive_in_the_round_after_they_are_picked(
+    first_bytes: int, starts: dict[str, float]
+) -> None:
     """`a` sends to `p` on device 2 and then to `q` on device 1, and both of them to device 3.
 
-    Nothing but the readers `of_p` and `of_q` takes time. The two copies leave on one bus at 0 s and
-    arrive in one round, so that `q` and `p` are done in one round, devices by index: `q` comes
-    first. If the second copy came a round later, so would `q`.
+    Ops take no time but for the readers `of_p` and `of_q`. If the first copy takes none either, the
+    bus picks both at 0 s. They arrive in one round, so that `q` and `p` are done in one round,
+    devices by index: `q` comes first. If the first copy takes a second, the bus picks the second
+    one when the first has arrived. It arrives a round later, and `p` comes first.
     """
     steps = nx.DiGraph()
-    steps.add_node("a", outputs={"to p": 10, "to q": 10})
+    steps.add_node("a", outputs={"to p": first_bytes, "to q": 0})
     steps.add_edge("a", "p", tensors=["to p"])
     steps.add_edge("a", "q", tensors=["to q"])
-    steps.add_edge("p", "of_p", bytes=10)
-    steps.add_edge("q", "of_q", bytes=10)
+    steps.add_edge("p", "of_p", bytes=0)
+    steps.add_edge("q", "of_q", bytes=0)
     ops = from_networkx(steps)
     cluster = Cluster(
         devices=tuple(Device(name, "d", 10**9, 0.0, 0.0) for name in "0123"),
-        bandwidth=np.full((4, 4), np.inf),
+        bandwidth=np.full((4, 4), 10.0),
         latency=np.zeros((4, 4)),
     )
     seconds = np.array([1.0 if name.startswith("of_") else 0.0 for name in ops.op_names])
@@ -364,7 +375,7 @@ def test_copies_of_no_length_arrive_in_one_round() -> None:
     placement = np.array([place[name] for name in problem.grouping.group_names], np.int32)
     timeline = Simulator(problem).timeline(placement)
     start = dict(zip(ops.op_names, timeline.op_start.tolist(), strict=True))
-    assert start == {"a": 0.0, "p": 0.0, "q": 0.0, "of_q": 0.0, "of_p": 1.0}
+    assert start == starts
     assert difference(problem, placement) is None
 
 
