@@ -97,7 +97,7 @@ def main() -> None:
         for seed in range(options.seeds):
             settings = PlaceSettings(max_evaluations=options.evaluations, seed=seed)
             placed = place_problem(problem, settings, PlainProgress(None))
-            chains = [choice for choice in placed.choices if choice.how == "chain"]
+            chains = [choice for choice in placed.choices if choice.kind == "chain"]
             costs.append(placed.result.runtime if placed.result.fits(problem.cluster) else np.inf)
         row = f"{name}: chain {chain:.4g} s{' lacks memory' if lacks else ''}, own chain "
         row += f"{chains[0].result.runtime:.4g} s, " if chains else "none, "

@@ -147,7 +147,7 @@ def test_what_fewer_devices_would_cost_is_told(
     assert result.runtime == pytest.approx(expected(chain), rel=1e-9, abs=1e-12)
     choices_by_kind: dict[str, list[Choice]] = {}
     for choice in choices:
-        choices_by_kind.setdefault(choice.how, []).append(choice)
+        choices_by_kind.setdefault(choice.kind, []).append(choice)
     if len(chain.devices) == 1:
         assert choices_by_kind == {}
         return
@@ -188,7 +188,7 @@ def test_devices_are_filled_in_their_order(
     """As accelerate's "sequential" and "auto" do; an equal part of the weights is 5 / 3 layers."""
     chain = Chain([[1.0] * 3] * 5, 0, [0.25] * 3, [1e6] * 3, fit)
     _, _, choices = search(chain.problem(), 100)
-    filled = {choice.how: choice.result for choice in choices}
+    filled = {choice.kind: choice.result for choice in choices}
     assert filled["in-order"].placement.tolist() == in_order
     assert filled["balanced"].placement.tolist() == balanced
     assert filled["in-order"].runtime == 5 + 0.5 * (len(set(in_order)) - 1)
@@ -199,8 +199,8 @@ def test_a_chain_of_layers_that_devices_in_order_beat_is_not_told(fit: int, is_t
     """Layers are two ops, the first one alone: of 128 ops the fast device holds 65, or 63."""
     problem = Chain([[1.0, 2.0]] * 128, 0, [0.0] * 2, [1e6] * 2, [fit, 128]).problem()
     _, _, choices = search(replace(problem, rules=()), 400)
-    assert CHAIN in {choice.how for choice in choices}
-    told_kinds = {choice.how for choice in worth_telling(problem, choices)}
+    assert CHAIN in {choice.kind for choice in choices}
+    told_kinds = {choice.kind for choice in worth_telling(problem, choices)}
     assert (CHAIN in told_kinds) == is_told
 
 
@@ -253,7 +253,7 @@ def test_what_a_device_cannot_run_is_elsewhere() -> None:
     problem = Chain(seconds, 0, [0.25] * 2, [1e6] * 2, [3, 4]).problem()
     result, _, choices = search(problem, 100)
     assert result.placement.tolist() == [1, 0, 0, 0]
-    placement_by_kind = {choice.how: choice.result.placement.tolist() for choice in choices}
+    placement_by_kind = {choice.kind: choice.result.placement.tolist() for choice in choices}
     filled = {"in-order": [1, 0, 0, 0], "balanced": [1, 0, 1, 1]}
     filled["chain"] = [1, 0, 0, 0]
     assert placement_by_kind == {"alone": [1, 1, 1, 1], **filled}
@@ -283,18 +283,18 @@ def test_an_interrupt_ends_all_searches_and_the_last_bound(monkeypatch: pytest.M
     with monkeypatch.context() as patched:
         patched.setattr(MultilevelSearch, "_search", searched)
         result, _, choices = search(problem, 100_000)
-    assert [choice.devices for choice in choices if choice.how == SEARCHED] == [(0, 1)]
+    assert [choice.devices for choice in choices if choice.kind == SEARCHED] == [(0, 1)]
     assert result.evaluations < 2_000  # a search takes 3,333
     assert result.runtime == 14.0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.setattr(fork_join, "fork_join_bound", interrupted)
     result, bound, choices = search(problem, 3000)
     assert 0 < bound <= result.runtime == 14.0
-    searched_for = [choice.result.evaluations for choice in choices if choice.how == SEARCHED]
+    searched_for = [choice.result.evaluations for choice in choices if choice.kind == SEARCHED]
     assert 64 < max(searched_for) <= 3000 / 10 / 3 == 3000 / 10 / len(searched_for)
     # With fewer than 64 evaluations on each pair none is searched.
     _, _, choices = search(problem, 1800)
-    assert SEARCHED not in {choice.how for choice in choices}
+    assert SEARCHED not in {choice.kind for choice in choices}
 
 
 def test_devices_are_told_apart_by_their_kinds_and_the_times_of_ops_on_them() -> None:
@@ -302,14 +302,14 @@ def test_devices_are_told_apart_by_their_kinds_and_the_times_of_ops_on_them() ->
     chain = Chain([[1.0] * 4] * 4, 0, [0.0] * 4, [1e6] * 4, [4] * 4)
     _, _, choices = search(chain.problem(kinds=False), 2000)
     told_devices = [
-        choice.devices for choice in choices if choice.how not in ("in-order", "balanced")
+        choice.devices for choice in choices if choice.kind not in ("in-order", "balanced")
     ]
     assert told_devices == [(0,), (0, 1), (0, 1, 2)]
     # The first device cannot run the first layer; the third is faster than the second.
     seconds = [[math.inf, 2.0, 1.5], [2.0, 2.0, 1.5]]
     problem = Chain(seconds, 0, [0.0] * 3, [1e6] * 3, [4] * 3).problem(kinds=False)
     result, _, choices = search(problem, 2000)
-    alone = {choice.devices: choice.result.runtime for choice in choices if choice.how == ALONE}
+    alone = {choice.devices: choice.result.runtime for choice in choices if choice.kind == ALONE}
     assert alone == {(1,): 4.0, (2,): result.runtime}
-    searched = [choice.devices for choice in choices if choice.how == SEARCHED]
+    searched = [choice.devices for choice in choices if choice.kind == SEARCHED]
     assert searched == [(0, 1), (0, 2), (1, 2)]

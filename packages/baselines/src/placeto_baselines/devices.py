@@ -55,9 +55,9 @@ def work_of(compute_time: NDArray[np.float64]) -> NDArray[np.float64]:
     cannot run; what none of them can run gets 0.
     """
     runs, speed = np.isfinite(compute_time), speeds(compute_time)
-    part = np.where(runs, speed, 0.0)
-    total = (np.where(runs, compute_time, 0.0) * speed * part).sum(axis=1)
-    mean: NDArray[np.float64] = total / np.where(part.any(axis=1), part.sum(axis=1), 1.0)
+    weights = np.where(runs, speed, 0.0)
+    total = (np.where(runs, compute_time, 0.0) * speed * weights).sum(axis=1)
+    mean: NDArray[np.float64] = total / np.where(weights.any(axis=1), weights.sum(axis=1), 1.0)
     return mean
 
 
@@ -69,8 +69,8 @@ def accelerated(problem: PlacementProblem) -> NDArray[np.bool_]:
     """
     runs = allowed_devices(problem)
     fast = np.zeros_like(runs)
-    here = problem.cluster.accelerators
-    fast[:, here] = runs[:, here]
+    accelerators = problem.cluster.accelerators
+    fast[:, accelerators] = runs[:, accelerators]
     return np.where(fast.any(axis=1, keepdims=True), fast, runs)
 
 
@@ -93,8 +93,8 @@ def majority(
     ``choice`` int64[V] has the position in ``devices`` of the one of each op, or -1; work is that
     on these devices. Of several the first one; -1 for a group none of whose ops has chosen.
     """
-    least = np.finfo(np.float64).tiny  # ops without work vote, too
-    weight = work_of(problem.compute_time[:, devices]) + least
+    smallest = np.finfo(np.float64).tiny  # ops without work vote, too
+    weight = work_of(problem.compute_time[:, devices]) + smallest
     votes = np.zeros((problem.num_groups, len(devices)))
     named = choice != NOWHERE
     np.add.at(votes, (problem.grouping.group_of[named], choice[named]), weight[named])

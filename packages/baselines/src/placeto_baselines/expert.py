@@ -65,13 +65,13 @@ class ExpertScopes:
             if text is None:
                 continue
             try:
-                found = re.compile(text).groups
+                count = re.compile(text).groups
             except (re.error, RecursionError, OverflowError, TypeError) as error:
                 raise BaselineError(
                     f"{field}: expected a regular expression, got {text!r}: {error}"
                 ) from None
-            if found < groups:
-                raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {found}")
+            if count < groups:
+                raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {count}")
 
     def devices(self, scopes: Sequence[str], num_devices: int) -> NDArray[np.int64]:
         """Return int64[V], the device of each op of given scopes, or -1."""
@@ -138,10 +138,12 @@ class ExpertPlacer(RulePlacer):
         return repaired(problem, devices[_with_neighbours(problem, turn)])[None]
 
 
-def _with_neighbours(problem: PlacementProblem, given: NDArray[np.int64]) -> NDArray[np.int64]:
+def _with_neighbours(
+    problem: PlacementProblem, device_of_group: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return devices for all groups: an open one joins the neighbour that it shares most with."""
     groups = problem.group_graph
-    device_of = given.copy()
+    device_of = device_of_group.copy()
     order = np.lexsort((groups.edges[:, 1], groups.edges[:, 0], -groups.edge_bytes))
     joined = True
     while joined:
@@ -188,17 +190,17 @@ def parallel_branches(graph: "nx.DiGraph") -> list[list[set[int]]]:
     closed.add_edges_from([(ENTRY, node) for node in graph if graph.in_degree(node) == 0])
     closed.add_edges_from([(node, EXIT) for node in graph if graph.out_degree(node) == 0])
     join_of = nx.immediate_dominators(closed.reverse(copy=False), EXIT)
-    taken: set[int] = set()
+    branch_groups: set[int] = set()
     regions = []
     for fork in nx.topological_sort(closed):
-        if fork in taken or closed.out_degree(fork) < 2:
+        if fork in branch_groups or closed.out_degree(fork) < 2:
             continue
         join = join_of[fork]
         between = nx.descendants(closed, fork) & nx.ancestors(closed, join)
         branches = list(nx.weakly_connected_components(closed.subgraph(between)))
-        if len(branches) > 1 and not between & taken:
+        if len(branches) > 1 and not between & branch_groups:
             regions.append(sorted(branches, key=min))
-            taken |= between
+            branch_groups |= between
     return regions
 
 

@@ -75,8 +75,10 @@ class Partitioner:
             ops = np.arange(problem.graph.num_ops, dtype=np.int32)
             each_alone = Grouping(group_of=ops, group_names=problem.graph.op_names)
             graph = group_graph(problem.graph, each_alone, problem.compute_time[:, devices])
-        for parts in self.parts(graph, problem.cluster, devices, seed):
-            of_group = parts if self.nodes == "groups" else majority(problem, parts, devices)
+        for positions in self.parts(graph, problem.cluster, devices, seed):
+            of_group = (
+                positions if self.nodes == "groups" else majority(problem, positions, devices)
+            )
             trials.costs(repaired(problem, devices[of_group])[None])
         return trials.result()
 
@@ -162,7 +164,7 @@ class MetisPlacer(Partitioner):
             return
         weighted, dtype = weighted_graph(graph), pymetis.zero_copy_dtype()
         offsets, neighbours, work, traffic = (array.astype(dtype) for array in weighted)
-        found = pymetis.part_graph(
+        partition = pymetis.part_graph(
             len(shares),
             pymetis.CSRAdjacency(offsets, neighbours),
             vweights=work,
@@ -170,7 +172,7 @@ class MetisPlacer(Partitioner):
             tpwgts=shares.tolist(),
             options=pymetis.Options(seed=seed % 2**31, ufactor=round(self.imbalance * 1000)),
         )
-        yield np.asarray(found.vertex_part, np.int64)
+        yield np.asarray(partition.vertex_part, np.int64)
 
 
 class ScotchPlacer(Partitioner):
@@ -304,19 +306,19 @@ def architecture_file(speeds: NDArray[np.int64], distances: NDArray[np.int64]) -
     number of devices and the largest number of a half (the whole is 1, the halves of i are 2 i and
     2 i + 1), a line with label, weight and number for each, and the distances below the diagonal.
     """
-    numbers = _numbers_of_halves(len(speeds))
-    lines = ["deco", "0", f"{len(speeds)} {max(numbers)}"]
+    half_ids = _numbers_of_halves(len(speeds))
+    lines = ["deco", "0", f"{len(speeds)} {max(half_ids)}"]
     lines += [
-        f"{device} {speed} {number}"
-        for device, (speed, number) in enumerate(zip(speeds.tolist(), numbers, strict=True))
+        f"{device} {speed} {half_id}"
+        for device, (speed, half_id) in enumerate(zip(speeds.tolist(), half_ids, strict=True))
     ]
     lines += [" ".join(map(str, distances[row, :row])) for row in range(1, len(speeds))]
     return "\n".join(lines) + "\n"
 
 
-def _numbers_of_halves(count: int, number: int = 1) -> list[int]:
+def _numbers_of_halves(count: int, half_id: int = 1) -> list[int]:
     if count == 1:
-        return [number]
+        return [half_id]
     half = (count + 1) // 2
-    lower = _numbers_of_halves(half, 2 * number)
-    return lower + _numbers_of_halves(count - half, 2 * number + 1)
+    lower = _numbers_of_halves(half, 2 * half_id)
+    return lower + _numbers_of_halves(count - half, 2 * half_id + 1)

@@ -67,8 +67,8 @@ def fork_join_bound(problem: PlacementProblem, paths: Paths) -> float:
     head = heads(ops, lags, problem.num_groups)
     tail = heads(ops.reversed(), lags.reversed(), problem.num_groups)[::-1].copy()
     # Some of the tails, evenly over all ops.
-    parts = np.linspace(0, 1, min(len(tail), MAX_WINDOW_ENDS))
-    ends = np.unique(np.quantile(tail, parts, method="lower"))
+    quantiles = np.linspace(0, 1, min(len(tail), MAX_WINDOW_ENDS))
+    ends = np.unique(np.quantile(tail, quantiles, method="lower"))
     return window_bound(ops, head, tail, np.argsort(-head), ends, np.empty(problem.num_groups))
 
 
@@ -92,8 +92,8 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
     order = np.lexsort((graph.topological_index, paths.end.min(axis=1)))
     position = np.empty(graph.num_ops, np.int64)
     position[order] = np.arange(graph.num_ops)
-    before, after = graph.precedences.T
-    readers = position[after]
+    earlier_op, later_op = graph.precedences.T
+    readers = position[later_op]
     by_reader = np.argsort(readers, kind="stable")
     return RelaxedOps(
         seconds=paths.seconds.min(axis=1)[order],
@@ -101,7 +101,7 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
         share=weighted.min(axis=1)[order],
         group=problem.grouping.group_of[order].astype(np.int64),
         offsets=np.searchsorted(readers[by_reader], np.arange(graph.num_ops + 1)),
-        producers=position[before][by_reader],
+        producers=position[earlier_op][by_reader],
         transfer=_least_transfers(problem)[by_reader],
         speed=-np.sort(-speed),
         overhead=max(device.op_overhead for device in problem.cluster.devices),
@@ -110,11 +110,13 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
 
 def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np.float64]:
     fastest = busy.min(axis=1)
-    taken = np.where(can_run, busy, 0.0).sum(axis=0)
-    needed = np.where(can_run, fastest[:, None], 0.0).sum(axis=0)
-    speed = np.divide(needed, taken, out=np.ones(len(taken)), where=taken > 0)
+    total_seconds = np.where(can_run, busy, 0.0).sum(axis=0)
+    fastest_seconds = np.where(can_run, fastest[:, None], 0.0).sum(axis=0)
+    speed = np.divide(
+        fastest_seconds, total_seconds, out=np.ones(len(total_seconds)), where=total_seconds > 0
+    )
     if not speed.any():
-        speed = np.ones(len(taken))
+        speed = np.ones(len(total_seconds))
     scaled: NDArray[np.float64] = speed / speed.sum()
     return scaled
 
@@ -122,13 +124,13 @@ def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np
 def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return float64[E + W], the seconds of each edge between the devices where it is fastest."""
     graph, cluster = problem.graph, problem.cluster
-    least = np.full(graph.num_edges + graph.num_waits, np.inf)
+    fastest = np.full(graph.num_edges + graph.num_waits, np.inf)
     size = graph.tensor_bytes[graph.edges[:, 0]]
     for pair in zip(*np.nonzero(~np.eye(problem.num_devices, dtype=np.bool_)), strict=True):
         seconds = cluster.latency[pair] + size / cluster.bandwidth[pair]
-        least[: graph.num_edges] = np.minimum(least[: graph.num_edges], seconds)
-        least[graph.num_edges :] = 0.0  # nothing is sent
-    return least
+        fastest[: graph.num_edges] = np.minimum(fastest[: graph.num_edges], seconds)
+        fastest[graph.num_edges :] = 0.0  # nothing is sent
+    return fastest
 
 
 class Lags(NamedTuple):
@@ -147,10 +149,12 @@ class Lags(NamedTuple):
 
 
 def _from_the_end(lags: NDArray[np.float64]) -> NDArray[np.float64]:
-    found = np.full_like(lags, -1.0)
+    reversed_lags = np.full_like(lags, -1.0)
     for distance in range(min(lags.shape)):
-        found[: len(lags) - distance, distance] = lags[: len(lags) - distance, distance][::-1]
-    return found
+        reversed_lags[: len(lags) - distance, distance] = lags[: len(lags) - distance, distance][
+            ::-1
+        ]
+    return reversed_lags
 
 
 def region_lags(ops: RelaxedOps, band: int, largest_region: int, levels: int) -> Lags:
@@ -267,29 +271,29 @@ def split_lag(
     ``shared`` says whether the two ends share a device. Of each level are the least lags into the
     region and out of it, near and far, and the share.
     """
-    least, share, levels = of_levels, of_levels[4], of_levels.shape[1]
+    least_lags, share, levels = of_levels, of_levels[4], of_levels.shape[1]
     for level in range(levels):
         share[level] = 0.0
         for end in range(4):
-            least[end, level] = np.inf
-    for number in range(size):
-        u = region[number]
+            least_lags[end, level] = np.inf
+    for index in range(size):
+        u = region[index]
         detour = apart[a, u - a] + apart[u, v - u]
         level = int(levels * detour / lag) if detour < lag else levels - 1
         level = min(level, levels - 1)
         share[level] += ops.share[u]
-        least[0, level] = min(least[0, level], together[a, u - a])
-        least[1, level] = min(least[1, level], apart[a, u - a])
-        least[2, level] = min(least[2, level], together[u, v - u])
-        least[3, level] = min(least[3, level], apart[u, v - u])
+        least_lags[0, level] = min(least_lags[0, level], together[a, u - a])
+        least_lags[1, level] = min(least_lags[1, level], apart[a, u - a])
+        least_lags[2, level] = min(least_lags[2, level], together[u, v - u])
+        least_lags[3, level] = min(least_lags[3, level], apart[u, v - u])
     for level in range(levels - 1, -1, -1):
         if level < levels - 1:
             share[level] += share[level + 1]
             for end in range(4):
-                least[end, level] = min(least[end, level], least[end, level + 1])
+                least_lags[end, level] = min(least_lags[end, level], least_lags[end, level + 1])
         if share[level] > 0:
-            into_near, into_far = least[0, level], least[1, level]
-            out_near, out_far = least[2, level], least[3, level]
+            into_near, into_far = least_lags[0, level], least_lags[1, level]
+            out_near, out_far = least_lags[2, level], least_lags[3, level]
             longest = into_far + out_far
             if shared:
                 first, second = into_near + out_near, longest
@@ -302,20 +306,20 @@ def split_lag(
 
 @called_by_compiled
 def least_length(
-    ops: RelaxedOps, share: float, first: float, second: float, others: float
+    ops: RelaxedOps, share: float, first: float, second: float, longest: float
 ) -> float:
     """Return the least time in which devices with these delays, rising, have such a capacity."""
     speed: float = ops.speed[0]
     weighted: float = speed * (first - ops.overhead)
-    least = (share + weighted) / speed
+    length = (share + weighted) / speed
     for device in range(1, len(ops.speed)):
-        delay = second if device == 1 else others
+        delay = second if device == 1 else longest
         if delay == np.inf:
             break
         speed += ops.speed[device]
         weighted += ops.speed[device] * (delay - ops.overhead)
-        least = min(least, (share + weighted) / speed)
-    return least
+        length = min(length, (share + weighted) / speed)
+    return length
 
 
 def heads(ops: RelaxedOps, lags: Lags, num_groups: int) -> NDArray[np.float64]:
@@ -349,7 +353,7 @@ def fill_heads(
     for v in range(num_ops):
         for group in range(len(group_head)):
             group_seconds[group], group_head[group] = 0.0, np.inf
-        share, least = 0.0, np.inf
+        share, least_head = 0.0, np.inf
         needed_by[v] = v
         for u in range(v, -1, -1):
             if needed_by[u] != v:
@@ -363,11 +367,11 @@ def fill_heads(
                 lag = together[u, v - u]
             head[v] = max(head[v], head[u] + ops.seconds[u] + lag)
             group = ops.group[u]
-            share, least = share + ops.share[u], min(least, head[u])
+            share, least_head = share + ops.share[u], min(least_head, head[u])
             group_seconds[group] += ops.seconds[u] + ops.rest[u]
             group_head[group] = min(group_head[group], head[u])
             alone = group_head[group] + group_seconds[group]
-            head[v] = max(head[v], max(least + share, alone) - ops.overhead)
+            head[v] = max(head[v], max(least_head + share, alone) - ops.overhead)
 
 
 @compiled
@@ -392,8 +396,8 @@ def window_bound(
         bound = max(bound, head[op] + ops.seconds[op] + tail[op])
     for end in ends:
         share = 0.0
-        for each in range(len(group_seconds)):
-            group_seconds[each] = 0.0
+        for group_index in range(len(group_seconds)):
+            group_seconds[group_index] = 0.0
         for op in order:
             if tail[op] >= end:
                 group = ops.group[op]

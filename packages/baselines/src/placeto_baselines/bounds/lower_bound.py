@@ -83,20 +83,20 @@ def bounds_in_turn(
     if not 0 <= scale < float("inf"):
         raise BaselineError(f"scale: expected a number >= 0, got {scale}")
 
-    def known(name: str, bound: float) -> tuple[str, float]:
+    def lowered(name: str, bound: float) -> tuple[str, float]:
         return name, max(0.0, bound) * (1 - ROUNDING)
 
     paths = longest_paths(problem)
     programme = work_programme(problem, paths, scale)
-    penalty = scale * programme.needs.least_excess
-    yield known("path", float(programme.path.min(axis=1).max()) + penalty)
-    yield known("work", programme.solve())
-    yield known("split", split_bound(problem, paths, programme))
+    penalty = scale * programme.memory_needs.least_excess
+    yield lowered("path", float(programme.path.min(axis=1).max()) + penalty)
+    yield lowered("work", programme.solve())
+    yield lowered("split", split_bound(problem, paths, programme))
     if problem.graph.num_ops <= MOST_OPS_OF_FORK_JOIN:
         # Numba takes half a second to import.
         from placeto_baselines.bounds.fork_join import fork_join_bound  # noqa: PLC0415
 
-        yield known("fork-join", fork_join_bound(problem, paths) + penalty)
+        yield lowered("fork-join", fork_join_bound(problem, paths) + penalty)
     else:
         yield "fork-join", 0.0
 
@@ -124,7 +124,7 @@ def split_bound(problem: PlacementProblem, paths: Paths, programme: WorkProgramm
     num_parts, part_of = connected_components(joined, directed=False)
     together = _on_one_device(problem, programme, part_of).min(axis=1)
     apart = _least_transfers(problem, paths, part_of, num_parts)
-    apart += programme.scale * programme.needs.least_excess
+    apart += programme.scale * programme.memory_needs.least_excess
     return float(np.minimum(together, apart).max())
 
 
@@ -132,17 +132,21 @@ def _on_one_device(
     problem: PlacementProblem, programme: WorkProgramme, part_of: NDArray[np.int32]
 ) -> NDArray[np.float64]:
     """Return float64[P, D], what each part costs on each device alone."""
-    graph, parts = problem.graph, programme.of_sets(part_of)
-    needs, running = parts.needs, parts.needs.running
-    if needs.held is not None:
+    graph, programme_of_parts = problem.graph, programme.of_sets(part_of)
+    part_needs, running = programme_of_parts.memory_needs, programme_of_parts.memory_needs.running
+    if part_needs.held_tensors is not None:
         part_of_op = part_of[problem.grouping.group_of]
-        part = part_of_op[needs.held.op]
-        of_part = needs.held.tensors & (part_of_op[graph.tensor_producer] == part)
-        held = HeldTensors(needs.held.op, of_part).num_bytes(graph)
-        running[part] = np.maximum(running[part], held)
-    least = programme.needs.least_excess
-    excess = np.maximum(needs.resident[:, None] + running - needs.memory, least)
-    costs: NDArray[np.float64] = np.maximum(parts.work - parts.overhead, parts.path)
+        running_part = part_of_op[part_needs.held_tensors.op]
+        of_part = part_needs.held_tensors.tensors & (
+            part_of_op[graph.tensor_producer] == running_part
+        )
+        held_bytes = HeldTensors(part_needs.held_tensors.op, of_part).num_bytes(graph)
+        running[running_part] = np.maximum(running[running_part], held_bytes)
+    least_excess = programme.memory_needs.least_excess
+    excess = np.maximum(part_needs.resident[:, None] + running - part_needs.memory, least_excess)
+    costs: NDArray[np.float64] = np.maximum(
+        programme_of_parts.work - programme_of_parts.overhead, programme_of_parts.path
+    )
     costs += programme.scale * excess
     return costs
 
@@ -153,14 +157,14 @@ def _least_transfers(
     """Return float64[P], the shortest path of each part with a transfer between groups in it."""
     graph, cluster = problem.graph, problem.cluster
     group_of = problem.grouping.group_of
-    least = np.full(num_parts, np.inf)
+    shortest_in_part = np.full(num_parts, np.inf)
     maker, reader = graph.edge_producers, graph.edge_consumers
-    size, after = graph.tensor_bytes[graph.edges[:, 0]], paths.seconds + paths.tail
+    size, remaining = graph.tensor_bytes[graph.edges[:, 0]], paths.seconds + paths.tail
     shortest = np.full(graph.num_edges, np.inf)
-    for source, there in permutations(range(problem.num_devices), 2):
-        transfer = cluster.latency[source, there] + size / cluster.bandwidth[source, there]
-        here = paths.end[maker, source] + transfer + after[reader, there]
-        shortest = np.minimum(shortest, here)
+    for source, target in permutations(range(problem.num_devices), 2):
+        transfer = cluster.latency[source, target] + size / cluster.bandwidth[source, target]
+        length = paths.end[maker, source] + transfer + remaining[reader, target]
+        shortest = np.minimum(shortest, length)
     sent = group_of[maker] != group_of[reader]
-    np.minimum.at(least, part_of[group_of[reader[sent]]], shortest[sent])
-    return least
+    np.minimum.at(shortest_in_part, part_of[group_of[reader[sent]]], shortest[sent])
+    return shortest_in_part

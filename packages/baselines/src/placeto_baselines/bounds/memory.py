@@ -20,15 +20,15 @@ class MemoryNeeds:
 
     resident: NDArray[np.int64]  # [G], parameters, which devices hold for the whole step
     running: NDArray[np.int64]  # [G, D], on top of these while one op of the group runs
-    held: "HeldTensors | None"  # on top of these on all devices together while one op runs
+    held_tensors: "HeldTensors | None"  # on top of these on all devices together while one op runs
     memory: NDArray[np.int64]  # [D]
     mean_excess: int  # bytes that all devices lack together, over their number
 
     @property
     def lack(self) -> NDArray[np.int64]:
         """int64[G, D], the excess of some device over its memory, if a group is on a device."""
-        needed = self.resident[:, None] + self.running
-        lack: NDArray[np.int64] = np.maximum(needed - self.memory, self.mean_excess)
+        peak_bytes = self.resident[:, None] + self.running
+        lack: NDArray[np.int64] = np.maximum(peak_bytes - self.memory, self.mean_excess)
         return lack
 
     @property
@@ -59,8 +59,8 @@ def least_memory(problem: PlacementProblem) -> NDArray[np.int64]:
     >>> least_memory(problem).shape == (problem.num_groups, problem.num_devices)
     True
     """
-    needs = memory_needs(problem)
-    alone: NDArray[np.int64] = needs.resident[:, None] + needs.running
+    demand = memory_needs(problem)
+    alone: NDArray[np.int64] = demand.resident[:, None] + demand.running
     return alone
 
 
@@ -87,14 +87,16 @@ def memory_needs(problem: PlacementProblem) -> MemoryNeeds:
     lasts = runs & (seconds > 1e-12 * _horizon(problem, seconds))
     running = np.zeros((problem.num_groups, problem.num_devices), np.int64)
     np.maximum.at(running, problem.grouping.group_of, np.where(lasts, need[:, None], 0))
-    held = most_held(graph, np.asarray((lasts | ~runs).all(axis=1)))
-    total = sum(graph.parameter_bytes.tolist()) + (held.num_bytes(graph) if held else 0)
+    held_tensors = most_held(graph, np.asarray((lasts | ~runs).all(axis=1)))
+    total = sum(graph.parameter_bytes.tolist()) + (
+        held_tensors.num_bytes(graph) if held_tensors else 0
+    )
     memory = cluster.memory_bytes
     used = memory[runs.any(axis=0)].tolist()
     return MemoryNeeds(
         resident=problem.group_graph.parameter_bytes,
         running=running,
-        held=held,
+        held_tensors=held_tensors,
         memory=memory,
         mean_excess=max(0, math.ceil(Fraction(total - sum(used), len(used)))),
     )
@@ -145,43 +147,43 @@ def most_held(graph: OpGraph, lasting: NDArray[np.bool_]) -> HeldTensors | None:
     word, bit = np.divmod(np.arange(len(tried)), 64)
     itself = np.zeros((graph.num_ops, int(word[-1]) + 1), np.uint64)
     itself[tried, word] = np.uint64(1) << bit.astype(np.uint64)
-    before, after = graph.precedences.T
+    sources, readers = graph.precedences.T
     later, done = itself.copy(), itself.copy()  # than each, and before each
     in_order = rows_in_order(graph)
     for rows in in_order:
-        np.bitwise_or.at(later, after[rows], later[before[rows]])
+        np.bitwise_or.at(later, readers[rows], later[sources[rows]])
     for rows in reversed(in_order):
-        np.bitwise_or.at(done, before[rows], done[after[rows]])
-    needed = np.zeros((graph.num_tensors, itself.shape[1]), np.uint64)
-    np.bitwise_or.at(needed, graph.edges[:, 0], later[graph.edge_consumers])
-    needed[graph.held_tensors] = ~np.uint64(0)
-    held = needed & done[graph.tensor_producer] | itself[graph.tensor_producer]
+        np.bitwise_or.at(done, sources[rows], done[readers[rows]])
+    needing_ops = np.zeros((graph.num_tensors, itself.shape[1]), np.uint64)
+    np.bitwise_or.at(needing_ops, graph.edges[:, 0], later[graph.edge_consumers])
+    needing_ops[graph.held_tensors] = ~np.uint64(0)
+    holding_ops = needing_ops & done[graph.tensor_producer] | itself[graph.tensor_producer]
 
-    def of_word(number: int) -> NDArray[np.bool_]:
-        octets = held[:, number].astype("<u8")[:, None].view(np.uint8)
+    def of_word(column: int) -> NDArray[np.bool_]:
+        octets = holding_ops[:, column].astype("<u8")[:, None].view(np.uint8)
         return np.unpackbits(octets, axis=1, bitorder="little").astype(np.bool_)
 
-    num_bytes = np.concatenate([size @ of_word(number) for number in range(held.shape[1])])
+    num_bytes = np.concatenate([size @ of_word(column) for column in range(holding_ops.shape[1])])
     best = int((num_bytes[: len(tried)] + graph.workspace_bytes[tried]).argmax())
     tensors = of_word(best // 64)[:, best % 64] & ~graph.lives_in_weights
     return HeldTensors(int(tried[best]), tensors)
 
 
-def rows_in_order(graph: OpGraph, most: int | None = None) -> list[NDArray[np.int64]]:
+def rows_in_order(graph: OpGraph, max_rows: int | None = None) -> list[NDArray[np.int64]]:
     """Return rows of ``precedences`` that depend on earlier ones alone, at most so many at once.
 
     So they also do in reverse: an op is deeper than all before it.
     """
-    after = graph.precedences[:, 1]
+    readers = graph.precedences[:, 1]
     depth = np.zeros(graph.num_ops, np.int64)
-    in_order = np.argsort(graph.topological_index[after], kind="stable")
+    in_order = np.argsort(graph.topological_index[readers], kind="stable")
     for op, reader in graph.precedences[in_order].tolist():
         depth[reader] = max(depth[reader], depth[op] + 1)
-    order = np.argsort(depth[after], kind="stable")
-    step = most or max(len(order), 1)
+    order = np.argsort(depth[readers], kind="stable")
+    step = max_rows or max(len(order), 1)
     return [
         rows[first : first + step]
-        for rows in np.split(order, np.flatnonzero(np.diff(depth[after[order]])) + 1)
+        for rows in np.split(order, np.flatnonzero(np.diff(depth[readers[order]])) + 1)
         for first in range(0, len(rows), step)
     ]
 

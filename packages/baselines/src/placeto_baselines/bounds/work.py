@@ -46,10 +46,10 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     """
     graph, cluster = problem.graph, problem.cluster
     seconds, rest = op_seconds(problem), problem.overhead_time
-    before, after = graph.precedences.T
-    in_a_group = problem.grouping.group_of[before] == problem.grouping.group_of[after]
+    sources, readers = graph.precedences.T
+    in_a_group = problem.grouping.group_of[sources] == problem.grouping.group_of[readers]
     sizes = np.append(graph.tensor_bytes[graph.edges[:, 0]], np.zeros(graph.num_waits))
-    is_sent = (np.arange(len(before)) < graph.num_edges)[:, None, None]
+    is_sent = (np.arange(len(sources)) < graph.num_edges)[:, None, None]
     seconds_per_byte, devices = 1 / cluster.bandwidth, np.arange(problem.num_devices)
     elsewhere = devices[:, None] != devices
 
@@ -57,18 +57,18 @@ def longest_paths(problem: PlacementProblem) -> Paths:
         """Return float64[R, D, D], from the end of one op to the start of the other at best."""
         sent = cluster.latency + sizes[rows, None, None] * seconds_per_byte
         between = np.where(is_sent[rows], sent, 0.0)
-        between[:, devices, devices] = rest[before[rows]]
+        between[:, devices, devices] = rest[sources[rows]]
         return np.where(in_a_group[rows, None, None] & elsewhere, np.inf, between)
 
     in_order = rows_in_order(graph, 1 + MOST_AT_ONCE // problem.num_devices**2)
     end = seconds.copy()
     for rows in in_order:
-        arrival = (end[before[rows], :, None] + passing(rows)).min(axis=1)
-        np.maximum.at(end, after[rows], arrival + seconds[after[rows]])
+        arrival = (end[sources[rows], :, None] + passing(rows)).min(axis=1)
+        np.maximum.at(end, readers[rows], arrival + seconds[readers[rows]])
     tail = np.where(np.isfinite(seconds), 0.0, np.inf)
     for rows in reversed(in_order):
-        left = passing(rows) + seconds[after[rows], None] + tail[after[rows], None]
-        np.maximum.at(tail, before[rows], left.min(axis=2))
+        remaining = passing(rows) + seconds[readers[rows], None] + tail[readers[rows], None]
+        np.maximum.at(tail, sources[rows], remaining.min(axis=2))
     return Paths(seconds, end, tail)
 
 
@@ -96,7 +96,7 @@ class WorkProgramme:
     work: NDArray[np.float64]  # [G, D] seconds with overheads; infinite where a group cannot run
     path: NDArray[np.float64]  # [G, D], of the longest path through a group; so, too
     overhead: NDArray[np.float64]  # [D] seconds of one
-    needs: MemoryNeeds
+    memory_needs: MemoryNeeds
     scale: float  # seconds that a byte too many costs
 
     def solve(self) -> float:
@@ -129,8 +129,8 @@ class WorkProgramme:
         of_path, of_lack = np.zeros(len(order)), np.zeros(len(order))
         of_memory = np.zeros(self.work.shape)
         of_path[_greatest(self.path.min(axis=1), set_of)] = set_path
-        of_memory[_greatest(self.needs.running.max(axis=1), set_of)] = set_memory
-        of_lack[self.needs.lack.min(axis=1).argmax()] = set_lack.sum()
+        of_memory[_greatest(self.memory_needs.running.max(axis=1), set_of)] = set_memory
+        of_lack[self.memory_needs.lack.min(axis=1).argmax()] = set_lack.sum()
         return of_work, of_path, of_memory, of_lack
 
     def of_sets(self, set_of: NDArray[np.integer]) -> "WorkProgramme":
@@ -141,10 +141,10 @@ class WorkProgramme:
         # Sums of infinities are infinite, and so is the work of a set that cannot run.
         np.add.at(work, set_of, self.work)
         np.maximum.at(path, set_of, self.path)
-        np.maximum.at(running, set_of, self.needs.running)
-        np.add.at(resident, set_of, self.needs.resident)
-        needs = replace(self.needs, resident=resident, running=running)
-        return replace(self, work=work, path=path, needs=needs)
+        np.maximum.at(running, set_of, self.memory_needs.running)
+        np.add.at(resident, set_of, self.memory_needs.resident)
+        memory_needs = replace(self.memory_needs, resident=resident, running=running)
+        return replace(self, work=work, path=path, memory_needs=memory_needs)
 
     def bound(
         self,
@@ -161,7 +161,7 @@ class WorkProgramme:
         down, and those below 0 count as 0. They are float64 [D], [G], [G, D] and [G].
         """
         of_work, of_path, of_memory, of_lack = (
-            np.maximum(given, 0.0) for given in (of_work, of_path, of_memory, of_lack)
+            np.maximum(multipliers, 0.0) for multipliers in (of_work, of_path, of_memory, of_lack)
         )
         shrink = max(1.0, float(of_work.sum() + of_path.sum()))
         of_work, of_path = of_work / shrink, of_path / shrink
@@ -170,18 +170,20 @@ class WorkProgramme:
             of_memory = of_memory * (self.scale / bytes_weigh)
             of_lack = of_lack * (self.scale / bytes_weigh)
         of_device = of_memory.sum(axis=0)
-        needs = self.needs
+        memory_needs = self.memory_needs
         runs = np.isfinite(self.work)
         adds = np.where(
             runs,
             of_work * np.where(runs, self.work, 0.0)
             + of_path[:, None] * np.where(runs, self.path, 0.0)
-            + of_device * needs.resident[:, None]
-            + of_memory * needs.running
-            + of_lack[:, None] * needs.lack,
+            + of_device * memory_needs.resident[:, None]
+            + of_memory * memory_needs.running
+            + of_lack[:, None] * memory_needs.lack,
             np.inf,
         )
-        return float(adds.min(axis=1).sum() - of_work @ self.overhead - of_device @ needs.memory)
+        return float(
+            adds.min(axis=1).sum() - of_work @ self.overhead - of_device @ memory_needs.memory
+        )
 
     def solver_multipliers(self) -> tuple[NDArray[np.float64], ...]:
         """Return the multipliers of the optimum, as `bound` takes them.
@@ -194,22 +196,22 @@ class WorkProgramme:
 
         groups, devices = np.nonzero(np.isfinite(self.work))
         num_groups, num_devices = self.work.shape
-        needs = self.needs
-        parts, ones = np.arange(len(groups)), np.ones((len(groups), 1))
-        of_group = sparse.csr_array((ones[:, 0], (groups, parts)))
+        memory_needs = self.memory_needs
+        columns, ones = np.arange(len(groups)), np.ones((len(groups), 1))
+        of_group = sparse.csr_array((ones[:, 0], (groups, columns)))
         of_device = sparse.csr_array(
-            (ones[:, 0], (devices, parts)), shape=(num_devices, len(parts))
+            (ones[:, 0], (devices, columns)), shape=(num_devices, len(columns))
         )
-        byte = float(needs.memory.max())
+        byte = float(memory_needs.memory.max())
         shortest = self.scale * byte / LARGEST_COST
         longest = float(max(self.path[groups, devices].max(), self.overhead.max()))
         second = max(longest, shortest) or 1.0
         # The columns are the parts, T, e, and the resident bytes of each device.
         work = of_device * (self.work[groups, devices] / second)
         path = of_group * (self.path[groups, devices] / second)
-        resident = of_device * (needs.resident[groups] / byte)
-        running = sparse.diags_array(needs.running[groups, devices] / byte)
-        lack = of_group * (needs.lack[groups, devices] / byte)
+        resident = of_device * (memory_needs.resident[groups] / byte)
+        running = sparse.diags_array(memory_needs.running[groups, devices] / byte)
+        lack = of_group * (memory_needs.lack[groups, devices] / byte)
         each_group, each_device = -ones[:num_groups], -np.ones((num_devices, 1))
         matrix = sparse.block_array(
             [
@@ -225,11 +227,11 @@ class WorkProgramme:
             self.overhead / second,
             np.zeros(num_groups),
             np.zeros(num_devices),
-            needs.memory[devices] / byte,
+            memory_needs.memory[devices] / byte,
             np.zeros(num_groups),
         ]
         costs = np.zeros(matrix.shape[1])
-        costs[len(parts)], costs[len(parts) + 1] = 1.0, self.scale * byte / second
+        costs[len(columns)], costs[len(columns) + 1] = 1.0, self.scale * byte / second
         unused = sparse.csr_array((num_groups, num_devices + 2))
         solution = optimize.linprog(
             costs,

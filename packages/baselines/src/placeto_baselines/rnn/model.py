@@ -72,8 +72,8 @@ class GroupEmbedding:
         reads, sends = np.zeros((2, len(order), self.max_groups))
         reads[readers, sources] = 1
         sends[sources, readers] = 1
-        parts = [types[order], sizes[order], reads, sends]
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        features = [types[order], sizes[order], reads, sends]
+        return np.concatenate(features, axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,14 +148,19 @@ class AttentionScores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, keys: Tensor, queries: Tensor, weight: Tensor, known: Any) -> Tensor:
-        """Return ``known``, or float32[N, M, L] for keys[N, L, H], queries[N, M, H], weight[H]."""
+    def forward(
+        ctx: Any, keys: Tensor, queries: Tensor, weight: Tensor, computed_scores: Any
+    ) -> Tensor:
+        """Return float32[N, M, L] for keys[N, L, H], queries[N, M, H] and weight[H].
+
+        They are ``computed_scores``, if these were computed before.
+        """
         ctx.save_for_backward(keys, queries, weight)
-        if known is not None:
-            return torch.as_tensor(known)
+        if computed_scores is not None:
+            return torch.as_tensor(computed_scores)
         scores = keys.new_empty(*queries.shape[:2], keys.shape[1])
-        for graph, part, logistic in _logistics(keys, queries):
-            torch.matmul(logistic, weight, out=scores[graph, part])
+        for graph, chunk, logistic in _logistics(keys, queries):
+            torch.matmul(logistic, weight, out=scores[graph, chunk])
         return scores.mul_(2).sub_(weight.sum())
 
     @staticmethod
@@ -164,31 +169,31 @@ class AttentionScores(torch.autograd.Function):
         by_scores = gradients[0].contiguous()
         by_keys, by_queries = torch.zeros_like(keys), torch.empty_like(queries)
         by_weight = torch.zeros_like(weight)
-        for graph, part, logistic in _logistics(keys, queries):
-            here = by_scores[graph, part]
-            by_weight += here.flatten() @ logistic.flatten(0, 1)
+        for graph, chunk, logistic in _logistics(keys, queries):
+            chunk_gradients = by_scores[graph, chunk]
+            by_weight += chunk_gradients.flatten() @ logistic.flatten(0, 1)
             # s (1 - s) times the gradient, in the place of s
             slope = torch.ops.aten.sigmoid_backward.grad_input(
-                here[:, :, None].expand_as(logistic), logistic, grad_input=logistic
+                chunk_gradients[:, :, None].expand_as(logistic), logistic, grad_input=logistic
             )
             by_keys[graph] += slope.sum(dim=0)
-            torch.sum(slope, dim=1, out=by_queries[graph, part])
+            torch.sum(slope, dim=1, out=by_queries[graph, chunk])
         by_weight.mul_(2).sub_(by_scores.sum())
         return by_keys.mul_(4 * weight), by_queries.mul_(4 * weight), by_weight, None
 
 
 def _logistics(keys: Tensor, queries: Tensor) -> Iterator[tuple[int, slice, Tensor]]:
     """Yield ``s(2 (keys + queries))`` of some queries of a graph at a time; each in one memory."""
-    number, length, size = keys.shape
+    num_graphs, length, size = keys.shape
     at_once = max(1, CHUNK // (length * size))
     twice_keys, twice_queries = 2 * keys, 2 * queries[:, :, None]
     memory = keys.new_empty(min(at_once, queries.shape[1]), length, size)
-    for graph in range(number):
+    for graph in range(num_graphs):
         for first in range(0, queries.shape[1], at_once):
-            part = slice(first, first + at_once)
-            some = twice_queries[graph, part]
-            total = torch.add(some, twice_keys[graph], out=memory[: len(some)])
-            yield graph, part, total.sigmoid_()
+            chunk = slice(first, first + at_once)
+            chunk_queries = twice_queries[graph, chunk]
+            total = torch.add(chunk_queries, twice_keys[graph], out=memory[: len(chunk_queries)])
+            yield graph, chunk, total.sigmoid_()
 
 
 class PlacementModel(nn.Module):
@@ -234,7 +239,7 @@ class PlacementModel(nn.Module):
         return Encoded(states, self.attention_key(states), both[0], both[1], graphs)
 
     def attention(
-        self, encoded: Encoded, hidden: Tensor, known: Tensor | None = None
+        self, encoded: Encoded, hidden: Tensor, computed_scores: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return float32[N, M, L] twice: how much each group counts, in sum 1, and its score.
 
@@ -242,7 +247,10 @@ class PlacementModel(nn.Module):
         been computed before can be given.
         """
         scores: Tensor = AttentionScores.apply(  # type: ignore[no-untyped-call]
-            encoded.keys, self.attention_query(hidden), self.attention_score.weight[0], known
+            encoded.keys,
+            self.attention_query(hidden),
+            self.attention_score.weight[0],
+            computed_scores,
         )
         padded = ~encoded.graphs.mask[:, None]
         return scores.masked_fill(padded, -torch.inf).softmax(dim=-1), scores
@@ -279,31 +287,31 @@ class PlacementModel(nn.Module):
         They are computed by teacher forcing. ``written`` has the scores of attention, if this
         policy wrote these placements with the weights that it has now.
         """
-        number, samples, length = devices.shape
-        start = torch.full((number, samples, 1), self.num_devices)
+        num_graphs, samples, length = devices.shape
+        start = torch.full((num_graphs, samples, 1), self.num_devices)
         inputs = torch.cat([start, devices[:, :, :-1]], dim=-1).flatten(0, 1)
         states, _ = self.decoder(self.device_embedding(inputs), _start(encoded, samples))
         # [N B, L, H] to [N, B L, H]: all states of a graph attend to it at once
-        hidden = states.reshape(number, samples * length, -1)
+        hidden = states.reshape(num_graphs, samples * length, -1)
         scores = None if written is None else written.scores.flatten(1, 2)
         weights, _ = self.attention(encoded, hidden, scores)
-        logits = self.logits(encoded, hidden, weights).view(number, samples, length, -1)
+        logits = self.logits(encoded, hidden, weights).view(num_graphs, samples, length, -1)
         allowed = encoded.graphs.allowed[:, None]
         return logits.masked_fill(~allowed, -torch.inf).log_softmax(dim=-1)
 
     def _write(self, encoded: Encoded, samples: int, choose: Callable[[Tensor], Tensor]) -> Written:
-        number, length = encoded.states.shape[:2]
+        num_graphs, length = encoded.states.shape[:2]
         state = _start(encoded, samples)
-        scores = torch.empty(number, samples, length, length)
-        devices = torch.empty((number, samples, length), dtype=torch.int64)
-        last = torch.full((number, samples), self.num_devices)
+        scores = torch.empty(num_graphs, samples, length, length)
+        devices = torch.empty((num_graphs, samples, length), dtype=torch.int64)
+        last = torch.full((num_graphs, samples), self.num_devices)
         for place in range(length):
             hidden, state = self.decoder(self.device_embedding(last.view(-1, 1)), state)
-            hidden = hidden.view(number, samples, -1)
+            hidden = hidden.view(num_graphs, samples, -1)
             weights, scores[:, :, place] = self.attention(encoded, hidden)
-            here = self.logits(encoded, hidden, weights)
+            logits = self.logits(encoded, hidden, weights)
             allowed = encoded.graphs.allowed[:, place, None]
-            last = devices[:, :, place] = choose(here.masked_fill(~allowed, -torch.inf))
+            last = devices[:, :, place] = choose(logits.masked_fill(~allowed, -torch.inf))
         return Written(devices, scores)
 
     def _draw_weights(self, generator: torch.Generator) -> None:

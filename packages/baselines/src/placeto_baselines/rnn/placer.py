@@ -78,9 +78,9 @@ class RnnSettings:
         expected["hidden_size"] = "an even number of units", is_even
         expected["entropy_weight"] = "a number of at least 0", 0 <= self.entropy_weight < infinity
         expected["baseline_decay"] = "a part from 0 to below 1", 0 <= self.baseline_decay < 1
-        for name, (what, is_right) in expected.items():
+        for name, (requirement, is_right) in expected.items():
             if not is_right:
-                raise BaselineError(f"{name}: expected {what}, got {getattr(self, name)}")
+                raise BaselineError(f"{name}: expected {requirement}, got {getattr(self, name)}")
 
 
 class RnnPlacer:

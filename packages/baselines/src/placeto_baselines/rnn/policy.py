@@ -122,16 +122,16 @@ def train_policy(
     Return the policy as it is after the last update, and what was tried for each problem.
     """
     problems = [evaluator.problem for evaluator in evaluators]
-    numbers = sorted({problem.num_devices for problem in problems})
-    if len(numbers) != 1:
+    device_counts = sorted({problem.num_devices for problem in problems})
+    if len(device_counts) != 1:
         raise BaselineError(
-            f"evaluators: expected problems on one number of devices, got {numbers or 'none'}"
+            f"evaluators: expected problems on one number of devices, got {device_counts or 'none'}"
         )
     trials = [PlacementTrials(evaluator.problem, evaluator) for evaluator in evaluators]
     embedding = GroupEmbedding.of_problems(problems, settings.max_groups, settings.max_outputs)
     graphs = batch_of(problems, embedding)
     generator = torch.Generator().manual_seed(seed)
-    model = PlacementModel(embedding.num_features, numbers[0], settings, generator)
+    model = PlacementModel(embedding.num_features, device_counts[0], settings, generator)
     with one_thread():
         Trainer(model, graphs, trials, settings, generator).train()
     return RnnPolicy(model, embedding, settings), trials
@@ -184,14 +184,14 @@ class Trainer:
 
     def train(self) -> None:
         """Update the policy until the evaluations are spent."""
-        left = total = self.settings.evaluations * len(self.trials)
+        evaluations_left = total = self.settings.evaluations * len(self.trials)
         for rows in self._turns():
-            samples = min(self.settings.samples_per_update, left // len(rows))
+            samples = min(self.settings.samples_per_update, evaluations_left // len(rows))
             if not samples:
                 return
-            self.entropy_weight = self.settings.entropy_weight * left / total
+            self.entropy_weight = self.settings.entropy_weight * evaluations_left / total
             self.update(rows, samples)
-            left -= samples * len(rows)
+            evaluations_left -= samples * len(rows)
 
     def update(self, rows: Sequence[int], samples: int) -> None:
         """Update the policy once with so many placements of each of some graphs."""
@@ -227,11 +227,11 @@ class Trainer:
         self.optimizer.step()
 
     def _turns(self) -> Iterator[list[int]]:
-        number = min(self.settings.graphs_per_update, len(self.trials))
+        turn_size = min(self.settings.graphs_per_update, len(self.trials))
         waiting: list[int] = []
         while True:
-            while len(waiting) < number:
+            while len(waiting) < turn_size:
                 waiting += torch.randperm(len(self.trials), generator=self.generator).tolist()
-            turn = sorted(set(waiting[:number]))
-            waiting = waiting[number:]
+            turn = sorted(set(waiting[:turn_size]))
+            waiting = waiting[turn_size:]
             yield turn

@@ -112,14 +112,14 @@ def demand(problem: PlacementProblem) -> tuple[NDArray[np.int64], NDArray[np.int
     """
     graph, group_of = problem.graph, problem.grouping.group_of
     size = graph.tensor_bytes * ~graph.lives_in_weights
-    kept = np.zeros(graph.num_tensors, np.bool_)
+    is_kept = np.zeros(graph.num_tensors, np.bool_)
     later = graph.phases[graph.edge_producers] != graph.phases[graph.edge_consumers]
-    kept[graph.edges[later, 0]] = True
-    kept[graph.held_tensors] = True
+    is_kept[graph.edges[later, 0]] = True
+    is_kept[graph.held_tensors] = True
     permanent = problem.group_graph.parameter_bytes.copy()
-    np.add.at(permanent, group_of[graph.tensor_producer[kept]], size[kept])
+    np.add.at(permanent, group_of[graph.tensor_producer[is_kept]], size[is_kept])
     of_op = graph.workspace_bytes.copy()
-    np.add.at(of_op, graph.tensor_producer[~kept], size[~kept])
+    np.add.at(of_op, graph.tensor_producer[~is_kept], size[~is_kept])
     temporary = np.zeros(problem.num_groups, np.int64)
     np.maximum.at(temporary, group_of, of_op)
     return permanent, temporary
@@ -138,7 +138,7 @@ class Frontier(Timetable):
         permanent, self._temporary = demand(problem)
         self._total = permanent + self._temporary
         self._free_bytes = problem.cluster.memory_bytes
-        self._known = tasks.candidates.copy()  # one device once a group has been placed
+        self._possible = tasks.candidates.copy()  # one device once a group has been placed
         self._find_room()
         for task in self.ready:
             self.arrivals[task] = self.arrival(task)
@@ -157,9 +157,11 @@ class Frontier(Timetable):
         self.scheduled[task] = True
         for reader in self.ready[num_ready:]:
             self.arrivals[reader] = self.arrival(reader)
-        for other in settled:
-            self._free_bytes[self.placement[other]] -= self._total[other]
-            self._known[other] = np.arange(self.tasks.num_devices) == self.placement[other]
+        for settled_group in settled:
+            self._free_bytes[self.placement[settled_group]] -= self._total[settled_group]
+            self._possible[settled_group] = (
+                np.arange(self.tasks.num_devices) == self.placement[settled_group]
+            )
         group = self.tasks.group_of[task]
         self._ops_left[group] -= 1
         if not self._ops_left[group]:
@@ -173,8 +175,8 @@ class Frontier(Timetable):
 
         Where no candidate has the memory, the one with the most to spare has to take a group.
         """
-        fits = self._known & (self._total[:, None] <= self._free_bytes)
-        spare = np.where(self._known, self._free_bytes, np.iinfo(np.int64).min)
+        fits = self._possible & (self._total[:, None] <= self._free_bytes)
+        spare = np.where(self._possible, self._free_bytes, np.iinfo(np.int64).min)
         fits[np.arange(len(fits)), spare.argmax(axis=1)] |= ~fits.any(axis=1)
         self.candidates = fits
         for task in self.ready:
@@ -211,9 +213,9 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
             if _first_start(frontier, child, device) > until:
                 del awake[device]
                 continue
-            others = ready != child
-            first = np.minimum(urgent[others], until)
-            start[others, device] = np.maximum(start[others, device], first)
+            is_other = ready != child
+            first = np.minimum(urgent[is_other], until)
+            start[is_other, device] = np.maximum(start[is_other, device], first)
         start[~eligible] = np.inf
         rows, devices = np.nonzero(start == start.min())
         pairs = zip(ready[rows].tolist(), devices.tolist(), strict=True)
@@ -281,9 +283,9 @@ def favourite_children(tasks: TaskGraph) -> list[int]:
     unit = max(float(tasks.mean_seconds.max()), float(communication.max()))
     seconds = tasks.mean_seconds / unit
     num_tasks, num_edges = len(seconds), len(edges)
-    ones, numbers = np.ones(num_edges), np.arange(num_edges)
-    of_parent = sparse.csr_array((ones, (parents, numbers)), shape=(num_tasks, num_edges))
-    of_child = sparse.csr_array((ones, (children, numbers)), shape=(num_tasks, num_edges))
+    ones, edge_indices = np.ones(num_edges), np.arange(num_edges)
+    of_parent = sparse.csr_array((ones, (parents, edge_indices)), shape=(num_tasks, num_edges))
+    of_child = sparse.csr_array((ones, (children, edge_indices)), shape=(num_tasks, num_edges))
     matrix = sparse.block_array(
         [
             [sparse.diags_array(communication / unit), (of_parent - of_child).T, None],

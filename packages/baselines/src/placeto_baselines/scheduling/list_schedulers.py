@@ -59,8 +59,10 @@ class Heft(ListScheduler):
             timetable.add(task, device, start)
             if start + seconds[device] > start:
                 begin, end = gaps[device][gap]
-                parts = (begin, start), (start + seconds[device], end)
-                gaps[device][gap : gap + 1] = [part for part in parts if part[0] < part[1]]
+                intervals = (begin, start), (start + seconds[device], end)
+                gaps[device][gap : gap + 1] = [
+                    interval for interval in intervals if interval[0] < interval[1]
+                ]
         return timetable.completed()
 
 

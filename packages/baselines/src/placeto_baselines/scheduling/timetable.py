@@ -51,9 +51,11 @@ class TaskGraph:
         rate = _mean_over_pairs(np.minimum(cluster.bandwidth, FREE), kinds)
         seconds_per_byte = np.divide(1.0, rate, out=np.zeros(rate.shape), where=rate > 0)
         pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
-        found, pair_of = np.unique(pairs, axis=0, return_inverse=True)
-        sizes = sums_by_key(pair_of.ravel(), graph.tensor_bytes[graph.edges[:, 0]], len(found))
-        for (source, reader), size in zip(found.tolist(), sizes.tolist(), strict=True):
+        unique_pairs, pair_of = np.unique(pairs, axis=0, return_inverse=True)
+        sizes = sums_by_key(
+            pair_of.ravel(), graph.tensor_bytes[graph.edges[:, 0]], len(unique_pairs)
+        )
+        for (source, reader), size in zip(unique_pairs.tolist(), sizes.tolist(), strict=True):
             apart = self.group_of[source] != self.group_of[reader]
             if not self.is_data[source]:
                 self.predecessors[reader].append((source, size))
@@ -83,8 +85,8 @@ class TaskGraph:
         """
         rank: list[float] = self.mean_seconds.tolist()
         for task in reversed(self.order):
-            after = [sent * with_transfers + rank[j] for j, sent in self.successors[task]]
-            rank[task] += max(after, default=0.0)
+            path_seconds = [sent * with_transfers + rank[j] for j, sent in self.successors[task]]
+            rank[task] += max(path_seconds, default=0.0)
         return np.array(rank)
 
 
@@ -134,8 +136,8 @@ class Timetable:
 
         Without bytes, when it is done.
         """
-        here = self.placement[self.tasks.group_of[task]]
-        seconds: NDArray[np.float64] = self.tasks.transfers(size)[here] + float(self.finish[task])
+        device = self.placement[self.tasks.group_of[task]]
+        seconds: NDArray[np.float64] = self.tasks.transfers(size)[device] + float(self.finish[task])
         return seconds
 
     def arrival(self, task: int) -> NDArray[np.float64]:

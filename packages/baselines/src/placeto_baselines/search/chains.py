@@ -115,33 +115,39 @@ def best_chain(
     rank_of: dict[Stages, tuple[bool, float]] = {}  # of all that were evaluated
 
     def ranks(stages: Sequence[Stages]) -> list[tuple[bool, float]]:
-        new = [each for each in dict.fromkeys(stages) if each not in rank_of]
+        new = [candidate for candidate in dict.fromkeys(stages) if candidate not in rank_of]
         if new:
-            batch = chain.evaluate(np.stack([each.device_of_layer() for each in new]))
-            found = placement_ranks(batch, chain.problem.cluster.memory_bytes)
-            for (lacks, cost), each in zip(found, new, strict=True):
-                rank_of[each] = lacks, cost * (1 + LEAST_GAIN * len(each.devices))
-        return [rank_of[each] for each in stages]
+            batch = chain.evaluate(np.stack([candidate.device_of_layer() for candidate in new]))
+            new_ranks = placement_ranks(batch, chain.problem.cluster.memory_bytes)
+            for (lacks, cost), candidate in zip(new_ranks, new, strict=True):
+                rank_of[candidate] = lacks, cost * (1 + LEAST_GAIN * len(candidate.devices))
+        return [rank_of[candidate] for candidate in stages]
 
     def near(stages: Stages) -> list[Stages]:
-        left = max_evaluations - len(rank_of)
-        if left <= 0:
+        evaluations_left = max_evaluations - len(rank_of)
+        if evaluations_left <= 0:
             return []
-        found = [each for each in neighbours(stages, devices) if chain.can_be(each, devices)]
-        return found[:: -(-len(found) // left) or 1]
+        candidates = [
+            candidate
+            for candidate in neighbours(stages, devices)
+            if chain.can_be(candidate, devices)
+        ]
+        step = max(1, math.ceil(len(candidates) / evaluations_left))
+        return candidates[::step]  # spread over all of them, if there are too many
 
-    affordable = max_evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
-    beam = int(np.clip(affordable / (chain.num_layers**2 + LEAST_WORK), 1, BEAM))
+    sums = max_evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
+    beam = int(np.clip(sums / (chain.num_layers**2 + LEAST_WORK), 1, BEAM))
     proposed = proposed_stages(chain, devices, beam)
     proposed = proposed[: min(MOST_PROPOSED, max(1, max_evaluations // 4))]
-    first = [*(each for each in starts if chain.can_be(each, devices)), *proposed]
+    first = [*(start for start in starts if chain.can_be(start, devices)), *proposed]
     if not first:
         return None
-    ranked = sorted(zip(ranks(first), range(len(first)), strict=True))
+    first_ranks = ranks(first)
+    order = sorted(range(len(first)), key=first_ranks.__getitem__)
     ends = [
-        steepest_descent([first[place]], ranks, near, MOST_ROUNDS) for _, place in ranked[:DESCENTS]
+        steepest_descent([first[index]], ranks, near, MOST_ROUNDS) for index in order[:DESCENTS]
     ]
-    return steepest_descent([each for each in ends if each], ranks, lambda _: [], 1)
+    return steepest_descent([stages for stages in ends if stages], ranks, lambda _: [], 1)
 
 
 def chain_placement(
@@ -163,15 +169,15 @@ def steepest_descent(
 
     It is None if there is no candidate.
     """
-    best, least = None, None
+    best, best_rank = None, None
     for _ in range(most_rounds):
         if not candidates:
             break
-        found = ranks(candidates)
-        place = min(range(len(candidates)), key=found.__getitem__)
-        if least is not None and not found[place] < least:
+        candidate_ranks = ranks(candidates)
+        place = min(range(len(candidates)), key=candidate_ranks.__getitem__)
+        if best_rank is not None and not candidate_ranks[place] < best_rank:
             break
-        best, least = candidates[place], found[place]
+        best, best_rank = candidates[place], candidate_ranks[place]
         candidates = neighbours(best)
     return best
 
@@ -190,39 +196,42 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> lis
     in_turn = SHARE_IN_TURN / (chain.problem.graph.micro_batch.max(initial=0) + 1)
     paid = load + lack
     kinds = _kinds(chain.problem, devices)
-    found: dict[Stages, float] = {}
+    cost_of_stages: dict[Stages, float] = {}
     lacks = {0.0, float(lack[np.isfinite(lack)].max())}  # nothing, or as much as there is
-    for limit, most in product(LIMITS, sorted(lacks)):
-        limited = np.where((load <= limit * fair) & (lack <= most), paid, np.inf)
+    for limit, lack_limit in product(LIMITS, sorted(lacks)):
+        limited = np.where((load <= limit * fair) & (lack <= lack_limit), paid, np.inf)
         for cost, stages in fastest_stages(limited, transfer, kinds, beam)[:MOST_OF_LIMIT]:
-            parts = zip(stages.devices, pairwise(stages.bounds), strict=True)
-            slowest = max(paid[device, begin, end] for device, (begin, end) in parts)
-            named = Stages(stages.bounds, tuple(devices[each] for each in stages.devices))
-            found[named] = in_turn * cost + (1 - in_turn) * slowest
-    return sorted(found, key=found.__getitem__)
+            spans = zip(stages.devices, pairwise(stages.bounds), strict=True)
+            slowest = max(paid[device, begin, end] for device, (begin, end) in spans)
+            named = Stages(stages.bounds, tuple(devices[position] for position in stages.devices))
+            cost_of_stages[named] = in_turn * cost + (1 - in_turn) * slowest
+    return sorted(cost_of_stages, key=cost_of_stages.__getitem__)
 
 
 def _kinds(problem: PlacementProblem, devices: Sequence[int]) -> list[int]:
     """Return a number for each device; devices that may change places have the same."""
     cluster, seconds = problem.cluster, problem.compute_time
 
-    def alike(one: int, other: int) -> bool:
+    def alike(first: int, second: int) -> bool:
         swapped = np.arange(cluster.num_devices)
-        swapped[[one, other]] = other, one
-        named = replace(cluster.devices[one], name=cluster.devices[other].name)
+        swapped[[first, second]] = second, first
+        named = replace(cluster.devices[first], name=cluster.devices[second].name)
         return (
-            named == cluster.devices[other]
-            and np.array_equal(seconds[:, one], seconds[:, other])
+            named == cluster.devices[second]
+            and np.array_equal(seconds[:, first], seconds[:, second])
             and all(
                 np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
                 for matrix in (cluster.bandwidth, cluster.latency)
             )
         )
 
-    return [
-        next(at for at, earlier in enumerate(devices) if earlier == each or alike(earlier, each))
-        for each in devices
-    ]
+    kinds = []
+    for device in devices:
+        for kind, earlier in enumerate(devices):
+            if earlier == device or alike(earlier, device):
+                kinds.append(kind)
+                break
+    return kinds
 
 
 class _Frontier(NamedTuple):
@@ -230,7 +239,7 @@ class _Frontier(NamedTuple):
 
     cost: NDArray[np.float64]  # [N + 1]
     cut: NDArray[np.int64]  # where the last stage begins
-    before: NDArray[np.int64]  # the device of the stage before
+    previous_device: NDArray[np.int64]  # of the stage before
 
 
 def fastest_stages(
@@ -251,7 +260,7 @@ def fastest_stages(
         for device in range(len(load))
         if kinds.index(kinds[device]) == device
     }
-    known = dict(states)
+    frontiers = dict(states)
     while states:
         by_used: dict[frozenset[int], list[int]] = {}
         for used, last in states:
@@ -263,9 +272,9 @@ def fastest_stages(
         states = {}
         for used in sorted(promise, key=promise.__getitem__)[:beam]:
             lasts = by_used[used]
-            costs = np.stack([known[used, last].cost for last in lasts])
+            costs = np.stack([frontiers[used, last].cost for last in lasts])
             unused = [device for device in range(len(load)) if device not in used]
-            nexts = list({kinds[each]: each for each in reversed(unused)}.values())
+            nexts = list({kinds[device]: device for device in reversed(unused)}.values())
             reached = costs[:, None] + transfer[np.ix_(lasts, nexts)]
             come_from = np.array(lasts)[reached.argmin(axis=0)]
             total = reached.min(axis=0)[:, :, None] + load[nexts]
@@ -274,20 +283,20 @@ def fastest_stages(
                 cost = sums[cut, np.arange(len(rest))]
                 if np.isfinite(cost).any():
                     states[used | {device}, device] = _Frontier(cost, cut, comes[cut])
-        known |= states
-    ends = [(float(each.cost[-1]), used, last) for (used, last), each in known.items()]
-    found = []
+        frontiers |= states
+    ends = [(float(frontier.cost[-1]), used, last) for (used, last), frontier in frontiers.items()]
+    stages_with_costs = []
     for total, every, last in sorted(ends, key=lambda end: (end[0], len(end[1]), sorted(end[1]))):
         if not math.isfinite(total):
             break
         used, devices, bounds = every, [last], [len(rest) - 1]
         while len(used) > 1:
-            here, end = known[used, devices[-1]], bounds[-1]
+            frontier, end = frontiers[used, devices[-1]], bounds[-1]
             used -= {devices[-1]}
-            devices.append(int(here.before[end]))
-            bounds.append(int(here.cut[end]))
-        found.append((total, Stages((0, *bounds[::-1]), tuple(devices[::-1]))))
-    return found
+            devices.append(int(frontier.previous_device[end]))
+            bounds.append(int(frontier.cut[end]))
+        stages_with_costs.append((total, Stages((0, *bounds[::-1]), tuple(devices[::-1]))))
+    return stages_with_costs
 
 
 def chain_costs(
@@ -296,8 +305,8 @@ def chain_costs(
     """Return ``load`` and ``transfer`` of `fastest_stages`, and between them what memory costs."""
     graph, cluster, labels = chain.problem.graph, chain.problem.cluster, chain.labels
     layers = chain.num_layers
-    held = np.bincount(labels, graph.parameter_bytes, layers)
-    held += np.bincount(labels[graph.tensor_producer], _kept_bytes(graph), layers)
+    layer_bytes = np.bincount(labels, graph.parameter_bytes, layers)
+    layer_bytes += np.bincount(labels[graph.tensor_producer], _kept_bytes(graph), layers)
     load = np.stack(
         [
             _sums(np.bincount(labels, chain.problem.busy_time[:, device], layers))
@@ -307,42 +316,43 @@ def chain_costs(
     memory = cluster.memory_bytes[list(devices)][:, None, None]
     fastest = load[:, np.arange(layers), np.arange(1, layers + 1)].min(axis=0)  # of each layer
     runtime = fastest[np.isfinite(fastest)].sum()
-    lack = MEMORY_PENALTY * runtime * np.maximum(_sums(held) / memory - 1, 0)
+    lack = MEMORY_PENALTY * runtime * np.maximum(_sums(layer_bytes) / memory - 1, 0)
     among = np.ix_(devices, devices)
-    overhead = np.array([cluster.devices[each].transfer_overhead for each in devices])
-    each = (cluster.latency[among] + overhead[:, None])[..., None]
+    overhead = np.array([cluster.devices[device].transfer_overhead for device in devices])
+    per_tensor = (cluster.latency[among] + overhead[:, None])[..., None]
     per_byte = (1 / cluster.bandwidth[among])[..., None]
-    there, back = (
-        tensors * each + num_bytes * per_byte
+    forwards, backwards = (
+        tensors * per_tensor + num_bytes * per_byte
         for tensors, num_bytes in _crossing(graph, labels, layers)
     )
-    return load, lack, there + back.swapaxes(0, 1)
+    return load, lack, forwards + backwards.swapaxes(0, 1)
 
 
 def _crossing(
     graph: OpGraph, labels: NDArray[np.int64], layers: int
 ) -> list[list[NDArray[np.float64]]]:
     """Return how many tensors, and bytes, cross the cut before each layer: forwards, backwards."""
-    made = labels[graph.tensor_producer]
+    layer_of_tensor = labels[graph.tensor_producer]
     made_at, read_at = labels[graph.edge_producers], labels[graph.edge_consumers]
-    found = []
+    crossings = []
     for extreme in (np.maximum, np.minimum):
-        end = made.copy()  # the last layer that reads the tensor in this direction
+        end = layer_of_tensor.copy()  # the last layer that reads the tensor in this direction
         extreme.at(end, graph.edges[:, 0], extreme(made_at, read_at))
-        low, high = np.minimum(made, end), np.maximum(made, end)
+        low, high = np.minimum(layer_of_tensor, end), np.maximum(layer_of_tensor, end)
         amounts = []
         for amount in (np.ones(graph.num_tensors), graph.tensor_bytes):
             begins = np.bincount(low + 1, amount, layers + 1)
             amounts.append(np.cumsum(begins - np.bincount(high + 1, amount, layers + 1)))
-        found.append(amounts)
-    return found
+        crossings.append(amounts)
+    return crossings
 
 
 def _sums(values: NDArray[Any]) -> NDArray[np.float64]:
     """Return the sum of values i to j - 1 at [i, j]; infinity where there are none."""
     lasting = np.isinf(values)
     totals, infinite = (
-        np.concatenate([[0], np.cumsum(each)]) for each in (np.where(lasting, 0, values), lasting)
+        np.concatenate([[0], np.cumsum(summands)])
+        for summands in (np.where(lasting, 0, values), lasting)
     )
     sums: NDArray[np.float64] = totals - totals[:, None]
     sums[(infinite > infinite[:, None]) | np.tri(len(totals), dtype=bool)] = np.inf
@@ -351,47 +361,49 @@ def _sums(values: NDArray[Any]) -> NDArray[np.float64]:
 
 def _kept_bytes(graph: OpGraph) -> NDArray[np.int64]:
     """Return int64[T], the bytes of activations that the backward pass reads; else 0."""
-    kept = np.zeros(graph.num_tensors, bool)
-    kept[graph.edges[graph.phases[graph.edge_consumers] == Phase.BACKWARD, 0]] = True
+    is_kept = np.zeros(graph.num_tensors, bool)
+    is_kept[graph.edges[graph.phases[graph.edge_consumers] == Phase.BACKWARD, 0]] = True
     made_by = graph.tensor_producer
-    kept &= (graph.phases[made_by] == Phase.FORWARD) & ~graph.lives_in_weights
-    return graph.tensor_bytes * kept
+    is_kept &= (graph.phases[made_by] == Phase.FORWARD) & ~graph.lives_in_weights
+    return graph.tensor_bytes * is_kept
 
 
 def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
     """Return stages that differ in one cut or two, or in the devices of one or two stages."""
     bounds, used = list(stages.bounds), list(stages.devices)
     unused = [device for device in devices if device not in used]
-    found = []
+    variants = []
     for stage in range(1, len(used)):
         low, begin, high = bounds[stage - 1 : stage + 2]
         moved = {begin + step for step in (*STEPS, *(-step for step in STEPS))}
-        found += [
+        variants += [
             ([*bounds[:stage], cut, *bounds[stage + 1 :]], used)
             for cut in sorted(moved)
             if low < cut < high
         ]
-        for other, step in product(
+        for other_stage, step in product(
             range(stage + 1, len(used)), ((1, 1), (1, -1), (-1, 1), (-1, -1))
         ):
             both = bounds.copy()
-            both[stage], both[other] = both[stage] + step[0], both[other] + step[1]
+            both[stage], both[other_stage] = both[stage] + step[0], both[other_stage] + step[1]
             if both == sorted(set(both)):
-                found.append((both, used))
-        for other in range(stage):  # two of them change places
+                variants.append((both, used))
+        for other_stage in range(stage):  # two of them change places
             swapped = used.copy()
-            swapped[stage], swapped[other] = used[other], used[stage]
+            swapped[stage], swapped[other_stage] = used[other_stage], used[stage]
             sizes = list(stages.sizes)
-            sizes[stage], sizes[other] = sizes[other], sizes[stage]
-            found += [(bounds, swapped), (np.cumsum([0, *sizes]).tolist(), swapped)]
+            sizes[stage], sizes[other_stage] = sizes[other_stage], sizes[stage]
+            variants += [(bounds, swapped), (np.cumsum([0, *sizes]).tolist(), swapped)]
         without = bounds[:stage] + bounds[stage + 1 :]  # two of them become one
-        found += [(without, used[:gone] + used[gone + 1 :]) for gone in (stage - 1, stage)]
+        variants += [(without, used[:gone] + used[gone + 1 :]) for gone in (stage - 1, stage)]
     for stage, (begin, end) in enumerate(pairwise(bounds)):
         inside = {begin + step for step in STEPS} | {end - step for step in STEPS}
         cuts = sorted(cut for cut in inside if begin < cut < end)
         for device in unused:
-            found.append((bounds, [*used[:stage], device, *used[stage + 1 :]]))
+            variants.append((bounds, [*used[:stage], device, *used[stage + 1 :]]))
             for cut in cuts:  # it becomes two
                 halved = [*bounds[: stage + 1], cut, *bounds[stage + 1 :]]
-                found += [(halved, [*used[:at], device, *used[at:]]) for at in (stage, stage + 1)]
-    return [Stages(tuple(bounds), tuple(used)) for bounds, used in found]
+                variants += [
+                    (halved, [*used[:at], device, *used[at:]]) for at in (stage, stage + 1)
+                ]
+    return [Stages(tuple(bounds), tuple(used)) for bounds, used in variants]

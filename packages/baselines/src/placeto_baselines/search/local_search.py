@@ -174,8 +174,10 @@ class _Climber:
             group = int(self.generator.choice(self.movable))
             device = int(self.generator.choice(self._other_devices(group)))
             cost = float(self._costs_on(group, [device])[0])
-            more = cost - self.cost
-            if more <= 0 or self.generator.random() < np.exp(-more / max(temperature, 1e-300)):
+            increase = cost - self.cost
+            if increase <= 0 or self.generator.random() < np.exp(
+                -increase / max(temperature, 1e-300)
+            ):
                 self.placement[group], self.cost = device, cost
 
     def climb(self) -> None:

@@ -186,9 +186,9 @@ class MultilevelSearch:
         search.follow_leaders(leaders)
         search.anneal(first, self.warm, until(self.coarse_share))
         finer = range(first + 1, len(sizes)) or [first]
-        for number, level in enumerate(finer, start=1):
+        for position, level in enumerate(finer, start=1):
             search.follow_best(self.chains)
-            share = self.coarse_share + (1 - self.coarse_share) * number / len(finer)
+            share = self.coarse_share + (1 - self.coarse_share) * position / len(finer)
             search.anneal(level, self.cold, until(share))
 
 
@@ -374,8 +374,8 @@ class _Search:
         """Let a round take about as long as a person waits for Ctrl-C, by how long one took."""
         if self.seconds < math.inf and evaluations:
             num_moves = evaluations / len(self.placements) * SECONDS_OF_ROUND / max(seconds, 1e-6)
-            most = min(2 * self.num_moves, MOST_MOVES_OF_ROUND)
-            self.num_moves = int(np.clip(num_moves, 1, most))
+            max_moves = min(2 * self.num_moves, MOST_MOVES_OF_ROUND)
+            self.num_moves = int(np.clip(num_moves, 1, max_moves))
 
 
 class MoveSets(NamedTuple):
@@ -402,8 +402,8 @@ def move_sets(
     """
     levels = [
         level
-        for number, level in enumerate(problem.levels[: problem.level + 1])
-        if number == problem.level or level.num_groups >= coarsest
+        for index, level in enumerate(problem.levels[: problem.level + 1])
+        if index == problem.level or level.num_groups >= coarsest
     ]
     first_ops = np.unique(problem.grouping.group_of, return_index=True)[1]
     of_level = [level.group_of[first_ops] for level in levels]

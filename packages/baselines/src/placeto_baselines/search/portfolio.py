@@ -111,7 +111,7 @@ class PortfolioSearch:
     >>> search = PortfolioSearch(max_evaluations=200)
     >>> search.place(problem, evaluator).runtime
     1.0
-    >>> [choice.how for choice in search.choices]
+    >>> [choice.kind for choice in search.choices]
     ['alone', 'alone', 'in-order', 'balanced']
     """
 

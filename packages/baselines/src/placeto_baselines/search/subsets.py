@@ -27,7 +27,7 @@ class Choice:
     ----------
     devices : tuple of int
         Devices that may be used.
-    how : str
+    kind : str
         ``"alone"`` on one device; devices filled ``"in-order"`` or ``"balanced"``; the best
         ``"chain"`` of layers; or ``"searched"``.
     result : `placeto_graphs.PlacementResult`
@@ -35,7 +35,7 @@ class Choice:
     """
 
     devices: tuple[int, ...]
-    how: str
+    kind: str
     result: PlacementResult
 
 
@@ -49,11 +49,11 @@ def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -
         for (device,) in unlike_subsets(problem, 1)
         if runs[:, device].all()
     ]
-    hows = (IN_ORDER, BALANCED) if len(problem.cluster.accelerators) > 1 else (IN_ORDER,)
-    return [*alone, *(_filled(problem, evaluator, how) for how in hows)]
+    kinds = (IN_ORDER, BALANCED) if len(problem.cluster.accelerators) > 1 else (IN_ORDER,)
+    return [*alone, *(_filled(problem, evaluator, kind) for kind in kinds)]
 
 
-def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice:
+def _filled(problem: PlacementProblem, evaluator: Evaluator, kind: str) -> Choice:
     """Return a placement that fills the devices one after the other, accelerators first.
 
     Groups go in the order in which they run, as accelerate places models that fit no device:
@@ -67,7 +67,7 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice
         problem.grouping.group_of, problem.graph.parameter_bytes, problem.num_groups
     )
     bytes_until = np.append(0.0, np.cumsum(weights[order]))  # of the first i groups at [i]
-    num_balanced = len(problem.cluster.accelerators) - 1 if how == BALANCED else 0
+    num_balanced = len(problem.cluster.accelerators) - 1 if kind == BALANCED else 0
     seconds = problem.group_graph.compute_time
     fastest = seconds.argmin(axis=1).astype(np.int32)
 
@@ -98,7 +98,7 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, how: str) -> Choice
             end = (fitting + limit + 1) // 2
         placement = filled(placement, first, fitting, device)
         first = fitting
-    return Choice(tuple(devices), how, evaluated(evaluator, placement))
+    return Choice(tuple(devices), kind, evaluated(evaluator, placement))
 
 
 def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:

@@ -24,22 +24,25 @@ def chosen(
     """Return the best placement of a search and its choices, or a device alone as good as it."""
     cost = partial(rank_of_result, problem)
     best = min([result, *(choice.result for choice in choices)], key=cost)
-    alone = [each.result for each in choices if each.how == ALONE]
-    one = min((each for each in alone if each.fits(problem.cluster)), key=cost, default=best)
-    if one.runtime - best.runtime <= LEAST_GAIN * abs(best.runtime):
-        best = one
+    alone = [choice.result for choice in choices if choice.kind == ALONE]
+    fitting = [result for result in alone if result.fits(problem.cluster)]
+    single = min(fitting, key=cost, default=best)
+    if single.runtime - best.runtime <= LEAST_GAIN * abs(best.runtime):
+        best = single
     counts = {name: getattr(result, name) for name in ("evaluations", "seconds", "curve")}
     return replace(best, **counts)
 
 
 def worth_telling(problem: PlacementProblem, choices: list[Choice]) -> list[Choice]:
     """Return choices, without a chain of layers that a device alone or several in order beat."""
-    simple = [each for each in choices if each.how in (ALONE, IN_ORDER, BALANCED)]
-    least = min((rank_of_result(problem, each.result) for each in simple), default=(True, math.inf))
+    simple = [choice for choice in choices if choice.kind in (ALONE, IN_ORDER, BALANCED)]
+    best_rank = min(
+        (rank_of_result(problem, choice.result) for choice in simple), default=(True, math.inf)
+    )
     return [
-        each
-        for each in choices
-        if each.how != CHAIN or rank_of_result(problem, each.result) <= least
+        choice
+        for choice in choices
+        if choice.kind != CHAIN or rank_of_result(problem, choice.result) <= best_rank
     ]
 
 
@@ -50,7 +53,7 @@ def choices_report(
     names = problem.cluster.device_names
     return [
         {
-            "how": choice.how,
+            "how": choice.kind,
             "devices": [names[device] for device in choice.devices],
             "runtime": choice.result.runtime,
             "relative": choice.result.runtime / result.runtime if result.runtime else math.nan,
@@ -84,12 +87,12 @@ def choices_table(
             SEARCHED: devices,
         }
         lack = choice.result.peak_memory - problem.cluster.memory_bytes
-        most = int(lack.argmax())
-        lacking = f"out of memory: {names[most]} lacks {bytes_text(lack[most])}"
-        lacking = lacking if lack[most] > 0 else ""
+        fullest = int(lack.argmax())
+        lacking = f"out of memory: {names[fullest]} lacks {bytes_text(lack[fullest])}"
+        lacking = lacking if lack[fullest] > 0 else ""
         compared = result.runtime and not lacking
         relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
-        rows.append([label[choice.how], evaluator.text(choice.result.runtime), relative, lacking])
+        rows.append([label[choice.kind], evaluator.text(choice.result.runtime), relative, lacking])
     title = f"{_verdict(problem, result, choices)}. Other choices"
     return TextTable(title, ["devices", f">{evaluator.objective}", ">relative", ""], rows)
 
@@ -100,7 +103,9 @@ def _verdict(problem: PlacementProblem, result: PlacementResult, choices: list[C
     if len(used) == 1:
         return f"All on {used[0]}" + (": do not split" if result.fits(problem.cluster) else "")
     split = f"Split over {', '.join(used)}"
-    alone = [each for each in choices if each.how == ALONE and each.result.fits(problem.cluster)]
+    alone = [
+        choice for choice in choices if choice.kind == ALONE and choice.result.fits(problem.cluster)
+    ]
     if not alone or not result.runtime:
         return split
     best = min(alone, key=lambda choice: choice.result.runtime)

@@ -60,8 +60,8 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
         for device, peak in zip(cluster.devices, peak_memory, strict=True)
         if peak > device.memory_bytes
     ]
-    more = f" and {len(over) - MOST_SHOWN} others" if len(over) > MOST_SHOWN else ""
-    return f", out of memory: {', '.join(over[:MOST_SHOWN])}{more}" if over else ""
+    others_text = f" and {len(over) - MOST_SHOWN} others" if len(over) > MOST_SHOWN else ""
+    return f", out of memory: {', '.join(over[:MOST_SHOWN])}{others_text}" if over else ""
 
 
 def bound_text(bound: float, least_excess: int, num_groups: int) -> str:
@@ -107,16 +107,22 @@ def remedy_text(
     tried = ""
     if evaluator.simulates:
         if problem.graph.num_micro_batches > 1:
-            option, other = "--schedule 1f1b", scheduled(problem, "1f1b", result.placement)
+            option, changed_problem = (
+                "--schedule 1f1b",
+                scheduled(problem, "1f1b", result.placement),
+            )
         else:
-            number = divisor(MICRO_BATCHES)
-            option, other = f"--micro-batches {number}", micro_batched_problem(problem, number)
-        peak = evaluator.make(other, None).evaluate(result.placement[None]).peak_memory[0]
-        lacks, lacked = (
-            int((each - problem.cluster.memory_bytes).max()) for each in (peak, result.peak_memory)
-        )
-        less = "fits" if lacks <= 0 else f"lacks {bytes_text(lacked - lacks)} less"
-        tried = f"with {option} this one {less}; " if lacks < lacked else ""
+            num_micro_batches = divisor(MICRO_BATCHES)
+            option, changed_problem = (
+                f"--micro-batches {num_micro_batches}",
+                micro_batched_problem(problem, num_micro_batches),
+            )
+        batch = evaluator.make(changed_problem, None).evaluate(result.placement[None])
+        memory = problem.cluster.memory_bytes
+        lacks = int((batch.peak_memory[0] - memory).max())
+        lacked = int((result.peak_memory - memory).max())
+        gain_text = "fits" if lacks <= 0 else f"lacks {bytes_text(lacked - lacks)} less"
+        tried = f"with {option} this one {gain_text}; " if lacks < lacked else ""
     return f"; {tried}more micro-batches, a smaller batch or activation checkpointing need less"
 
 

@@ -98,23 +98,27 @@ THROUGHPUT = EvaluatorSpec(OF_A_PIPELINE, "time per sample", _throughput)
 EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 
 
-def evaluator_spec(given: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
+def evaluator_spec(evaluator: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
     """Return an evaluator of `EVALUATORS`, or one of the user: a class, or a name of one."""
-    if not isinstance(given, str):
-        own = own_object(given)
-    elif given in EVALUATORS:
-        return EVALUATORS[given]
-    elif is_own(given, EVALUATOR_PLUGINS):
-        own = own_class(given, EVALUATOR_PLUGINS)
+    if not isinstance(evaluator, str):
+        user_class = own_object(evaluator)
+    elif evaluator in EVALUATORS:
+        return EVALUATORS[evaluator]
+    elif is_own(evaluator, EVALUATOR_PLUGINS):
+        user_class = own_class(evaluator, EVALUATOR_PLUGINS)
     else:
-        known = not_among(given, list(EVALUATORS))
-        raise InputError(f"objective: {known}; one of your own is package.module:Class")
+        expected = not_among(evaluator, list(EVALUATORS))
+        raise InputError(f"objective: {expected}; one of your own is package.module:Class")
 
     def make(problem: PlacementProblem, _threads: int | None) -> Evaluator:
-        return checked_evaluator(own.text, own.make(problem), problem)
+        return checked_evaluator(user_class.text, user_class.make(problem), problem)
 
-    objective, unit = (
-        text if isinstance(text := getattr(own.found, attribute, None), str) else otherwise
-        for attribute, otherwise in (("objective", own.text), ("unit", SECONDS))
+    objective = getattr(user_class.factory, "objective", None)
+    unit = getattr(user_class.factory, "unit", None)
+    return EvaluatorSpec(
+        name=user_class.text,
+        objective=objective if isinstance(objective, str) else user_class.text,
+        make=make,
+        unit=unit if isinstance(unit, str) else SECONDS,
+        modules=user_class.modules,
     )
-    return EvaluatorSpec(own.text, objective, make, unit, own.modules)

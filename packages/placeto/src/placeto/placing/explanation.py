@@ -144,17 +144,17 @@ def waits(timeline: Timeline) -> list[Wait]:
     done.
     """
     problem, graph, device_of = timeline.problem, timeline.problem.graph, timeline.op_device
-    before, op = graph.precedences.T
+    earlier_op, op = graph.precedences.T
     is_tensor = np.arange(len(op)) < graph.num_edges
     arrived = np.zeros((graph.num_tensors, problem.num_devices))
     arrived[timeline.transfer_tensor, timeline.transfer_destination] = timeline.transfer_end
-    moved = is_tensor & (device_of[before] != device_of[op])
-    time = timeline.op_end[before]
+    moved = is_tensor & (device_of[earlier_op] != device_of[op])
+    time = timeline.op_end[earlier_op]
     time[moved] = arrived[graph.edges[moved[: graph.num_edges], 0], device_of[op[moved]]]
     order = np.lexsort((-np.arange(len(op)), time, op))
     last = order[np.diff(op[order], append=-1) != 0]  # the first that came last, of each op
     idle = _idle_before(timeline)[op[last]]
-    pairs = problem.grouping.group_of[np.stack([op, before])[:, last]]
+    pairs = problem.grouping.group_of[np.stack([op, earlier_op])[:, last]]
     between = (pairs[0] != pairs[1]) & (idle > 0)
     unique_pairs, pair = np.unique(pairs[:, between], axis=1, return_inverse=True)
     names = problem.grouping.group_names
@@ -171,11 +171,11 @@ def waits(timeline: Timeline) -> list[Wait]:
 
 def _idle_before(timeline: Timeline) -> NDArray[np.float64]:
     """Return float64[V], how long the device of each op stood idle before it, in seconds."""
-    before = timeline.op_before
+    op_before = timeline.op_before
     overheads = np.array([device.op_overhead for device in timeline.problem.cluster.devices])
-    taken = timeline.op_end - timeline.op_start
-    free = timeline.op_end + np.where(taken > 0, overheads[timeline.op_device], 0.0)
-    free_before = np.where(before >= 0, free[before], 0.0)
+    durations = timeline.op_end - timeline.op_start
+    free = timeline.op_end + np.where(durations > 0, overheads[timeline.op_device], 0.0)
+    free_before = np.where(op_before >= 0, free[op_before], 0.0)
     # Sums in another order than the simulator's may differ in the last digits.
     gap = timeline.op_start - free_before
     return np.where(gap > 1e-12 * max(timeline.runtime, 0.0), gap, 0.0)

@@ -126,8 +126,8 @@ class ModelPlacement:
         InputError
             If there is no such group.
         """
-        number = group_number(self.problem, group)
-        return explain_group(Simulator(self.problem), self.placement, self.timeline(), number)
+        group_index = group_number(self.problem, group)
+        return explain_group(Simulator(self.problem), self.placement, self.timeline(), group_index)
 
     def device_map(self) -> DeviceMap:
         """Return the devices of whole modules, for ``dispatch_model`` of accelerate.
@@ -137,9 +137,9 @@ class ModelPlacement:
         InputError
             If the model has no modules inside.
         """
-        found = device_map(self.problem, self.placement, self.evaluator)
-        modules = with_all_names(found.modules, found.main_device, self.step.model)
-        return replace(found, modules=modules)
+        by_module = device_map(self.problem, self.placement, self.evaluator)
+        modules = with_all_names(by_module.modules, by_module.main_device, self.step.model)
+        return replace(by_module, modules=modules)
 
     def pipeline_stages(self) -> LayerSplit:
         """Return the stages of the model for `torch.distributed.pipelining`.
@@ -314,7 +314,7 @@ def place(
     )
     graph = capture_step(step)
     with torch.autocast("cpu", enabled=False):  # a placer may compute, too
-        found = place_problem(
+        placed_problem = place_problem(
             make_problem(Source(name, graph), described),
             PlaceSettings(
                 seconds=seconds,
@@ -325,8 +325,8 @@ def place(
             ),
             PlainProgress(None if quiet else sys.stderr),
         )
-    bound = found.bound or priced_by.lower_bound(found.problem)
-    placed = ModelPlacement(step, found.problem, found.result, bound, priced_by)
+    bound = placed_problem.bound or priced_by.lower_bound(placed_problem.problem)
+    placed = ModelPlacement(step, placed_problem.problem, placed_problem.result, bound, priced_by)
     if not placed.fits:
         warnings.warn(f"no placement found fits the memory: {placed!r}", stacklevel=2)
     return placed

@@ -54,16 +54,16 @@ class OwnClass:
     """A class that a user named, with arguments for it."""
 
     text: str  # as it was named
-    found: Callable[..., Any]
+    factory: Callable[..., Any]
     arguments: Mapping[str, Any]
     modules: tuple[str, ...]  # modules, packages and paths whose files decide what it does
 
     def make(self, *positional: Any, **limits: Any) -> Any:
         """Call it with its arguments, and with those limits that it has parameters for."""
-        taken = defaults_of(self.found).keys() - self.arguments.keys()
-        heeded = {name: limit for name, limit in limits.items() if name in taken}
-        with naming(self.text, self.found):
-            return self.found(*positional, **self.arguments, **heeded)
+        parameters = defaults_of(self.factory).keys() - self.arguments.keys()
+        heeded = {name: limit for name, limit in limits.items() if name in parameters}
+        with naming(self.text, self.factory):
+            return self.factory(*positional, **self.arguments, **heeded)
 
 
 def own_class(text: str, group: str) -> OwnClass:
@@ -71,22 +71,24 @@ def own_class(text: str, group: str) -> OwnClass:
     name, *pairs = BEFORE_ARGUMENT.split(text)
     plugins = {entry.name: f"{entry.module}:{entry.attr}" for entry in entry_points(group=group)}
     path = plugins.get(name, name)
-    found = find_factory(path)
+    factory = find_factory(path)
     split = [pair.partition("=") for pair in pairs]
-    given = [(argument.replace("-", "_"), value) for argument, _, value in split]
-    check_once([argument for argument, _ in given], f"{text}: ")
-    arguments = parse_sizes(given)
-    modules = {path.partition(":")[0], getattr(found, "__module__", None) or "builtins"}
+    named_values = [(argument.replace("-", "_"), value) for argument, _, value in split]
+    check_once([argument for argument, _ in named_values], f"{text}: ")
+    arguments = parse_sizes(named_values)
+    modules = {path.partition(":")[0], getattr(factory, "__module__", None) or "builtins"}
     packages = {module.partition(".")[0] for module in modules}
-    texts = [text for _, value in given for text in (value, *re.findall(r'"([^"]*)"', value))]
+    texts = [
+        text for _, value in named_values for text in (value, *re.findall(r'"([^"]*)"', value))
+    ]
     paths = {os.path.realpath(text) for text in texts if os.path.exists(text)}
-    return OwnClass(text, found, arguments, tuple(sorted(modules | packages | paths)))
+    return OwnClass(text, factory, arguments, tuple(sorted(modules | packages | paths)))
 
 
-def own_object(found: Callable[..., Any]) -> OwnClass:
+def own_object(factory: Callable[..., Any]) -> OwnClass:
     """Return a class that was passed as an object."""
-    name = getattr(found, "__name__", type(found).__name__)
-    return OwnClass(name, found, {}, (found.__module__,))
+    name = getattr(factory, "__name__", type(factory).__name__)
+    return OwnClass(name, factory, {}, (factory.__module__,))
 
 
 @contextmanager
@@ -98,8 +100,8 @@ def naming(text: str, code: object = None) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # no code that is named ends the command
         of_a_package = exit_code(error) == WRONG_INPUT  # so that it says what was expected
-        said = str(error) if of_a_package else error_line(error)
-        raise InputError(f"{text}: {said}{_place(error, code)}") from error
+        reason = str(error) if of_a_package else error_line(error)
+        raise InputError(f"{text}: {reason}{_place(error, code)}") from error
 
 
 def _place(error: BaseException, code: object) -> str:
@@ -110,22 +112,24 @@ def _place(error: BaseException, code: object) -> str:
     return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
 
 
-def _lack(given: Any, *parts: str) -> str:
-    """Return what is missing of something that has not all of these parts."""
-    return f"one without {next(part for part in parts if getattr(given, part, None) is None)!r}"
+def _lack(user_object: Any, *attributes: str) -> str:
+    """Return which of some attributes an object lacks first."""
+    lacking = [name for name in attributes if getattr(user_object, name, None) is None]
+    return f"one without {lacking[0]!r}"
 
 
-def _checked(name: str, own: Any, method: str, kind: type) -> Callable[..., Any]:
+def _checked(name: str, user_object: Any, method: str, kind: type) -> Callable[..., Any]:
     """Return a method of a user's object whose errors name it, and whose result is of a kind."""
 
     def call(*arguments: Any, **named: Any) -> Any:
-        with naming(name, own):
-            found = getattr(own, method)(*arguments, **named)
-        if not isinstance(found, kind):
+        with naming(name, user_object):
+            returned = getattr(user_object, method)(*arguments, **named)
+        if not isinstance(returned, kind):
             raise InputError(
-                f"{name}: expected {method} to return {kind.__name__}, got {type(found).__name__}"
+                f"{name}: expected {method} to return {kind.__name__}, "
+                f"got {type(returned).__name__}"
             )
-        return found
+        return returned
 
     return call
 

@@ -118,39 +118,79 @@ def place_problem(
     A search that has no other start has ``start``, int32[V], the device of each op. Ctrl-C ends it
     with the best placement that was evaluated until then.
     """
-    evaluator, seed, name = settings.evaluator, settings.seed, MULTILEVEL
-    limits = Limits(settings.max_evaluations, settings.seconds)
-    run = partial(run_placer, seed=seed, evaluator=evaluator, interruptible=True)
-    if settings.placer not in (None, name):
+    if settings.placer not in (None, MULTILEVEL):
         spec = placer_spec(settings.placer)
-        result = run(spec, problem, progress.update, limits=limits)
+        limits = Limits(settings.max_evaluations, settings.seconds)
+        result = _run_interruptibly(spec, problem, settings, progress, limits)
         return PlacedProblem(problem, result, spec.name)
-    finest = problem if settings.keeps_groups else search_problem(problem)
     if settings.policy is not None:
-        spec = _policy_spec(problem, settings.policy, settings)
-        with StopRequest(1, (signal.SIGINT,)) as interrupt:
-            found = run(spec, problem, progress.update)
-        if settings.seconds is None or interrupt.requested:
-            return PlacedProblem(problem, found, spec.name)
-        name = f"{spec.name}, {name}"
-        return _search(
-            finest, settings, progress, name, Limits(None, settings.seconds), (problem, found)
-        )
+        return _place_by_policy(problem, settings.policy, settings, progress)
+    return _place_by_search(problem, settings, progress, start)
+
+
+def _run_interruptibly(
+    spec: PlacerSpec,
+    problem: PlacementProblem,
+    settings: PlaceSettings,
+    progress: Progress,
+    limits: Limits | None = None,
+) -> PlacementResult:
+    return run_placer(
+        spec,
+        problem,
+        progress.update,
+        seed=settings.seed,
+        evaluator=settings.evaluator,
+        limits=limits,
+        interruptible=True,
+    )
+
+
+def _place_by_policy(
+    problem: PlacementProblem,
+    policy: "PlacementPolicy",
+    settings: PlaceSettings,
+    progress: Progress,
+) -> PlacedProblem:
+    """Place by a policy, and search from its placement as long as the settings have seconds."""
+    spec = _policy_spec(problem, policy, settings)
+    with StopRequest(1, (signal.SIGINT,)) as interrupt:
+        result = _run_interruptibly(spec, problem, settings, progress)
+    if settings.seconds is None or interrupt.requested:
+        return PlacedProblem(problem, result, spec.name)
+    limits = Limits(seconds=settings.seconds)
+    finest = problem if settings.keeps_groups else search_problem(problem)
+    name = f"{spec.name}, {MULTILEVEL}"
+    return _search(finest, settings, progress, name, limits, (problem, result))
+
+
+def _place_by_search(
+    problem: PlacementProblem,
+    settings: PlaceSettings,
+    progress: Progress,
+    start: NDArray[np.int32] | None,
+) -> PlacedProblem:
+    """Search from ``start``, or from what the bundled policy places before."""
+    finest = problem if settings.keeps_groups else search_problem(problem)
+    limits = Limits(settings.max_evaluations, settings.seconds)
     if limits == Limits():
         limits = Limits(seconds=DEFAULT_SECONDS)
         if settings.placer:
-            limits = Limits(PLACERS[name].default_evaluations)
-    placed, seconds, most = None, limits.seconds, limits.max_evaluations
-    if settings.start == PRETRAINED:
-        name = f"{PRETRAINED}, {name}"
-        if most is None or most > EVALUATIONS_OF_POLICY:
-            placed = zero_shot(finest, progress, seed=seed)
-        if placed:  # unless that leaves nothing to the search
-            found = placed[1]
-            limits = Limits(
-                most and most - found.evaluations,
-                seconds and max(seconds - found.seconds, seconds / 2),
-            )
+            limits = Limits(PLACERS[MULTILEVEL].default_evaluations)
+    if settings.start != PRETRAINED:
+        return _search(finest, settings, progress, MULTILEVEL, limits, None, start)
+    name = f"{PRETRAINED}, {MULTILEVEL}"
+    seconds, max_evaluations = limits.seconds, limits.max_evaluations
+    placed = None
+    if max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY:
+        placed = zero_shot(finest, progress, seed=settings.seed)
+    if placed is not None:
+        result = placed[1]
+        if max_evaluations is not None:
+            max_evaluations -= result.evaluations
+        if seconds is not None:
+            seconds = max(seconds - result.seconds, seconds / 2)
+        limits = Limits(max_evaluations, seconds)
     return _search(finest, settings, progress, name, limits, placed, start)
 
 
@@ -174,11 +214,11 @@ def _search(
     warm_up_evaluator(priced)  # a first search would spend all its seconds on this
     began, seconds = time.monotonic(), limits.seconds
     quick, slow = graph.num_edges * SECONDS_OF_EDGE, graph.num_ops * SECONDS_OF_OP
-    parts = bounds_in_turn(problem) if evaluator.simulates else iter(())
+    bounds_left = bounds_in_turn(problem) if evaluator.simulates else iter(())
     bounds = [0.0]
     if seconds is None or quick <= SHARE_OF_FIRST_BOUNDS * seconds:
         progress.update("lower bound ...")
-        bounds += [bound for _, bound in islice(parts, QUICK_BOUNDS)]
+        bounds += [bound for _, bound in islice(bounds_left, QUICK_BOUNDS)]
     if seconds is not None:
         seconds = max(seconds - (time.monotonic() - began), seconds / 2)
 
@@ -202,19 +242,24 @@ def _search(
             start = placed[0].expand(placed[1].placement)
         groups = None if start is None else problem.placement_of_ops(start)
         result = search.place(problem, priced, seed=settings.seed, start=groups)
-    most = SHARE_OF_BOUND * (seconds or math.inf)
-    if quick <= most and not interrupt.requested:
+    bound_seconds = SHARE_OF_BOUND * (seconds or math.inf)
+    if quick <= bound_seconds and not interrupt.requested:
         progress.update("lower bound ...")
         with suppress(KeyboardInterrupt):  # the search has its result
             num_quick = QUICK_BOUNDS + 1 - len(bounds)
-            bounds += [bound for _, bound in islice(parts, None if slow <= most else num_quick)]
+            bounds += [
+                bound
+                for _, bound in islice(bounds_left, None if slow <= bound_seconds else num_quick)
+            ]
     if placed:
-        found = placed[1]
+        first_result = placed[1]
         result = replace(
             result,
-            evaluations=found.evaluations + result.evaluations,
-            seconds=found.seconds + result.seconds,
-            curve=np.concatenate([found.curve, np.add(result.curve, [found.evaluations, 0.0])]),
+            evaluations=first_result.evaluations + result.evaluations,
+            seconds=first_result.seconds + result.seconds,
+            curve=np.concatenate(
+                [first_result.curve, np.add(result.curve, [first_result.evaluations, 0.0])]
+            ),
         )
     best = chosen(problem, result, search.choices)
     if not np.array_equal(best.placement, result.placement):  # a split that gains too little
@@ -227,7 +272,7 @@ def search_problem(
     problem: PlacementProblem, finest: int = MOST_GROUPS_OF_SEARCH
 ) -> PlacementProblem:
     """Return a problem at its finest level of at most ``finest`` groups, or as it is."""
-    levels = [number for number, level in enumerate(problem.levels) if level.num_groups <= finest]
+    levels = [index for index, level in enumerate(problem.levels) if level.num_groups <= finest]
     return problem.at_level(levels[-1]) if levels else problem
 
 
@@ -281,8 +326,10 @@ def run_placer(
 
     def on_update(summary: "UpdateSummary", num_updates: int) -> None:
         nonlocal updates
-        left = time_left_text(summary.update, num_updates, time.monotonic() - began)
-        updates = f"{summary.evaluations:,}, update {summary.update:,} of {num_updates:,}{left}"
+        time_left = time_left_text(summary.update, num_updates, time.monotonic() - began)
+        updates = (
+            f"{summary.evaluations:,}, update {summary.update:,} of {num_updates:,}{time_left}"
+        )
 
     show(f"{name} ...")
     priced = priced or evaluator.make(problem, None)
@@ -343,9 +390,9 @@ def place_scheduled(
         return place_problem(evaluator.scheduled(problem, anywhere), settings, progress)
     finest = problem if settings.keeps_groups else search_problem(problem)
     chain = LayerChain(finest, evaluator.of_stages(finest), layers_of_groups(finest)[0])
-    most: float = evaluator.num_chains(problem)
+    max_chains: float = evaluator.num_chains(problem)
     progress.update("chain of layers ...")
-    start = chain_placement(chain, range(problem.num_devices), most)
+    start = chain_placement(chain, range(problem.num_devices), max_chains)
     if start is None:  # each group on the first device that can run it
         start = np.isfinite(finest.group_graph.compute_time).argmax(axis=1).astype(np.int32)
     waiting = replace(problem, graph=evaluator.scheduled(finest, start).graph)
@@ -362,18 +409,18 @@ def place_scheduled(
     searches = placed.choices  # none by a placer or a policy alone
     best = cheapest(placed.result.placement, start if searches else None)
     choices: list[Choice] = []
-    most /= max(1, sum(choice.how == SEARCHED for choice in searches))
+    max_chains /= max(1, sum(choice.kind == SEARCHED for choice in searches))
     with suppress(KeyboardInterrupt):  # the search has its result
         for choice in searches:
-            devices, other = choice.devices, None
-            if choice.how == CHAIN:
-                other = start
-            elif choice.how == SEARCHED:
-                other = chain_placement(chain, devices, most)
-            result = cheapest(choice.result.placement, other)
-            if choice.how == CHAIN:
+            devices, chained = choice.devices, None
+            if choice.kind == CHAIN:
+                chained = start
+            elif choice.kind == SEARCHED:
+                chained = chain_placement(chain, devices, max_chains)
+            result = cheapest(choice.result.placement, chained)
+            if choice.kind == CHAIN:
                 devices = tuple(np.unique(result.placement).tolist())
-            choices.append(Choice(devices, choice.how, result))
+            choices.append(Choice(devices, choice.kind, result))
     counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
     best = replace(chosen(unscheduled, best, choices), **counts)
     scheduled_problem = evaluator.scheduled(unscheduled, best.placement)
@@ -407,19 +454,19 @@ def resolve_placement(
 
 def sent_back_text(problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
     """Return that a stage of a pipeline sends forward tensors to an earlier one; else nothing."""
-    graph, number = problem.graph, problem.graph.micro_batch
-    if number.max() < 1:
+    graph, micro_batch = problem.graph, problem.graph.micro_batch
+    if micro_batch.max() < 1:
         return ""
     devices = problem.expand(placement)
     stages = device_and_group_stages(problem, placement)[0][devices]
-    made, read = graph.edge_producers, graph.edge_consumers
+    producers, read = graph.edge_producers, graph.edge_consumers
     works = problem.compute_time[np.arange(graph.num_ops), devices] > 0
-    is_forward = (graph.phases == Phase.FORWARD) & (number == 0) & works
-    back = is_forward[made] & is_forward[read] & (stages[made] > stages[read])
+    is_forward = (graph.phases == Phase.FORWARD) & (micro_batch == 0) & works
+    back = is_forward[producers] & is_forward[read] & (stages[producers] > stages[read])
     if not back.any():
         return ""
     names, first = problem.cluster.device_names, int(np.flatnonzero(back)[0])
-    op, reader = made[first], read[first]
+    op, reader = producers[first], read[first]
     return (
         f"{names[devices[op]]} sends forward tensors back to {names[devices[reader]]}, an earlier "
         f"stage ({graph.op_names[op]}): each micro-batch crosses the pipeline once more"

@@ -121,10 +121,10 @@ KNOWN_SCOPES = (
 def expert_scopes(scopes: Sequence[str]) -> ExpertScopes | None:
     """Return the layers and branches that the scopes of a graph name, or None if they do not."""
     different = set(scopes)
-    for known in KNOWN_SCOPES:
-        pattern = known.branch or known.layer or ""
+    for patterns in KNOWN_SCOPES:
+        pattern = patterns.branch or patterns.layer or ""
         if any(re.match(pattern, scope) for scope in different):
-            return known
+            return patterns
     return None
 
 
@@ -246,37 +246,39 @@ PLACERS: Mapping[str, PlacerSpec] = {spec.name: spec for spec in _SPECS}
 PLACER_NAMES = tuple(PLACERS)
 
 
-def placer_spec(given: str | Placer) -> PlacerSpec:
+def placer_spec(placer: str | Placer) -> PlacerSpec:
     """Return a placer of `PLACERS`, or one of the user: an object, or a name of its class.
 
     A name is ``package.module:Class`` or that of an entry point, with arguments behind colons. The
     class also gets ``max_evaluations`` and ``seconds``, if it has such parameters.
     """
-    if not isinstance(given, str):
-        checked = checked_placer(getattr(given, "name", type(given).__name__), given)
-        modules = (type(given).__module__,)
+    if not isinstance(placer, str):
+        checked = checked_placer(getattr(placer, "name", type(placer).__name__), placer)
+        modules = (type(placer).__module__,)
         return PlacerSpec(
             checked.name, checked.name, lambda *_: checked, random=True, modules=modules
         )
-    name, *arguments = given.split(":", 1)
+    name, *arguments = placer.split(":", 1)
     if name in PLACERS:
         if arguments:
             raise InputError(
-                f"{given}: expected no arguments of {name}; its class takes them, such as "
+                f"{placer}: expected no arguments of {name}; its class takes them, such as "
                 "placeto_baselines:LocalSearch:restarts=8"
             )
         return PLACERS[name]
-    if not is_own(given, PLACER_PLUGINS):
-        known = not_among(given, PLACER_NAMES)
-        raise InputError(f"placer: {known}; one of your own is package.module:Class")
-    own = own_class(given, PLACER_PLUGINS)
+    if not is_own(placer, PLACER_PLUGINS):
+        expected = not_among(placer, PLACER_NAMES)
+        raise InputError(f"placer: {expected}; one of your own is package.module:Class")
+    user_class = own_class(placer, PLACER_PLUGINS)
 
     def make(_problem: PlacementProblem, limits: Limits, _on_update: "OnUpdate | None") -> Placer:
         by_name = {"max_evaluations": limits.max_evaluations, "seconds": limits.seconds}
         set_limits = {name: limit for name, limit in by_name.items() if limit is not None}
-        return checked_placer(own.text, own.make(**set_limits))
+        return checked_placer(user_class.text, user_class.make(**set_limits))
 
-    return PlacerSpec(own.text, own.text, make, random=True, modules=own.modules)
+    return PlacerSpec(
+        user_class.text, user_class.text, make, random=True, modules=user_class.modules
+    )
 
 
 def make_placer(

@@ -102,10 +102,10 @@ def bottleneck_text(timeline: Timeline) -> str:
         return ""
     link = int(busy.argmax())
     used = np.unique(timeline.transfer_destination[timeline.transfer_link == link]).tolist()
-    there = ", ".join(cluster.device_names[each] for each in used)
-    there = there if len(used) <= MOST_SHOWN else counted(len(used), "device")
+    targets = ", ".join(cluster.device_names[device] for device in used)
+    targets = targets if len(used) <= MOST_SHOWN else counted(len(used), "device")
     return (
-        f"the link {cluster.link_names[link]} to {there} is the bottleneck: busy "
+        f"the link {cluster.link_names[link]} to {targets} is the bottleneck: busy "
         f"{share_text(busy[link])} of the step, and no device more than "
         f"{share_text(timeline.device_busy.max())}"
     )
@@ -129,9 +129,13 @@ def precision_text(graph: OpGraph) -> str:
     flops = Counter[str]()
     for dtype, count in zip(graph.dtype, graph.flops.tolist(), strict=True):
         flops[dtype] += count
-    most = max(flops, key=lambda dtype: flops[dtype])
-    known = most and flops[most]
-    return f"{share_text(flops[most] / flops.total())} of FLOPs in {most}" if known else ""
+    main_dtype = max(flops, key=lambda dtype: flops[dtype])
+    is_known = main_dtype and flops[main_dtype]
+    return (
+        f"{share_text(flops[main_dtype] / flops.total())} of FLOPs in {main_dtype}"
+        if is_known
+        else ""
+    )
 
 
 def rate_text(graph: OpGraph, seconds: float) -> str:
@@ -252,13 +256,13 @@ def _devices(problem: PlacementProblem, evaluator: EvaluatorSpec) -> list[Report
     """Return what each device is, and what becomes of the whole step on it alone."""
     able = np.flatnonzero(np.isfinite(problem.group_graph.compute_time).all(axis=0))
     alone = np.repeat(able[:, None].astype(np.int32), problem.num_groups, axis=1)
-    found = evaluator.make(problem, None).evaluate(alone)
-    peaks = found.peak_memory[np.arange(len(able)), able]
-    rows = zip(able.tolist(), found.runtime.tolist(), peaks.tolist(), strict=True)
-    known = {device: (runtime, peak) for device, runtime, peak in rows}
+    batch = evaluator.make(problem, None).evaluate(alone)
+    peaks = batch.peak_memory[np.arange(len(able)), able]
+    rows = zip(able.tolist(), batch.runtime.tolist(), peaks.tolist(), strict=True)
+    costs_of_device = {device: (runtime, peak) for device, runtime, peak in rows}
     reports = []
     for index, device in enumerate(problem.cluster.devices):
-        runtime, peak = known.get(index, (None, None))
+        runtime, peak = costs_of_device.get(index, (None, None))
         too_large = problem.group_graph.parameter_bytes > device.memory_bytes
         reports.append(
             {
