@@ -20,7 +20,7 @@ import numpy as np
 
 from placeto import capture_step
 from placeto.errors import one_line
-from placeto.placing.placements import search_problem
+from placeto.placing.place_problem import search_problem
 from placeto.problems.making import make_problem
 from placeto.problems.sources import LIBRARY, Source, parse_sizes
 from placeto.texts import TextTable, seconds_text

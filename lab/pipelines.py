@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto import read_problem
-from placeto.placing.placements import PlaceSettings, place_problem, search_problem
+from placeto.placing.place_problem import PlaceSettings, place_problem, search_problem
 from placeto.progress import PlainProgress
 from placeto_baselines.search.layers import layers_of_groups
 from placeto_graphs import PlacementProblem, placement_ranks

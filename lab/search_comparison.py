@@ -63,7 +63,7 @@ def write_problems(folder: str) -> list[str]:
     import pipelines  # noqa: PLC0415
 
     from placeto import read_problem  # noqa: PLC0415
-    from placeto.placing.placements import search_problem  # noqa: PLC0415
+    from placeto.placing.place_problem import search_problem  # noqa: PLC0415
     from placeto_graphs import save_problem  # noqa: PLC0415
     from search_tables import OF_FAMILIES, OF_TABLE_1  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def write_problems(folder: str) -> list[str]:
 def compare(options: argparse.Namespace, folder: str) -> None:
     """Print a row for each problem and budget."""
     from placeto.placing.costs import costs  # noqa: PLC0415
-    from placeto.placing.placements import search_problem  # noqa: PLC0415
+    from placeto.placing.place_problem import search_problem  # noqa: PLC0415
     from placeto_graphs import load_placement, load_problem  # noqa: PLC0415
     from placeto_simulator import Simulator  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placeto.placing.costs import cost_of_result
-from placeto.placing.placements import search_problem
+from placeto.placing.place_problem import search_problem
 from placeto.problems.making import read_problem
 from placeto.problems.options import GroupingOptions
 from placeto_baselines import (

@@ -151,14 +151,14 @@ def test_a_pipeline_is_placed_and_simulated_by_its_schedule(
         chain = succeed_json(*simulate, tmp_path / "chain.json")
         peaks[schedule] = [device["peak_memory"] for device in chain["devices"]]
     assert max(peaks["1f1b"]) < 12_000 <= min(peaks["gpipe"])
-    answers = iter([importlib.import_module("placeto.placing.placements").evaluated] * 2)
+    answers = iter([importlib.import_module("placeto.placing.place_problem").evaluated] * 2)
 
     def interrupted(*arguments: Any) -> Any:
         for evaluate in answers:
             return evaluate(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placeto.placing.placements.evaluated", interrupted)
+    monkeypatch.setattr("placeto.placing.place_problem.evaluated", interrupted)
     report = succeed_json(*place, "-o", output)
     assert report["runtime"] == succeed_json(*simulate, output)["runtime"]
     monkeypatch.undo()

@@ -26,7 +26,7 @@ from command_runs import (
     succeed,
     succeed_json,
 )
-from placeto.placing.placements import PlaceSettings, place_problem, search_problem, zero_shot
+from placeto.placing.place_problem import PlaceSettings, place_problem, search_problem, zero_shot
 from placeto.progress import PlainProgress
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, SingleDevice
 from placeto_graphs import load_placement, load_placement_of_any_level, load_problem

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from placeto.placing.choices import choices_table, worth_telling
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
-from placeto.placing.placements import PlaceSettings, place_problem
+from placeto.placing.place_problem import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
 from placeto_baselines import Choice, LayerChain, MultilevelSearch
 from placeto_baselines.bounds import fork_join

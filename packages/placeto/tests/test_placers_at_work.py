@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto.placing import placements
+from placeto.placing import place_problem as place_problem_module
 from placeto.placing.evaluators import STEP
-from placeto.placing.placements import PlaceSettings, place_problem, run_placer
+from placeto.placing.place_problem import PlaceSettings, place_problem, run_placer
 from placeto.placing.placers import placer_spec
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
@@ -294,8 +294,12 @@ def test_placers_and_evaluators_are_warmed_up_before_seconds_count(
 
     noted("places", SingleDevice)
     noted("searches", MultilevelSearch)
-    monkeypatch.setattr(placements, "warm_up", lambda name, _: happened.append(f"warms {name}"))
-    monkeypatch.setattr(placements, "warm_up_evaluator", lambda _: happened.append("warms"))
+    monkeypatch.setattr(
+        place_problem_module, "warm_up", lambda name, _: happened.append(f"warms {name}")
+    )
+    monkeypatch.setattr(
+        place_problem_module, "warm_up_evaluator", lambda _: happened.append("warms")
+    )
     run_placer(placer_spec("single"), two_chains(), lambda _: None, seed=3)
     assert happened == ["warms single", "places with seed 3"]
     for num_devices in (1, 3):  # of three, a search on a pair comes first

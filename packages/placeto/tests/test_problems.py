@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.placing.placements import PlaceSettings
+from placeto.placing.place_problem import PlaceSettings
 from placeto.placing.placers import make_placer
 from placeto.placing.reports import precision_text
 from placeto.problems.making import (

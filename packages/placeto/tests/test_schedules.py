@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placeto.placing.placements import PlaceSettings, place_scheduled
+from placeto.placing.place_problem import PlaceSettings, place_scheduled
 from placeto.progress import PlainProgress
 from placeto_graphs import (
     Cluster,

@@ -13,7 +13,7 @@ import pytest
 
 import placeto
 from placeto.outputs import file_name, json_text
-from placeto.placing.costs import bound_text, overflow_text, too_large_text
+from placeto.placing.cost_texts import bound_text, overflow_text, too_large_text
 from placeto.placing.reports import bottleneck_text, busy_receivers, rate_text
 from placeto.problems.options import group_counts
 from placeto.progress import clock, progress_text, time_left_text

@@ -7,7 +7,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.placing.placements import resolve_placement, sent_back_text
+from placeto.placing.place_problem import resolve_placement, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
 from placeto.problems.sources import parse_sizes

@@ -3,7 +3,7 @@
 `place` finds where the ops of a model run best, and `place_module` trains a model there;
 `read_problem` and `compare` do what the command does with any source, and `load_model_graph`,
 `family_graph` and `capture_step` give graphs of known models. Begin to read in
-``placing/model_placement.py``.
+``placing/place_model.py``.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placeto.placed_module import PlacedModule, place_module
-    from placeto.placing.model_placement import ModelPlacement, place
+    from placeto.placing.place_model import ModelPlacement, place
     from placeto.problems.making import read_problem
     from placeto.problems.models import capture_step, family_graph, load_model_graph
     from placeto.trials.comparison import compare
@@ -30,13 +30,13 @@ __all__ = [
     "read_problem",
 ]
 _MODULES = {
-    "ModelPlacement": "placing.model_placement",
+    "ModelPlacement": "placing.place_model",
     "PlacedModule": "placed_module",
     "capture_step": "problems.models",
     "compare": "trials.comparison",
     "family_graph": "problems.models",
     "load_model_graph": "problems.models",
-    "place": "placing.model_placement",
+    "place": "placing.place_model",
     "place_module": "placed_module",
     "read_problem": "problems.making",
 }  # of the names that are imported when they are first used

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.placing.placements import PlaceSettings, place_problem
+from placeto.placing.place_problem import PlaceSettings, place_problem
 from placeto.problems.making import make_problem
 from placeto.problems.options import ClusterName, read_cluster
 from placeto.problems.sources import Source

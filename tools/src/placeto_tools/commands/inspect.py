@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from placeto.placing.costs import bound_text
+from placeto.placing.cost_texts import bound_text
 from placeto.placing.evaluators import evaluator_spec
-from placeto.placing.placements import search_problem
+from placeto.placing.place_problem import search_problem
 from placeto.placing.reports import inspect_problem
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions

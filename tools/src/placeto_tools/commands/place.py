@@ -9,16 +9,16 @@ import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
 from placeto.placing.choices import choices_report, choices_table, used_devices
-from placeto.placing.costs import (
+from placeto.placing.cost_texts import (
     bound_text,
-    cost_of_result,
     levels_hint,
     overflow_text,
     remedy_text,
     too_large_text,
 )
+from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
-from placeto.placing.placements import (
+from placeto.placing.place_problem import (
     DEFAULT_REFINEMENT_ROUNDS,
     DEFAULT_SECONDS,
     NOTHING,

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import InputError, writing
-from placeto.placing.placements import resolve_placement
+from placeto.placing.place_problem import resolve_placement
 from placeto.problems.making import runnable_problem, runnable_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import TextTable, counted, seconds_text

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto.outputs import decode_json
 from placeto.placing.evaluators import STEP
-from placeto.placing.placements import best_text
+from placeto.placing.place_problem import best_text
 from placeto.placing.placers import fitting, warm_up
 from placeto.progress import cpu_seconds
 from placeto.texts import seconds_text

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import fits, overflow_text
+from placeto.placing.cost_texts import overflow_text
+from placeto.placing.costs import fits
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto_baselines.search.layers import LOSS, ROOT, UNKNOWN, GraphModules, path_of
 from placeto_graphs import (

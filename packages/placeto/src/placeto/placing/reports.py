@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto.errors import InputError
-from placeto.placing.costs import MOST_SHOWN, cost_of_result, fits
+from placeto.placing.cost_texts import MOST_SHOWN
+from placeto.placing.costs import cost_of_result, fits
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.texts import bytes_text, counted, seconds_text, share_text
 from placeto_baselines import least_excess

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import STEP, evaluator_spec
-from placeto.placing.placements import run_placer
+from placeto.placing.place_problem import run_placer
 from placeto.placing.placers import PlacerSpec, fitting, placer_spec, trained, warm_up
 from placeto.problems.making import compute_times
 from placeto.progress import cpu_seconds

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.outputs import decode_json, read_json
-from placeto.placing.costs import misfit_text
+from placeto.placing.cost_texts import misfit_text
 from placeto.texts import (
     SECONDS,
     TextTable,

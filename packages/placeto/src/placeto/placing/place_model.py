@@ -18,10 +18,10 @@ from placeto.exporting.formats import ACCELERATE, FORMATS, exported_map
 from placeto.exporting.forms import ModuleScopes
 from placeto.exporting.layers import LayerSplit, pipeline_stages
 from placeto.outputs import check_file, write_text
-from placeto.placing.costs import overflow_text
+from placeto.placing.cost_texts import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
-from placeto.placing.placements import PlaceSettings, place_problem
+from placeto.placing.place_problem import PlaceSettings, place_problem
 from placeto.problems.making import make_problem
 from placeto.problems.models import check_optimizer
 from placeto.problems.options import ClusterName, read_cluster, target_of
