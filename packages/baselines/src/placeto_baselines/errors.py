@@ -17,7 +17,17 @@ class BaselineError(ValueError):
 class StoppedSearchError(BaselineError):
     """A search whose evaluator failed in the middle; what it had found is not lost.
 
-    Its ``result`` is the best placement until then.
+    Parameters
+    ----------
+    error
+        Error of the evaluator.
+    result
+        Best placement until then.
+
+    Attributes
+    ----------
+    result : `placeto_graphs.PlacementResult`
+        Best placement until then.
     """
 
     def __init__(self, error: Exception, result: PlacementResult) -> None:

@@ -74,7 +74,20 @@ class ExpertScopes:
                 raise BaselineError(f"{field}: expected {groups} groups in {text!r}, got {count}")
 
     def devices(self, scopes: Sequence[str], num_devices: int) -> NDArray[np.int64]:
-        """Return int64[V], the device of each op of given scopes, or -1."""
+        """Return int64[V], the device of each op, from 0 to ``num_devices`` - 1, or -1.
+
+        Parameters
+        ----------
+        scopes
+            Scope of each of V ops.
+        num_devices
+            Number of devices among which layers and branches are shared out.
+
+        Raises
+        ------
+        BaselineError
+            If the pattern of layers matches something that is not a number.
+        """
         layers = [self._layer(scope) for scope in scopes]
         num_layers = max(layers, default=NOWHERE) + 1
         device_of = np.full(len(scopes), NOWHERE)

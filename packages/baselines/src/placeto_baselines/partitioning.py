@@ -156,6 +156,17 @@ class MetisPlacer(Partitioner):
         devices: NDArray[np.intp],  # noqa: ARG002
         seed: int,
     ) -> Iterator[NDArray[np.int64]]:
+        """Yield int64[N], the position in ``devices`` of the device of each node.
+
+        Parameters
+        ----------
+        graph
+            Graph of N nodes, with the compute times of these devices of the cluster only.
+        cluster, devices
+            Devices among which the nodes are divided; METIS needs only their number.
+        seed
+            Seed of the random choices of METIS.
+        """
         pymetis = import_extra("pymetis", "metis", ["pymetis"])
         shares = speeds(graph.compute_time)
         shares = shares / shares.sum()
@@ -207,6 +218,19 @@ class ScotchPlacer(Partitioner):
     def parts(
         self, graph: GroupGraph, cluster: Cluster, devices: NDArray[np.intp], seed: int
     ) -> Iterator[NDArray[np.int64]]:
+        """Yield int64[N] for each strategy, the position in ``devices`` of the device of each node.
+
+        Parameters
+        ----------
+        graph
+            Graph of N nodes, with the compute times of these devices of the cluster only.
+        cluster
+            Cluster, whose links have the distances between devices.
+        devices
+            intp[D], the devices among which the nodes are divided.
+        seed
+            Seed of the random choices of Scotch.
+        """
         tensor_bytes = float(graph.edge_bytes.mean()) if graph.num_edges else 0.0
         weighted = weighted_graph(graph)
         device_speeds = whole_speeds(speeds(graph.compute_time))

@@ -61,6 +61,18 @@ def lower_bound(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -
 def bound_parts(problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE) -> dict[str, float]:
     """Return the bounds of which `lower_bound` is the largest: path, work, split and fork-join.
 
+    Parameters
+    ----------
+    problem
+        Problem to place.
+    scale
+        Seconds that each byte over the memory of a device costs.
+
+    Raises
+    ------
+    BaselineError
+        If the scale is not a number >= 0.
+
     Examples
     --------
     >>> parts = bound_parts(problem)
@@ -74,6 +86,18 @@ def bounds_in_turn(
     problem: PlacementProblem, *, scale: float = SECONDS_PER_BYTE
 ) -> Iterator[tuple[str, float]]:
     """Yield the bounds of `bound_parts`, each when it is known; fork-join, the slowest, is last.
+
+    Parameters
+    ----------
+    problem
+        Problem to place.
+    scale
+        Seconds that each byte over the memory of a device costs.
+
+    Raises
+    ------
+    BaselineError
+        If the scale is not a number >= 0.
 
     Examples
     --------

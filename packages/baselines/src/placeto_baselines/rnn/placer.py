@@ -125,7 +125,23 @@ class RnnPlacer:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Train a policy on the problem, and return the best placement that it sampled."""
+        """Train a policy on the problem, and return the best placement that it sampled.
+
+        Parameters
+        ----------
+        problem
+            Problem to place.
+        evaluator
+            Evaluator of the problem.
+        seed
+            Seed of the weights and of all samples.
+
+        Raises
+        ------
+        BaselineError
+            If torch is not installed, the problem has too many groups, or the evaluator is that of
+            another problem.
+        """
         check_evaluator(problem, evaluator)
         _, trials = _policy_module().train_policy([evaluator], self.settings, seed)
         result: PlacementResult = trials[0].result()
@@ -134,7 +150,19 @@ class RnnPlacer:
     def train(self, evaluators: Sequence[Evaluator], *, seed: int = 0) -> "TrainedRnnPlacer":
         """Train one policy on several problems, to be applied to others.
 
-        They are on equally many devices, and have at most ``settings.max_groups`` groups.
+        Parameters
+        ----------
+        evaluators
+            Evaluators of the problems, which are on equally many devices and have at most
+            ``settings.max_groups`` groups.
+        seed
+            Seed of the weights and of all samples.
+
+        Raises
+        ------
+        BaselineError
+            If torch is not installed, or a problem has too many groups or another number of
+            devices.
         """
         policy, _ = _policy_module().train_policy(evaluators, self.settings, seed)
         return TrainedRnnPlacer(policy)
@@ -177,18 +205,53 @@ class TrainedRnnPlacer:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best of the policy's placements, without further training."""
+        """Return the best of the policy's placements, without further training.
+
+        Parameters
+        ----------
+        problem
+            Problem to place.
+        evaluator
+            Evaluator of the problem.
+        seed
+            Seed of the samples.
+
+        Raises
+        ------
+        BaselineError
+            If the problem has another number of devices than those of training, or the evaluator
+            is that of another problem.
+        """
         trials = PlacementTrials(problem, evaluator)
         trials.costs(self.policy.placements(problem, self.max_evaluations, seed))
         return trials.result()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy: weights to ``path`` (``.safetensors``), the rest to ``.json``."""
+        """Write the policy: weights to ``path`` (``.safetensors``), the rest to ``.json``.
+
+        Raises
+        ------
+        BaselineError
+            If the name of the file does not end in ``.safetensors``.
+        """
         self.policy.save(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_evaluations: int = 1) -> "TrainedRnnPlacer":
-        """Return the placer of a policy that `save` wrote; refuse any other files."""
+        """Return the placer of a policy that `save` wrote.
+
+        Parameters
+        ----------
+        path
+            File of the weights, whose name ends in ``.safetensors``; the rest is beside it.
+        max_evaluations
+            Number of placements of the policy that are evaluated.
+
+        Raises
+        ------
+        BaselineError
+            If torch is not installed, or the files are not those of a policy.
+        """
         return cls(_policy_module().RnnPolicy.load(path), max_evaluations)
 
 

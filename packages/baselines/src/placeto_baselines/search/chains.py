@@ -85,7 +85,13 @@ class LayerChain:
         return labels
 
     def evaluate(self, device_of_layer: NDArray[np.int32]) -> EvaluationBatch:
-        """Return the costs of int32[B, N], the device of each layer."""
+        """Return the costs of B placements of layers.
+
+        Parameters
+        ----------
+        device_of_layer
+            int32[B, N], the device of each layer.
+        """
         return self.evaluator.evaluate(device_of_layer[:, self.layer_of_group])
 
     def can_be(self, stages: Stages, devices: Sequence[int]) -> bool:
@@ -103,8 +109,18 @@ def best_chain(
 ) -> Stages | None:
     """Return the best stages that are found on some devices; None if no stages can run there.
 
-    What fits the memory comes first. ``starts`` are tried besides the proposed stages, which take a
-    small part of the time of ``max_evaluations``.
+    What fits the memory comes first.
+
+    Parameters
+    ----------
+    chain
+        Problem with its layers.
+    devices
+        Devices that stages may be on, each one at most.
+    starts
+        Stages that are tried besides the proposed ones.
+    max_evaluations
+        About the most stages that are evaluated. To propose some takes a small part of their time.
 
     Examples
     --------
@@ -167,7 +183,16 @@ def steepest_descent(
 ) -> Candidate | None:
     """Return the best candidate, moved to its best neighbour as long as that ranks lower.
 
-    It is None if there is no candidate.
+    Parameters
+    ----------
+    candidates
+        Candidates to start from; without any the result is None.
+    ranks
+        Function that returns the rank of each of some candidates; the least is the best.
+    neighbours
+        Function that returns the neighbours of a candidate.
+    most_rounds
+        Maximum number of rounds, in each of which all neighbours of one candidate are ranked.
     """
     best, best_rank = None, None
     for _ in range(most_rounds):

@@ -132,7 +132,22 @@ class LocalSearch:
     def place(
         self, problem: PlacementProblem, evaluator: Evaluator, *, seed: int = 0
     ) -> PlacementResult:
-        """Return the best placement of all that were evaluated."""
+        """Return the best placement of all that were evaluated.
+
+        Parameters
+        ----------
+        problem
+            Problem to place.
+        evaluator
+            Evaluator of the problem.
+        seed
+            Seed of the starts and moves.
+
+        Raises
+        ------
+        BaselineError
+            If the evaluator is that of another problem.
+        """
         if num_placements(problem) <= min(FEW_PLACEMENTS, self.max_evaluations):
             return exhaustive_search(problem, evaluator)
         climber = _Climber(PlacementTrials(problem, evaluator), self.max_evaluations, seed)
