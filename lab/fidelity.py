@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 from placeto.placing.placers import make_placer
 from placeto.problems.making import make_problem, runnable_source, step_on
-from placeto.problems.options import GroupingOptions, SourceOptions
+from placeto.problems.options import SourceOptions
 from placeto.problems.sources import Source, SourceModel
 from placeto.texts import TextTable, seconds_text, share_text
 from placeto_capture import executable_step
@@ -55,9 +55,6 @@ GPU_MODELS: Mapping[str, Mapping[str, int]] = {
     "nasnet": {"batch_size": 16},
     "nmt-2": {"steps": 16, "batch_size": 64, "units": 1024, "vocabulary_size": 10_000},
 }
-SMOKE_MODELS: Mapping[str, Mapping[str, int]] = {  # show that the script runs
-    "nmt-2": {"steps": 3, "batch_size": 4, "units": 16, "vocabulary_size": 20},
-}
 TWO_CPUS = RealDevices(("cpu:0", "cpu:1"))
 BESIDE = "cpu beside cpu"  # kind of a CPU while the other CPU is busy
 PROFILE_RUNS = 7
@@ -75,7 +72,6 @@ class RunnableModel:
 
     source: str
     sizes: Mapping[str, int]
-    num_groups: int | None = None
     devices: RealDevices = TWO_CPUS
 
     def _model(self) -> SourceModel:
@@ -101,8 +97,7 @@ class RunnableModel:
         cluster = calibration.cluster(calibration.links(SIZES), self.devices.kinds)
         graph = replace(step.graph, measured_time=measured)
         source = Source(model.name, graph, rules=model.rules, num_groups=model.num_groups)
-        grouping = GroupingOptions(num_groups=self.num_groups)
-        return make_problem(source, with_overheads(cluster, profiles), grouping)
+        return make_problem(source, with_overheads(cluster, profiles))
 
 
 class Measured(NamedTuple):
@@ -283,21 +278,11 @@ def overlaps(timeline: StepTimeline) -> NDArray[np.float64]:
     return shared
 
 
-def runnable_models(
-    chosen: Sequence[str], devices: RealDevices = TWO_CPUS, *, smoke: bool = False
-) -> list[RunnableModel]:
-    """Return models that run on two devices of this machine: the chosen ones, or all.
-
-    For a smoke test it is one tiny model.
-    """
-    if smoke:
-        sizes_of_model = SMOKE_MODELS
-    elif devices.are_cpus:
-        sizes_of_model = MODELS
-    else:
-        sizes_of_model = GPU_MODELS
+def runnable_models(chosen: Sequence[str], devices: RealDevices = TWO_CPUS) -> list[RunnableModel]:
+    """Return models that run on two devices of this machine: the chosen ones, or all."""
+    sizes_of_model = MODELS if devices.are_cpus else GPU_MODELS
     return [
-        RunnableModel(source, sizes_of_model[source], 12 if smoke else None, devices)
+        RunnableModel(source, sizes_of_model[source], devices)
         for source in chosen or sizes_of_model
     ]
 
@@ -329,12 +314,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--devices", default=",".join(TWO_CPUS.names), help="two devices")
     parser.add_argument("--threads", type=int, default=1, help="of one op on each CPU")
     parser.add_argument("--runs", type=int, default=3, help="of each placement that count")
-    parser.add_argument("--smoke", action="store_true", help="one tiny model")
     options = parser.parse_args(arguments)
     devices = RealDevices(tuple(options.devices.split(",")), options.threads)
     shares = SHARES if devices.are_cpus else SHARES[:1]  # links of GPUs are not emulated
     rows, steps = [], []
-    for model in runnable_models(options.models, devices, smoke=options.smoke):
+    for model in runnable_models(options.models, devices):
         problem = model.profiled()
         for share in shares:
             measured = measure_placements(model, problem, share, options.runs)

@@ -9,7 +9,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,17 +18,15 @@ from fidelity import RunnableModel, runnable_models
 from numpy.typing import NDArray
 
 from placeto.texts import TextTable, seconds_text
-from placeto_baselines.placement_trials import WatchedEvaluator
 from placeto_execution import Executor
 from placeto_experiments.paper.pages import bands_figure, spread
 from placeto_experiments.paper.plan import without_simulated_features
-from placeto_graphs import BestSoFar, Evaluator, PlacementProblem
+from placeto_graphs import Evaluator, PlacementProblem
 from placeto_policy import PlacetoPlacer, Settings, UpdateSummary
 from placeto_simulator import Simulator
 
 SIMULATOR, PROCESSES = "Simulator", "Two device processes"
 RUNS_OF_RESULT = 9
-EVALUATIONS = {"smoke": 60, "small": 1620}
 
 
 class Learned(NamedTuple):
@@ -54,18 +51,14 @@ def learn(
     """Train a policy by the seconds of simulated or of measured steps, and measure its result."""
     episodes: list[tuple[int, float]] = []
 
-    def report(best: BestSoFar) -> None:
-        text = f"{best.evaluations:,} evaluations, best {seconds_text(best.runtime)}"
-        print(f"{where}: {text}", file=sys.stderr)
-
     def on_update(summary: UpdateSummary, _updates: int) -> None:
+        print(f"{where}: update {summary.update}, {seconds_text(summary.runtime)}", file=sys.stderr)
         episodes.append((summary.update, summary.runtime))
 
-    with ExitStack() as stack:
-        simulator = Simulator(problem, num_threads=1)
-        executor = stack.enter_context(
-            Executor(problem, model.step(), model.devices.names, schedule=simulator.timeline)
-        )
+    simulator = Simulator(problem, num_threads=1)
+    with Executor(
+        problem, model.step(), model.devices.names, schedule=simulator.timeline
+    ) as executor:
 
         def measured(placement: NDArray[np.int32]) -> float:
             timelines = executor.measure(placement, RUNS_OF_RESULT)
@@ -74,7 +67,7 @@ def learn(
         cost: Evaluator = executor if where == PROCESSES else simulator
         placer = PlacetoPlacer(max_evaluations=evaluations, settings=settings, on_update=on_update)
         began = time.perf_counter()
-        result = placer.place(problem, WatchedEvaluator(cost, report), seed=seed)
+        result = placer.place(problem, cost, seed=seed)
         seconds = time.perf_counter() - began
         return Learned(
             runtime=float(result.curve[-1, 1]),
@@ -113,19 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="nmt-2")
-    parser.add_argument("--scale", choices=sorted(EVALUATIONS), default="small")
+    parser.add_argument("--evaluations", type=int, default=1620, help="of each training")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--picture", type=Path, default=Path("measured-curves.png"))
     options = parser.parse_args(arguments)
-    is_smoke = options.scale == "smoke"
-    (model,) = runnable_models([options.model], smoke=is_smoke)
+    (model,) = runnable_models([options.model])
     settings = replace(without_simulated_features(Settings()), reward="terminal")
-    if is_smoke:
-        settings = replace(settings, hidden_units=16, message_rounds=2, workers=4)
-    problem, evaluations = model.profiled(), EVALUATIONS[options.scale]
+    problem = model.profiled()
     trainings = {
         where: [
-            learn(model, problem, where, settings, evaluations, seed)
+            learn(model, problem, where, settings, options.evaluations, seed)
             for seed in range(options.seeds)
         ]
         for where in (SIMULATOR, PROCESSES)

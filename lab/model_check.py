@@ -25,7 +25,7 @@ from placeto.problems.making import make_problem
 from placeto.problems.sources import LIBRARY, Source, parse_sizes
 from placeto.texts import TextTable, seconds_text
 from placeto_baselines import MultilevelSearch
-from placeto_graphs import DEFAULT_RULES, PlacementProblem, parse_cluster
+from placeto_graphs import DEFAULT_RULES, parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import MODELS, library_step, training_step
 
@@ -36,10 +36,7 @@ Report = dict[str, Any]
 SMALL_BATCH = 4
 
 
-def _all(library: str, names: str, sequence_length: int | None = None) -> list[str]:
-    sizes = f"batch_size={SMALL_BATCH}"
-    if sequence_length is not None:
-        sizes += f" sequence_length={sequence_length}"
+def _all(library: str, names: str, sizes: str = f"batch_size={SMALL_BATCH}") -> list[str]:
     return [f"{library}:{name} {sizes}" for name in names.split()]
 
 
@@ -67,7 +64,7 @@ CHECKED_MODELS = (
         "videomae dpt whisper wav2vec2 audio-spectrogram-transformer speech_to_text clip siglip "
         "llava layoutlm mamba2 recurrent_gemma",
     ),
-    *_all("transformers", "mamba rwkv", sequence_length=32),
+    *_all("transformers", "mamba rwkv", f"batch_size={SMALL_BATCH} sequence_length=32"),
     *_all(
         "diffusers",
         "UNet2DModel UNet2DConditionModel AutoencoderKL VQModel DiTTransformer2DModel "
@@ -163,13 +160,6 @@ def _runtime(report: Report, key: str) -> str:
     return seconds_text(report[key]) + ("" if report[f"{key}_fits"] else "*")
 
 
-def searched(problem: PlacementProblem, seconds: float) -> tuple[float, bool]:
-    """Return the runtime of the result of multilevel search, and True if it fits the memory."""
-    finest = search_problem(problem)
-    result = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
-    return result.runtime, result.fits(problem.cluster)
-
-
 def check(model: str, seconds: float) -> Report:
     """Return the numbers of a model, after so many seconds of search."""
     source, *settings = model.split()
@@ -195,13 +185,14 @@ def check(model: str, seconds: float) -> Report:
     }
     problem = make_problem(Source(source, graph, rules=rules), parse_cluster(CLUSTER))
     alone = Simulator(problem).evaluate(np.zeros((1, problem.num_groups), np.int32))
-    runtime, fits = searched(problem, seconds)
+    finest = search_problem(problem)
+    result = MultilevelSearch(seconds).place(finest, Simulator(finest), seed=0)
     return report | {
         "groups": problem.num_groups,
         "one_device": float(alone.runtime[0]),
         "one_device_fits": int(alone.peak_memory[0, 0]) <= problem.cluster.devices[0].memory_bytes,
-        "searched": runtime,
-        "searched_fits": fits,
+        "searched": result.runtime,
+        "searched_fits": result.fits(problem.cluster),
     }
 
 

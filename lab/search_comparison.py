@@ -115,7 +115,7 @@ def compare(options: argparse.Namespace, folder: str) -> None:
         worst = ", ".join(f"{ratio:.3f} {name}" for ratio, name in worst_rows)
         print(f"{limit}: geometric mean {mean:.4f} of {len(rows)}; worst {worst}")
     for process in processes.values():
-        process.terminate()
+        process.communicate()  # has no further lines, so that it ends
 
 
 def main() -> None:

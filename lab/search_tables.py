@@ -55,10 +55,6 @@ def _print_head(columns: Sequence[str], num_texts: int = 1) -> None:
     print("|---" * num_texts + "|---:" * (len(columns) - num_texts) + "|", flush=True)
 
 
-def _print_versions() -> None:
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}\n")
-
-
 # Bounds
 
 GROUPS_TO_TRY_ALL = {"2xk80": 16, "4xk80": 8}  # in which there are 65,536 placements
@@ -67,7 +63,6 @@ EVALUATIONS_OF_SEARCH = 2000
 
 def print_bounds(options: argparse.Namespace) -> None:
     """Print the parts of the lower bound of problems, and the ratio of search to it."""
-    _print_versions()
     if options.exact:
         search = f"search, {EVALUATIONS_OF_SEARCH:,} evaluations, over the optimum"
         _print_head(["problem", "groups", "bound", "optimum", "optimum over the bound", search])
@@ -116,7 +111,6 @@ def _exact_row(name: str) -> list[str]:
 
 def print_search(options: argparse.Namespace) -> None:
     """Print the costs of searches with equal evaluations, as means of some seeds."""
-    _print_versions()
     searches = [f"{max_evaluations:,} evaluations" for max_evaluations in options.evaluations]
     _print_head(["problem", "lower bound", *searches, "over the bound", "seconds"])
     for name in options.problems:
@@ -137,24 +131,21 @@ def print_search(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one of the tables, a row for each problem as soon as it is there."""
-    parser = argparse.ArgumentParser(
-        prog="search_tables",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, run in {"bounds": print_bounds, "search": print_search}.items():
-        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+    parser = argparse.ArgumentParser(prog="search_tables", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    bounds = commands.add_parser("bounds", help=print_bounds.__doc__)
+    bounds.set_defaults(run=print_bounds)
+    bounds.add_argument("--seconds", type=float, default=10.0, help="of each search")
+    bounds.add_argument("--exact", action="store_true", help="try all, in few groups")
+    search = commands.add_parser("search", help=print_search.__doc__)
+    search.set_defaults(run=print_search)
+    search.add_argument("--evaluations", type=int, nargs="+", default=[10_000, 100_000])
+    for command in (bounds, search):
         problems = OF_TABLE_1 + OF_FAMILIES
         command.add_argument("problems", nargs="*", default=problems, metavar="SOURCE/CLUSTER")
-        command.set_defaults(run=run)
         command.add_argument("--seeds", type=int, default=3)
-        if name == "bounds":
-            command.add_argument("--seconds", type=float, default=10.0, help="of each search")
-            command.add_argument("--exact", action="store_true", help="try all, in few groups")
-        else:
-            command.add_argument("--evaluations", type=int, nargs="+", default=[10_000, 100_000])
     options = parser.parse_args(arguments)
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}\n")
     options.run(options)
 
 

@@ -1,5 +1,6 @@
 """What the pages of the lab name still runs; ``PLACETO_TESTS=all`` runs these tests."""
 
+import argparse
 from pathlib import Path
 
 import fidelity
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 
 import measured_curves
 import model_check
+import search_comparison
 import search_tables
 from ledger import __main__ as ledger
-from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
+from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
 from placeto_simulator import Simulator
 
 
@@ -23,6 +25,40 @@ def test_the_ledger_has_the_ratios_of_its_table(capsys: pytest.CaptureFixture[st
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
     assert len(rows) > 2
     assert set(rows) <= set(table)
+
+
+def test_the_ledger_counts_clear_pairs_in_the_measured_order() -> None:
+    times = [(1.0, 1.0), (1.05, 0.9), (2.0, 1.5), (3.0, 1.5)]  # measured, simulated
+    rows = [ledger.Compared("", measured, simulated, 0.0) for measured, simulated in times]
+    # The first two are measured as equal, the last two simulated as equal.
+    assert ledger.orderings(rows) == (4, 5)
+
+
+def test_a_model_that_takes_too_long_or_loses_weights_has_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (report,) = model_check.check_all(["nmt-2"], search_seconds=0.1, time_limit=0.01)
+    assert report["error"] == "expected at most 0 s, and took longer"
+    weights = {"ops": 1, "weight_bytes": 8, "captured_weight_bytes": 4}
+    monkeypatch.setattr(model_check, "_run", lambda *_: weights)
+    (report,) = model_check.check_all(["nmt-2"], search_seconds=0.1, time_limit=1.0)
+    assert report["error"] == "expected 8 bytes of weights, got 4"
+    assert model_check.success_line([report]).startswith("0 of 1 models (0.0 %)")
+
+
+def test_the_search_is_compared_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem, _ = problem_on_two_devices(0)
+    save_problem(problem, tmp_path / "chain.json.gz")
+    options = {"problems": [str(tmp_path / "chain.json.gz")], "evaluations": [30], "seconds": []}
+    root = search_comparison.ROOT
+    arguments = argparse.Namespace(checkout=root, seeds=1, **options)
+    search_comparison.compare(arguments, str(tmp_path))
+    row, summary = capsys.readouterr().out.splitlines()
+    assert row.startswith("| chain | max-evaluations 30 | ")
+    assert row.endswith("| 1.000 |")
+    assert summary.endswith("geometric mean 1.0000 of 1; worst 1.000 chain")
 
 
 def test_a_model_is_checked() -> None:
@@ -41,9 +77,15 @@ def test_tables_of_bounds_and_searches(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.count("| ptb:3/2xk80") == 2
 
 
-def test_learning_on_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+TINY_MODEL = {"nmt-2": {"steps": 3, "batch_size": 4, "units": 16, "vocabulary_size": 20}}
+
+
+def test_learning_on_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     picture = tmp_path / "curves.png"
-    measured_curves.main(["nmt-2", "--scale", "smoke", "--picture", str(picture)])
+    monkeypatch.setattr(fidelity, "MODELS", TINY_MODEL)
+    measured_curves.main(["nmt-2", "--evaluations", "12", "--picture", str(picture)])
     assert "| Two device processes |" in capsys.readouterr().out
     assert picture.stat().st_size
 
@@ -51,10 +93,10 @@ def test_learning_on_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_steps_that_are_simulated_and_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = {"PROFILE_RUNS": 2, "SEARCHES": ("expert",), "NUM_RANDOM": 1, "NUM_NEIGHBOURS": 1}
-    for name, value in few.items():
-        monkeypatch.setattr(fidelity, name, value)
-    fidelity.main(["--smoke", "--runs", "1"])
+    small = {"MODELS": TINY_MODEL, "PROFILE_RUNS": 2, "NUM_RANDOM": 1, "NUM_NEIGHBOURS": 1}
+    for name, setting in {**small, "SEARCHES": ("expert",)}.items():
+        monkeypatch.setattr(fidelity, name, setting)
+    fidelity.main(["--runs", "1"])
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("| nmt-2 | real | ")]) == 1 + 7
     assert len([line for line in lines if line.startswith("| nmt-2 | 40.0 % | ")]) == 1 + 7

@@ -139,6 +139,7 @@ WORDS = "word " * 26
         (TABLE + "| 1 | 2 |\n" * 21, "1: rows: 21, more than 20"),
         ("Text.\n\n" + "|a" * 9 + "|\n" + "|-" * 9 + "|\n", "3: columns: 9, more than 8"),
         ("Line.\n" * 201, "201: lines: more than 200"),
+        (f"# {'word ' * 12}words\n", "1: heading: more than 60 characters"),
     ],
 )
 def test_each_kind_of_finding_has_its_line(checks: Any, text: str, where: str | None) -> None:
@@ -238,14 +239,27 @@ def test_docstrings_describe_parameters_and_errors(
     ]
 
 
-def test_methods_are_described_by_their_class_or_themselves(checks: Any) -> None:
-    module = 'class Search:\n    "A search."\n    def run(self, seed): ...\n'
+CLASS = """
+class Search:
+    "A search."
+
+    def __init__(self, budget): ...
+
+    def run(self, level, /, *, seed): ...
+"""
+
+
+def test_parameters_of_all_kinds_and_of_constructors_are_described(checks: Any) -> None:
     files = {
         "packages/new/src/new/__init__.py": b'__all__ = ["Search"]',
-        "packages/new/src/new/search.py": module.encode(),
+        "packages/new/src/new/search.py": CLASS.encode(),
     }
-    (line,) = checks.reference.findings(files)
-    assert line.endswith("search.py:3: Search.run: no docstring describes seed")
+    lines = [line.partition(".py:")[2] for line in checks.reference.findings(files)]
+    assert lines == [
+        "5: Search.__init__: no docstring describes budget",
+        "7: Search.run: no docstring describes level",
+        "7: Search.run: no docstring describes seed",
+    ]
 
 
 def test_hooks_of_a_commit_run_the_checks_of_the_repository(checks: Any) -> None:

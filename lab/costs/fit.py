@@ -166,23 +166,18 @@ def fit_all(graphs: Mapping[str, OpGraph]) -> list[Fit]:
     graphs
         The full-size graphs by the names that `PUBLISHED_STEPS` gives them.
     """
-    k80 = _fit_kind("k80", K80_CENTRE, graphs)
-    return [
-        k80,
-        _fit_kind("p100", k80.fitted, graphs),
-        _fit_kind("v100", k80.fitted, graphs),
-        _fit_kind("cpu", CPU_CENTRE, graphs),
-    ]
-
-
-def _fit_kind(kind: str, centre: Efficiency, graphs: Mapping[str, OpGraph]) -> Fit:
-    device = DEVICE_KINDS[kind]
-    steps = tuple(
-        step_of(published, graphs[published.model], device)
-        for published in PUBLISHED_STEPS
-        if published.kind == kind
-    )
-    return Fit(device, centre, fit(steps, centre), steps)
+    centres = {"k80": K80_CENTRE, "cpu": CPU_CENTRE}
+    fits: dict[str, Fit] = {}
+    for kind in ("k80", "p100", "v100", "cpu"):
+        device = DEVICE_KINDS[kind]
+        steps = tuple(
+            step_of(published, graphs[published.model], device)
+            for published in PUBLISHED_STEPS
+            if published.kind == kind
+        )
+        centre = centres[kind] if kind in centres else fits["k80"].fitted
+        fits[kind] = Fit(device, centre, fit(steps, centre), steps)
+    return list(fits.values())
 
 
 def efficiency_table(fits: Sequence[Fit]) -> TextTable:

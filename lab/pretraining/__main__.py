@@ -14,13 +14,8 @@ from pretraining.searched import search_split, searched_problems
 
 def search(options: argparse.Namespace) -> None:
     """Search problems of the problem set, and write the placements into FOLDER."""
-    search_split(
-        options.folder,
-        options.split,
-        evaluations=options.evaluations,
-        seconds=options.seconds,
-        limit=options.limit,
-    )
+    limits = (options.evaluations, options.seconds, options.limit)
+    search_split(options.folder, options.split, *limits)
 
 
 def evaluate(options: argparse.Namespace) -> None:

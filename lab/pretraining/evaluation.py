@@ -11,7 +11,7 @@ from placeto.placing.costs import cost_of_result
 from placeto.placing.costs import costs as costs_of
 from placeto.texts import TextTable
 from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MultilevelSearch, SingleDevice
-from placeto_graphs import Placer
+from placeto_graphs import PlacementProblem, Placer
 from placeto_policy import PlacementPolicy, PlacetoPlacer
 from placeto_simulator import Simulator
 from pretraining.searched import Searched
@@ -37,8 +37,7 @@ class Evaluation:
     """
 
     name: str
-    groups: int
-    devices: int
+    problem: PlacementProblem
     best_known: float  # seconds: the least of the long search at any level and of all here
     ratios: dict[str, float]  # of `PLACERS` and `SEARCH`: their costs relative to the best known
     seconds: dict[str, float]  # CPU, of the same
@@ -71,8 +70,7 @@ def evaluate(policy: PlacementPolicy, searched: Searched, seed: int = 0) -> Eval
     best = min(*costs.values(), long_search)
     return Evaluation(
         name=searched.name,
-        groups=problem.num_groups,
-        devices=problem.num_devices,
+        problem=problem,
         best_known=best,
         ratios={name: cost / best for name, cost in costs.items()},
         seconds=seconds,
@@ -84,16 +82,18 @@ def tables(evaluations: Sequence[Evaluation]) -> tuple[TextTable, TextTable]:
     placers = [f">{name}" for name in (*PLACERS, SEARCH)]
     rows = [
         [
-            *(problem.name, f"{problem.groups}", f"{problem.devices}"),
-            f"{problem.best_known:.4g}",
-            *(f"{ratio:.3f}" for ratio in problem.ratios.values()),
-            *(f"{problem.seconds[name]:.2f}" for name in TIMED),
+            evaluation.name,
+            f"{evaluation.problem.num_groups}",
+            f"{evaluation.problem.num_devices}",
+            f"{evaluation.best_known:.4g}",
+            *(f"{ratio:.3f}" for ratio in evaluation.ratios.values()),
+            *(f"{evaluation.seconds[name]:.2f}" for name in TIMED),
         ]
-        for problem in evaluations
+        for evaluation in evaluations
     ]
     columns = ["problem", ">groups", ">devices", ">best known, s", *placers]
     columns += [f">{name}, CPU s" for name in TIMED]
-    ratios = np.array([list(problem.ratios.values()) for problem in evaluations])
+    ratios = np.array([list(evaluation.ratios.values()) for evaluation in evaluations])
     statistics = {
         "median": np.median(ratios, axis=0),
         "geometric mean": np.exp(np.log(ratios).mean(axis=0)),

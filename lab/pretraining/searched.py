@@ -1,7 +1,7 @@
 """Problems of the set with good placements, found by a long search."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,11 +37,9 @@ class Searched:
 def search_split(
     folder: Path,
     split: Split,
-    *,
     evaluations: int | None,
     seconds: float | None,
-    limit: int | None = None,
-    report: Callable[[str], None] = print,
+    limit: int | None,
 ) -> None:
     """Search problems of the set that have no placement in the folder yet.
 
@@ -55,14 +53,14 @@ def search_split(
         try:
             problem = _at_level_of_search(entry.problem(), split)
         except Exception as error:  # a model of a library may fail in any way
-            report(f"{entry.name}: left out: {type(error).__name__}: {error}")
+            print(f"{entry.name}: left out: {type(error).__name__}: {error}")
             continue
         began = time.process_time()
         placer = MultilevelSearch(seconds, evaluations, clock=time.process_time)
         result = placer.place(problem, Simulator(problem, num_threads=1))
         path.parent.mkdir(parents=True, exist_ok=True)
         save_placement(result.placement, problem, path)
-        report(
+        print(
             f"{entry.name}: {problem.num_groups} groups, {problem.num_devices} devices, "
             f"{result.runtime:.6g} s, {result.evaluations:,} placements in "
             f"{time.process_time() - began:.1f} s"
