@@ -159,6 +159,26 @@ def test_advantages_are_over_the_average_before_the_update() -> None:
     assert any(one.any() for one in gradients[0] if one is not None)
 
 
+def test_the_weight_of_entropy_falls_linearly_with_the_evaluations_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer, weights = trainer_of(chains(2)), list[float]()
+    monkeypatch.setattr(trainer, "update", lambda *_: weights.append(trainer.entropy_weight))
+    trainer.train()  # 40 evaluations, ten for an update
+    assert weights == pytest.approx([SMALL.entropy_weight * left for left in (1, 0.75, 0.5, 0.25)])
+
+
+@pytest.mark.parametrize("gradient_norm", [1e-3, 1e-5])
+def test_a_gradient_is_clipped_to_its_norm(gradient_norm: float) -> None:
+    trainer = trainer_of(chains(2))
+    trainer.settings = dataclasses.replace(SMALL, gradient_norm=gradient_norm)
+    trainer.baseline[0] = 12.0  # far from all rewards
+    trainer.update([0], samples=10)
+    gradients = [weight.grad for weight in trainer.model.parameters() if weight.grad is not None]
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    assert float(norm) == pytest.approx(gradient_norm, rel=0.01)
+
+
 def test_what_cannot_run_does_not_count() -> None:
     class Broken(PlainEvaluator):
         """Says of every placement that it cannot run."""

@@ -11,7 +11,8 @@ from placeto_baselines.expert import ExpertPlacer, ExpertScopes
 from placeto_baselines.fixed import CpuOnly, RandomPlacer, SingleDevice
 from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
 from placeto_baselines.placement_trials import Limits
-from placeto_baselines.rnn.placer import RnnPlacer, RnnSettings, TrainedRnnPlacer
+from placeto_baselines.rnn.placer import RnnPlacer, TrainedRnnPlacer
+from placeto_baselines.rnn.settings import RnnSettings
 from placeto_baselines.scheduling.baechi import MEtf, MSct, MTopo
 from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer, Heft
 from placeto_baselines.search.chains import LayerChain, Stages, best_chain, steepest_descent

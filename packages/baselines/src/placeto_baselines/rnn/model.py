@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from placeto_baselines.devices import allowed_devices
 from placeto_baselines.errors import BaselineError
-from placeto_baselines.rnn.placer import RnnSettings
+from placeto_baselines.rnn.settings import RnnSettings
 from placeto_graphs import PlacementProblem
 
 LARGEST = float(np.log1p(2.0**40))  # brings the logarithms of sizes below 1, up to a terabyte

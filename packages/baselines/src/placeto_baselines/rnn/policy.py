@@ -24,7 +24,7 @@ from placeto_baselines.rnn.model import (
     entropy,
     placements_of,
 )
-from placeto_baselines.rnn.placer import RnnSettings
+from placeto_baselines.rnn.settings import RnnSettings
 from placeto_graphs import (
     Evaluator,
     PlacementProblem,
