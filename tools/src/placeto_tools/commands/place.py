@@ -59,7 +59,7 @@ from placeto_tools.screen import show, show_json, showing_progress
 @click.option(
     "--seconds",
     type=Positive(),
-    help="Seconds of the multilevel search; with --policy, of a search from the placement of the "
+    help="Seconds of the portfolio search; with --policy, of a search from the placement of the "
     "policy; with --placer, CPU seconds after which the placer is stopped.  "
     f"[default: {DEFAULT_SECONDS:g}; no limit with --max-evaluations or --placer; no search with "
     "--policy]",
@@ -124,7 +124,7 @@ def place(
 ) -> None:
     """Place a problem by search, another placer or a trained policy.
 
-    By default a multilevel search takes 10 seconds. It shows the best runtime so far; Ctrl-C ends
+    By default a portfolio search takes 10 seconds. It shows the best runtime so far; Ctrl-C ends
     it and keeps the best placement. You see the distance to the lower bound, and a table of
     placements on fewer devices. The placement may have more groups than the problem, unless
     --groups sets their number; other commands recognise the groups by their names.

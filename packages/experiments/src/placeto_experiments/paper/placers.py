@@ -77,7 +77,7 @@ PLACERS: Mapping[str, Placer] = {
     "scotch": _named("Scotch", "scotch"),
     "hill-climbing": Placer("Hill climbing", PlaceByHillClimbing, of_plan=BUDGET),
     "local-search": _named("Local search", "local-search", of_plan=BUDGET),
-    "multilevel": _named("Multilevel search", "multilevel", of_plan=BUDGET),
+    "multilevel": _named("Portfolio search", "multilevel", of_plan=BUDGET),
     "lower-bound": Placer("Lower bound", Bound, has_seed=False),
 }
 TITLES = {label: placer.title for label, placer in PLACERS.items()}
