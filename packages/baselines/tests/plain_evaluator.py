@@ -16,12 +16,12 @@ class PlainEvaluator:
         self.known: dict[tuple[int, ...], tuple[float, list[int]]] = {}
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        found = [self.look_up(tuple(placement)) for placement in placements.tolist()]
-        self.evaluated += len(found)
+        costs = [self.look_up(tuple(placement)) for placement in placements.tolist()]
+        self.evaluated += len(costs)
         return EvaluationBatch(
-            runtime=np.array([runtime for runtime, _ in found], float),
-            peak_memory=np.array([peaks for _, peaks in found], np.int64).reshape(
-                len(found), self.problem.num_devices
+            runtime=np.array([runtime for runtime, _ in costs], float),
+            peak_memory=np.array([peaks for _, peaks in costs], np.int64).reshape(
+                len(costs), self.problem.num_devices
             ),
         )
 

@@ -78,7 +78,7 @@ def optimum(problem: PlacementProblem, evaluator: PlainEvaluator) -> tuple[bool,
 
 @pytest.mark.slow
 def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
-    found = 0
+    num_optimal = 0
     for problem in random_problems(60):
         evaluator = PlainEvaluator(problem)
         best = optimum(problem, evaluator)
@@ -90,8 +90,8 @@ def test_no_placer_beats_the_optimum_of_sixty_problems() -> None:
                 assert reported_rank(problem, result) == rank(problem, result) >= best
                 assert result.curve[-1, 0] == result.evaluations
         searched = LocalSearch(max_evaluations=400).place(problem, evaluator)
-        found += rank(problem, searched) == best
-    assert found >= 57
+        num_optimal += rank(problem, searched) == best
+    assert num_optimal >= 57
 
 
 class TestEveryPlacer(PlacerSuite):
@@ -131,9 +131,9 @@ def test_a_result_says_that_it_runs_out_of_memory(placer: Placer) -> None:
 
 @pytest.mark.parametrize("placer", PLACERS, ids=name_of)
 def test_an_evaluator_of_another_problem_is_refused(placer: Placer) -> None:
-    other = gpus([1], count=1)
+    single_op = gpus([1], count=1)
     with pytest.raises(BaselineError, match="evaluator: expected one of PlacementProblem"):
-        placer.place(two_chains(), PlainEvaluator(other))
+        placer.place(two_chains(), PlainEvaluator(single_op))
 
 
 @pytest.mark.parametrize("cpu", ["cpu", "cpu-ddr5-2ch"])

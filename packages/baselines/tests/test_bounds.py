@@ -114,9 +114,11 @@ BY_HAND: dict[str, tuple[PlacementProblem, str, float, float]] = {
 }
 
 
-@pytest.mark.parametrize(("problem", "part", "bound", "best"), BY_HAND.values(), ids=BY_HAND)
-def test_a_bound_by_hand(problem: PlacementProblem, part: str, bound: float, best: float) -> None:
-    assert bound_parts(problem)[part] == pytest.approx(bound)
+@pytest.mark.parametrize(("problem", "bound_name", "bound", "best"), BY_HAND.values(), ids=BY_HAND)
+def test_a_bound_by_hand(
+    problem: PlacementProblem, bound_name: str, bound: float, best: float
+) -> None:
+    assert bound_parts(problem)[bound_name] == pytest.approx(bound)
     assert lower_bound(problem) <= best
     if problem.num_groups < 12:
         assert best_cost(problem) == pytest.approx(best)
@@ -145,25 +147,25 @@ def test_times_of_any_size_have_a_bound(overhead: float) -> None:
 
 def parts_of_the_optimum(problems: list[PlacementProblem]) -> NDArray[np.float64]:
     """Return the bounds of problems in parts of their optimum, which they may not pass."""
-    parts = []
-    for number, problem in enumerate(problems):
+    fractions = []
+    for index, problem in enumerate(problems):
         batch = evaluated(Simulator(problem, num_threads=1))
-        scale = (2e-9, 2e-9, 0.0, 1e-6)[number % 4]
+        scale = (2e-9, 2e-9, 0.0, 1e-6)[index % 4]
         best = memory_penalised_runtime(batch, problem.cluster.memory_bytes, scale).min()
         bound = lower_bound(problem, scale=scale)
         assert bound <= best
         assert least_excess(problem) <= least_penalty(problem, batch)
-        parts.append(bound / best if best else 1.0)
-    return np.array(parts)
+        fractions.append(bound / best if best else 1.0)
+    return np.array(fractions)
 
 
 @pytest.mark.slow
 def test_no_placement_of_many_problems_beats_the_bound() -> None:
     problems = random_problems(600)
-    parts = parts_of_the_optimum(problems)
+    fractions = parts_of_the_optimum(problems)
     # It would be of no use if it were far away: it is the optimum itself for many.
-    assert parts.mean() > 0.8
-    assert (parts > 1 - 1e-8).mean() > 0.3
+    assert fractions.mean() > 0.8
+    assert (fractions > 1 - 1e-8).mean() > 0.3
     steps = [micro_batched_problem(problem, 2) for problem in problems[:100]]
     assert parts_of_the_optimum(steps).mean() > 0.8
 
@@ -175,10 +177,12 @@ def test_any_multipliers_give_a_bound() -> None:
         multipliers, best = programme.solver_multipliers(), best_cost(problem)
         solved = programme.bound(*multipliers)
         for _ in range(20):
-            noisy = [rng.lognormal(0, 2) * each * rng.random(each.shape) for each in multipliers]
-            found = programme.bound(*noisy)
-            assert found <= best * (1 + 1e-9)
-            assert found <= solved + 1e-6 * abs(solved)
+            noisy = [
+                rng.lognormal(0, 2) * values * rng.random(values.shape) for values in multipliers
+            ]
+            bound = programme.bound(*noisy)
+            assert bound <= best * (1 + 1e-9)
+            assert bound <= solved + 1e-6 * abs(solved)
 
 
 @pytest.mark.parametrize("memory", [10**9, 10**12])
@@ -245,9 +249,9 @@ ALL_HELD = {"held_tensors": np.array([0, 1, 2, 3, LOSS])}
     ],
 )
 def test_the_op_during_which_most_is_held(graph: OpGraph, op: int, num_bytes: int) -> None:
-    held = most_held(graph, STEP[: graph.num_ops])
-    assert held is not None
-    assert (held.op, held.num_bytes(graph)) == (op, num_bytes)
+    held_tensors = most_held(graph, STEP[: graph.num_ops])
+    assert held_tensors is not None
+    assert (held_tensors.op, held_tensors.num_bytes(graph)) == (op, num_bytes)
 
 
 def test_what_all_devices_lack_together_is_paid_by_the_mean() -> None:
@@ -255,9 +259,9 @@ def test_what_all_devices_lack_together_is_paid_by_the_mean() -> None:
     problem = placed(four_layers(), memory=20)
     assert least_excess(problem) == 6
     assert least_penalty(problem) == 12  # layers that are read on both devices are held on both
-    parts = bound_parts(problem, scale=1.0)
-    assert [parts["path"], parts["fork-join"]] == pytest.approx([9 + 6, 9 + 6])
-    assert parts["split"] == pytest.approx(2 + 6)  # the first layer goes to its backward op
+    bounds = bound_parts(problem, scale=1.0)
+    assert [bounds["path"], bounds["fork-join"]] == pytest.approx([9 + 6, 9 + 6])
+    assert bounds["split"] == pytest.approx(2 + 6)  # the first layer goes to its backward op
     assert lower_bound(problem, scale=1.0) == pytest.approx(9 + 6)
     # Half of an odd lack is rounded up, as no device lacks half a byte.
     assert least_excess(placed(four_layers({LAST_BACK: 1}), memory=20)) == 7
@@ -277,9 +281,9 @@ def test_a_part_holds_no_tensors_of_others() -> None:
     waits = [[1, 0], [2, 1]]
     problem = gpus([1] * 3, [(0, 2)], tensor_bytes=[10, 5, 0], waits=waits, memory=10)
     problem = replace(problem, cluster=cluster(["k80"] * 2, memory=10, bandwidth=1e-9))
-    held = most_held(problem.graph, np.ones(3, bool))
-    assert held is not None
-    assert (held.op, held.num_bytes(problem.graph)) == (1, 15)
+    held_tensors = most_held(problem.graph, np.ones(3, bool))
+    assert held_tensors is not None
+    assert (held_tensors.op, held_tensors.num_bytes(problem.graph)) == (1, 15)
     assert best_cost(problem, 1.0) == 3.0
     assert lower_bound(problem, scale=1.0) == pytest.approx(3.0)
 

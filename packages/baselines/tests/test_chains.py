@@ -57,11 +57,14 @@ def test_a_transfer_costs_what_its_direction_does() -> None:
     )
     chain = chain_of(problem_of(graph, links, np.ones((4, 2))), [0, 1, 2, 0])
     _, _, transfer = chain_costs(chain, [0, 1])
-    there, back = 10.25 + 2 / 2, 20.25 + 5 / 4  # latency, overhead, and bytes over the bandwidth
-    assert transfer[0, 1, 1] == pytest.approx(there + back)
-    assert transfer[0, 1, 2] == pytest.approx(10.25 + 3 / 2 + back)
-    there, back = 20.25 + 2 / 4, 10.25 + 5 / 2
-    assert transfer[1, 0, 1] == pytest.approx(there + back)
+    forwards, backwards = (
+        10.25 + 2 / 2,
+        20.25 + 5 / 4,
+    )  # latency, overhead, and bytes over the bandwidth
+    assert transfer[0, 1, 1] == pytest.approx(forwards + backwards)
+    assert transfer[0, 1, 2] == pytest.approx(10.25 + 3 / 2 + backwards)
+    forwards, backwards = 20.25 + 2 / 4, 10.25 + 5 / 2
+    assert transfer[1, 0, 1] == pytest.approx(forwards + backwards)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -81,16 +84,16 @@ def test_the_fastest_stages_are_the_best_of_all(seed: int) -> None:
         return total + sum(float(transfer[source, target, cut]) for (source, target), cut in pairs)
 
     stages_with_costs = fastest_stages(load, transfer, range(num_devices), BEAM)
-    for least, stages in stages_with_costs:
-        assert least == pytest.approx(cost(stages))
+    for cost_of_stages, stages in stages_with_costs:
+        assert cost_of_stages == pytest.approx(cost(stages))
         same_devices = [
-            cost(others)
-            for others in all_stages(num_layers, range(num_devices))
-            if set(others.devices) == set(stages.devices)
-            and others.devices[-1] == stages.devices[-1]
+            cost(stages_on_same)
+            for stages_on_same in all_stages(num_layers, range(num_devices))
+            if set(stages_on_same.devices) == set(stages.devices)
+            and stages_on_same.devices[-1] == stages.devices[-1]
         ]
-        assert least == pytest.approx(min(same_devices))
-    costs = [least for least, _ in stages_with_costs]
+        assert cost_of_stages == pytest.approx(min(same_devices))
+    costs = [cost_of_stages for cost_of_stages, _ in stages_with_costs]
     assert costs == sorted(costs)
     assert len(costs) == 12  # sets of used devices, and the last one of each
 

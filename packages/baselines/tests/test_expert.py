@@ -121,8 +121,8 @@ def test_branches_are_disjoint_and_no_edge_joins_them(pairs: list[tuple[int, int
     for branches in regions:
         assert len(branches) > 1
         for branch in branches:
-            others = set().union(*branches) - branch
-            assert not any(reader in others for node in branch for reader in graph[node])
+            nodes_of_others = set().union(*branches) - branch
+            assert not any(reader in nodes_of_others for node in branch for reader in graph[node])
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,16 @@ def check_schedule(problem: PlacementProblem, schedule: Timetable) -> None:
     seconds = problem.compute_time[np.arange(graph.num_ops), schedule.device]
     assert schedule.finish == pytest.approx(schedule.start + seconds)
     for device in range(problem.num_devices):
-        here = np.flatnonzero((schedule.device == device) & (seconds > 0))
-        here = here[np.argsort(schedule.start[here])]
-        assert (schedule.start[here][1:] >= schedule.finish[here][:-1] - 1e-12).all()
+        ops = np.flatnonzero((schedule.device == device) & (seconds > 0))
+        ops = ops[np.argsort(schedule.start[ops])]
+        assert (schedule.start[ops][1:] >= schedule.finish[ops][:-1] - 1e-12).all()
     for tensor, reader in graph.edges.tolist():
         maker, size = graph.tensor_producer[tensor], graph.tensor_bytes[tensor]
-        source, there = schedule.device[maker], schedule.device[reader]
-        sent = on.latency[source, there] + size / on.bandwidth[source, there]
+        source, target = schedule.device[maker], schedule.device[reader]
+        sent = on.latency[source, target] + size / on.bandwidth[source, target]
         assert schedule.start[reader] >= schedule.finish[maker] + sent - 1e-12
-    for op, before in graph.waits.tolist():
-        assert schedule.start[op] >= schedule.finish[before] - 1e-12
+    for op, earlier_op in graph.waits.tolist():
+        assert schedule.start[op] >= schedule.finish[earlier_op] - 1e-12
 
 
 @every_scheduler
@@ -182,12 +182,12 @@ def test_memory_constrains_the_earliest_task_first(
     assert result.fits(problem.cluster) == (memory > 9)
 
 
-@pytest.mark.parametrize(("held", "devices"), [([], [0, 0, 0]), ([0, 1], [0, 0, 1])])
+@pytest.mark.parametrize(("held_tensors", "devices"), [([], [0, 0, 0]), ([0, 1], [0, 0, 1])])
 def test_outputs_are_given_back_when_their_group_is_done_unless_they_are_held(
-    held: list[int], devices: list[int]
+    held_tensors: list[int], devices: list[int]
 ) -> None:
     edges = [(0, 1), (1, 2)]
-    problem = gpus([1] * 3, edges, tensor_bytes=[10] * 3, held_tensors=held, memory=25)
+    problem = gpus([1] * 3, edges, tensor_bytes=[10] * 3, held_tensors=held_tensors, memory=25)
     assert MEtf().schedule(problem).device.tolist() == devices
 
 

@@ -128,8 +128,8 @@ def test_annealing_leaves_a_local_optimum(
 ) -> None:
     start_at(monkeypatch, [0, 0])
     placer = LocalSearch(200, restarts=1, annealing=annealing, first_temperature=10.0)
-    found = placer.place(TWO_THAT_TALK, PlainEvaluator(TWO_THAT_TALK))
-    assert found.placement.tolist() == best
+    result = placer.place(TWO_THAT_TALK, PlainEvaluator(TWO_THAT_TALK))
+    assert result.placement.tolist() == best
 
 
 @pytest.mark.usefixtures("tries_moves_alone")
@@ -138,10 +138,10 @@ def test_annealing_cools(seed: int) -> None:
     recorder = Recorder(TWO_THAT_TALK)
     placer = LocalSearch(200, restarts=1, annealing=1.0, first_temperature=100.0)
     placer.place(TWO_THAT_TALK, recorder, seed=seed)
-    seen = [placement for batch in recorder.seen for placement in batch]
-    assert all(placement in seen[:60] for placement in ([0, 0], [0, 1], [1, 0], [1, 1]))
+    tried = [placement for batch in recorder.seen for placement in batch]
+    assert all(placement in tried[:60] for placement in ([0, 0], [0, 1], [1, 0], [1, 1]))
     # In the end no move is accepted: each is one from where annealing has got to.
-    assert {sum(placement) for placement in seen[-30:]} == {1}
+    assert {sum(placement) for placement in tried[-30:]} == {1}
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ class BusiestDevice:
     def __init__(
         self,
         problem: PlacementProblem,
-        more: float = 10.0,
-        before: Callable[[int], None] = lambda _evaluated: None,
+        offset: float = 10.0,
+        on_evaluate: Callable[[int], None] = lambda _evaluated: None,
     ) -> None:
-        self.problem, self.more, self.before = problem, more, before
+        self.problem, self.offset, self.on_evaluate = problem, offset, on_evaluate
         self.seen: list[list[int]] = []
 
     def busy(self, placements: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -51,11 +51,11 @@ class BusiestDevice:
         return np.stack([(placements == device).sum(axis=1) for device in devices], axis=1)
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-        self.before(len(self.seen))
+        self.on_evaluate(len(self.seen))
         self.seen += placements.tolist()
         busy = self.busy(placements)
         return EvaluationBatch(
-            runtime=busy.max(axis=1) + self.more, peak_memory=np.zeros_like(busy)
+            runtime=busy.max(axis=1) + self.offset, peak_memory=np.zeros_like(busy)
         )
 
 
@@ -84,9 +84,9 @@ class Walking(BusiestDevice):
         self.rounds: list[Round] = []
 
     def walk(self, placements: NDArray[np.int32], moves: Moves) -> Walks:
-        before, start = len(self.seen), placements.copy()
+        num_seen, start = len(self.seen), placements.copy()
         walks = plain_walk(self, placements, moves)
-        self.rounds.append(Round(before, start, moves, walks))
+        self.rounds.append(Round(num_seen, start, moves, walks))
         return walks
 
 
@@ -115,7 +115,7 @@ def test_of_few_placements_all_are_evaluated_unless_a_bound_ends_it(
         MultilevelSearch(max_evaluations=5000).place(problem, evaluator)
         runs = np.isfinite(problem.group_graph.compute_time)
         assert len(evaluator.known) == runs.sum(axis=1).prod()
-    few = Walking(gpus([1] * 12), more=0.0)
+    few = Walking(gpus([1] * 12), offset=0.0)
     assert MultilevelSearch(max_evaluations=4098).place(few.problem, few).evaluations == 4098
     bounded = MultilevelSearch(max_evaluations=9000, bound=6.0)
     assert bounded.place(few.problem, few).evaluations == 2 + 64
@@ -149,9 +149,9 @@ def test_an_evaluator_that_walks_decides_what_any_other_one_decides(
 ) -> None:
     evaluators = plain(ladder(40)), walking(ladder(40))
     placer = MultilevelSearch(max_evaluations=1000)
-    found = [placer.place(each.problem, each, seed=3) for each in evaluators]
-    assert found[0].placement.tolist() == found[1].placement.tolist()
-    np.testing.assert_array_equal(found[0].curve, found[1].curve)
+    results = [placer.place(evaluator.problem, evaluator, seed=3) for evaluator in evaluators]
+    assert results[0].placement.tolist() == results[1].placement.tolist()
+    np.testing.assert_array_equal(results[0].curve, results[1].curve)
     assert evaluators[1].rounds
 
 
@@ -161,7 +161,9 @@ def test_most_moves_are_critical_ones_if_the_evaluator_knows_critical_groups(
 ) -> None:
     listening = evaluator(ladder(150))
     MultilevelSearch(max_evaluations=1000).place(listening.problem, listening)
-    is_critical = [each.moves.is_critical.ravel() for each in listening.rounds]
+    is_critical = [
+        annealing_round.moves.is_critical.ravel() for annealing_round in listening.rounds
+    ]
     assert np.concatenate(is_critical).mean() == pytest.approx(share, abs=0.05)
     edges = set(map(tuple, listening.problem.group_graph.edges.tolist()))
     both = edges | {(end, start) for start, end in edges}
@@ -215,19 +217,19 @@ STAGES = (
 )
 
 
-def is_measuring(each: Round) -> bool:
+def is_measuring(annealing_round: Round) -> bool:
     """Return whether all moves are accepted, which measures the unit of temperature."""
-    return bool(np.isinf(each.moves.allowance).all())
+    return bool(np.isinf(annealing_round.moves.allowance).all())
 
 
-def stage_of(each: Round, evaluations: int = EVALUATIONS) -> int:
-    return sum(each.evaluated >= end * evaluations for end, _, _ in STAGES)
+def stage_of(annealing_round: Round, evaluations: int = EVALUATIONS) -> int:
+    return sum(annealing_round.evaluated >= end * evaluations for end, _, _ in STAGES)
 
 
-def uphill(each: Round) -> float:
+def uphill(annealing_round: Round) -> float:
     """Return what moves uphill cost on average, in parts of the cost, where all are accepted."""
-    assert is_measuring(each)
-    costs = each.walks.cost[0]
+    assert is_measuring(annealing_round)
+    costs = annealing_round.walks.cost[0]
     costs = costs[~np.isnan(costs)]
     steps = np.diff(costs)
     return float(steps[steps > 0].mean() / costs.mean())
@@ -244,22 +246,26 @@ def searched(chains: int = 1) -> Walking:
 
 
 def cost_of(evaluator: BusiestDevice, placement: NDArray[np.int32]) -> float:
-    return float(evaluator.busy(placement[None]).max() + evaluator.more)
+    return float(evaluator.busy(placement[None]).max() + evaluator.offset)
 
 
 def best_runtime(rounds: list[Round]) -> float:
-    return float(min(each.walks.best_runtime.min() for each in rounds))
+    return float(min(annealing_round.walks.best_runtime.min() for annealing_round in rounds))
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_each_stage_takes_groups_of_its_level_and_two_coarser_ones(stage: int) -> None:
-    rounds = [each for each in searched().rounds[1:] if stage_of(each) == stage]
-    sets = np.concatenate([each.moves.set_of.ravel() for each in rounds])
+    rounds = [
+        annealing_round
+        for annealing_round in searched().rounds[1:]
+        if stage_of(annealing_round) == stage
+    ]
+    sets = np.concatenate([annealing_round.moves.set_of.ravel() for annealing_round in rounds])
     level_of = np.searchsorted(np.cumsum([0, *SIZES]), sets, side="right") - 1
-    parts, level = np.bincount(level_of, minlength=5) / len(sets), STAGES[stage][1]
+    shares, level = np.bincount(level_of, minlength=5) / len(sets), STAGES[stage][1]
     expected = np.zeros(5)
     expected[level - 2 : level + 1] = 0.15, 0.15, 0.7
-    assert parts == pytest.approx(expected, abs=0.05)
+    assert shares == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize("chains", [1, 3])
@@ -267,19 +273,21 @@ def test_each_stage_takes_groups_of_its_level_and_two_coarser_ones(stage: int) -
 def test_each_stage_cools_from_its_first_temperature_to_its_last(stage: int, chains: int) -> None:
     """Allowances are exponential; their means are temperatures, in units that were measured."""
     evaluator = searched(chains)
-    measured, *others = evaluator.rounds
-    rounds = [each for each in others if stage_of(each) == stage]
+    measured, *later_rounds = evaluator.rounds
+    rounds = [
+        annealing_round for annealing_round in later_rounds if stage_of(annealing_round) == stage
+    ]
     end, _, (hottest, coldest) = STAGES[stage]
     begin = rounds[0].evaluated
     ratios = []
-    for each in rounds:
-        seen = np.array(evaluator.seen[: each.evaluated], np.int32)
-        best = evaluator.busy(seen).max(axis=1).min() + evaluator.more
-        walks, num_moves = each.moves.allowance.shape
-        evaluated = each.evaluated + walks * np.arange(num_moves)
+    for annealing_round in rounds:
+        placements = np.array(evaluator.seen[: annealing_round.evaluated], np.int32)
+        best = evaluator.busy(placements).max(axis=1).min() + evaluator.offset
+        walks, num_moves = annealing_round.moves.allowance.shape
+        evaluated = annealing_round.evaluated + walks * np.arange(num_moves)
         progress = (evaluated - begin) / (end * EVALUATIONS - begin)
         temperature = hottest * (coldest / hottest) ** progress * uphill(measured) * best
-        ratios.append((each.moves.allowance / temperature).ravel())
+        ratios.append((annealing_round.moves.allowance / temperature).ravel())
     for half in np.array_split(np.concatenate(ratios), 2):
         assert half.mean() == pytest.approx(1.0, abs=0.2)
 
@@ -298,11 +306,13 @@ def test_a_small_budget_goes_through_all_levels_and_a_tenth_of_the_moves_takes_l
     layers = np.arange(600) // 60
     evaluator = Walking(ladder(300))
     MultilevelSearch(max_evaluations=1500).place(evaluator.problem, evaluator, layers=layers)
-    used = np.concatenate([each.moves.set_of.ravel() for each in evaluator.rounds[1:]])
+    used = np.concatenate(
+        [annealing_round.moves.set_of.ravel() for annealing_round in evaluator.rounds[1:]]
+    )
     first_set = np.cumsum([0, 32, 64, 128, 256, 512, 600])
-    parts = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
-    assert (parts > 0.02).all()
-    assert parts[6] == pytest.approx(0.1, abs=0.02)
+    shares = np.histogram(used, [*first_set, first_set[-1] + 10])[0] / len(used)
+    assert (shares > 0.02).all()
+    assert shares[6] == pytest.approx(0.1, abs=0.02)
 
 
 GOOD = (np.arange(300) >= 120).astype(np.int32)  # 190 s
@@ -322,22 +332,30 @@ def test_chains_continue_from_the_placements_that_lead_and_then_from_the_best(
     search.place(evaluator.problem, evaluator, starts=np.stack(starts) if starts else None)
     assert evaluator.seen[: len(starts)] == [start.tolist() for start in starts]
     stages: list[list[Round]] = [[] for _ in STAGES]
-    for each in evaluator.rounds[1:]:
-        stages[stage_of(each, evaluations)].append(each)
+    for annealing_round in evaluator.rounds[1:]:
+        stages[stage_of(annealing_round, evaluations)].append(annealing_round)
     hot, warm, *colder = stages
     assert len({tuple(row) for row in hot[0].placements.tolist()}) == chains
     ends = hot[0].walks.placement.copy()
-    for each in hot:  # the last of a stage may be of one chain
-        ends[: len(each.placements)] = each.walks.placement
+    for annealing_round in hot:  # the last of a stage may be of one chain
+        ends[: len(annealing_round.placements)] = annealing_round.walks.placement
     candidates = [*starts, *ends]
     ranked = sorted((cost_of(evaluator, row), tuple(row.tolist())) for row in candidates)
     leaders = [list(placement) for _, placement in ranked[:num_leaders]]
     assert warm[0].placements.tolist() == leaders
-    for number, rounds in enumerate(colder):
-        before = [*hot, *warm, *(each for some in colder[:number] for each in some)]
+    for index, rounds in enumerate(colder):
+        earlier_rounds = [
+            *hot,
+            *warm,
+            *(
+                annealing_round
+                for earlier_stage in colder[:index]
+                for annealing_round in earlier_stage
+            ),
+        ]
         placements = rounds[0].placements
         assert placements.tolist() == [placements[0].tolist()] * chains
-        assert cost_of(evaluator, placements[0]) == best_runtime(before)
+        assert cost_of(evaluator, placements[0]) == best_runtime(earlier_rounds)
         if chains > 1:  # each tries moves of its own
             assert (rounds[0].moves.set_of[0] != rounds[0].moves.set_of[1]).any()
 
@@ -345,10 +363,10 @@ def test_chains_continue_from_the_placements_that_lead_and_then_from_the_best(
 def restarts_of(evaluator: Walking) -> list[list[Round]]:
     """Return the rounds after each one that measures."""
     restarts: list[list[Round]] = []
-    for each in evaluator.rounds:
-        if is_measuring(each):
+    for annealing_round in evaluator.rounds:
+        if is_measuring(annealing_round):
             restarts.append([])
-        restarts[-1].append(each)
+        restarts[-1].append(annealing_round)
     return restarts
 
 
@@ -365,13 +383,16 @@ def test_a_budget_of_several_times_five_evaluations_of_each_pair_of_groups_resta
     begins = [rounds[0].evaluated for rounds in restarts]
     assert begins == pytest.approx(8100 * np.arange(4) / 4, abs=5)
     assert len({tuple(rounds[0].placements[0].tolist()) for rounds in restarts}) == 4
-    for number, rounds in enumerate(restarts):
-        shares = [(each.evaluated / 8100 * 4 - number, each) for each in rounds[1:]]
-        hot = [each for share, each in shares if share < 0.2]
-        warm = [each for share, each in shares if 0.2 <= share < 0.4]
-        cold = [each for share, each in shares if share >= 0.4]
-        assert len(warm[0].placements) == (1 if number else 2)
-        assert (start.tolist() in warm[0].placements.tolist()) == (number == 0)
+    for restart, rounds in enumerate(restarts):
+        shares = [
+            (annealing_round.evaluated / 8100 * 4 - restart, annealing_round)
+            for annealing_round in rounds[1:]
+        ]
+        hot = [annealing_round for share, annealing_round in shares if share < 0.2]
+        warm = [annealing_round for share, annealing_round in shares if 0.2 <= share < 0.4]
+        cold = [annealing_round for share, annealing_round in shares if share >= 0.4]
+        assert len(warm[0].placements) == (1 if restart else 2)
+        assert (start.tolist() in warm[0].placements.tolist()) == (restart == 0)
         assert cost_of(evaluator, cold[0].placements[0]) == best_runtime(hot + warm)
     few = Walking(ladder(10))
     MultilevelSearch(max_evaluations=3900).place(few.problem, few)
@@ -387,9 +408,9 @@ def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
         """Each group on device 0 saves a second, and takes a byte; half of them fit."""
 
         def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-            here = (placements == 0).sum(axis=1)
-            memory = np.stack([here, np.zeros_like(here)], axis=1) * 10**6
-            return EvaluationBatch(runtime=200.0 - here, peak_memory=memory)
+            on_first = (placements == 0).sum(axis=1)
+            memory = np.stack([on_first, np.zeros_like(on_first)], axis=1) * 10**6
+            return EvaluationBatch(runtime=200.0 - on_first, peak_memory=memory)
 
     problem = gpus([1] * 100, memory=50 * 10**6)
     result = MultilevelSearch(max_evaluations=4000).place(problem, Scarce(problem))
@@ -406,7 +427,7 @@ def test_the_penalty_for_memory_rises_while_nothing_fits() -> None:
     evaluator = Heavy(ladder(150))
     result = MultilevelSearch(max_evaluations=6000).place(evaluator.problem, evaluator)
     assert not result.fits(evaluator.problem.cluster)
-    penalties = [each.moves.memory_penalty for each in evaluator.rounds]
+    penalties = [annealing_round.moves.memory_penalty for annealing_round in evaluator.rounds]
     assert sorted(set(penalties)) == [30, 60, 120, 240]  # of the four stages
     assert penalties == sorted(penalties)
 
@@ -435,7 +456,7 @@ def test_rounds_are_as_long_as_a_person_waits_for_ctrl_c(monkeypatch: pytest.Mon
 
     evaluator = Slower(ladder(40))
     MultilevelSearch(seconds=10.0, clock=clock).place(evaluator.problem, evaluator)
-    lengths = [each.moves.num_moves for each in evaluator.rounds]
+    lengths = [annealing_round.moves.num_moves for annealing_round in evaluator.rounds]
     assert lengths[:9] == [64, 128, 256, 256, 256, 64, 16, 4, 1]
 
 
@@ -447,19 +468,19 @@ def test_seconds_end_a_search() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "error"),
+    ("num_evaluated", "error"),
     [(2, KeyboardInterrupt), (200, KeyboardInterrupt), (100, RuntimeError), (0, RuntimeError)],
 )
 def test_what_was_found_is_kept_at_ctrl_c_and_when_the_evaluator_fails(
-    after: int, error: type[BaseException]
+    num_evaluated: int, error: type[BaseException]
 ) -> None:
     def fail(evaluated: int) -> None:
-        if evaluated >= after:
+        if evaluated >= num_evaluated:
             raise error("the device is gone")
 
-    evaluator = BusiestDevice(ladder(40), before=fail)
+    evaluator = BusiestDevice(ladder(40), on_evaluate=fail)
     search = MultilevelSearch(seconds=1000)
-    if after == 0:
+    if num_evaluated == 0:
         with pytest.raises(RuntimeError, match=r"^the device is gone$"):
             search.place(evaluator.problem, evaluator)
         return
@@ -470,10 +491,10 @@ def test_what_was_found_is_kept_at_ctrl_c_and_when_the_evaluator_fails(
         with pytest.raises(StoppedSearchError, match=message) as caught:
             search.place(evaluator.problem, evaluator)
         result = caught.value.result
-    seen = np.array(evaluator.seen)
-    assert result.runtime == evaluator.busy(seen).max(axis=1).min() + 10
+    placements = np.array(evaluator.seen)
+    assert result.runtime == evaluator.busy(placements).max(axis=1).min() + 10
     assert result.placement.tolist() in evaluator.seen
-    assert result.evaluations <= after
+    assert result.evaluations <= num_evaluated
 
 
 @pytest.mark.parametrize(

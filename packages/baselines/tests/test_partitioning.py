@@ -177,15 +177,17 @@ def mapped_by_scotch(seed: int) -> list[int]:
     generator, edges = np.random.default_rng(0), random_edges(800)
     sizes = generator.integers(1, 10**6, len(edges)).tolist()
     graph = weighted_graph(graph_of(generator.random((800, 1)), edges, sizes))
-    parts: list[int] = scotch_map(graph, np.ones(4, int), np.ones((4, 4), int), 0.05, seed).tolist()
-    return parts
+    mapping: list[int] = scotch_map(
+        graph, np.ones(4, int), np.ones((4, 4), int), 0.05, seed
+    ).tolist()
+    return mapping
 
 
 def test_a_seed_gives_one_mapping_in_every_process() -> None:
-    here = mapped_by_scotch(3)
-    assert mapped_by_scotch(3) == here
-    with multiprocessing.get_context("spawn").Pool(1) as other:
-        assert other.apply(mapped_by_scotch, (3,)) == here
+    mapping = mapped_by_scotch(3)
+    assert mapped_by_scotch(3) == mapping
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(mapped_by_scotch, (3,)) == mapping
     assert len({tuple(mapped_by_scotch(seed)) for seed in range(6)}) > 1
 
 

@@ -94,8 +94,8 @@ def test_entropy_keeps_a_policy_undecided() -> None:
         with torch.no_grad():
             encoded = policy.model.encode(batch_of([problem], policy.embedding))
             written = policy.model.sample(encoded, 50, torch.Generator().manual_seed(0))
-            each = policy.model.log_probabilities(encoded, written.devices, written)
-            return float(entropy(each, encoded).mean())
+            log_probabilities = policy.model.log_probabilities(encoded, written.devices, written)
+            return float(entropy(log_probabilities, encoded).mean())
 
     assert final_entropy(1.0) > 2 * final_entropy(0.0)
 
@@ -116,10 +116,10 @@ def test_a_gradient_step_makes_better_placements_likelier() -> None:
         probability = log_probability(trainer.model, encoded, every).exp().detach().numpy()[0]
         return float(probability @ cost)
 
-    before = expected_runtime()
+    runtime_at_first = expected_runtime()
     for _ in range(5):
         trainer.update([0], samples=200)
-    assert expected_runtime() < before
+    assert expected_runtime() < runtime_at_first
 
 
 def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
@@ -134,8 +134,8 @@ def test_the_baseline_is_a_moving_average_of_the_square_roots() -> None:
 def test_memory_that_lacks_costs_2_s_for_each_gb_in_the_reward() -> None:
     class Heavy(PlainEvaluator):
         def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
-            needed = self.problem.cluster.memory_bytes + 6 * 10**9
-            peak_memory = np.tile(needed, (len(placements), 1))
+            peaks = self.problem.cluster.memory_bytes + 6 * 10**9
+            peak_memory = np.tile(peaks, (len(placements), 1))
             return dataclasses.replace(super().evaluate(placements), peak_memory=peak_memory)
 
     problem = problem_of(op_graph(1, []), cluster(["k80"]), np.full((1, 1), 4.0))
@@ -152,11 +152,11 @@ def test_advantages_are_over_the_average_before_the_update() -> None:
         trainer.baseline[0], trainer.entropy_weight = 12.0, 0.0
         trainer.update([0], samples=3)
         gradients.append([weight.grad for weight in trainer.model.parameters()])
-    for one, other in zip(*gradients, strict=True):
-        assert one is not None
-        assert other is not None
-        assert torch.equal(one, other)
-    assert any(one.any() for one in gradients[0] if one is not None)
+    for gradient, expected in zip(*gradients, strict=True):
+        assert gradient is not None
+        assert expected is not None
+        assert torch.equal(gradient, expected)
+    assert any(gradient.any() for gradient in gradients[0] if gradient is not None)
 
 
 def test_the_weight_of_entropy_falls_linearly_with_the_evaluations_that_are_left(
@@ -165,7 +165,9 @@ def test_the_weight_of_entropy_falls_linearly_with_the_evaluations_that_are_left
     trainer, weights = trainer_of(chains(2)), list[float]()
     monkeypatch.setattr(trainer, "update", lambda *_: weights.append(trainer.entropy_weight))
     trainer.train()  # 40 evaluations, ten for an update
-    assert weights == pytest.approx([SMALL.entropy_weight * left for left in (1, 0.75, 0.5, 0.25)])
+    assert weights == pytest.approx(
+        [SMALL.entropy_weight * share for share in (1, 0.75, 0.5, 0.25)]
+    )
 
 
 @pytest.mark.parametrize("gradient_norm", [1e-3, 1e-5])
@@ -188,10 +190,10 @@ def test_what_cannot_run_does_not_count() -> None:
             return dataclasses.replace(super().evaluate(placements), runtime=cannot_run)
 
     trainer = trainer_of(chains(2), Broken(chains(2)))
-    before = [weight.clone() for weight in trainer.model.parameters()]
+    first_weights = [weight.clone() for weight in trainer.model.parameters()]
     trainer.update([0], samples=3)
     assert np.isnan(trainer.baseline).all()
-    assert all(map(torch.equal, before, trainer.model.parameters()))
+    assert all(map(torch.equal, first_weights, trainer.model.parameters()))
 
 
 def test_a_policy_is_trained_on_a_set_and_applied_to_another() -> None:
@@ -200,11 +202,11 @@ def test_a_policy_is_trained_on_a_set_and_applied_to_another() -> None:
     trained = RnnPlacer(settings).train(evaluators, seed=1)
     assert sum(evaluator.evaluated for evaluator in evaluators) <= 75
     assert all(evaluator.evaluated > 0 for evaluator in evaluators)
-    other = chains(4)
-    evaluator = PlainEvaluator(other)
-    assert trained.place(other, evaluator).evaluations == evaluator.evaluated == 1
+    longer = chains(4)
+    evaluator = PlainEvaluator(longer)
+    assert trained.place(longer, evaluator).evaluations == evaluator.evaluated == 1
     several = TrainedRnnPlacer(trained.policy, max_evaluations=9).place(
-        other, PlainEvaluator(other)
+        longer, PlainEvaluator(longer)
     )
     assert several.evaluations == 9
 
@@ -213,11 +215,13 @@ def test_a_seed_gives_one_policy_and_leaves_the_global_randomness_alone() -> Non
     problem = chains(2)
     state = torch.random.get_rng_state()
     first, second = (train_policy([PlainEvaluator(problem)], SMALL, 7)[0] for _ in range(2))
-    other, _ = train_policy([PlainEvaluator(problem)], SMALL, 8)
+    of_other_seed, _ = train_policy([PlainEvaluator(problem)], SMALL, 8)
     assert torch.equal(torch.random.get_rng_state(), state)
     weights = first.model.state_dict()
     assert all(torch.equal(weights[name], w) for name, w in second.model.state_dict().items())
-    assert any(not torch.equal(weights[name], w) for name, w in other.model.state_dict().items())
+    assert any(
+        not torch.equal(weights[name], w) for name, w in of_other_seed.model.state_dict().items()
+    )
 
 
 @pytest.fixture
@@ -257,12 +261,12 @@ def test_a_wrong_file_is_named(
 
 
 def test_what_a_policy_cannot_do_is_named(trained: TrainedRnnPlacer) -> None:
-    small, large, other = map(PlainEvaluator, (chains(2), chains(5), two_chains()))
+    small, large, on_three = map(PlainEvaluator, (chains(2), chains(5), two_chains()))
     refused: dict[str, Callable[[], object]] = {
-        "expected 2 devices, as the policy was": lambda: trained.place(other.problem, other),
+        "expected 2 devices, as the policy was": lambda: trained.place(on_three.problem, on_three),
         "expected at most 8 groups (max_groups)": lambda: trained.place(large.problem, large),
         "expected a name that ends in .safetensors": lambda: trained.save("policy.pt"),
-        "one number of devices, got [2, 3]": lambda: RnnPlacer(SMALL).train([small, other]),
+        "one number of devices, got [2, 3]": lambda: RnnPlacer(SMALL).train([small, on_three]),
         "one number of devices, got none": lambda: RnnPlacer(SMALL).train([]),
         "max_evaluations: expected at least 1, got 0": lambda: TrainedRnnPlacer(trained.policy, 0),
     }
@@ -309,9 +313,9 @@ def test_padding_changes_nothing() -> None:
     for row, problem in enumerate(problems):
         alone = graphs.rows([row])
         assert alone.vectors.shape[1] == problem.num_groups
-        here = written.devices[row : row + 1, :, : problem.num_groups]
+        devices = written.devices[row : row + 1, :, : problem.num_groups]
         encoded_alone = model.encode(alone)
-        expected = log_probability(model, encoded_alone, here)[0]
+        expected = log_probability(model, encoded_alone, devices)[0]
         assert torch.allclose(together[row], expected, atol=1e-5)
         assert torch.equal(
             model.most_likely(encoded_alone)[0], likeliest[row, : problem.num_groups]
@@ -356,18 +360,18 @@ def test_log_probability_and_gradient_are_those_of_plain_autograd(
     written = model.sample(encoded, 5, generator)
     factors = torch.randn(3, 5, generator=generator)
 
-    def by_weights(found: torch.Tensor) -> list[torch.Tensor]:
-        total = (factors * found).sum()
+    def by_weights(log_probabilities: torch.Tensor) -> list[torch.Tensor]:
+        total = (factors * log_probabilities).sum()
         return list(torch.autograd.grad(total, list(model.parameters())))
 
     expected = plain_log_probability(model, graphs, written.devices)
     by_autograd = by_weights(expected)
-    for known in (None, written):  # teacher forcing, and from what sampling computed
-        found = log_probability(model, model.encode(graphs), written.devices, known)
-        assert torch.allclose(found, expected, atol=1e-4)
-        for gradient, other in zip(by_weights(found), by_autograd, strict=True):
-            assert torch.allclose(gradient, other, rtol=1e-3, atol=1e-4)
-            assert other.abs().max() > 1e-3
+    for reused in (None, written):  # teacher forcing, and from what sampling computed
+        computed = log_probability(model, model.encode(graphs), written.devices, reused)
+        assert torch.allclose(computed, expected, atol=1e-4)
+        for gradient, expected_gradient in zip(by_weights(computed), by_autograd, strict=True):
+            assert torch.allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-4)
+            assert expected_gradient.abs().max() > 1e-3
 
 
 def test_the_mean_entropy_of_the_groups_is_that_of_all_placements() -> None:
@@ -379,8 +383,8 @@ def test_the_mean_entropy_of_the_groups_is_that_of_all_placements() -> None:
     probability = log_probability(model, encoded, every).exp()
     expected = -torch.special.xlogy(probability, probability).sum()
     by_group = entropy(model.log_probabilities(encoded, every), encoded)
-    found = (probability * by_group)[probability > 0].sum()
-    assert found.item() == pytest.approx(expected.item(), abs=1e-4)
+    mean_entropy = (probability * by_group)[probability > 0].sum()
+    assert mean_entropy.item() == pytest.approx(expected.item(), abs=1e-4)
     (slope,) = torch.autograd.grad(by_group.mean(), [model.device_logits.weight])
     assert slope.isfinite().all()
 
