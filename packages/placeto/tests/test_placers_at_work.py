@@ -249,6 +249,17 @@ def test_the_search_is_the_same_by_its_name_as_without_one() -> None:
     assert len({tuple(result.placement.tolist()) for result in results}) == 1
 
 
+@pytest.mark.parametrize(
+    "name", ["LocalSearch", "MultilevelSearch", "PortfolioSearch", "RandomPlacer", "RnnPlacer"]
+)
+def test_a_limit_reaches_classes_of_the_baselines_that_are_named(name: str) -> None:
+    spec = placer_spec(f"placeto_baselines:{name}")
+    placer = spec.make(ladder(), Limits(max_evaluations=40), None)
+    evaluator = Simulator(ladder())
+    result = placer.place(evaluator.problem, evaluator, seed=1)
+    assert 30 <= result.evaluations <= 40
+
+
 # Placed by each placer after it was warmed up: nothing may be imported or compiled any more.
 PLACE_WARM = """
 import sys
