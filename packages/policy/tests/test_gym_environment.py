@@ -1,5 +1,6 @@
 """The Gymnasium environment is one, and its episodes are those of the policy."""
 
+import copy
 import sys
 import warnings
 from typing import Any
@@ -68,6 +69,22 @@ def test_rewards_add_up_to_the_part_of_the_cost_that_was_gained() -> None:
         assert info["cost"] == expected
         assert total == pytest.approx((start - expected) / start)
         assert observation["placement"].tolist() == placement.tolist()
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_an_observation_is_the_agents_to_keep(length: int) -> None:
+    problem = two_chains(length)
+    environment = gym_environment(problem, BusiestDevice(problem))
+    observation, _ = environment.reset()
+    over = False
+    while not over:
+        copied = copy.deepcopy(observation)
+        newer, _, over, _, _ = environment.step(1)
+        for name, values in observation.items():
+            np.testing.assert_array_equal(values, copied[name])
+            assert not np.shares_memory(values, newer[name])
+        observation = newer
+    assert observation["placement"].tolist() == [1] * problem.num_groups
 
 
 def test_an_agent_that_looks_ahead_finds_the_best_placement() -> None:

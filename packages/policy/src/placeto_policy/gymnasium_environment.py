@@ -1,5 +1,6 @@
 """The decision process over placements as a Gymnasium environment."""
 
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -97,7 +98,7 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
             self._last = self._observation()
         else:
             self._last = {
-                **self._last,
+                **deepcopy(self._last),
                 "placement": environment.placement[0].astype(np.int64),
             }
         return self._last, reward, is_over, False, self._info()
