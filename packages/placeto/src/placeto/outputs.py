@@ -23,9 +23,9 @@ LOCK = ".lock"
 Decoded = TypeVar("Decoded")
 
 
-def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...] = ()) -> None:
+def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...]) -> None:
     """Refuse a file that exists, has another suffix or cannot be made, before work is done."""
-    if suffixes and not path.name.endswith(suffixes):
+    if not path.name.endswith(suffixes):
         raise InputError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
         raise InputError(f"{path}: expected a file, got a folder")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 import time
 from types import FrameType
@@ -35,7 +34,7 @@ class Progress(Protocol):
 class PlainProgress:
     """Writes a line now and then, or to a terminal one line that is written anew each time."""
 
-    def __init__(self, stream: TextIO | None = sys.stderr) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._last_shown = time.monotonic()  # short work shows nothing
         self._pending = ""  # text of the last update that was not shown

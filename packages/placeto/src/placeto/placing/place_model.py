@@ -105,6 +105,7 @@ class ModelPlacement:
         names = self.problem.cluster.device_names
         ops = {name: op for op, name in enumerate(self.problem.graph.op_names)}
         named = list(self.step.model.named_parameters(remove_duplicate=False))
+        # The graph names tied parameters once; they share a storage.
         op_of_storage = {
             value.untyped_storage()._cdata: ops[name] for name, value in named if name in ops
         }
@@ -181,16 +182,17 @@ class ModelPlacement:
         write_text(file, exported.content)
 
     def run(self, devices: Sequence[str], *, steps: int = 20, threads: int = 1) -> "MeasuredSteps":
-        """Run steps as placed on devices of this machine, after one that does not count.
+        """Run steps as placed on devices of this machine, and measure them.
 
-        The model stays as it is. `placeto.place_module` trains one.
+        One more step runs before them, which is not measured. The model stays as it is.
+        `placeto.place_module` trains one.
 
         Parameters
         ----------
         devices
             Devices, as many as the cluster has, such as ``["cuda:0", "cpu:0"]``.
         steps
-            Number of steps.
+            Number of measured steps.
         threads
             Number of threads of an op on a CPU.
 
@@ -296,7 +298,7 @@ def place(
     >>> sorted(placed.devices_of_parameters)
     ['0.bias', '0.weight', '2.bias', '2.weight']
     """
-    described, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
+    devices, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
     name = type(model).__name__
     check_optimizer(name, model, optimizer)
     step = StepSpec(
@@ -306,7 +308,7 @@ def place(
         optimizer,
         mode,
         updates,
-        target=target_of(described),
+        target=target_of(devices),
         mask_fraction=mask_fraction,
         autocast=_autocast_of_caller() if autocast is None else autocast,
         parameter_bytes=parameter_bytes,
@@ -315,7 +317,7 @@ def place(
     graph = capture_step(step)
     with torch.autocast("cpu", enabled=False):  # a placer may compute, too
         placed_problem = place_problem(
-            make_problem(Source(name, graph), described),
+            make_problem(Source(name, graph), devices),
             PlaceSettings(
                 seconds=seconds,
                 max_evaluations=max_evaluations,

@@ -67,13 +67,16 @@ MOST_GROUPS_OF_SEARCH = 1024
 # no coarser ones, up to where it takes many seconds.
 GROUPS_OF_POLICY = 128
 MOST_GROUPS_OF_POLICY = 2048
-CHAINS = 2  # of a search, where there are as many cores
-EVALUATIONS_OF_POLICY = 100  # of fewer, its sixteen would be too large a part
-SHARE_OF_FIRST_BOUNDS = 0.1  # of the seconds, for lower bounds before the search, which they end
-SHARE_OF_BOUND = 1 / 3  # for one after it, if it takes about so long:
-QUICK_BOUNDS = 3  # all but that of forks and joins
-SECONDS_OF_EDGE = 3e-5  # for these
-SECONDS_OF_OP = 3e-4  # for that of forks and joins
+CHAINS = 2  # annealing chains of a search, if there are as many cores
+# A search with fewer evaluations does without the policy, whose sixteen would be a large part.
+EVALUATIONS_OF_POLICY = 100
+# Lower bounds that take at most these fractions of the seconds of a search are computed: before it,
+# so that it ends when it reaches one, or else after it.
+SHARE_OF_FIRST_BOUNDS = 0.1
+SHARE_OF_LAST_BOUNDS = 1 / 3
+QUICK_BOUNDS = 3  # the first of `bounds_in_turn`: all but the fork-join bound
+SECONDS_PER_EDGE = 3e-5  # that all quick bounds together take for each edge of a graph
+SECONDS_PER_OP = 3e-4  # that the fork-join bound takes for each op
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,23 +178,23 @@ def _place_by_search(
     limits = Limits(settings.max_evaluations, settings.seconds)
     if limits == Limits():
         limits = Limits(seconds=DEFAULT_SECONDS)
-        if settings.placer:
+        if settings.placer:  # named as a placer, it has the evaluations of comparisons
             limits = Limits(PLACERS[MULTILEVEL].default_evaluations)
     if settings.start != PRETRAINED:
         return _search(finest, settings, progress, MULTILEVEL, limits, None, start)
     name = f"{PRETRAINED}, {MULTILEVEL}"
     seconds, max_evaluations = limits.seconds, limits.max_evaluations
-    placed = None
+    policy_run = None
     if max_evaluations is None or max_evaluations > EVALUATIONS_OF_POLICY:
-        placed = zero_shot(finest, progress, seed=settings.seed)
-    if placed is not None:
-        result = placed[1]
+        policy_run = zero_shot(finest, progress, seed=settings.seed)
+    if policy_run is not None:
+        _, policy_result = policy_run
         if max_evaluations is not None:
-            max_evaluations -= result.evaluations
+            max_evaluations -= policy_result.evaluations
         if seconds is not None:
-            seconds = max(seconds - result.seconds, seconds / 2)
+            seconds = max(seconds - policy_result.seconds, seconds / 2)
         limits = Limits(max_evaluations, seconds)
-    return _search(finest, settings, progress, name, limits, placed, start)
+    return _search(finest, settings, progress, name, limits, policy_run, start)
 
 
 def _search(
@@ -200,23 +203,25 @@ def _search(
     progress: Progress,
     name: str,
     limits: Limits,
-    placed: tuple[PlacementProblem, PlacementResult] | None,
+    policy_run: tuple[PlacementProblem, PlacementResult] | None,
     start: NDArray[np.int32] | None = None,
 ) -> PlacedProblem:
-    """Search, also from what a policy found at another level; the result counts what both did.
+    """Search from ``start``, or from the result of a policy, which ran at a level of its own.
 
-    Lower bounds that take a small part of the seconds are computed before the search, which ends at
-    them. Others that take up to a third are computed after it.
+    The result then counts the evaluations and seconds of both. Lower bounds that take a small part
+    of the seconds are computed before the search, which ends at them. Others that take up to a
+    third are computed after it.
     """
     evaluator, graph = settings.evaluator, problem.graph
     priced = evaluator.make(problem, None)
     progress.update("loading the simulator; compiling it the first time takes about 10 s ...")
     warm_up_evaluator(priced)  # a first search would spend all its seconds on this
     began, seconds = time.monotonic(), limits.seconds
-    quick, slow = graph.num_edges * SECONDS_OF_EDGE, graph.num_ops * SECONDS_OF_OP
+    quick_seconds = graph.num_edges * SECONDS_PER_EDGE
+    fork_join_seconds = graph.num_ops * SECONDS_PER_OP
     bounds_left = bounds_in_turn(problem) if evaluator.simulates else iter(())
     bounds = [0.0]
-    if seconds is None or quick <= SHARE_OF_FIRST_BOUNDS * seconds:
+    if seconds is None or quick_seconds <= SHARE_OF_FIRST_BOUNDS * seconds:
         progress.update("lower bound ...")
         bounds += [bound for _, bound in islice(bounds_left, QUICK_BOUNDS)]
     if seconds is not None:
@@ -238,27 +243,26 @@ def _search(
             chains=1 if limits.max_evaluations else min(CHAINS, cores),
             stopped=lambda: interrupt.requested,
         )
-        if placed:
-            start = placed[0].expand(placed[1].placement)
+        if policy_run:
+            policy_problem, policy_result = policy_run
+            start = policy_problem.expand(policy_result.placement)
         groups = None if start is None else problem.placement_of_ops(start)
         result = search.place(problem, priced, seed=settings.seed, start=groups)
-    bound_seconds = SHARE_OF_BOUND * (seconds or math.inf)
-    if quick <= bound_seconds and not interrupt.requested:
+    bound_seconds = SHARE_OF_LAST_BOUNDS * (seconds or math.inf)
+    if quick_seconds <= bound_seconds and not interrupt.requested:
         progress.update("lower bound ...")
+        # All bounds that are left, or only the quick ones among them.
+        num_quick = QUICK_BOUNDS + 1 - len(bounds)
+        num_bounds = None if fork_join_seconds <= bound_seconds else num_quick
         with suppress(KeyboardInterrupt):  # the search has its result
-            num_quick = QUICK_BOUNDS + 1 - len(bounds)
-            bounds += [
-                bound
-                for _, bound in islice(bounds_left, None if slow <= bound_seconds else num_quick)
-            ]
-    if placed:
-        first_result = placed[1]
+            bounds += [bound for _, bound in islice(bounds_left, num_bounds)]
+    if policy_run:
         result = replace(
             result,
-            evaluations=first_result.evaluations + result.evaluations,
-            seconds=first_result.seconds + result.seconds,
+            evaluations=policy_result.evaluations + result.evaluations,
+            seconds=policy_result.seconds + result.seconds,
             curve=np.concatenate(
-                [first_result.curve, np.add(result.curve, [first_result.evaluations, 0.0])]
+                [policy_result.curve, np.add(result.curve, [policy_result.evaluations, 0.0])]
             ),
         )
     best = chosen(problem, result, search.choices)
@@ -309,8 +313,9 @@ def run_placer(
     """Place a problem, and show progress; the costs of the result are those of the evaluator.
 
     The ``limits``, and Ctrl-C if it is ``interruptible``, stop the placer; the result is then the
-    best placement that it evaluated. Without a number of evaluations they have that of the placer.
-    If the evaluator was made before, it is ``priced``. Of a placer of the user all is counted here.
+    best placement that it evaluated. Limits without a number of evaluations get the default one of
+    the placer. ``priced`` is the evaluator of the problem, if it was made before. Evaluations and
+    seconds of a placer of the user are counted here, not taken from its result.
     """
     name = label or spec.name
     limits = spec.with_default(limits or Limits())
@@ -364,14 +369,14 @@ def _policy_spec(
         num_rollouts=settings.rollouts,
         refinement_rounds=rounds,
     )
-    # One for any number of devices that is not trained needs none of the code of a training.
-    as_it_is = policy.num_devices is None and not settings.max_evaluations
+    # A policy for any number of devices that is not trained further needs no code of a training.
+    stays_as_it_is = policy.num_devices is None and not settings.max_evaluations
     return PlacerSpec(
         placer.name,
         placer.name,
         lambda _problem, _limits, on_update: replace(placer, on_update=on_update),
         default_evaluations=placer.most_evaluations(problem),
-        warms_as=PRETRAINED if as_it_is else "",
+        warms_as=PRETRAINED if stays_as_it_is else "",
     )
 
 
@@ -380,9 +385,9 @@ def place_scheduled(
 ) -> PlacedProblem:
     """Place a problem as `place_problem` does, by a schedule if it is a step in micro-batches.
 
-    By GPipe all placements have the same waits. By 1F1B the search has those of the best chain of
-    layers. Chains, and what the search returns, are compared with the waits of their own stages.
-    Ctrl-C then leaves out choices.
+    By GPipe all placements have the same waits. By 1F1B the waits depend on the stages: the search
+    has those of the best chain of layers. Afterwards its choices and the chains are compared, each
+    with the waits of its own stages; Ctrl-C leaves out the choices that are not compared yet.
     """
     evaluator = replace(settings.evaluator, schedule=schedule)
     if schedule != ONE_F_ONE_B:
@@ -409,6 +414,7 @@ def place_scheduled(
     searches = placed.choices  # none by a placer or a policy alone
     best = cheapest(placed.result.placement, start if searches else None)
     choices: list[Choice] = []
+    # The choices share the number of chains that may be evaluated.
     max_chains /= max(1, sum(choice.kind == SEARCHED for choice in searches))
     with suppress(KeyboardInterrupt):  # the search has its result
         for choice in searches:
@@ -418,11 +424,16 @@ def place_scheduled(
             elif choice.kind == SEARCHED:
                 chained = chain_placement(chain, devices, max_chains)
             result = cheapest(choice.result.placement, chained)
-            if choice.kind == CHAIN:
+            if choice.kind == CHAIN:  # the best chain of all may use others than the one found
                 devices = tuple(np.unique(result.placement).tolist())
             choices.append(Choice(devices, choice.kind, result))
-    counts = {name: getattr(placed.result, name) for name in ("evaluations", "seconds", "curve")}
-    best = replace(chosen(unscheduled, best, choices), **counts)
+    searched = placed.result
+    best = replace(
+        chosen(unscheduled, best, choices),
+        evaluations=searched.evaluations,
+        seconds=searched.seconds,
+        curve=searched.curve,
+    )
     scheduled_problem = evaluator.scheduled(unscheduled, best.placement)
     return replace(placed, problem=scheduled_problem, result=best, bound=0.0, choices=choices)
 

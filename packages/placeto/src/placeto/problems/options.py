@@ -55,7 +55,7 @@ class GroupingOptions:
         """True if an option decides the number of groups."""
         return bool(self.num_groups or self.min_output_bytes or not self.merging)
 
-    def chosen_rules(self, rules: tuple[Rule, ...] = DEFAULT_RULES) -> tuple[Rule, ...]:
+    def chosen_rules(self, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
         """Return the rules of a graph: those that suit it, unless the user named others."""
         if self.rules:
             named = (NAMED_RULES[name] for name in self.rules if name != "none")

@@ -28,7 +28,7 @@ SettingsType = TypeVar("SettingsType", bound="DataclassInstance")
 
 
 def parse_settings(
-    pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None = None
+    pairs: Sequence[tuple[str, str]], updates: int | None, preset_name: str | None
 ) -> "Settings":
     """Return the hyperparameters of a training: those of a preset, with others in their place."""
     from placeto_policy import preset  # noqa: PLC0415 (torch takes seconds to import)

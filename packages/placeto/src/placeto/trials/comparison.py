@@ -85,7 +85,7 @@ def compare(
         check_count(name, count)
     check_seconds(seconds)
     specs = {name: placer_spec(name) for name in placers}
-    priced_by = evaluator_spec(evaluator)
+    priced_by, limits = evaluator_spec(evaluator), Limits(max_evaluations, seconds)
     stems: dict[str, str] = {}
     for name in problems:
         stems[name] = file_name(name, stems.values())
@@ -104,9 +104,9 @@ def compare(
         makers={stems[name]: partial(problems.__getitem__, name) for name in problems},
         placers=specs,
         seeds=range(seeds),
-        limits_of_placer=chosen_limits(specs, Limits(max_evaluations, seconds)),
+        limits_of_placer=chosen_limits(specs, limits),
         evaluators={priced_by.name: priced_by},
-        limits=Limits(max_evaluations, seconds),
+        limits=limits,
     )
     experiment = comparison.experiment({}, lambda _: Page([]))
     progress = PlainProgress(None if quiet else sys.stderr)

@@ -111,8 +111,8 @@ def run_trials(
     workspace: Workspace,
     watch: Watch,
     *,
-    jobs: int = 1,
-    done: Collection[str] = (),
+    jobs: int,
+    done: Collection[str],
 ) -> Generator[tuple[Trial, TrialRecord], None, None]:
     """Run trials, each as soon as its dependencies are done, and yield each with its record.
 

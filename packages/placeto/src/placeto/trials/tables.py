@@ -98,13 +98,13 @@ def typical(placer: Runs, field: str) -> float:
     return _median([getattr(run, field) for run in runs])
 
 
-def runtime_table(problems: Sequence[Problem], placers: Mapping[str, str] = TABLE_1) -> TextTable:
-    """Return the runtimes of some placers, a row for each problem."""
+def runtime_table(problems: Sequence[Problem]) -> TextTable:
+    """Return the runtimes of the placers of `TABLE_1`, a row for each problem."""
     return TextTable(
         "Simulated seconds of a step; those of Addanki et al. (2019): `placeto experiment table1`",
-        ["problem", *(f">{title}" for title in placers.values())],
+        ["problem", *(f">{title}" for title in TABLE_1.values())],
         [
-            [problem.title, *(_runtime(problem.find(name)) for name in placers)]
+            [problem.title, *(_runtime(problem.find(name)) for name in TABLE_1)]
             for problem in problems
         ],
     )
