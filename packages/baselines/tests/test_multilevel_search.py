@@ -503,8 +503,8 @@ def test_what_was_found_is_kept_at_ctrl_c_and_when_the_evaluator_fails(
         ({}, "seconds, max_evaluations: expected one of the two, got neither"),
         ({"max_evaluations": 0}, "max_evaluations: expected at least 1, got 0"),
         ({"max_evaluations": 9, "chains": 0}, "chains: expected at least 1, got 0"),
-        ({"seconds": 0.0}, r"seconds: expected a number above 0, got 0\.0"),
-        ({"seconds": float("nan")}, "seconds: expected a number above 0, got nan"),
+        ({"seconds": 0.0}, r"seconds: expected a finite number above 0, got 0\.0"),
+        ({"seconds": float("nan")}, "seconds: expected a finite number above 0, got nan"),
     ],
 )
 def test_budgets_are_checked(settings: dict[str, Any], message: str) -> None:

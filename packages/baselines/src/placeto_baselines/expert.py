@@ -89,7 +89,9 @@ class ExpertScopes:
             If the pattern of layers matches something that is not a number.
         """
         layers = [self._layer(scope) for scope in scopes]
-        num_layers = max(layers, default=NOWHERE) + 1
+        last_layer = max(layers, default=NOWHERE)
+        num_parts = max(last_layer + 1, num_devices)
+        with_last_layer = None if last_layer == NOWHERE else self.with_last_layer
         device_of = np.full(len(scopes), NOWHERE)
         turn: dict[str, dict[str, int]] = {}  # of each branch of each module
         for op, (scope, layer) in enumerate(zip(scopes, layers, strict=True)):
@@ -98,10 +100,9 @@ class ExpertScopes:
                 branches = turn.setdefault(match[1], {})
                 device_of[op] = branches.setdefault(match[2], len(branches)) % num_devices
             elif layer != NOWHERE:
-                device_of[op] = layer * num_devices // max(num_layers, num_devices)
-            elif num_layers and self.with_last_layer and re.match(self.with_last_layer, scope):
-                last = num_layers - 1
-                device_of[op] = last * num_devices // max(num_layers, num_devices)
+                device_of[op] = layer * num_devices // num_parts
+            elif with_last_layer and re.match(with_last_layer, scope):
+                device_of[op] = last_layer * num_devices // num_parts
         return device_of
 
     def _layer(self, scope: str) -> int:

@@ -110,8 +110,7 @@ def weighted_graph(graph: GroupGraph) -> WeightedGraph:
     traffic = np.maximum(np.round(graph.edge_bytes * fraction), 1).astype(np.int64)
     ends = np.concatenate([graph.edges, graph.edges[:, ::-1]]).astype(np.int64)
     order = np.lexsort((ends[:, 1], ends[:, 0]))
-    offsets = np.zeros(graph.num_groups + 1, np.int64)
-    np.cumsum(np.bincount(ends[:, 0], minlength=graph.num_groups), out=offsets[1:])
+    offsets = np.append(0, np.cumsum(np.bincount(ends[:, 0], minlength=graph.num_groups)))
     return WeightedGraph(offsets, ends[order, 1], work, np.tile(traffic, 2)[order])
 
 

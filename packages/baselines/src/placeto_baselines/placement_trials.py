@@ -143,6 +143,13 @@ class Limits:
             raise BaselineError(f"seconds: expected a finite number above 0, got {self.seconds}")
 
 
+def check_budget(max_evaluations: int | None, seconds: float | None) -> None:
+    """Refuse a search that no budget ends, or one that is too small."""
+    if seconds is None and max_evaluations is None:
+        raise BaselineError("seconds, max_evaluations: expected one of the two, got neither")
+    Limits(max_evaluations, seconds)  # checks each
+
+
 class SpentError(BaseException):
     """A placer is at its limit; no `Exception`, so that no placer continues after it."""
 
@@ -303,9 +310,10 @@ def check_evaluator(problem: PlacementProblem, evaluator: Evaluator) -> None:
 
 def evaluated(evaluator: Evaluator, placement: NDArray[np.integer]) -> PlacementResult:
     """Return a placement, int[G], and its costs."""
-    batch = evaluator.evaluate(placement[None].astype(np.int32))
+    rows = placement[None].astype(np.int32)
+    batch = evaluator.evaluate(rows)
     return PlacementResult(
-        placement=placement.astype(np.int32),
+        placement=rows[0],
         runtime=float(batch.runtime[0]),
         peak_memory=batch.peak_memory[0],
         evaluations=1,

@@ -388,7 +388,7 @@ class PlacementEnvironment:
         num_episodes: int,
         generators: Sequence[np.random.Generator],
     ) -> NDArray[np.int64]:
-        num_groups = self.graph_features.num_groups
+        num_groups = self.num_groups
         if isinstance(order, str):
             _check_choice("order", order, get_args(OrderName))
             if order == "random":

@@ -94,13 +94,11 @@ class GymnasiumEnvironment(gymnasium.Env[Observation, np.int64]):
         device = int(action) if can_run else int(environment.placement[0, current])
         reward = float(environment.step(np.array([device]))[0]) / self._cost_at_start
         is_over = environment.time == environment.num_groups
-        if not is_over:
-            self._last = self._observation()
+        if is_over:  # no group is current: the rest stays as it was
+            placement = environment.placement[0].astype(np.int64)
+            self._last = deepcopy(self._last) | {"placement": placement}
         else:
-            self._last = {
-                **deepcopy(self._last),
-                "placement": environment.placement[0].astype(np.int64),
-            }
+            self._last = self._observation()
         return self._last, reward, is_over, False, self._info()
 
     def action_masks(self) -> NDArray[np.bool_]:

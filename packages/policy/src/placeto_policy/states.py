@@ -117,12 +117,13 @@ class States:
         placement = self.placement.T
         for device in range(num_devices):
             torch.eq(placement, device, out=features[first + device])
-        features[first + num_devices] = 0.0
-        features[first + num_devices, self.current, torch.arange(count)] = 1.0
-        features[first + num_devices + 1] = self.visited.T
+        flags = first + num_devices
+        features[flags] = 0.0
+        features[flags, self.current, torch.arange(count)] = 1.0
+        features[flags + 1] = self.visited.T
         if node_features == "costs-times-and-schedule":
             schedule = required(self.schedule, "node_features", node_features)
-            features[first + num_devices + FLAGS :] = schedule.permute(2, 1, 0)
+            features[flags + FLAGS :] = schedule.permute(2, 1, 0)
         return features
 
     def loads(self) -> torch.Tensor:

@@ -463,8 +463,11 @@ class TimeStepBaseline:
         self.spreads = np.append(self.spreads, spread)[-self.window :]
 
     def spread(self) -> float:
-        """Return the mean absolute advantage; a few large ones would decide a root mean square."""
-        return float(self.spreads.mean()) if len(self.spreads) else 0.0
+        """Return the mean absolute advantage of the rounds, of which there is one at least.
+
+        A few large advantages would decide a root mean square.
+        """
+        return float(self.spreads.mean())
 
 
 def add_gradient(

@@ -6,8 +6,8 @@ class SimulationError(ValueError):
 
     Examples
     --------
-    >>> raise SimulationError("graph: expected at most 4294967295 ops, got 5000000000")
+    >>> raise SimulationError("graph: expected at most 536870911 ops, got 600000000")
     Traceback (most recent call last):
     ...
-    placeto_simulator.errors.SimulationError: graph: expected at most 4294967295 ops, got 5000000000
+    placeto_simulator.errors.SimulationError: graph: expected at most 536870911 ops, got 600000000
     """

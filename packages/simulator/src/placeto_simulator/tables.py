@@ -98,8 +98,8 @@ def tables_of(problem: PlacementProblem) -> Tables:
     stored_bytes = tensor_bytes * ~graph.lives_in_weights[tensors]
     released_bytes = np.where(np.isin(tensors, graph.held_tensors), 0, stored_bytes)
     unread = np.diff(first_reader) == 0
-    by_reader = reads_of_op.values
-    op_of_rank = np.lexsort((np.arange(num_ops), -graph.phases))
+    by_reader = reads_of_op.values  # the read that each input is
+    op_of_rank = np.argsort(-graph.phases, kind="stable")
     wire_of = cluster.num_devices + _wire_of(cluster)
     num_resources = int(wire_of.max()) + 1
     fed = [np.unique(row[link != NO_LINK]) for row, link in zip(wire_of, cluster.link, strict=True)]
@@ -228,40 +228,40 @@ def new_state(tables: Tables) -> State:
     queues = int(tables.link_of.max()) + 1
     leaves = 1 << (resources - 1).bit_length()
     return State(
-        device_of=_alone(ops, np.uint16),
-        missing=_alone(ops, np.int32),
-        sent_to=_alone(devices, np.uint32),
-        successor=_alone(ops + reads + resources, np.uint32),
-        current=_alone(resources, np.uint32),
-        last=_alone(resources, np.uint32),
-        under_way=_alone(resources, np.uint32),
-        sent=_alone(queues, np.uint32),
-        next_time=_alone(leaves),
-        free_at=_alone(queues),
-        is_waking=_alone(resources, np.bool_),
-        winner=_alone(2 * leaves, np.uint32),
-        completed=_alone(resources, np.uint32),
-        fed_device=_alone(resources, np.uint32),
-        heap=_alone(ops, np.uint32),
-        first_ready=_alone(devices, np.uint32),
-        num_ready=_alone(devices, np.uint32),
-        start=_alone(ops + reads + resources),
-        end=_alone(ops + reads),
-        predecessor=_alone(ops + reads, np.uint32),
-        path=_alone(ops + reads, np.uint32),
-        reason=_alone(ops + reads, np.uint8),
-        store_of_input=_alone(reads, np.uint32),
-        uses_left=_alone(len(tables.store_bytes), np.int32),
-        store_on=_alone(devices, np.uint32),
-        tracks_memory=_alone(1, np.bool_),
-        num_held=_alone(1, np.int64),
-        first_held=_alone(ops + resources + 1, np.uint32),
-        held_bytes=_alone(devices, np.int64),
-        peak=_alone(devices, np.int64),
+        device_of=_in_own_lines(ops, np.uint16),
+        missing=_in_own_lines(ops, np.int32),
+        sent_to=_in_own_lines(devices, np.uint32),
+        successor=_in_own_lines(ops + reads + resources, np.uint32),
+        current=_in_own_lines(resources, np.uint32),
+        last=_in_own_lines(resources, np.uint32),
+        under_way=_in_own_lines(resources, np.uint32),
+        sent=_in_own_lines(queues, np.uint32),
+        next_time=_in_own_lines(leaves),
+        free_at=_in_own_lines(queues),
+        is_waking=_in_own_lines(resources, np.bool_),
+        winner=_in_own_lines(2 * leaves, np.uint32),
+        completed=_in_own_lines(resources, np.uint32),
+        fed_device=_in_own_lines(resources, np.uint32),
+        heap=_in_own_lines(ops, np.uint32),
+        first_ready=_in_own_lines(devices, np.uint32),
+        num_ready=_in_own_lines(devices, np.uint32),
+        start=_in_own_lines(ops + reads + resources),
+        end=_in_own_lines(ops + reads),
+        predecessor=_in_own_lines(ops + reads, np.uint32),
+        path=_in_own_lines(ops + reads, np.uint32),
+        reason=_in_own_lines(ops + reads, np.uint8),
+        store_of_input=_in_own_lines(reads, np.uint32),
+        uses_left=_in_own_lines(len(tables.store_bytes), np.int32),
+        store_on=_in_own_lines(devices, np.uint32),
+        tracks_memory=_in_own_lines(1, np.bool_),
+        num_held=_in_own_lines(1, np.int64),
+        first_held=_in_own_lines(ops + resources + 1, np.uint32),
+        held_bytes=_in_own_lines(devices, np.int64),
+        peak=_in_own_lines(devices, np.int64),
     )
 
 
-def _alone(length: int, dtype: type[np.generic] = np.float64) -> NDArray[Any]:
+def _in_own_lines(length: int, dtype: type[np.generic] = np.float64) -> NDArray[Any]:
     """Return zeros in lines of the cache of their own.
 
     Two threads that write to one line wait for each other. With the arrays of two states side by

@@ -5,7 +5,7 @@ moves those that the evaluator prices best (`neighbours`, `steepest_descent`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeVar
@@ -163,7 +163,7 @@ def best_chain(
     ends = [
         steepest_descent([first[index]], ranks, near, MOST_ROUNDS) for index in order[:DESCENTS]
     ]
-    return steepest_descent([stages for stages in ends if stages], ranks, lambda _: [], 1)
+    return min(filter(None, ends), key=rank_of.__getitem__)
 
 
 def chain_placement(
@@ -215,9 +215,11 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> lis
     in m micro-batches takes about the m-th part of the sum, and else as long as the slowest stage.
     """
     load, lack, transfer = chain_costs(chain, devices)
-    alone = np.maximum(load[:, 0, -1], np.finfo(float).tiny)
+    alone = np.maximum(load[:, 0, -1], np.finfo(float).tiny)  # all layers on one device
+    # The least that the slowest stage can take: all devices are done at once, ...
     fair = 1 / max((1 / alone).sum(), np.finfo(float).tiny)
-    fair = max(fair, float(np.diagonal(load, 1, 1, 2).min(axis=0).max()))  # or the largest layer
+    # ... or the largest layer is on its fastest device.
+    fair = max(fair, float(np.diagonal(load, 1, 1, 2).min(axis=0).max()))
     in_turn = SHARE_IN_TURN / (chain.problem.graph.micro_batch.max(initial=0) + 1)
     paid = load + lack
     kinds = _kinds(chain.problem, devices)
@@ -300,28 +302,39 @@ def fastest_stages(
             costs = np.stack([frontiers[used, last].cost for last in lasts])
             unused = [device for device in range(len(load)) if device not in used]
             nexts = list({kinds[device]: device for device in reversed(unused)}.values())
+            # Of the layers before each cut and the transfer there, from each last device to each
+            # next one; then of the best last device, and of the stage from that cut to each end.
             reached = costs[:, None] + transfer[np.ix_(lasts, nexts)]
-            come_from = np.array(lasts)[reached.argmin(axis=0)]
+            previous_devices = np.array(lasts)[reached.argmin(axis=0)]
             total = reached.min(axis=0)[:, :, None] + load[nexts]
             cuts = total.argmin(axis=1)
-            for device, sums, cut, comes in zip(nexts, total, cuts, come_from, strict=True):
+            for device, sums, cut, previous in zip(
+                nexts, total, cuts, previous_devices, strict=True
+            ):
                 cost = sums[cut, np.arange(len(rest))]
                 if np.isfinite(cost).any():
-                    states[used | {device}, device] = _Frontier(cost, cut, comes[cut])
+                    states[used | {device}, device] = _Frontier(cost, cut, previous[cut])
         frontiers |= states
     ends = [(float(frontier.cost[-1]), used, last) for (used, last), frontier in frontiers.items()]
-    stages_with_costs = []
-    for total, every, last in sorted(ends, key=lambda end: (end[0], len(end[1]), sorted(end[1]))):
-        if not math.isfinite(total):
-            break
-        used, devices, bounds = every, [last], [len(rest) - 1]
-        while len(used) > 1:
-            frontier, end = frontiers[used, devices[-1]], bounds[-1]
-            used -= {devices[-1]}
-            devices.append(int(frontier.previous_device[end]))
-            bounds.append(int(frontier.cut[end]))
-        stages_with_costs.append((total, Stages((0, *bounds[::-1]), tuple(devices[::-1]))))
-    return stages_with_costs
+    ends.sort(key=lambda end: (end[0], len(end[1]), sorted(end[1])))
+    return [
+        (total, _stages_to(frontiers, used, last))
+        for total, used, last in ends
+        if math.isfinite(total)
+    ]
+
+
+def _stages_to(
+    frontiers: Mapping[tuple[frozenset[int], int], _Frontier], used: frozenset[int], last: int
+) -> Stages:
+    """Return the stages of all layers behind a frontier, read from the last one backwards."""
+    devices, bounds = [last], [len(frontiers[used, last].cost) - 1]
+    while len(used) > 1:
+        frontier, end = frontiers[used, devices[-1]], bounds[-1]
+        used -= {devices[-1]}
+        devices.append(int(frontier.previous_device[end]))
+        bounds.append(int(frontier.cut[end]))
+    return Stages((0, *bounds[::-1]), tuple(devices[::-1]))
 
 
 def chain_costs(
@@ -374,13 +387,11 @@ def _crossing(
 
 def _sums(values: NDArray[Any]) -> NDArray[np.float64]:
     """Return the sum of values i to j - 1 at [i, j]; infinity where there are none."""
-    lasting = np.isinf(values)
-    totals, infinite = (
-        np.concatenate([[0], np.cumsum(summands)])
-        for summands in (np.where(lasting, 0, values), lasting)
-    )
+    is_infinite = np.isinf(values)
+    totals = np.append(0, np.cumsum(np.where(is_infinite, 0, values)))
+    num_infinite = np.append(0, np.cumsum(is_infinite))
     sums: NDArray[np.float64] = totals - totals[:, None]
-    sums[(infinite > infinite[:, None]) | np.tri(len(totals), dtype=bool)] = np.inf
+    sums[(num_infinite > num_infinite[:, None]) | np.tri(len(totals), dtype=bool)] = np.inf
     return sums
 
 
@@ -406,11 +417,11 @@ def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
             for cut in sorted(moved)
             if low < cut < high
         ]
-        for other_stage, step in product(
-            range(stage + 1, len(used)), ((1, 1), (1, -1), (-1, 1), (-1, -1))
-        ):
+        later_stages = range(stage + 1, len(used))
+        for other_stage, step, other_step in product(later_stages, (1, -1), (1, -1)):
             both = bounds.copy()
-            both[stage], both[other_stage] = both[stage] + step[0], both[other_stage] + step[1]
+            both[stage] += step
+            both[other_stage] += other_step
             if both == sorted(set(both)):
                 variants.append((both, used))
         for other_stage in range(stage):  # two of them change places

@@ -141,11 +141,12 @@ def layers_of_groups(problem: PlacementProblem) -> tuple[NDArray[np.int64], bool
             if level.num_groups <= MOST_COARSE:
                 coarse = level
         num_labels = coarse.num_groups
-        label_of_op = np.argsort(order_of_groups(problem, coarse))[coarse.group_of]
+        position_of_group = np.argsort(order_of_groups(problem, coarse))
+        label_of_op = position_of_group[coarse.group_of]
     layer_of_group = _voted_labels(problem, label_of_op, num_labels)
     order = order_of_groups(problem, problem.grouping)
     layers_in_order = layer_of_group[order]
-    layer = layers_in_order[layers_in_order != UNKNOWN][0]
+    layer = layers_in_order[layers_in_order != UNKNOWN][0]  # for groups before the first layer
     for group in order.tolist():  # one without a layer runs with the group before it
         if layer_of_group[group] == UNKNOWN:
             layer_of_group[group] = layer

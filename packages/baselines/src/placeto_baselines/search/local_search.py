@@ -13,9 +13,9 @@ from placeto_baselines.placement_trials import PlacementTrials
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 MAX_PLACEMENTS = 200_000  # 11 groups on 3 devices
-FEW_PLACEMENTS = 4096  # so many are evaluated one and all by searches
+FEW_PLACEMENTS = 4096  # of so few, `LocalSearch` evaluates all
 BATCH = 1024
-MOST_STEPS_OF_PAIR = 3  # of groups: beyond, another start finds more
+MOST_STEPS_OF_PAIR = 3  # of annealing, times G^2: beyond, another start finds more
 
 
 def exhaustive_search(
@@ -182,7 +182,7 @@ class _Climber:
             self.placement = placements[0]
 
     def anneal(self, steps: int, first: float, last: float) -> None:
-        """Try so many random moves, at temperatures in parts of the present cost."""
+        """Try so many random moves; temperatures fall from first to last, in present costs."""
         steps = min(steps, self.evaluations_left)
         temperatures = self.cost * np.geomspace(first, last, max(steps, 1))
         for temperature in temperatures[:steps].tolist():

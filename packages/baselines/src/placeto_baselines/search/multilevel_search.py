@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.devices import DeviceChoices, allowed_devices
-from placeto_baselines.errors import BaselineError, check_at_least
-from placeto_baselines.placement_trials import PlacementTrials
+from placeto_baselines.errors import check_at_least
+from placeto_baselines.placement_trials import PlacementTrials, check_budget
 from placeto_baselines.search.local_search import MAX_PLACEMENTS, all_placements, num_placements
 from placeto_graphs import (
     MEMORY_PENALTY,
@@ -30,14 +30,14 @@ MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
 SHARE_OF_MEASURING = 0.05  # of the budget, at the most
 MOST_RESTARTS = 64
-FEWEST_OF_WALK = 2  # evaluations: where it starts, and one move
+FEWEST_OF_WALK = 2  # evaluations: of the start, and of one move
 SECONDS_OF_ROUND = 0.05
 SHARE_OF_COARSER = 0.3  # of the moves ...
 COARSER_LEVELS = 2  # ... take groups of one of so many coarser levels
 SHARE_OF_LAYERS = 0.1  # of the moves, where layers are given
 AT_THE_BOUND = 1 + 1e-6
 SHARE_OF_CRITICAL = 0.6  # of the moves, where the evaluator says which groups are critical
-USUAL_UPHILL = 0.01  # part of the cost, where no move uphill was seen
+USUAL_UPHILL = 0.01  # rise as a fraction of the cost, as long as no move uphill was measured
 RISE_OF_PENALTY = 2.0  # for memory, at each level at the end of which nothing fits
 
 # First and last temperature, in units of the mean cost of a random uphill move.
@@ -97,13 +97,13 @@ class MultilevelSearch:
 
     name = "multilevel"
 
-    coarsest = 32
+    coarsest = 32  # groups of the coarsest level whose groups move
     first = 128  # groups of the level at which chains begin
-    evaluations_of_pair = 3  # of groups, of each start, where the budget allows several
+    evaluations_of_pair = 3  # a restart has 3 G^2 evaluations, if the budget allows several
     evaluations_of_two = 4_000  # of the budget, from which on chains follow two leaders
     random_share = 0.2  # of the budget
     coarse_share = 0.4  # at the first level, the random chains included
-    hot = 3.0, 0.03
+    hot = 3.0, 0.03  # from random placements
     warm = 0.1, 0.01  # from the placements that lead
     cold = 0.02, 1e-3
 
@@ -117,12 +117,7 @@ class MultilevelSearch:
         chains: int = 1,
     ) -> None:
         check_at_least("chains", chains, 1)
-        if seconds is None and max_evaluations is None:
-            raise BaselineError("seconds, max_evaluations: expected one of the two, got neither")
-        if max_evaluations is not None:
-            check_at_least("max_evaluations", max_evaluations, 1)
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise BaselineError(f"seconds: expected a number above 0, got {seconds}")
+        check_budget(max_evaluations, seconds)
         self.seconds = seconds
         self.max_evaluations = max_evaluations
         self.bound = bound
@@ -150,7 +145,7 @@ class MultilevelSearch:
             if starts is not None:
                 search.compare(starts)
             search.start_on_one_device()
-            search.pace(search.settings.clock() - search.began, trials.evaluations)
+            search.pace(self.clock() - search.began, trials.evaluations)
             if num_placements(problem) <= min(MAX_PLACEMENTS, search.affordable):
                 search.try_all()
             else:
@@ -176,7 +171,7 @@ class MultilevelSearch:
             return share_before + budget_share * share
 
         sizes = search.sets.sizes
-        first = max(level for level, size in enumerate(sizes) if not level or size <= self.first)
+        first = max(level for level, size in enumerate(sizes) if level == 0 or size <= self.first)
         if share_before:  # only the first restart has the placements that are given
             search.forget()
         search.placements = np.stack([search.random_placement(first) for _ in range(self.chains)])
@@ -203,6 +198,7 @@ class _Search:
         layers: NDArray[np.integer] | None = None,
     ) -> None:
         self.settings, self.trials, self.layers = settings, trials, layers
+        problem = trials.problem
         self.generator = np.random.default_rng(seed)
         self.seconds = math.inf if settings.seconds is None else settings.seconds
         self.max_evaluations = (
@@ -211,15 +207,15 @@ class _Search:
         self.num_moves = MOVES_OF_FIRST_ROUND
         self.uphill = USUAL_UPHILL
         self.memory_penalty = MEMORY_PENALTY
-        edges = trials.problem.group_graph.edges
+        edges = problem.group_graph.edges
         self.neighbours = np.concatenate([edges, edges[:, ::-1]])
         knows_critical = isinstance(trials.evaluator, CriticalEvaluator)
         self.share_of_critical = SHARE_OF_CRITICAL if knows_critical else 0.0
         self.began = settings.clock()
         # Of this start: placements that may lead, with their ranks, and the best of its chains.
         self.ranked: list[tuple[tuple[bool, float], tuple[int, ...]]] = []
-        self.best = BestSoFar(trials.problem)
-        self.placements = np.zeros((1, trials.problem.num_groups), np.int32)  # of the chains
+        self.best = BestSoFar(problem)
+        self.placements = np.zeros((1, problem.num_groups), np.int32)  # of the chains
 
     @cached_property
     def sets(self) -> "MoveSets":
@@ -245,7 +241,7 @@ class _Search:
 
     @property
     def affordable(self) -> float:
-        """The number of evaluations that are left, as fast as they were so far."""
+        """Number of evaluations that the budget allows if they stay as fast as they were."""
         elapsed = self.settings.clock() - self.began
         rate = self.trials.evaluations * self.settings.chains / elapsed if elapsed > 0 else math.inf
         in_seconds = self.seconds * rate if self.trials.evaluations else math.inf
@@ -281,7 +277,7 @@ class _Search:
         return placement
 
     def measure(self, level: int) -> None:
-        """Find out by how much random moves uphill raise the cost, on average, in parts of it."""
+        """Set ``uphill``, by how much random uphill moves raise the cost, as a mean fraction."""
         if not self.can_walk:
             return
         num_affordable = min(MOVES_OF_FIRST_ROUND, self.affordable * SHARE_OF_MEASURING)
@@ -348,6 +344,7 @@ class _Search:
         return Moves(
             set_of=np.where(is_critical, levels, set_of),
             device=device,
+            # That of Metropolis: -log(u) of a uniform u is exponential (`Moves`).
             allowance=temperatures
             * (self.uphill * self.trials.best.cost)
             * self.generator.exponential(size=shape),
@@ -371,7 +368,7 @@ class _Search:
         return levels
 
     def pace(self, seconds: float, evaluations: int) -> None:
-        """Let a round take about as long as a person waits for Ctrl-C, by how long one took."""
+        """Let a round take `SECONDS_OF_ROUND`, by how long one took: Ctrl-C ends it soon."""
         if self.seconds < math.inf and evaluations:
             num_moves = evaluations / len(self.placements) * SECONDS_OF_ROUND / max(seconds, 1e-6)
             max_moves = min(2 * self.num_moves, MOST_MOVES_OF_ROUND)
@@ -405,8 +402,7 @@ def move_sets(
         for index, level in enumerate(problem.levels[: problem.level + 1])
         if index == problem.level or level.num_groups >= coarsest
     ]
-    first_ops = np.unique(problem.grouping.group_of, return_index=True)[1]
-    of_level = [level.group_of[first_ops] for level in levels]
+    of_level = [level.group_of[problem.grouping.first_ops] for level in levels]
     first_set = np.cumsum([0, *(level.num_groups for level in levels)])
     if layers is not None:
         runs = np.ones((int(layers.max()) + 1, problem.num_devices), np.bool_)

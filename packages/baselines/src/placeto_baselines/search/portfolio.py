@@ -18,6 +18,7 @@ from placeto_baselines.placement_trials import (
     Report,
     SpentError,
     WatchedEvaluator,
+    check_budget,
     evaluated,
     rank_of_result,
 )
@@ -43,13 +44,13 @@ from placeto_baselines.search.subsets import (
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 
 ALL_TRIED = 4_096  # placements; the search tries all where there are no more, and needs no start
-SPEED_OF_WALKS = 2.0  # in single evaluations
-SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most; more if it leads
+SPEED_OF_WALKS = 2.0  # evaluations of a walk in the time of a single one
+SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most; more if the chain leads
 SHARE_OF_LEADING_CHAIN = 0.15
-FEWEST_OF_LEADING_CHAIN = 100
-SHARE_OF_SUBSETS = 0.1
+FEWEST_OF_LEADING_CHAIN = 100  # evaluations, without which a chain that leads gets no more
+SHARE_OF_SUBSETS = 0.1  # of the budget, for the searches on all subsets together
 FEWEST_EVALUATIONS = 64  # of the search on a subset
-FEWEST_OF_GROUP = 1 / 2  # of these, for each group
+FEWEST_OF_GROUP = 1 / 2  # of these evaluations, for each group
 LEAST_SECONDS = 1e-3  # of the search after the starts
 # Placers whose placements the search starts from, and the number of evaluations from which on they
 # are worth what they cost: list schedulers take as long as 700 evaluations, m-SCT as 4,000.
@@ -128,9 +129,7 @@ class PortfolioSearch:
     choices: list[Choice] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        if self.seconds is None and self.max_evaluations is None:
-            raise BaselineError("seconds, max_evaluations: expected one of the two, got neither")
-        Limits(self.max_evaluations, self.seconds)
+        check_budget(self.max_evaluations, self.seconds)
 
     def place(
         self,
@@ -255,6 +254,7 @@ class PortfolioSearch:
                 return
             names = [problem.cluster.device_names[device] for device in devices]
             self.update(f"on {'+'.join(names)} ...")
+            # The chain gets the same share of the search on a subset as these of the whole one.
             near = chain_placement(chain, devices, evaluations * SHARE_OF_SUBSETS)
             smaller = restricted(problem, devices)
             starts = None if near is None else near[None]

@@ -8,6 +8,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import allowed_devices, repaired
 from placeto_baselines.placement_trials import evaluated
 from placeto_baselines.search.layers import order_of_groups
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -43,7 +44,7 @@ def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -
     """Return each device alone, of equal ones the first, and all filled in order, GPUs equally."""
     if problem.num_devices == 1:
         return []
-    runs = np.isfinite(problem.group_graph.compute_time)
+    runs = allowed_devices(problem)
     alone = [
         Choice((device,), ALONE, evaluated(evaluator, np.full(problem.num_groups, device)))
         for (device,) in unlike_subsets(problem, 1)
@@ -68,26 +69,25 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, kind: str) -> Choic
     )
     bytes_until = np.append(0.0, np.cumsum(weights[order]))  # of the first i groups at [i]
     num_balanced = len(problem.cluster.accelerators) - 1 if kind == BALANCED else 0
-    seconds = problem.group_graph.compute_time
-    fastest = seconds.argmin(axis=1).astype(np.int32)
 
     def filled(
         placement: NDArray[np.int32], first: int, end: int, device: int
     ) -> NDArray[np.int32]:
         row = placement.copy()
         row[order[first:end]] = device
-        runs = np.isfinite(seconds[np.arange(len(row)), row])
-        return np.where(runs, row, fastest)
+        return repaired(problem, row)
 
-    placement = filled(fastest, 0, len(order), devices[-1])
+    placement = repaired(problem, np.full(problem.num_groups, devices[-1]))
     first = 0
     for position, device in enumerate(devices[:-1]):
-        fitting, limit = first, len(order)  # so many groups fit; more than the limit do not
+        # The device gets the groups from the first one to as many as fit: bisection between a
+        # number that does and a limit, beyond which they do not, or are more than an equal part.
+        fitting, limit = first, len(order)
         if position < num_balanced:  # the group at the equal part is where most of it belongs
             equal_part = bytes_until[first] + bytes_until[-1] / (num_balanced + 1)
             middles = (bytes_until[1:] + bytes_until[:-1]) / 2
             limit = int(np.searchsorted(middles, equal_part, side="right"))
-        end = limit  # all of them, in most cases
+        end = limit  # tried first, as all of them fit in most cases
         while fitting < limit:
             row = filled(placement, first, end, device)
             peak = evaluator.evaluate(row[None]).peak_memory[0, device]
@@ -135,11 +135,10 @@ def subsets_to_search(problem: PlacementProblem) -> list[tuple[int, ...]]:
     sizes = range(2, problem.num_devices if few else 3)
     memory = problem.cluster.memory_bytes
     weight_bytes = int(problem.graph.parameter_bytes.sum())
-    runs = np.isfinite(problem.group_graph.compute_time)
+    runs = allowed_devices(problem)
     subsets = [
         devices
         for size in sizes
-        if size < problem.num_devices
         for devices in unlike_subsets(problem, size)
         if sum(memory[list(devices)].tolist()) >= weight_bytes
         and runs[:, list(devices)].any(axis=1).all()

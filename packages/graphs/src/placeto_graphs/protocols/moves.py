@@ -98,14 +98,15 @@ class Moves(Record):
             )
         sets = np.repeat(np.arange(self.num_sets, dtype=np.int32), np.diff(first))
         check_rows_differ("members", np.stack([sets, self.members], axis=1), "(set, group)")
-        self._check("set_of", int_array, np.int32, (None, None), maximum=self.num_sets - 1)
-        self._check("device", int_array, np.int32, self.set_of.shape)
-        self._check("allowance", float_array, self.set_of.shape, infinity_is="any")
+        last = self.num_sets - 1
+        self._check("set_of", int_array, np.int32, (None, None), maximum=last)
+        shape = self.set_of.shape
+        self._check("device", int_array, np.int32, shape)
+        self._check("allowance", float_array, shape, infinity_is="any")
         self._check("memory_penalty", number)
-        shape, never = self.set_of.shape, np.full(self.set_of.shape, np.inf)
+        never = np.full(shape, np.inf)
         self._check("pick", float_array, shape, infinity_is="not critical", default=never)
         self._check("neighbours", int_array, np.int32, (None, 2), default=[])
-        last = self.num_sets - 1
         self._check("set_with", int_array, np.int32, (None, None), maximum=last, default=[])
         levels = self.set_of[self.is_critical]
         if (self.pick[self.is_critical] >= 1).any():

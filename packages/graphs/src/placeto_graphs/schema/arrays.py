@@ -187,7 +187,10 @@ def text(field: str, value: Any, *, empty: bool = False) -> str:
 
 
 def check_rows_differ(field: str, rows: NDArray[np.int32], noun: str) -> None:
-    """Refuse numbers int32[N], or pairs int32[N, 2], that stand there twice; ``what`` each is."""
+    """Refuse numbers int32[N], or pairs int32[N, 2], that stand there twice.
+
+    ``noun`` names one of them in the error.
+    """
     keys = rows if rows.ndim == 1 else (rows[:, 0].astype(np.int64) << 32) + rows[:, 1]
     order = np.argsort(keys, kind="stable")
     repeats = keys[order[1:]] == keys[order[:-1]]

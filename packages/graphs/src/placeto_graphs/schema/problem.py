@@ -1,4 +1,4 @@
-"""Everything that a placer needs to know."""
+"""`PlacementProblem`: a graph on a cluster, with costs and groups, as placers get it."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,7 +44,7 @@ class PlacementProblem(Record):
         Unless it is given, all others are groups of their own.
     rules : texts or None
         The co-location rules that suit the graph and made the groups that these were merged from,
-        by the names that `rules_of_names` knows; None if nothing is known of them.
+        by the names that `rules_of_names` takes; None if they are not known.
     hierarchy : groupings or None
         The groupings of which ``grouping`` is one, from coarse to fine: what is together in one of
         them is so in all coarser ones. None if nothing finer is known; see `levels`.
@@ -183,7 +183,7 @@ class PlacementProblem(Record):
 
     @property
     def level(self) -> int:
-        """Which of the levels the groups of the problem are; 0 is the coarsest."""
+        """Index of the grouping of the problem among its `levels`; 0 is the coarsest."""
         return [level.num_groups for level in self.levels].index(self.num_groups)
 
     def at_level(self, level: int) -> "PlacementProblem":

@@ -21,7 +21,7 @@ def new_layers(
 
 
 def new_layer(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """Return one layer."""
+    """Return a linear layer with weights as of `new_layers`, and biases of 0."""
     layer = nn.Linear(inputs, outputs)
     limit = glorot_limit(inputs, outputs)
     with torch.no_grad():
@@ -113,7 +113,7 @@ class PooledSummaries(nn.Module):
         num_sets: int,
         width: int,
         generator: torch.Generator,
-        messages: MessageName = "residual",
+        messages: MessageName,
     ) -> None:
         super().__init__()
         self.messages = messages
