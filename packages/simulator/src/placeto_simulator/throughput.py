@@ -197,26 +197,30 @@ def _walk() -> Any:
     return compiled(walk, name="walk_throughput", constants=constants)
 
 
-def _nets_of(problem: PlacementProblem) -> Nets:
-    graph, groups, num_groups = problem.graph, problem.grouping, problem.num_groups
+def _tensors_of_nets(problem: PlacementProblem) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    """Return the tensors between groups, by the group that makes them and those that read them."""
+    graph, group_of = problem.graph, problem.grouping.group_of
     readers_of: dict[int, set[int]] = {}
-    makers = groups.group_of[graph.edge_producers].tolist()
-    readers = groups.group_of[graph.edge_consumers].tolist()
+    makers = group_of[graph.edge_producers].tolist()
+    readers = group_of[graph.edge_consumers].tolist()
     for tensor, maker, reader in zip(graph.edges[:, 0].tolist(), makers, readers, strict=True):
         if maker != reader:
             readers_of.setdefault(tensor, set()).add(reader)
     tensors_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for tensor in sorted(readers_of):
-        maker = int(groups.group_of[graph.tensor_producer[tensor]])
+        maker = int(group_of[graph.tensor_producer[tensor]])
         tensors_of.setdefault((maker, tuple(sorted(readers_of[tensor]))), []).append(tensor)
+    return tensors_of
+
+
+def _nets_of(problem: PlacementProblem) -> Nets:
+    graph, num_groups = problem.graph, problem.num_groups
+    tensors_of = _tensors_of_nets(problem)
     nets_of_group: list[list[int]] = [[] for _ in range(num_groups)]
-    net_makers: list[int] = []
-    net_readers: list[tuple[int, ...]] = []
     for net, (maker, reading_groups) in enumerate(tensors_of):
-        net_makers.append(maker)
-        net_readers.append(reading_groups)
         for group in (maker, *reading_groups):
             nets_of_group[group].append(net)
+    net_readers = [reading_groups for _, reading_groups in tensors_of]
 
     compute = np.where(np.isinf(problem.compute_time), 0.0, problem.busy_time)
     sizes = graph.tensor_bytes.astype(np.float64)
@@ -236,11 +240,13 @@ def _nets_of(problem: PlacementProblem) -> Nets:
         )
 
     ticks = np.zeros((num_groups, problem.num_devices), np.int64)
-    np.add.at(ticks, groups.group_of, np.rint(compute / seconds_per_tick).astype(np.int64))
+    np.add.at(
+        ticks, problem.grouping.group_of, np.rint(compute / seconds_per_tick).astype(np.int64)
+    )
     return Nets(
         compute=ticks,
         held_bytes=_held_bytes(problem),
-        maker=np.array(net_makers, np.int32),
+        maker=np.array([maker for maker, _ in tensors_of], np.int32),
         first_reader=np.cumsum([0, *map(len, net_readers)], dtype=np.int32),
         readers=np.fromiter(chain.from_iterable(net_readers), np.int32),
         first_net=np.cumsum([0, *map(len, nets_of_group)], dtype=np.int32),

@@ -6,6 +6,7 @@ devices need. `heads` and `window_bound` are energetic reasoning over a whole st
 """
 
 from functools import partial
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -126,7 +127,7 @@ def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:
     graph, cluster = problem.graph, problem.cluster
     fastest = np.full(graph.num_edges + graph.num_waits, np.inf)
     size = graph.tensor_bytes[graph.edges[:, 0]]
-    for pair in zip(*np.nonzero(~np.eye(problem.num_devices, dtype=np.bool_)), strict=True):
+    for pair in permutations(range(problem.num_devices), 2):
         seconds = cluster.latency[pair] + size / cluster.bandwidth[pair]
         fastest[: graph.num_edges] = np.minimum(fastest[: graph.num_edges], seconds)
         fastest[graph.num_edges :] = 0.0  # nothing is sent
@@ -151,9 +152,8 @@ class Lags(NamedTuple):
 def _from_the_end(lags: NDArray[np.float64]) -> NDArray[np.float64]:
     reversed_lags = np.full_like(lags, -1.0)
     for distance in range(min(lags.shape)):
-        reversed_lags[: len(lags) - distance, distance] = lags[: len(lags) - distance, distance][
-            ::-1
-        ]
+        num_pairs = len(lags) - distance  # of ops that are so far apart
+        reversed_lags[:num_pairs, distance] = lags[:num_pairs, distance][::-1]
     return reversed_lags
 
 

@@ -41,7 +41,7 @@ class Choice:
 
 
 def placements_without_search(problem: PlacementProblem, evaluator: Evaluator) -> list[Choice]:
-    """Return each device alone, of equal ones the first, and all filled in order, GPUs equally."""
+    """Return everything on one device, for each unlike one, and all devices filled (`_filled`)."""
     if problem.num_devices == 1:
         return []
     runs = allowed_devices(problem)

@@ -206,21 +206,21 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
     def of_ops(values: NDArray[Value], of_sums: NDArray[np.generic]) -> NDArray[Value]:
         return np.append(values, of_sums.astype(values.dtype))[layout.source_op]
 
-    def texts_of_ops(values: Sequence[str], of_sums: Sequence[str]) -> list[str]:
+    def texts_of_ops(values: Sequence[str], of_sums: Sequence[str]) -> tuple[str, ...]:
         every = [*values, *of_sums]
-        return [every[op] for op in layout.source_op.tolist()]
+        return tuple(every[op] for op in layout.source_op.tolist())
 
     return OpGraph(
         op_names=_names(graph, layout),
-        op_types=tuple(texts_of_ops(graph.op_types, [SUM_TYPE] * len(makers))),
-        scopes=tuple(texts_of_ops(graph.scopes, scopes_of_sums)),
+        op_types=texts_of_ops(graph.op_types, [SUM_TYPE] * len(makers)),
+        scopes=texts_of_ops(graph.scopes, scopes_of_sums),
         phases=of_ops(graph.phases, none + Phase.BACKWARD),
         flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER),
         bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes),
         parameter_bytes=of_ops(graph.parameter_bytes, none) * (layout.micro_batch <= 0),
         workspace_bytes=of_ops(graph.workspace_bytes, none),
         colocation=of_ops(graph.colocation, graph.colocation[makers]),
-        dtype=tuple(texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()])),
+        dtype=texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()]),
         groups=of_ops(graph.groups, none + 1),
         group_channels=of_ops(graph.group_channels, none),
         micro_batch=layout.micro_batch.astype(np.int32),

@@ -23,7 +23,7 @@ from placeto_graphs.schema.grouping import (
 )
 from placeto_graphs.schema.op_graph import OpGraph
 
-_DEFAULT: Any = None  # for the groups that the graph itself has
+_DEFAULT: Any = None  # no grouping is given: only colocation ids put ops together
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
