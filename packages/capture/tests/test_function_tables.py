@@ -177,8 +177,67 @@ def test_a_function_has_a_flop_for_each_number_that_it_computes_with(name: str) 
     assert counted(name, arguments) == flops
 
 
+# Matrices of 300 x 300 and 400 x 300, 10 columns on the right, 8 transforms of 1,024 numbers: each
+# with the leading terms of published counts, in millions.
+SQUARE, TALL, COLUMNS = META(300, 300), META(400, 300), META(300, 10)
+SIGNALS = META(8, 1024, dtype=torch.complex64)
+LEADING_TERMS: list[tuple[str, tuple[Any, ...], float]] = [
+    ("cholesky", (SQUARE,), 9),
+    ("linalg_cholesky_ex", (SQUARE,), 9),
+    ("linalg_cholesky_ex", (META(2, 5, 300, 300),), 90),
+    ("cholesky_inverse", (SQUARE,), 18),
+    ("cholesky_solve", (COLUMNS, SQUARE), 1.8),
+    ("linalg_ldl_factor_ex", (SQUARE,), 9),
+    ("linalg_lu", (TALL,), 27),
+    ("linalg_lu_factor_ex", (META(300, 400),), 27),
+    ("linalg_lu_solve", (SQUARE, META(300), COLUMNS), 1.8),
+    ("_linalg_det", (SQUARE,), 18),
+    ("_linalg_slogdet", (SQUARE,), 18),
+    ("_linalg_solve_ex", (SQUARE, COLUMNS), 18 + 1.8),
+    ("_linalg_solve_ex", (SQUARE, META(300)), 18 + 0.18),
+    ("linalg_solve_triangular", (SQUARE, COLUMNS), 0.9),
+    ("linalg_inv_ex", (SQUARE,), 54),
+    ("linalg_inv_ex", (META(2048, 2048),), 17_179.869184),
+    ("geqrf", (TALL,), 54),
+    ("linalg_householder_product", (TALL, META(300)), 54),
+    ("linalg_qr", (TALL,), 108),
+    ("linalg_qr", (TALL, "r"), 54),
+    ("linalg_qr", (TALL, "complete"), 54 + 48 + 36),
+    ("_linalg_svd", (TALL, False, False), 144 - 36),
+    ("_linalg_svd", (TALL,), 504 + 216),
+    ("linalg_pinv", (TALL,), 504 + 216 + 72),
+    ("_linalg_eigh", (SQUARE, "L", False), 36),
+    ("_linalg_eigh", (SQUARE,), 243),
+    ("linalg_eig", (SQUARE,), 675),
+    ("linalg_matrix_exp", (SQUARE,), 270),
+    ("_fft_c2c", (SIGNALS, [1], 0, True), 0.4096),
+    ("_fft_c2c", (META(32, 32, dtype=torch.complex64), [0, 1], 0, True), 0.0512),
+    ("_fft_r2c", (META(8, 1024), [1], 0, True), 0.2048),
+    ("_fft_c2r", (META(8, 513, dtype=torch.complex64), [1], 0, 1024), 0.2048),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "millions"), LEADING_TERMS)
+def test_linear_algebra_has_the_leading_terms_of_its_algorithms(
+    name: str, arguments: tuple[Any, ...], millions: float
+) -> None:
+    skip_unknown(name)
+    assert counted(name, arguments) == pytest.approx(millions * 1e6, abs=1)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(200, 200), (300, 100)])
+def test_an_elimination_step_by_step_does_as_much_as_its_leading_terms(
+    rows: int, columns: int
+) -> None:
+    divisions = sum(rows - step - 1 for step in range(columns))
+    updates = sum(2 * (rows - step - 1) * (columns - step - 1) for step in range(columns))
+    leading = counted("linalg_lu_factor_ex", (META(rows, columns),))
+    assert leading == pytest.approx(divisions + updates, rel=0.02)
+
+
 def test_each_formula_is_counted_here() -> None:
-    assert {f"aten.{name}" for name in (*PRODUCTS, *SUMS)} == FORMULAS.keys()
+    names = (*PRODUCTS, *SUMS, *(name for name, *_ in LEADING_TERMS))
+    assert {f"aten.{name}" for name in names} == FORMULAS.keys()
 
 
 # Gradients that look at the shape of their second argument alone

@@ -1,12 +1,13 @@
 """The work of a call of an ATen function: its FLOPs and bytes.
 
-FLOPs of products are those of `torch.utils.flop_counter`, or of `FORMULAS`. Functions that move
+FLOPs of products are those of `torch.utils.flop_counter`, or of `FORMULAS`; those of factorisations
+and Fourier transforms are in `linear_algebra`. Functions that move
 data have none, all others one per element of the largest tensor that they touch. Bytes are those of
 the tensors that a call reads and writes, each once; of a table, or of the matrices of a grouped
 product, only what is picked.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -25,12 +26,12 @@ from placeto_capture.tracing.functions import (
     SHAPED_GRADIENTS,
     Function,
 )
+from placeto_capture.tracing.linear_algebra import LINEAR_ALGEBRA, Formula
 from placeto_capture.tracing.trace import View
 
 aten = torch.ops.aten
 BILINEAR, BICUBIC = 0, 2  # as grid_sampler takes them
 LOOKED_INTO = PICKS.keys() | PUTS  # functions whose bytes depend on what is in their arguments
-Formula = Callable[..., int]  # of the arguments of a call, and what it returned as `out_val`
 
 
 def _of_products(first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> int:
@@ -113,6 +114,7 @@ FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch
     "aten.embedding_dense_backward": lambda grad, *_, **__: grad.numel(),
     "aten.nll_loss_forward": lambda _, target, *__, **___: target.numel(),
     "aten.nll_loss2d_forward": lambda _, target, *__, **___: target.numel(),
+    **LINEAR_ALGEBRA,
 }
 
 
