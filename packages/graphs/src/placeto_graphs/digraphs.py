@@ -47,8 +47,8 @@ def compress_rows(
     >>> [row.tolist() for row in rows]
     [[8], [], [7, 9]]
     """
-    offsets = np.zeros(num_rows + 1, np.int32)
-    np.cumsum(np.bincount(keys, minlength=num_rows), out=offsets[1:])
+    sizes = np.bincount(keys, minlength=num_rows)
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
     in_rows = values[np.argsort(keys, kind="stable")].astype(np.int32)
     for array in (offsets, in_rows):
         array.flags.writeable = False
@@ -71,7 +71,7 @@ def topological_order(
     If every edge already runs from a lower to a higher index, it is the order of the indices,
     without a search. Recorded graphs are of this kind. A graph with a cycle raises a `CycleError`.
     """
-    if bool(np.all(sources < destinations)):
+    if (sources < destinations).all():
         order = np.arange(num_nodes, dtype=np.int32)
     else:
         order = _lowest_ready_first(num_nodes, sources, destinations)

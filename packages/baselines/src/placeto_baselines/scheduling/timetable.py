@@ -50,7 +50,7 @@ class TaskGraph:
         latency = _mean_over_pairs(cluster.latency, kinds)
         rate = _mean_over_pairs(np.minimum(cluster.bandwidth, FREE), kinds)
         seconds_per_byte = np.divide(1.0, rate, out=np.zeros(rate.shape), where=rate > 0)
-        pairs = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
+        pairs = graph.precedences[: graph.num_edges]  # by edges, and not by waits
         unique_pairs, pair_of = np.unique(pairs, axis=0, return_inverse=True)
         sizes = sums_by_key(
             pair_of.ravel(), graph.tensor_bytes[graph.edges[:, 0]], len(unique_pairs)
@@ -64,9 +64,9 @@ class TaskGraph:
                 self.successors[source].append((reader, sent))
             elif apart:
                 self.data[reader].append((source, size))
-        readers = set(map(tuple, graph.precedences[: graph.num_edges].tolist()))
+        joined_by_edges = set(map(tuple, pairs.tolist()))
         for waiter, source in graph.waits.tolist():
-            if not self.is_data[source] and (source, waiter) not in readers:
+            if not self.is_data[source] and (source, waiter) not in joined_by_edges:
                 self.predecessors[waiter].append((source, None))
                 self.successors[source].append((waiter, 0.0))
 

@@ -178,7 +178,7 @@ def _sorted_layers(
     edges = edges.reshape(-1, 2)
     in_file = list(layers.values())
     try:
-        order = topological_order(len(layers), edges[:, 0], edges[:, 1])
+        order = topological_order(len(layers), *edges.T)
     except CycleError as error:
         names = [in_file[index].name for index in error.nodes]
         raise GraphError(f"expected no cycle, got {short_repr(' -> '.join(names))}") from None

@@ -98,7 +98,7 @@ def reached(
     """
     is_reached = is_source.tolist()
     passes = [True] * graph.num_ops if passes_on is None else passes_on.tolist()
-    rows = np.stack([graph.edge_producers, graph.edge_consumers], axis=1)
+    rows = graph.precedences[: graph.num_edges]  # by edges, and not by waits
     if waits is not None:
         rows = np.concatenate([rows, waits[:, ::-1]])
     sources, targets = rows.T[::-1] if backwards else rows.T

@@ -194,7 +194,7 @@ class GroupGraph(Record):
         The constructor raises a `GraphError` if the edges have a cycle.
         """
         try:
-            return topological_order(self.num_groups, self.edges[:, 0], self.edges[:, 1])
+            return topological_order(self.num_groups, *self.edges.T)
         except CycleError as error:
             raise GraphError(f"edges: expected no cycle, got one of groups {error.nodes}") from None
 

@@ -269,7 +269,7 @@ class OpGraph(Record):
     @cached_property
     def consumers_of_tensor(self) -> CompressedRows:
         """Row ``tensor`` holds the ops that read it, in the order of the edges."""
-        return compress_rows(self.num_tensors, self.edges[:, 0], self.edges[:, 1])
+        return compress_rows(self.num_tensors, *self.edges.T)
 
     @cached_property
     def inputs_of_op(self) -> CompressedRows:
