@@ -29,7 +29,9 @@ from placeto_capture.tracing.trace import (
 from placeto_graphs import ExecutableStep, OpGraph
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]  # before the step, by name and view
-WEIGHT_SCALE = 0.02  # of weights that have no values
+WEIGHT_SCALE = 0.02  # standard deviation of random weights, for models on the meta device
+# The backward op of this attention draws the dropout of the forward op again, from its seed. CPUs
+# and GPUs draw other numbers from one seed, so that both ops need devices of one kind.
 REDRAWN = torch.ops.aten._scaled_dot_product_efficient_attention.default
 REDRAWN_BY = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 
@@ -56,7 +58,9 @@ class TracedStep:
         self.threads_per_device = threads_per_device
         self.slots = Slots()
         self.calls: list[tuple[PreparedCall, ...]] = []
-        self.passing: list[tuple[int, ...]] = []  # storages that an op has and no tensor is of
+        # Storages that an op touches and that belong to no tensor of the graph there: they are
+        # dropped after it.
+        self.passing: list[tuple[int, ...]] = []
         for index, op in enumerate(trace.ops):
             calls = op.single_calls if isinstance(op, Call) else ()
             self.calls.append(tuple(prepared(call, self.slots) for call in calls))
@@ -68,6 +72,7 @@ class TracedStep:
             tuple(s for tensor in op_tensors.tolist() for s in self.storages_of_tensor[tensor])
             for op_tensors in self.graph.tensors_of_op
         ]
+        # The op that makes the last version of each storage; results are on its device.
         self.last_op = {s: op for op, storages in enumerate(self.storages_of_op) for s in storages}
         self.result_views: dict[str, View] = {name: trace.results[name] for name in results}
         self._values: dict[int, list[tuple[View, torch.Tensor]]] = {}
@@ -81,15 +86,16 @@ class TracedStep:
                 (view, value_of(op, name, view).clone()) for name, view in views.items()
             ]
         self._redrawn = self._redrawn_ops()
-        self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}
-        self.outliving: defaultdict[int, set[int]] = defaultdict(set)  # storages that an op leaves
+        self._resident: dict[tuple[int, torch.device], torch.Tensor] = {}  # see `resident_memory`
+        # Storages of results, by the op that makes them: they stay until the end of the step.
+        self.outliving: defaultdict[int, set[int]] = defaultdict(set)
         for name in results:
             storage = trace.results[name].storage
             if storage in self.last_op:  # else it has no values
                 self.outliving[self.last_op[storage]].add(storage)
 
     def _redrawn_ops(self) -> list[tuple[int, int]]:
-        """Return the ops whose random numbers another op draws again, each with that one."""
+        """Return pairs of ops, of which the second draws the random numbers of the first again."""
         pairs: list[tuple[int, int]] = []
         for op, call in enumerate(self.trace.ops):
             if not isinstance(call, Call) or call.function is not REDRAWN or call.rng_index is None:
@@ -128,7 +134,7 @@ class TracedStep:
         """Take what `feed` has returned, in the process of a device."""
 
     def run_update(self, op: int, memory: StorageMemory) -> None:
-        """Run the update of a weight, if a step does that in place of the calls of an op."""
+        """Do nothing; a step that runs updates of weights instead of calls does so here."""
 
     @property
     def result_names(self) -> Collection[str]:
@@ -144,6 +150,7 @@ class TracedStep:
             for name in names:
                 view = self.result_views[name]
                 num_bytes = self.trace.storage_bytes[view.storage]
+                # A storage that no op has written has no values.
                 piece = pieces.get(view.storage, torch.empty(num_bytes, dtype=torch.uint8))
                 results[name] = view_of(piece.untyped_storage(), view)
             return results
@@ -168,7 +175,7 @@ class DeviceMemory(StorageMemory):
         self.num_holds: Counter[int] = Counter()
 
     def hold(self, storage: int) -> int:
-        """Count one more that holds a storage; return the bytes that are held more."""
+        """Count one more hold of a storage; return the bytes that this adds to the memory."""
         self.num_holds[storage] += 1
         if self.num_holds[storage] > 1:
             return 0
@@ -176,7 +183,7 @@ class DeviceMemory(StorageMemory):
         return self._storage_bytes[storage]
 
     def release(self, storage: int) -> int:
-        """Count one fewer, and drop what nobody holds; return the bytes that are held fewer."""
+        """Count one hold fewer, and drop a storage without holds; return the bytes of that."""
         self.num_holds[storage] -= 1
         if self.num_holds[storage]:
             return 0
@@ -225,7 +232,7 @@ class TracedDevice:
                     memory.tensor(view).copy_(value)
 
     def run(self, op: int) -> int:
-        """Run an op; return the bytes that the device holds more for its tensors."""
+        """Run an op; return the bytes that its tensors add to the memory of the device."""
         step, memory = self._step, self._memory
         for call in step.calls[op]:
             args, keywords = call.arguments(memory)
@@ -250,7 +257,7 @@ class TracedDevice:
         return [self._whole(storage) for storage in self._carried(tensor, destination)]
 
     def expect(self, tensor: int) -> tuple[list[torch.Tensor], int]:
-        """Make room for a tensor; return its storages, and the bytes that are held more."""
+        """Make room for a tensor; return its storages, and the bytes that this adds."""
         storages = self._carried(tensor, self._device_index)
         added_bytes = sum(self._memory.hold(storage) for storage in storages)
         return [self._whole(storage) for storage in storages], added_bytes
@@ -259,13 +266,13 @@ class TracedDevice:
         """Do nothing: a tensor arrives where it belongs."""
 
     def free(self, tensor: int) -> int:
-        """Give up a tensor; return the bytes that the device holds fewer."""
+        """Give up a tensor; return the bytes that this frees on the device."""
         return sum(
             self._memory.release(storage) for storage in self._carried(tensor, self._device_index)
         )
 
     def pieces(self, names: Collection[str]) -> dict[int, torch.Tensor]:
-        """Return those storages of results of which the last op that makes them is here."""
+        """Return the storages of results whose last versions are made on this device."""
         last_op = self._step.last_op
         storages = {self._step.result_views[name].storage for name in names} & last_op.keys()
         return {
@@ -287,7 +294,7 @@ class TracedDevice:
         read: set[int] = set()
         for op in graph.consumers_of_tensor[tensor].tolist():
             if self._op_device[op] == device:
-                # A later version would be overwritten, where it has arrived before.
+                # If a later version of a storage has arrived first, this one would overwrite it.
                 later = {
                     storage
                     for input_tensor in graph.inputs_of_op[op].tolist()
@@ -334,7 +341,7 @@ def example_values(generator: torch.Generator) -> ValueOf:
 
 
 def _storages_of_tensors(trace: Trace, tensors: TensorsOfTrace) -> list[tuple[int, ...]]:
-    """Return the storages of each tensor; a weight's first has what an optimizer keeps for it."""
+    """Return the storages of each tensor; a weight's first version also has its optimizer state."""
     storages_of: list[tuple[int, ...]] = []
     with_state: set[int] = set()  # placeholders
     for version in tensors.versions:
@@ -348,7 +355,7 @@ def _storages_of_tensors(trace: Trace, tensors: TensorsOfTrace) -> list[tuple[in
 
 
 def _touched(op: Placeholder | Call) -> tuple[int, ...]:
-    return (*op.reads, *op.writes) if isinstance(op, Call) else ()
+    return (*op.reads, *op.writes)
 
 
 def _device(device_index: int, name: str) -> torch.device:

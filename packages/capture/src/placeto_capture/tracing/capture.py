@@ -285,9 +285,10 @@ def trace_function(
         if name.endswith(GRADIENT) and view.storage not in earlier_storages
     }
     new_gradients -= step.phases.cleared
-    if new_gradients:
+    if new_gradients:  # the step leaves gradients, so that it is run again with those at its start
         try:
-            with warnings.catch_warnings(action="ignore", category=CaptureWarning):  # as before
+            # The first run has shown these warnings.
+            with warnings.catch_warnings(action="ignore", category=CaptureWarning):
                 step = replace(step, begins_with=new_gradients)
                 trace = step.trace(call, "step_fn", step_fn)
         except CaptureError as error:
@@ -362,8 +363,12 @@ class _Step:
     def trace(
         self, function: Callable[..., dict[str, torch.Tensor]], stage: str, *called: Any
     ) -> Trace:
-        """Return what runs in a function, which returns results by name and calls some others."""
+        """Return what runs in a function, which returns results by name.
+
+        Objects that it or the functions in ``called`` change are put back afterwards.
+        """
         self.stage = stage
+        # `function` enters this around its forward pass, and uses the phases: both are made now.
         self.around = autocast_around(self.options.target, self.options.autocast)
         with (
             patched_torch(self.options.target),  # one step at a time

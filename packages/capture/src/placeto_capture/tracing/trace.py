@@ -36,7 +36,7 @@ class View:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes of memory it shows; those that it shows several times count once."""
+        """Number of bytes of memory that it shows; those that it shows several times count once."""
         count, reach = 1, 1
         for size, stride in zip(self.size, self.stride, strict=True):
             count *= size if stride or not size else 1
@@ -128,8 +128,8 @@ class Call:
     # of updates before or after these, 0 for others.
     update: int = 0
     workspace_bytes: int = 0  # the most bytes that are there only between these parts
-    # Ops that come before the node of autograd that has run it, see `BackwardPasses`; of a free
-    # the last op for which it keeps something.
+    # Ops that come before the node of autograd that has run it, see `BackwardPasses`. A free waits
+    # for the last op during which its storages are held.
     waits_for: tuple[int, ...] = ()
 
     @property
@@ -139,7 +139,7 @@ class Call:
 
     @property
     def is_free(self) -> bool:
-        """Whether it keeps what nothing else reads any more."""
+        """Whether it marks until when a storage is held that nothing reads any more."""
         return self.function is None and bool(self.reads)
 
     @property

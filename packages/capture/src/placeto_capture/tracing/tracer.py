@@ -112,7 +112,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield storage, num_bytes
 
     def hold_what_lives(self) -> None:
-        """Note the storages that something but the tracer refers to now; the last are held."""
+        """Note which storages something besides the tracer refers to now; `trace` holds them."""
         if self.phase != Phase.BACKWARD:
             self._lifetimes.look()
 
@@ -212,20 +212,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = views_in(function.written(arguments, keywords))
         node = self._nodes.before_op(args, kwargs)
         rng_index = self._draws.number(func)
-        try:
-            result = own_result(function, args, kwargs)
-            result = func(*args, **kwargs) if result is None else result
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            result = self._known_values.answer(func, arguments, keywords)
-            if result is None and isinstance(error, DataDependentOutputException):
-                raise StepError(
-                    f"{func.overloadpacket} asks for the value of a tensor, as .item(), bool(), "
-                    "int() or an if on a tensor do, and capture has none; choose between tensors "
-                    "with torch.where or a mask, or decide by numbers that are not tensors"
-                ) from None
-            if result is None:
-                result = picked_result(function, args, kwargs, self._picked)
-
+        result = self._run(function, args, kwargs, arguments, keywords)
         storages_before = len(self._storages)
         outputs = tuple(self._output_view(leaf) for leaf in tensor_leaves(result))
         if len(self._storages) == storages_before and not written:
@@ -260,6 +247,34 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._append(call, inputs, written, node)
         return result
+
+    def _run(
+        self,
+        function: Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """Run an op on fake tensors; ``arguments`` and ``keywords`` have their views.
+
+        A result that depends on values follows from known ones, or from a fraction that is picked.
+        """
+        func = function.overload
+        try:
+            result = own_result(function, args, kwargs)
+            return func(*args, **kwargs) if result is None else result
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            result = self._known_values.answer(func, arguments, keywords)
+            if result is not None:
+                return result
+            if isinstance(error, DataDependentOutputException):
+                raise StepError(
+                    f"{func.overloadpacket} asks for the value of a tensor, as .item(), bool(), "
+                    "int() or an if on a tensor do, and capture has none; choose between tensors "
+                    "with torch.where or a mask, or decide by numbers that are not tensors"
+                ) from None
+            return picked_result(function, args, kwargs, self._picked)
 
     def _output_view(self, tensor: torch.Tensor | None) -> View | None:
         if tensor is None:
