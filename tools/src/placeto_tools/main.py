@@ -86,8 +86,8 @@ def _show_in_one_line(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"placeto: warning: {printable(' '.join(str(message).split()))}", err=True)
 
 
-def _as_ours(error: BaseException) -> BaseException:
-    """Return an error of click as the one of ours that has its exit code and line."""
+def _without_click(error: BaseException) -> BaseException:
+    """Return an error of click as one of this package with the same line; others as they are."""
     if isinstance(error, click.ClickException):
         return InputError(error.format_message())
     return KeyboardInterrupt() if isinstance(error, click.Abort) else error
@@ -130,8 +130,9 @@ class Commands(Group):
                 raise
             if DEBUG in arguments:
                 traceback.print_exc()
-            click.echo(f"placeto: error: {one_line(_as_ours(error))}", err=True)
-            sys.exit(exit_code(_as_ours(error)))
+            reported = _without_click(error)
+            click.echo(f"placeto: error: {one_line(reported)}", err=True)
+            sys.exit(exit_code(reported))
         if not standalone_mode:
             return result
         sys.exit(result if isinstance(result, int) else 0)

@@ -136,14 +136,17 @@ def decorated(function: Any, decorators: Sequence[Decorator]) -> Any:
 
 
 def gathered(argument: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Add options whose values make one argument of the command."""
+    """Add options; ``make`` is called with their values, and returns one argument of the command.
+
+    Its parameters have the names of the options.
+    """
     names = inspect.signature(make).parameters
 
     def decorator(function: Callable[..., Any]) -> Any:
         @wraps(function)
-        def command(*args: Any, **arguments: Any) -> Any:
+        def command(**arguments: Any) -> Any:
             values = {name: arguments.pop(name) for name in names}
-            return function(*args, **{argument: make(**values)}, **arguments)
+            return function(**{argument: make(**values)}, **arguments)
 
         return decorated(command, options)
 

@@ -60,9 +60,9 @@ class ExecutedStep:
 class Executor:
     """Runs placements of one problem on real devices (an `Evaluator`).
 
-    Each ``"cpu:N"`` is a process that is pinned to a core. All are forked from this one when
-    another placement runs than before. They end with `close`, with the ``with`` block of the
-    executor, when a run fails, or when nothing holds the executor or its last step. Tensors are
+    Each ``"cpu:N"`` is a process that is pinned to a core. All are forked from this process for
+    each placement that differs from the last one. They end with `close`, with the ``with`` block of
+    the executor, when a run fails, or when nothing holds the executor or its last step. Tensors are
     sent from process to process. This process runs GPUs, with streams of CUDA.
 
     Each device follows a program that is compiled before anything runs (`compile_step`). New
@@ -208,6 +208,10 @@ class Executor:
         placement : int32[G]
             Device of each group.
 
+        Returns
+        -------
+        ExecutedStep
+            The timeline of the step, and its results until the next run begins.
 
         Raises
         ------

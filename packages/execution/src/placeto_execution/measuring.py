@@ -18,6 +18,7 @@ from placeto_graphs import (
 
 Report = dict[str, Any]
 TRIMMED = 0.2  # of the runs, on either side
+NUM_REPORTED_OPS = 10  # those whose measured and simulated times differ most
 
 
 @dataclass(frozen=True)
@@ -166,15 +167,13 @@ class MeasuredSteps:
         return self.timelines[int(np.abs(self.runtimes - self.runtime).argmin())]
 
 
-def steps_report(measured: MeasuredSteps, num_ops: int = 10) -> Report:
+def steps_report(measured: MeasuredSteps) -> Report:
     """Return measured and simulated values in SI units: of devices, links and some ops.
 
     Parameters
     ----------
     measured
         Runs of a placement.
-    num_ops
-        Number of ops in the report: those whose times differ most.
     """
     simulated, runs = measured.simulated, measured.timelines
     cluster, op_device = simulated.problem.cluster, simulated.op_device
@@ -217,6 +216,6 @@ def steps_report(measured: MeasuredSteps, num_ops: int = 10) -> Report:
                 "measured": float(seconds[op]),
                 "simulated": float(simulated_seconds[op]),
             }
-            for op in order[:num_ops].tolist()
+            for op in order[:NUM_REPORTED_OPS].tolist()
         ],
     }

@@ -21,11 +21,11 @@ from placeto_graphs import OpGraph, PlacementProblem, StepTimeline
 class Message(NamedTuple):
     """A tensor that one device sends to another, or only the news that an op is done."""
 
-    op: int  # that makes the tensor, or is done
+    op: int  # the op that makes the tensor, or that is done
     tensor: int | None  # None for the news alone
     source: int
     destination: int
-    link: int  # news take it, too, but no time of an emulated one
+    link: int  # index of the link; news take no time of an emulated one
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,6 @@ class StepProgram:
     ----------
     messages : tuple of `Message`
         Messages, by their ids, which are their positions here.
-
     instructions : tuple of (int, `Instruction`)
         Instructions with their devices, in an order in which they could run one after the other.
     """
@@ -115,9 +114,9 @@ class StepProgram:
 def compile_step(schedule: StepTimeline) -> StepProgram:
     """Return the programs of a placed step.
 
-    Each device runs its ops in the order of the schedule. It receives a tensor from when on the
-    transfer starts in the schedule, and gives it up after its last use. An op that waits for one
-    of another device waits for a message, unless it knows from others that the op is done.
+    Each device runs its ops in the order of the schedule. It makes room for a tensor when its
+    transfer starts in the schedule, and gives it up after its last use. An op that waits for an op
+    of another device waits for a message, unless earlier messages imply that this op is done.
 
     Parameters
     ----------
@@ -173,7 +172,7 @@ class _Compiler:
         """Return all events by their starts, each after what it needs (Kahn's algorithm)."""
         import networkx as nx  # noqa: PLC0415 (names of devices, which options take, need none)
 
-        schedule, num_ops = self.schedule, self.graph.num_ops
+        schedule, num_ops, op_device = self.schedule, self.graph.num_ops, self.schedule.op_device
         starts = np.concatenate([schedule.op_start, schedule.transfer_start])
         ends = np.concatenate([schedule.op_end, schedule.transfer_end])
         tie_break = np.concatenate(
@@ -184,8 +183,8 @@ class _Compiler:
         event_graph = nx.DiGraph()
         event_graph.add_nodes_from(range(len(starts)))
         by_rank = np.argsort(rank[:num_ops])
-        for device in range(self.num_devices):
-            nx.add_path(event_graph, by_rank[self.schedule.op_device[by_rank] == device].tolist())
+        for device in range(self.num_devices):  # which runs its ops in this order
+            nx.add_path(event_graph, by_rank[op_device[by_rank] == device].tolist())
         event_of = {transfer: num_ops + index for index, transfer in enumerate(self.transfers)}
         event_graph.add_edges_from(
             (self.producer[tensor], event) for (tensor, _), event in event_of.items()
@@ -206,7 +205,7 @@ class _Compiler:
             ) from None
 
     def news(self, order: Sequence[int]) -> set[tuple[int, int]]:
-        """Return the (op, device) of which a device has to be told that the op is done.
+        """Return the (op, device) for which a message has to say to the device that the op is done.
 
         A vector clock counts the ops of each device that another one knows to be done. It comes
         with each message that an op waits for (Fidge 1988, Mattern 1989).
@@ -237,15 +236,16 @@ class _Compiler:
         return news
 
     def program(self, order: Sequence[int], news: set[tuple[int, int]]) -> StepProgram:
-        """Write down the instructions of all devices in one order, counting who needs what."""
+        """Write the instructions of all devices in one order; a tensor is freed at its last use."""
         self._news: defaultdict[int, list[int]] = defaultdict(list)
         for op, device in sorted(news):
             self._news[op].append(device)
         self._messages: list[Message] = []
         self._instructions: list[tuple[int, Instruction]] = []
-        # Messages, by tensor or by op whose news they are, and destination.
+        # Ids of messages that no op waits for yet, by tensor (or op that is done) and destination.
         self._to_await: dict[tuple[int, int], int] = {}
         self._news_to_await: dict[tuple[int, int], int] = {}
+        # Uses of a tensor on a device that are left. Those of tensors that are held never end.
         self._uses = Counter((tensor, self.op_device[op]) for tensor, op in self.edges)
         home = [self.op_device[producer] for producer in self.producer]
         self._uses.update((tensor, home[tensor]) for tensor, _ in self.transfers)

@@ -52,7 +52,6 @@ def timeline_of(
     for message_id, message in enumerate(program.messages):
         if message.tensor is not None:
             receive_start, end = receives[message_id]
-
             if message_id in send_end:
                 end = send_end[message_id] + end - receive_start
             transfers.append((end, send_start[message_id], message))

@@ -98,10 +98,9 @@ def experiment_options(name: str, *, without: Collection[str] = ()) -> Decorator
     def decorator(function: Callable[..., Experiment]) -> Any:
         @wraps(function)
         def run(output: Path, *, force: bool, jobs: int, **values: Any) -> None:
-            plan_values = {key: values[key] for key in values.keys() & PLAN_PARAMETERS}
+            plan_values = {key: values.pop(key) for key in values.keys() & PLAN_PARAMETERS}
             plan = chosen_plan(name, **plan_values)
-            arguments = {key: values[key] for key in values.keys() - PLAN_PARAMETERS}
-            planned = function(**arguments, plan=plan)
+            planned = function(**values, plan=plan)
             options = {**planned.options, **plan.described()}
             command = _repeating(click.get_current_context())
             planned = replace(planned, options=options, command=command)
@@ -118,6 +117,7 @@ def _repeating(context: click.Context) -> str:
     for param in context.command.params:
         value = context.params.get(param.name or "")
         flags = [param.opts[-1]] if isinstance(param, click.Option) else []
+        # The scale is always named: without it one would not see how long the command takes.
         is_usual = flags and param.name != "scale" and value == param.get_default(context)
         if value is None or is_usual or param.name in {"output", "jobs", "force"}:
             continue
@@ -237,7 +237,8 @@ def run_table1(own_placers: tuple[str, ...], plan: Plan) -> Experiment:
     return table1(plan, own_placers)
 
 
-# The experiments with the most wanted numbers come first.
+# By the name of their folder: the command of each experiment, and its arguments. Those whose
+# numbers are the most wanted run first.
 EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "table1": (run_table1, {}),
     **{f"generalise-{family}": (run_generalise, {"family": family}) for family in FAMILIES},

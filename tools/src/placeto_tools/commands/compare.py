@@ -60,10 +60,10 @@ from placeto_tools.problem_options import gpu_kind_option, grouping_options, sou
 from placeto_tools.reports.page import ReportedPlacement, problem_report, report_page
 from placeto_tools.screen import show, show_json, showing_progress
 
-SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files that a folder stands for
-PAPERS = {"placeto", "rnn"}  # which the paper's table is about
+SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files in a folder that are compared
+PLACERS_OF_PAPER = {"placeto", "rnn"}  # the tables of the paper compare these two
 REPORT = "report.html"
-IN_FILES = ":=+,"  # besides letters and digits
+IN_FILES = ":=+,"  # characters that file names of placers keep, besides letters and digits
 
 
 @click.command(cls=Command)
@@ -360,8 +360,9 @@ def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
 
 
 def _is_as_published(comparison: Comparison) -> bool:
-    """Return whether it is a comparison of which the paper's table tells."""
-    return list(comparison.evaluators) == [STEP.name] and comparison.placers.keys() >= PAPERS
+    """Return whether the tables of the paper make sense: simulated steps, and its two policies."""
+    only_steps = list(comparison.evaluators) == [STEP.name]
+    return only_steps and comparison.placers.keys() >= PLACERS_OF_PAPER
 
 
 def _summaries(comparison: Comparison, reports: Sequence[Problem]) -> list[TextTable]:

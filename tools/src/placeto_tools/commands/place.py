@@ -155,8 +155,8 @@ def place(
         source = read_source(problem_name, options)
         problem = problem_of(source, options)
     priced_by = evaluator_spec(objective or source.evaluator)
-    of_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
-    for option, is_given in of_steps.items():
+    needing_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
+    for option, is_given in needing_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
     hint = "" if options.grouping.fixes_num_groups else levels_hint(problem_name, problem)

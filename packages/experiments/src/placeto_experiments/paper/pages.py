@@ -172,7 +172,7 @@ def distributions_figure(
 
 
 def bands_figure(
-    curves: Mapping[str, Sequence[NDArray[np.float64]]], across: str, title: str = ""
+    curves: Mapping[str, Sequence[NDArray[np.float64]]], across: str, title: str
 ) -> Figure:
     """Draw the mean over seeds of each curve, in a band from the least to the most.
 

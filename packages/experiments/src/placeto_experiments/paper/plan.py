@@ -74,7 +74,7 @@ NETWORK_OF_SCALE: Mapping[str, Mapping[str, Any]] = {
     "smoke": {"hidden_units": 16, "message_rounds": 2, "workers": 4}
 }
 RNN_OF_SCALE: Mapping[str, Mapping[str, Any]] = {"smoke": {"hidden_size": 16}, "small": NARROW_RNN}
-# Hyperparameters of which an experiment tries all values
+# Hyperparameter of which an experiment tries all values, so that no option sets it
 VARIED_SETTINGS = {"architectures": "embedding", "rewards": "reward"}
 
 
@@ -141,7 +141,10 @@ def chosen_plan(
     rnn_settings: Pairs = (),
     **plan_fields: Any,
 ) -> Plan:
-    """Return the plan of an experiment from its options, of which others are fields of the plan."""
+    """Return the plan of an experiment; ``plan_fields`` are its fields, None for the default.
+
+    ``settings`` and ``rnn_settings`` are pairs of a hyperparameter and its text.
+    """
     scale_numbers = numbers_of(name, scale)
     if preset_name == "paper" and scale_numbers["granularities"]:
         scale_numbers["granularities"] = 1
@@ -198,7 +201,7 @@ def family_problems(name: str, plan: Plan) -> FamilyProblems:
     """Return the problems of a family, as many as the plan has."""
     chosen, validation_family = family(name), family(name, seed=FAMILY_SEED_TO_CHOOSE_BY)
 
-    def maker(member: str, **options: Any) -> Maker:
+    def maker(member: str, **options: Any) -> Maker:  # of nmt-07, from the source nmt:07
         family_name, _, index = member.rpartition("-")
         return source_maker(f"{family_name}:{index}", plan, **options)
 
@@ -257,7 +260,7 @@ def source_maker(
 
     At the scale smoke its model is small, with some more sizes.
     """
-    size_names = _sizes_of(text)  # an unknown family is refused before there is a folder
+    size_names = _size_names(text)  # an unknown family is refused before there is a folder
 
     def make() -> PlacementProblem:
         small_sizes = {**SMALL_MODELS, **sizes} if plan.is_smoke else {}
@@ -277,7 +280,8 @@ def source_maker(
     return make
 
 
-def _sizes_of(text: str) -> Iterable[str]:
+def _size_names(text: str) -> Iterable[str]:
+    """Return the names of the sizes of a model or family; none for a file."""
     if text in MODELS:
         return MODELS[text].sizes
     name, colon, index = text.partition(":")

@@ -67,7 +67,7 @@ def _budgets(plan: Plan) -> dict[str, int | None]:
     return budgets | {"paper": PAPER_EVALUATIONS * evaluations}
 
 
-def table1(plan: Plan, own_placers: Sequence[str] = ()) -> Experiment:
+def table1(plan: Plan, own_placers: Sequence[str]) -> Experiment:
     """Return the experiment, also with placers of a user's own."""
     problems = [
         Problem(stem=f"{model}-{gpus}xk80", source=model, cluster=f"{gpus}xk80")

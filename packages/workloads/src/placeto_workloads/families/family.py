@@ -22,7 +22,7 @@ from placeto_workloads.models.training_step import TrainingStep, checked_sizes, 
 from placeto_workloads.registry import RULES_OF_UNROLLED_NETWORKS, ColocationRule
 
 NUM_MEMBERS = 32
-MOST_REPEATED = 1_000  # draws in a row
+MOST_REPEATED = 1_000  # draws in a row of architectures that the family has already
 UNITS_OF_TRANSLATION = 1_024  # Wu et al. (2016)
 
 
@@ -100,7 +100,7 @@ class Family:
 @dataclass(frozen=True)
 class _Recipe:
     build: Callable[..., TrainingStep]
-    sampled_sizes: Mapping[str, tuple[int, int]]  # smallest and largest
+    sampled_sizes: Mapping[str, tuple[int, int]]  # smallest and largest, both included
     fixed_sizes: Mapping[str, int]
     draw_architecture: Callable[[ArchitectureSampler, np.random.Generator], Architecture | None]
     num_groups: int
@@ -141,7 +141,7 @@ CONTROLLER_FAMILIES = {"ptb-enas": "ptb", "cifar10-enas": "cifar10"}
 
 
 def family_names() -> tuple[str, ...]:
-    """Return the names that `family` knows."""
+    """Return the names that `family` takes."""
     return (*PAPER_FAMILIES, *CONTROLLER_FAMILIES)
 
 
@@ -190,9 +190,7 @@ def family(
         raise WorkloadError(f"name: expected one of {', '.join(family_names())}, got {name!r}")
     base = CONTROLLER_FAMILIES.get(name, name)
     recipe = _RECIPES[base]
-    defaults = default_sizes(
-        recipe.build, {**recipe.fixed_sizes, **dict.fromkeys(recipe.sampled_sizes, 0)}
-    )
+    defaults = default_sizes(recipe.build, {*recipe.fixed_sizes, *recipe.sampled_sizes})
     chosen = {**checked_sizes(name, defaults, sizes), **recipe.fixed_sizes}
     generator = np.random.default_rng(seed)
     if sampler is None:
@@ -216,9 +214,10 @@ def _different_members(
     sampler: ArchitectureSampler,
     generator: np.random.Generator,
 ) -> list[FamilyMember]:
-    """Sample until there are enough; one that was sampled before would be in both halves.
+    """Sample members that differ, so that no model is in both halves of the family.
 
-    So would an architecture in other sizes, which comes again only if the sampler has no more.
+    An architecture comes again, in other sizes, only after `MOST_REPEATED` draws in a row gave no
+    new one: the sampler then has no more.
     """
     recipe = _RECIPES[base]
     members: list[FamilyMember] = []
@@ -230,13 +229,14 @@ def _different_members(
             for size, (minimum, maximum) in recipe.sampled_sizes.items()
         }
         architecture = recipe.draw_architecture(sampler, generator)
-        if (*sizes_of_member.values(), architecture) in sampled:
+        model = (*sizes_of_member.values(), architecture)
+        if model in sampled:
             continue
         architectures = {member.architecture for member in members if member.architecture}
         if architecture in architectures and repeated < MOST_REPEATED:
             repeated += 1
             continue
-        sampled.add((*sizes_of_member.values(), architecture))
+        sampled.add(model)
         repeated = 0
         sizes = {**chosen, **sizes_of_member}
         members.append(FamilyMember(f"{name}-{len(members):02}", base, sizes, architecture))

@@ -92,7 +92,9 @@ def nmt(
 class TranslationModel(nn.Module):
     """From source and target sentences to the loss of predicting each next target word."""
 
-    query_layer = 0  # of the decoder, the bottom one, so that layers work on different words
+    # Decoder layer whose state queries the attention. By the bottom one a layer can begin with a
+    # word while the layers above it still work on earlier words.
+    query_layer = 0
 
     def __init__(self, layers: int, steps: int, units: int, vocabulary_size: int) -> None:
         super().__init__()

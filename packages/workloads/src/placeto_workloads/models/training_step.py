@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from placeto_workloads.errors import WorkloadError
 
-LARGEST_SIZE = 2**24
+LARGEST_SIZE = 2**24  # of each size of a model: a larger one is a mistake
 
 LossFunction = Callable[[Any], Tensor]
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
@@ -110,7 +110,7 @@ def default_sizes(
 def checked_sizes(
     owner: str, defaults: Mapping[str, int], sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the defaults with the given sizes in their place."""
+    """Return all sizes by name, those of ``sizes`` instead of the defaults, each checked."""
     for name in sizes:
         if name not in defaults:
             raise WorkloadError(
@@ -126,7 +126,7 @@ class _NoNetworkError(Exception):
 def of_checked_sizes(
     build: Callable[Parameters, TrainingStep],
 ) -> Callable[Parameters, TrainingStep]:
-    """Let a factory be called with whole numbers of at least 1 as its sizes only."""
+    """Decorate a factory: sizes have to be whole numbers of at least 1, and make a network."""
     defaults = default_sizes(build)
 
     @wraps(build)
