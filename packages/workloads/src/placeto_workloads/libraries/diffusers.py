@@ -13,10 +13,9 @@ from placeto_workloads.libraries.loading import (
     build_on_device,
     first_number,
     import_library,
-    seeded,
     such_as,
 )
-from placeto_workloads.models.training_step import TrainingStep
+from placeto_workloads.models.training_step import TrainingStep, seeded
 
 DEFAULT_SIDE = 32
 DEFAULT_WORDS = 77

@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import build_on_device, import_library, seeded, such_as
-from placeto_workloads.models.training_step import TrainingStep, whole_number
+from placeto_workloads.libraries.loading import build_on_device, import_library, such_as
+from placeto_workloads.models.training_step import TrainingStep, seeded, whole_number
 
 # Settings that would load weights.
 TIMM_LOADING = ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")

@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
+from placeto_workloads.models.training_step import seeded
 
 NUM_SUGGESTIONS = 5
 # What to do about an error of a model's own.
@@ -70,14 +71,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(mapping, dict):
         raise WorkloadError(f"{path}: expected a mapping, got {type(mapping).__name__}")
     return mapping
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw random numbers of the CPU from a seed, and leave the caller's as they are."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 def build_on_device(

@@ -18,10 +18,10 @@ from torch.func import functional_call
 
 from placeto_graphs import error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import offline, seeded
+from placeto_workloads.libraries.loading import offline
 from placeto_workloads.libraries.transformers import build_model, stored_model
 from placeto_workloads.libraries.transformers_inputs import checked_length
-from placeto_workloads.models.training_step import TrainingStep, whole_number
+from placeto_workloads.models.training_step import TrainingStep, seeded, whole_number
 
 INFERENCE_MODES = ("prefill", "decode")
 DEFAULT_CONTEXT = 2048  # tokens, or as many as the configuration allows

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import first_number, seeded
-from placeto_workloads.models.training_step import LARGEST_SIZE, whole_number
+from placeto_workloads.libraries.loading import first_number
+from placeto_workloads.models.training_step import LARGEST_SIZE, seeded, whole_number
 
 DEFAULT_SEQUENCE_LENGTH = 128
 # What limits the sequences of a model, in the order in which they count.

@@ -2,7 +2,8 @@
 
 import inspect
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec
 
@@ -147,6 +148,14 @@ def of_checked_sizes(
     return checked
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw random numbers of the CPU from a seed, and leave the caller's as they are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 def build_training_step(
     make_model: Callable[[], nn.Module],
     make_inputs: Callable[[], tuple[Tensor, ...]],
@@ -168,8 +177,7 @@ def build_training_step(
             raise _NoNetworkError(str(error).splitlines()[0]) from error
     if torch.device(device).type == "meta":
         return step
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # of the CPU, which alone is restored
+    with seeded(seed):
         model, inputs = make_model(), make_inputs()
     return step._replace(
         model=model.to(device), example_inputs=tuple(tensor.to(device) for tensor in inputs)
