@@ -45,14 +45,15 @@ def report_page(title: str, problems: list[Report]) -> str:
     from bokeh.resources import Resources  # noqa: PLC0415 (it takes a while)
 
     library = Resources(mode="inline", components=["bokeh", "bokeh-api"], log_level="error")
+    made_by = f"placeto {__version__}: {shlex.join(['placeto', *sys.argv[1:]])}"
     replacements = {
         "TITLE": html.escape(title),
-        "STYLE": _ours("report.css"),
+        "STYLE": _page_file("report.css"),
         "LIBRARY": library.render_js(),
-        "DATA": embedded_json({"problems": problems, "made_by": _made_by()}),
-        "GLUE": _ours("report.js"),
+        "DATA": embedded_json({"problems": problems, "made_by": made_by}),
+        "GLUE": _page_file("report.js"),
     }
-    pieces = _ours("report.html").split("%%")  # text and names of marks in turn
+    pieces = _page_file("report.html").split("%%")  # in turn text, and the name of a replacement
     pieces[1::2] = [replacements[name] for name in pieces[1::2]]
     return "".join(pieces)
 
@@ -65,11 +66,7 @@ def embedded_json(value: Any) -> str:
     return text
 
 
-def _made_by() -> str:
-    return f"placeto {__version__}: {shlex.join(['placeto', *sys.argv[1:]])}"
-
-
-def _ours(name: str) -> str:
+def _page_file(name: str) -> str:
     return resources.files("placeto_tools.reports").joinpath(name).read_text("utf-8")
 
 
