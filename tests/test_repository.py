@@ -65,7 +65,7 @@ def test_a_changelog_begins_with_the_version_of_its_package_and_a_date(package: 
     newest, *_ = re.findall(r"^## (.+)$", (FOLDERS[package] / "CHANGELOG.md").read_text(), re.M)
     version, _, released = newest.partition(" - ")
     assert Version(version) == version_of(package)
-    assert date.fromisoformat(released)
+    date.fromisoformat(released)
     if package == "placeto":
         lines = Path("CITATION.cff").read_text().splitlines()
         assert {f"version: {version}", f"date-released: {released}"} <= set(lines)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -55,7 +56,8 @@ def test_a_bar_of_a_link_ends_when_it_is_free_again_and_not_a_latency_later() ->
     for collection in chart.collections:
         assert isinstance(collection, PolyCollection)
         extents = [path.get_extents() for path in collection.get_paths()]
-        colour = to_hex(collection.get_facecolor()[0]).upper() if extents else ""
+        face: Any = collection.get_facecolor()
+        colour = to_hex(face[0]).upper() if extents else ""
         bars[colour] = [(box.x0, box.x1, (box.y0 + box.y1) / 2) for box in extents]
     labels = [label.get_text() for label in chart.get_yticklabels()]
     assert labels == ["k80:0", "k80:0 bus", "k80:1", "k80:1 bus"]

@@ -65,7 +65,7 @@ def rank(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, floa
 
 def reported_rank(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, float]:
     """Return the rank of the costs that a placer says its placement has."""
-    batch = EvaluationBatch(runtime=[result.runtime], peak_memory=[result.peak_memory])
+    batch = EvaluationBatch(np.array([result.runtime]), result.peak_memory[None])
     return placement_ranks(batch, problem.cluster.memory_bytes)[0]
 
 

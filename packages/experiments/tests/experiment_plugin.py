@@ -35,4 +35,4 @@ except PackageNotFoundError:
         )
     )
     sys.path.append(str(folder))
-    placeto.commands |= all_commands()
+    placeto.commands.update(all_commands())

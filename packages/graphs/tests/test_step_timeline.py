@@ -18,10 +18,10 @@ def timeline() -> StepTimeline:
     """
     graph = OpGraph(
         op_names=("a", "b"),
-        parameter_bytes=[100, 0],
-        tensor_producer=[0, 0, 0],
-        tensor_bytes=[10, 20, 30],
-        edges=[[0, 1], [1, 1], [2, 1]],
+        parameter_bytes=np.array([100, 0]),
+        tensor_producer=np.zeros(3, np.int32),
+        tensor_bytes=np.array([10, 20, 30]),
+        edges=np.array([[0, 1], [1, 1], [2, 1]], np.int32),
     )
     cluster = Cluster(
         devices=tuple(Device(name, "gpu", 1000, 0.0, 0.0) for name in ("gpu:0", "gpu:1")),

@@ -79,7 +79,7 @@ def test_an_observation_is_the_agents_to_keep(length: int) -> None:
     over = False
     while not over:
         copied = copy.deepcopy(observation)
-        newer, _, over, _, _ = environment.step(1)
+        newer, _, over, _, _ = environment.step(np.int64(1))
         for name, values in observation.items():
             np.testing.assert_array_equal(values, copied[name])
             assert not np.shares_memory(values, newer[name])
