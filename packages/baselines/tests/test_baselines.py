@@ -65,7 +65,9 @@ def rank(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, floa
 
 def reported_rank(problem: PlacementProblem, result: PlacementResult) -> tuple[bool, float]:
     """Return the rank of the costs that a placer says its placement has."""
-    batch = EvaluationBatch(np.array([result.runtime]), result.peak_memory[None])
+    batch = EvaluationBatch(
+        runtime=np.array([result.runtime]), peak_memory=np.array([result.peak_memory])
+    )
     return placement_ranks(batch, problem.cluster.memory_bytes)[0]
 
 
