@@ -5,16 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+import simulated_problems
 from placeto_graphs import Cluster, Device, Grouping, OpGraph, PlacementProblem, grouping_of_labels
-
-# Few values, so that events tie; and some whose sums round, so that almost-ties are told apart.
-DURATIONS = (0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 0.5, 0.1, 0.3)
-OVERHEADS = (0.0, 0.0, 1.0, 1.0, 2.0, 0.5, 0.1, 1e-300)
-SIZES = (0, 0, 1, 2, 4, 100)
-QUEUES = ("fifo", "fifo", "backward-first")
-BANDWIDTHS = (1.0, 1.0, 2.0, 3.0, np.inf)
 
 
 def op_graph(num_ops: int, edges: list[tuple[int, int]], **fields: Any) -> OpGraph:
@@ -99,82 +92,12 @@ def slow_on_the_cpu(seconds: list[float], slow: int, **changes: Any) -> Placemen
     return problem_of(graph, cluster(["cpu", "k80", "k80"]), times)
 
 
-def _problem_of_ties(
-    generator: np.random.Generator, max_ops: int, max_devices: int
-) -> PlacementProblem:
-    """Return a small problem in which much happens at the same time, as the simulator's tests do.
-
-    Ops have several outputs, shared inputs, waits and tensors that nothing reads; links are
-    buses, one for each pair, or shared in any way; groups are single ops or several.
-    """
-    graph = _random_graph(generator, int(generator.integers(1, max_ops + 1)))
-    links = _random_cluster(generator, int(generator.integers(1, max_devices + 1)))
-    labels = np.arange(graph.num_ops)
-    if generator.random() < 0.5:
-        labels = np.unique(generator.integers(0, 4, graph.num_ops), return_inverse=True)[1]
-    return PlacementProblem(
-        graph=graph,
-        cluster=links,
-        compute_time=generator.choice(DURATIONS, (graph.num_ops, links.num_devices)),
-        grouping=Grouping(
-            group_of=labels.astype(np.int32),
-            group_names=tuple(f"group{group}" for group in range(int(labels.max()) + 1)),
-        ),
-    )
-
-
-def _random_graph(generator: np.random.Generator, count: int) -> OpGraph:
-    rank = generator.permutation(count)
-    producers = generator.integers(0, count, generator.integers(0, 2 * count + 1))
-    tensors, readers = np.nonzero(rank[producers][:, None] < rank)
-    chosen = generator.permutation(len(tensors))[: generator.integers(0, 40)]
-    later = np.argwhere(rank[:, None] > rank)
-    num_waits = generator.integers(0, 12) * generator.integers(0, 2)  # half of all have none
-    return OpGraph(
-        op_names=tuple(f"op{op}" for op in range(count)),
-        phases=generator.integers(0, 3, count).astype(np.int8),
-        parameter_bytes=generator.choice(SIZES, count),
-        workspace_bytes=generator.choice(SIZES, count),
-        tensor_producer=producers.astype(np.int32),
-        tensor_bytes=generator.choice(SIZES, len(producers)),
-        edges=np.stack([tensors[chosen], readers[chosen]], axis=1).astype(np.int32),
-        waits=generator.permutation(later)[:num_waits].astype(np.int32),
-        held_tensors=np.flatnonzero(generator.random(len(producers)) < 0.2).astype(np.int32),
-    )
-
-
-def _random_cluster(generator: np.random.Generator, count: int) -> Cluster:
-    shape = (count, count)
-    return Cluster(
-        devices=tuple(
-            Device(f"device{device}", "kind", 1000, *generator.choice(OVERHEADS, 2))
-            for device in range(count)
-        ),
-        bandwidth=generator.choice(BANDWIDTHS, shape),
-        latency=generator.choice(OVERHEADS, shape),
-        link=_random_link_map(generator, count),
-        queue=str(generator.choice(QUEUES)),
-    )
-
-
-def _random_link_map(generator: np.random.Generator, num_devices: int) -> NDArray[np.int32]:
-    """Return int32[D, D], which link carries each pair: buses, one for each pair, or any."""
-    pairs = num_devices * (num_devices - 1)
-    kind = generator.integers(3)
-    if kind == 0:
-        labels = np.repeat(np.arange(num_devices), num_devices - 1)
-    elif kind == 1:
-        labels = generator.permutation(pairs)
-    else:
-        labels = generator.integers(0, int(generator.integers(1, pairs + 2)), pairs)
-    link = np.full((num_devices, num_devices), -1, np.int32)
-    link[~np.eye(num_devices, dtype=np.bool_)] = np.unique(labels, return_inverse=True)[1]
-    return link
-
-
 def random_problem(generator: np.random.Generator, max_groups: int = 6) -> PlacementProblem:
-    """Return a small problem in which events tie, memory is scarce, and some devices are barred."""
-    problem = _problem_of_ties(generator, max_ops=12, max_devices=3)
+    """Return a small problem of the simulator's, with scarce memory and some devices barred.
+
+    A byte there is ten megabytes here.
+    """
+    problem = simulated_problems.random_problem(generator, max_ops=12, max_devices=3)
     graph, on, num_devices = problem.graph, problem.cluster, problem.num_devices
     sizes = ("parameter_bytes", "workspace_bytes", "tensor_bytes")
     graph = replace(graph, **{name: 10**7 * getattr(graph, name) for name in sizes})
