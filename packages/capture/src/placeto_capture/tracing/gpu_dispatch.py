@@ -66,15 +66,15 @@ WIDEST_DTYPE = _names("""
 def dispatch_as_on_gpu() -> Iterator[None]:
     """Let the dispatcher do with fake tensors what it does with those of a GPU."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a kernel for CPUs is replaced
-        for name, kernel in kernels_of_autocast().items():
-            library.impl(name, kernel, AUTOCAST.name)
-    library.impl("dropout", dropout, AUTOGRAD.name)
-    library.impl("scaled_dot_product_attention", attention, AUTOGRAD.name)
-    if HAS_RMS_NORM:
-        library.impl("rms_norm", rms_norm, AUTOGRAD.name)
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a kernel for CPUs is replaced
+            for name, kernel in kernels_of_autocast().items():
+                library.impl(name, kernel, AUTOCAST.name)
+        library.impl("dropout", dropout, AUTOGRAD.name)
+        library.impl("scaled_dot_product_attention", attention, AUTOGRAD.name)
+        if HAS_RMS_NORM:
+            library.impl("rms_norm", rms_norm, AUTOGRAD.name)
         yield
     finally:
         library._destroy()

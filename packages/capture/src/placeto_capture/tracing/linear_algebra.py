@@ -15,11 +15,11 @@ Formula = Callable[..., int]  # of the arguments of a call, and what it returned
 Terms = Callable[[int, int], float]  # of the larger and the smaller side of a matrix
 
 
-def of_matrix(terms: Terms, position: int = 0) -> Formula:
-    """Return a formula of the sides of an argument, which is a matrix or a batch of some."""
+def of_matrix(terms: Terms) -> Formula:
+    """Return a formula of the sides of the first argument: a matrix, or a batch of some."""
 
-    def formula(*arguments: Any, **_: Any) -> int:
-        *batch, rows, columns = arguments[position].shape
+    def formula(matrix: torch.Tensor, *_: Any, **__: Any) -> int:
+        *batch, rows, columns = matrix.shape
         flops: float = prod(batch) * terms(max(rows, columns), min(rows, columns))
         return round(flops)
 
@@ -112,6 +112,7 @@ def _of_transform_to_real(
     return round(_of_transform(prod(sizes), dim, sizes) / 2 / 4)
 
 
+substitution = of_solution(lambda size, count: 2 * size**2 * count)  # with both factors
 LINEAR_ALGEBRA: dict[str, Formula] = {
     "aten.linalg_cholesky_ex": of_matrix(cholesky),
     "aten.cholesky": of_matrix(cholesky),
@@ -133,12 +134,8 @@ LINEAR_ALGEBRA: dict[str, Formula] = {
     "aten.linalg_matrix_exp": of_matrix(lambda size, _: 10 * size**3),
     "aten._linalg_solve_ex": of_solution(lambda size, count: 2 / 3 * size**3 + 2 * size**2 * count),
     "aten.linalg_solve_triangular": of_solution(lambda size, count: size**2 * count),
-    "aten.cholesky_solve": lambda right_side, factor, *_, **__: of_solution(
-        lambda size, count: 2 * size**2 * count
-    )(factor, right_side),
-    "aten.linalg_lu_solve": lambda factor, _pivots, right_side, **_: of_solution(
-        lambda size, count: 2 * size**2 * count
-    )(factor, right_side),
+    "aten.cholesky_solve": lambda right_side, factor, *_, **__: substitution(factor, right_side),
+    "aten.linalg_lu_solve": lambda factor, _, right_side, **__: substitution(factor, right_side),
     "aten._fft_c2c": _of_complex_transform,
     "aten._fft_r2c": _of_real_transform,
     "aten._fft_c2r": _of_transform_to_real,

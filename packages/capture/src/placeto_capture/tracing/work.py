@@ -1,10 +1,9 @@
 """The work of a call of an ATen function: its FLOPs and bytes.
 
 FLOPs of products are those of `torch.utils.flop_counter`, or of `FORMULAS`; those of factorisations
-and Fourier transforms are in `linear_algebra`. Functions that move
-data have none, all others one per element of the largest tensor that they touch. Bytes are those of
-the tensors that a call reads and writes, each once; of a table, or of the matrices of a grouped
-product, only what is picked.
+and Fourier transforms are in `linear_algebra`. Functions that move data have none, all others one
+per element of the largest tensor that they touch. Bytes are those of the tensors that a call reads
+and writes, each once; of a table, or of the matrices of a grouped product, only what is picked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
