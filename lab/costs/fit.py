@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 from placeto import load_model_graph
 from placeto.texts import TextTable
 from placeto_capture.costs.op_classes import OpClass
-from placeto_capture.costs.roofline import work_of
+from placeto_capture.costs.roofline import EFFICIENCIES, efficiency_array, work_of
 from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph, Phase
 
 WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
@@ -60,6 +60,7 @@ K80_CENTRE = Efficiency(
     grouped_convolution=0.06,
     depthwise_convolution=0.1,
     matrix_product=0.65,
+    product_bytes=0.65,
     normalisation=0.5,
     elementwise=0.75,
     reduction=0.5,
@@ -72,6 +73,7 @@ CPU_CENTRE = Efficiency(
     grouped_convolution=0.5,
     depthwise_convolution=0.01,
     matrix_product=0.5,
+    product_bytes=0.5,
     normalisation=0.25,
     elementwise=0.5,
     reduction=0.25,
@@ -92,8 +94,8 @@ class Step:
         The time.
     overhead : float
         Seconds of the step that no efficiency changes: launches, and what passes between ops.
-    by_class : float64[classes]
-        Seconds that the work of each class takes at the full peak and bandwidth.
+    by_class : float64[efficiencies]
+        Seconds at the full peak and bandwidth of the work that reaches each efficiency.
     """
 
     published: PublishedStep
@@ -102,14 +104,14 @@ class Step:
 
     def runtime(self, efficiency: Efficiency) -> float:
         """Return the seconds of the step with some efficiencies."""
-        return self.overhead + float((self.by_class / _as_array(efficiency)).sum())
+        return self.overhead + float((self.by_class / efficiency_array(efficiency)).sum())
 
 
 def step_of(published: PublishedStep, graph: OpGraph, device: DeviceKind) -> Step:
     """Return what a graph says of a published time: all its ops run one after another."""
     classes, seconds = work_of(graph, device)
     counted = (classes >= 0) & np.isin(graph.phases, published.phases)
-    by_class = np.zeros(len(OpClass))
+    by_class = np.zeros(len(EFFICIENCIES))
     np.add.at(by_class, classes[counted], seconds[counted])
     num_ops = int(np.count_nonzero(counted))
     overhead = num_ops * device.launch_overhead + max(num_ops - 1, 0) * device.op_overhead
@@ -130,9 +132,9 @@ def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
     centre
         Where the efficiencies begin; those that have no `SPREAD` stay there.
     """
-    fitted = [position for position, op_class in enumerate(OpClass) if op_class in SPREAD]
+    fitted = [position for position, op_class in enumerate(EFFICIENCIES) if op_class in SPREAD]
     spread = np.log(list(SPREAD.values()))
-    start = np.log(_as_array(centre))[fitted]
+    start = np.log(efficiency_array(centre))[fitted]
     published = np.log([step.published.seconds for step in steps])
     by_class = np.array([step.by_class for step in steps])[:, fitted]
     rest = np.array([step.runtime(centre) for step in steps]) - by_class @ np.exp(-start)
@@ -186,7 +188,7 @@ def efficiency_table(fits: Sequence[Fit]) -> TextTable:
     for fit in fits:
         columns += [f">{fit.device.name} before", ">fitted"]
     rows = []
-    for op_class in OpClass:
+    for op_class in EFFICIENCIES:
         row = [op_class.replace("_", " ")]
         for fit in fits:
             row += [f"{getattr(fit.centre, op_class):g}", f"{getattr(fit.fitted, op_class):g}"]
@@ -205,10 +207,6 @@ def residual_table(fits: Sequence[Fit]) -> TextTable:
             rows.append([published.kind, published.model, *seconds, residual, published.source])
     columns = ["kind", "model", ">published", ">fitted", ">residual", "source"]
     return TextTable("", columns, rows)
-
-
-def _as_array(efficiency: Efficiency) -> NDArray[np.float64]:
-    return np.array([getattr(efficiency, op_class) for op_class in OpClass])
 
 
 def main() -> None:

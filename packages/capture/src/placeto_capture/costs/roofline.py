@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph
+from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
 
@@ -23,10 +24,11 @@ PARTS_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128"
 
 CONVOLUTIONS = frozenset(member for member in OpClass if member.endswith("convolution"))
 PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
-# Classes whose efficiency is one of bytes alone, or of FLOPs alone, and the class of the other one.
-# That of a dense convolution may be above that of a memory: Winograd's algorithm saves FLOPs.
-COMPUTES_AS = {OpClass.GROUPED_CONVOLUTION: OpClass.CONVOLUTION}
-MOVES_AS = {OpClass.CONVOLUTION: OpClass.MATRIX_PRODUCT}
+EFFICIENCIES = tuple(field.name for field in fields(Efficiency))
+# The efficiency of FLOPs, and that of bytes, of classes for which it is not the one of their name.
+# How well products read their factors says nothing of how well they compute.
+COMPUTES_AS = {OpClass.GROUPED_CONVOLUTION: "convolution"}
+MOVES_AS = {OpClass.CONVOLUTION: "product_bytes", OpClass.MATRIX_PRODUCT: "product_bytes"}
 
 
 def cost_model(
@@ -135,7 +137,9 @@ def _times(
                 f"[kinds.{kind}], got {kind!r}"
             )
         classes, work = work_of(graph, device, tf32)
-        times = (device.launch_overhead + work / _efficiency(device)[classes]) / device.speed
+        times = (
+            device.launch_overhead + work / efficiency_array(device.efficiency)[classes]
+        ) / device.speed
         seconds[name] = np.where(classes < 0, 0.0, times)
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
     shares = _shares_without_class(graph, modelled)
@@ -173,12 +177,12 @@ def work_of(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the work of each op on a device.
 
-    That is the place in `OpClass` of the efficiency that it reaches, -1 for no work, and its
-    seconds at the full peak and bandwidth.
+    That is the place in `EFFICIENCIES` of the one that it reaches, -1 for no work, and its seconds
+    at the full peak and bandwidth.
     """
     flops, moved = graph.flops, graph.bytes_accessed
     resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
-    position = {member: index for index, member in enumerate(OpClass)}
+    position = {name: index for index, name in enumerate(EFFICIENCIES)}
     computes, moves = np.zeros((2, graph.num_ops), np.int64)
     peaks = np.full(graph.num_ops, device.peak_flops)
     for op in np.flatnonzero(~resident).tolist():
@@ -204,14 +208,15 @@ def work_of(
         precision = precision_of(graph.dtype[op], its_class, tf32)
         peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
     computing, moving = flops / peaks, moved / device.memory_bandwidth
-    efficiency = _efficiency(device)
+    efficiency = efficiency_array(device.efficiency)
     is_moving = moving / efficiency[moves] > computing / efficiency[computes]
     classes = np.where(resident, -1, np.where(is_moving, moves, computes))
     return classes, np.where(is_moving, moving, computing)
 
 
-def _efficiency(device: DeviceKind) -> NDArray[np.float64]:
-    return np.array([getattr(device.efficiency, op_class) for op_class in OpClass])
+def efficiency_array(efficiency: Efficiency) -> NDArray[np.float64]:
+    """Return the efficiencies in the order of `EFFICIENCIES`."""
+    return np.array([getattr(efficiency, name) for name in EFFICIENCIES])
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:

@@ -104,7 +104,10 @@ class Efficiency:
     convolution, grouped_convolution, depthwise_convolution : float
         Parts of convolutions without groups, in groups of several channels, and in groups of few.
     matrix_product : float
-        Part of products of matrices.
+        Part of the peak that products of matrices reach.
+    product_bytes : float
+        Part of the bandwidth that products of matrices and dense convolutions reach, where their
+        bytes take longer than their FLOPs, such as products of a matrix and a vector.
     normalisation : float
         Part of normalisations, such as those of batches and layers, and of softmax.
     elementwise : float
@@ -119,6 +122,7 @@ class Efficiency:
     grouped_convolution: float
     depthwise_convolution: float
     matrix_product: float
+    product_bytes: float
     normalisation: float
     elementwise: float
     reduction: float
