@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -39,10 +38,10 @@ def run_commands() -> None:
     """Read the words of a command of `placeto` from each line, run it, and print its exit code."""
     from placeto_tools.main import placeto  # noqa: PLC0415
 
-    output = sys.stdout
-    with redirect_stdout(sys.stderr):
-        for line in sys.stdin:
-            print(placeto(json.loads(line), standalone_mode=False), file=output, flush=True)
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # C code of an earlier commit prints, too
+    for line in sys.stdin:
+        print(placeto(json.loads(line), standalone_mode=False), file=output, flush=True)
 
 
 def start_process(checkout: Path) -> "subprocess.Popen[str]":

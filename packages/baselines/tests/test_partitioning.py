@@ -1,3 +1,4 @@
+import ctypes
 import itertools
 import multiprocessing
 import re
@@ -208,6 +209,15 @@ def test_scotch_keeps_the_better_of_its_two_strategies() -> None:
 
 def test_metis_does_not_cut_fewer_nodes_than_devices() -> None:
     assert list(placed(MetisPlacer(), gpus([[5, 2, 10 / 3]] * 2))) == [1, 2]
+
+
+def test_metis_prints_nothing_about_devices_that_get_no_node(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    edges = [(node, node + 1) for node in range(7)]
+    placed(MetisPlacer(), gpus([1000.0] + [1.0] * 7, edges, count=4))
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == ""
 
 
 @both_placers

@@ -1,7 +1,9 @@
 """Placers that cut a weighted graph into parts, with the libraries Scotch and METIS."""
 
 import contextlib
+import ctypes
 import io
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -174,15 +176,33 @@ class MetisPlacer(Partitioner):
             return
         weighted, dtype = weighted_graph(graph), pymetis.zero_copy_dtype()
         offsets, neighbours, work, traffic = (array.astype(dtype) for array in weighted)
-        partition = pymetis.part_graph(
-            len(shares),
-            pymetis.CSRAdjacency(offsets, neighbours),
-            vweights=work,
-            eweights=traffic,
-            tpwgts=shares.tolist(),
-            options=pymetis.Options(seed=seed % 2**31, ufactor=round(self.imbalance * 1000)),
-        )
+        with no_native_output():
+            partition = pymetis.part_graph(
+                len(shares),
+                pymetis.CSRAdjacency(offsets, neighbours),
+                vweights=work,
+                eweights=traffic,
+                tpwgts=shares.tolist(),
+                options=pymetis.Options(seed=seed % 2**31, ufactor=round(self.imbalance * 1000)),
+            )
         yield np.asarray(partition.vertex_part, np.int64)
+
+
+@contextlib.contextmanager
+def no_native_output() -> Iterator[None]:
+    """Drop what C code prints to the standard output, where others read JSON.
+
+    METIS prints a remark there when it finds no node for a device, and has no option against it.
+    """
+    c_library = ctypes.CDLL(None)
+    c_library.fflush(None)
+    with open(os.devnull, "wb") as nowhere, os.fdopen(os.dup(1), "wb") as output:
+        os.dup2(nowhere.fileno(), 1)
+        try:
+            yield
+        finally:
+            c_library.fflush(None)
+            os.dup2(output.fileno(), 1)
 
 
 class ScotchPlacer(Partitioner):
