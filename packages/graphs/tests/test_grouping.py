@@ -19,6 +19,7 @@ from placeto_graphs import (
     GroupGraph,
     Grouping,
     OpGraph,
+    Phase,
     colocate,
     colocate_by_id,
     colocate_gradients,
@@ -171,6 +172,30 @@ def test_the_first_op_names_a_group(graph: OpGraph) -> None:
     for group, name in enumerate(grouping.group_names):
         first = min(grouping.members[group].tolist(), key=position.__getitem__)
         assert graph.op_names[first] == name
+
+
+@given(op_graphs())
+def test_a_gradient_op_is_with_the_last_forward_op_that_shares_most(graph: OpGraph) -> None:
+    position = graph.topological_order.tolist().index
+    reads = set(map(tuple, graph.edges.tolist()))
+    uses = reads | set(enumerate(graph.tensor_producer.tolist()))
+    groups = nx.empty_graph(graph.num_ops)
+    for op in np.flatnonzero(graph.phases == Phase.BACKWARD).tolist():
+        forward = sorted(np.flatnonzero(graph.phases == Phase.FORWARD).tolist(), key=position)
+        with_its_id = [
+            other for other in forward if graph.colocation[other] == graph.colocation[op] >= 0
+        ]
+        in_its_scope = [
+            (not graph.lives_in_weights[tensor], position(user), user)
+            for tensor, user in uses
+            if (tensor, op) in reads and user in forward and graph.scopes[user] == graph.scopes[op]
+        ]
+        if with_its_id:
+            groups.add_edge(op, with_its_id[-1])
+        elif in_its_scope:
+            groups.add_edge(op, max(in_its_scope)[-1])
+    expected = set(map(frozenset, nx.connected_components(groups)))
+    assert partition(colocate_gradients(graph).group_of) == expected
 
 
 def merged_step_by_step(

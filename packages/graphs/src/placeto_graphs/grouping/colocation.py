@@ -19,6 +19,8 @@ from placeto_graphs.schema.op_graph import FREE, FREE_TYPE, OpGraph, Phase
 
 Rule = Callable[[OpGraph], Grouping]
 
+NO_OWNER = -1
+
 
 def colocate_by_id(graph: OpGraph) -> Grouping:
     """Put the ops of each colocation id into one group, which every placement must do.
@@ -45,33 +47,42 @@ def colocate_gradients(graph: OpGraph) -> Grouping:
     graph
         A graph of V ops.
     """
-    scopes, position = graph.scopes, graph.topological_index.tolist()
-    is_forward, is_backward = (
-        (graph.phases == phase).tolist() for phase in (Phase.FORWARD, Phase.BACKWARD)
+    position, tensors, readers = graph.topological_index, *graph.edges.T
+    is_forward, is_backward = (graph.phases == phase for phase in (Phase.FORWARD, Phase.BACKWARD))
+    scope_ids: dict[str, int] = {}
+    scope_of = np.array([scope_ids.setdefault(scope, len(scope_ids)) for scope in graph.scopes])
+    num_scopes = np.int64(len(scope_ids))
+    # Which forward ops make or read which tensors, and which of them gradient ops read.
+    used_tensors = np.append(np.arange(graph.num_tensors), tensors)
+    users = np.append(graph.tensor_producer, readers)
+    used_tensors, users = used_tensors[is_forward[users]], users[is_forward[users]]
+    tensors, readers = tensors[is_backward[readers]], readers[is_backward[readers]]
+    last_user = _greatest_of_keys(
+        used_tensors * num_scopes + scope_of[users],
+        position[users],
+        tensors * num_scopes + scope_of[readers],
     )
-    reads: list[tuple[int, int]] = graph.edges.tolist()
-    # The place of the last forward op in a scope that makes or reads a tensor.
-    last_position: dict[tuple[int, str], int] = {}
-    for tensor, op in [*reads, *enumerate(graph.tensor_producer.tolist())]:
-        if is_forward[op]:
-            key = tensor, scopes[op]
-            last_position[key] = max(position[op], last_position.get(key, -1))
-    owner: dict[int, tuple[bool, int]] = {}  # by activations rather than by weights, and place
-    is_activation = (~graph.lives_in_weights).tolist()
-    for tensor, op in reads:
-        if is_backward[op] and (tensor, scopes[op]) in last_position:
-            candidate = is_activation[tensor], last_position[tensor, scopes[op]]
-            owner[op] = max(candidate, owner.get(op, candidate))
-    position_of_id: dict[int, int] = {}
-    for op in graph.topological_order.tolist():
-        if is_forward[op]:
-            position_of_id[graph.colocation[op]] = position[op]
-    position_of_id.pop(FREE, None)
-    for op in np.flatnonzero(is_backward).tolist():
-        if graph.colocation[op] in position_of_id:
-            owner[op] = True, position_of_id[graph.colocation[op]]
-    owners = graph.topological_order[[index for _, index in owner.values()]]
-    return _joined(graph, np.array([*owner], int), owners)
+    # By activations rather than by weights: these are ranked after all of those.
+    owner = np.full(graph.num_ops, NO_OWNER)
+    ranks = last_user + graph.num_ops * ~graph.lives_in_weights[tensors]
+    np.maximum.at(owner, readers, np.where(last_user == NO_OWNER, NO_OWNER, ranks))
+    has_id = is_forward & (graph.colocation != FREE)
+    last_of_id = _greatest_of_keys(graph.colocation[has_id], position[has_id], graph.colocation)
+    owner = np.where(is_backward & (last_of_id != NO_OWNER), last_of_id, owner)
+    members = np.flatnonzero(owner != NO_OWNER)
+    return _joined(graph, members, graph.topological_order[owner[members] % graph.num_ops])
+
+
+def _greatest_of_keys(
+    keys: NDArray[np.integer], values: NDArray[np.integer], wanted: NDArray[np.integer]
+) -> NDArray[np.int64]:
+    """Return the greatest value of each wanted key, -1 where it has none."""
+    known_keys, place = np.unique(keys, return_inverse=True)
+    greatest = np.full(len(known_keys) + 1, NO_OWNER)
+    np.maximum.at(greatest, place, values)
+    places = np.searchsorted(known_keys, wanted)
+    is_known = np.append(known_keys, NO_OWNER)[places] == wanted
+    return np.where(is_known, greatest[places], NO_OWNER)
 
 
 def colocate_updates(graph: OpGraph) -> Grouping:
@@ -109,7 +120,8 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     """
     lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
     highest = np.full(graph.num_ops, -1, np.int32)
-    counted = np.array(graph.op_types, np.str_)[graph.edge_consumers] != FREE_TYPE
+    counts = np.array([op_type != FREE_TYPE for op_type in graph.op_types])
+    counted = counts[graph.edge_consumers]
     np.minimum.at(lowest, graph.edge_producers[counted], graph.edge_consumers[counted])
     np.maximum.at(highest, graph.edge_producers[counted], graph.edge_consumers[counted])
     reads_weights = graph.edge_consumers[_made_of_weights(graph)[graph.edge_producers]]

@@ -1,9 +1,9 @@
 """Merge-and-colocate: from many small groups to few (Addanki et al. 2019, appendix)."""
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placeto_graphs.errors import GraphError
 from placeto_graphs.grouping.labels import grouping_of_labels
@@ -65,10 +65,10 @@ def merge_and_colocate(
     if num_groups is None and min_output_bytes is None:
         raise GraphError("num_groups, min_output_bytes: expected one of the two, got neither")
     fewest = 1 if num_groups is None else integer("num_groups", num_groups, minimum=1)
-    cheapest_left = INT64_MAX
+    min_cost = INT64_MAX
     if min_output_bytes is not None:
-        cheapest_left = integer("min_output_bytes", min_output_bytes, minimum=1)
-    return _merged(graph, grouping, _merges(graph, grouping, fewest, cheapest_left))
+        min_cost = integer("min_output_bytes", min_output_bytes, minimum=1)
+    return _merged(graph, grouping, _merges(graph, grouping, fewest, min_cost))
 
 
 def nested_groupings(
@@ -115,79 +115,54 @@ def nested_groupings(
     )
 
 
-def _merges(
-    graph: OpGraph, grouping: Grouping, fewest: int, cheapest_left: int
-) -> list[tuple[int, int]]:
-    """Return pairs of a group and the neighbour that it is merged into, in order.
+def _merges(graph: OpGraph, grouping: Grouping, fewest: int, min_cost: int) -> NDArray[np.int64]:
+    """Return int64[M, 2], rows of a group and the neighbour that it is merged into, in order."""
+    from placeto_graphs.grouping.loops import NOTHING, merge_cheapest  # noqa: PLC0415
 
-    An edge is its place in the order of priority, so that the first edge of a heap is next. Of two
-    groups the shorter heap joins the longer one: no edge moves more than log2(E) times.
-    """
     check_num_ops("grouping", grouping, graph.num_ops)
-    cost = group_output_bytes(graph, grouping).tolist()
-    by_direction = _edges_by_priority(graph, grouping)
-    heaps: list[list[list[int]]] = [[[] for _ in cost] for _ in by_direction]
-    for heap_of, (begins, _) in zip(heaps, by_direction, strict=True):
-        for edge, group in enumerate(begins):
-            heap_of[group].append(edge)
-    merged_into = list(range(len(cost)))
-
-    def present(group: int) -> int:
-        while merged_into[group] != group:
-            merged_into[group] = group = merged_into[merged_into[group]]
-        return group
-
-    def neighbour_of(group: int) -> int | None:
-        for heap_of, (_, ends) in zip(heaps, by_direction, strict=True):
-            heap = heap_of[group]
-            while heap:
-                neighbour = present(ends[heap[0]])
-                if neighbour != group:
-                    return neighbour
-                heappop(heap)  # by now within the group
-        return None
-
-    cheapest = [(size, group) for group, size in enumerate(cost)]
-    heapify(cheapest)
-    merges: list[tuple[int, int]] = []
-    waiting = None  # a group without neighbours, for the next one of that kind
-    while len(merges) < len(cost) - fewest and cheapest:
-        size, group = heappop(cheapest)
-        if size >= cheapest_left:
-            break
-        if merged_into[group] != group or cost[group] != size or group == waiting:
-            continue  # it was merged, grew, or came to wait since it was put here
-        neighbour = neighbour_of(group)
-        if neighbour is None:
-            if waiting is None:
-                waiting = group
-                continue
-            group, neighbour, waiting = waiting, group, None
-        merges.append((group, neighbour))
-        merged_into[group] = neighbour
-        cost[neighbour] += cost[group]
-        for heap_of in heaps:
-            shorter, longer = sorted((heap_of[group], heap_of[neighbour]), key=len)
-            for edge in shorter:
-                heappush(longer, edge)
-            heap_of[group], heap_of[neighbour] = [], longer
-        heappush(cheapest, (cost[neighbour], neighbour))
-    return merges
+    cost = group_output_bytes(graph, grouping)
+    begins, ends = _edges_by_priority(graph, grouping)
+    # At first the edges of a group form a chain, the most urgent first.
+    root = np.full((2, grouping.num_groups), NOTHING)
+    left, right = np.full((2, *ends.shape), NOTHING)
+    for direction, groups in enumerate(begins):
+        edges = np.argsort(groups, kind="stable")
+        in_order = groups[edges]
+        follows = in_order[1:] == in_order[:-1]
+        left[direction, edges[:-1][follows]] = edges[1:][follows]
+        senders, first_edges = np.unique(groups, return_index=True)
+        root[direction, senders] = first_edges
+    merges = np.empty((max(grouping.num_groups - fewest, 0), 2), np.int64)
+    count = merge_cheapest(
+        cost.copy(),
+        cost,
+        np.argsort(cost, kind="stable"),
+        ends,
+        root,
+        left,
+        right,
+        np.arange(grouping.num_groups),
+        merges,
+        min_cost,
+    )
+    return merges[:count]
 
 
-def _merged(graph: OpGraph, grouping: Grouping, merges: list[tuple[int, int]]) -> Grouping:
+def _merged(graph: OpGraph, grouping: Grouping, merges: NDArray[np.int64]) -> Grouping:
     labels = np.arange(grouping.num_groups)
-    for group, neighbour in reversed(merges):  # where a neighbour ends up is known by then
-        labels[group] = labels[neighbour]
+    labels[merges[:, 0]] = merges[:, 1]
+    while not np.array_equal(labels[labels], labels):
+        labels = labels[labels]
     return grouping_of_labels(graph, labels[grouping.group_of])
 
 
 def _edges_by_priority(
     graph: OpGraph, grouping: Grouping
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the edges between groups, the most urgent first, as groups and their neighbours.
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return twice int64[2, E], the edges between groups, as groups and their neighbours.
 
-    The first are those that groups send along, the second those that they read from.
+    The most urgent come first. The first direction has the edges that groups send along, the
+    second those that they read from.
     """
     sizes = graph.tensor_bytes[graph.edges[:, 0]]
     producers, consumers = graph.edge_producers, graph.edge_consumers
@@ -198,4 +173,6 @@ def _edges_by_priority(
     read_at = graph.topological_index[consumers[crosses]]
     largest_first_read = np.lexsort((made_at, read_at, descending_size))
     largest_first_made = np.lexsort((read_at, made_at, descending_size))
-    return ends[:, largest_first_read].tolist(), ends[::-1, largest_first_made].tolist()
+    sent, read = ends[:, largest_first_read], ends[::-1, largest_first_made]
+    begins_and_ends = np.stack([sent, read], axis=1).astype(np.int64)
+    return begins_and_ends[0], begins_and_ends[1]

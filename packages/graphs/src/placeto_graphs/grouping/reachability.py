@@ -96,15 +96,15 @@ def reached(
     By default all pass it on. Some waits of the graph may lead on as edges do. Backwards, each edge
     leads from its consumer to its producer.
     """
-    is_reached = is_source.tolist()
-    passes = [True] * graph.num_ops if passes_on is None else passes_on.tolist()
+    from placeto_graphs.grouping.loops import spread  # noqa: PLC0415
+
+    is_reached = is_source.copy()
+    passes = np.ones(graph.num_ops, np.bool_) if passes_on is None else passes_on
     rows = graph.precedences[: graph.num_edges]  # by edges, and not by waits
     if waits is not None:
         rows = np.concatenate([rows, waits[:, ::-1]])
     sources, targets = rows.T[::-1] if backwards else rows.T
     places = graph.topological_index[sources]
     in_order = np.argsort(-places if backwards else places, kind="stable")
-    for source, target in zip(sources[in_order].tolist(), targets[in_order].tolist(), strict=True):
-        if is_reached[source] and passes[target]:
-            is_reached[target] = True
-    return np.array(is_reached, np.bool_)
+    spread(is_reached, passes, sources[in_order], targets[in_order])
+    return is_reached
